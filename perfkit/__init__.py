@@ -1,0 +1,78 @@
+"""perfkit: see where a PyTorch training step spends its time, which line it is, and what to change.
+
+Write ``import perfkit`` and use the names from there; ``from perfkit import *`` would hide the builtin
+``range``. Importing perfkit imports neither torch, numpy nor any optional package: each name is looked
+up on first use and then stored here, so that later uses cost one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfkit.capture.schedules import schedule as schedule
+    from perfkit.comparison import Comparison as Comparison
+    from perfkit.comparison import compare as compare
+    from perfkit.diagnosis import Diagnosis as Diagnosis
+    from perfkit.diagnosis import diagnose as diagnose
+    from perfkit.errors import MissingDependency as MissingDependency
+    from perfkit.errors import PerfkitError as PerfkitError
+    from perfkit.errors import PerfkitWarning as PerfkitWarning
+    from perfkit.errors import RunError as RunError
+    from perfkit.errors import SyncBudgetExceeded as SyncBudgetExceeded
+    from perfkit.errors import SyncError as SyncError
+    from perfkit.errors import TraceError as TraceError
+    from perfkit.errors import UsageError as UsageError
+    from perfkit.findings import Evidence as Evidence
+    from perfkit.findings import Finding as Finding
+    from perfkit.profiler import profile as profile
+    from perfkit.profiler import step as step
+    from perfkit.profiler import steps as steps
+    from perfkit.ranges import mark as mark
+    from perfkit.ranges import range as range
+    from perfkit.syncs import allow_sync as allow_sync
+    from perfkit.syncs import detect_syncs as detect_syncs
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Comparison": "perfkit.comparison",
+    "Diagnosis": "perfkit.diagnosis",
+    "Evidence": "perfkit.findings",
+    "Finding": "perfkit.findings",
+    "MissingDependency": "perfkit.errors",
+    "PerfkitError": "perfkit.errors",
+    "PerfkitWarning": "perfkit.errors",
+    "RunError": "perfkit.errors",
+    "SyncBudgetExceeded": "perfkit.errors",
+    "SyncError": "perfkit.errors",
+    "TraceError": "perfkit.errors",
+    "UsageError": "perfkit.errors",
+    "allow_sync": "perfkit.syncs",
+    "compare": "perfkit.comparison",
+    "detect_syncs": "perfkit.syncs",
+    "diagnose": "perfkit.diagnosis",
+    "mark": "perfkit.ranges",
+    "profile": "perfkit.profiler",
+    "range": "perfkit.ranges",
+    "schedule": "perfkit.capture.schedules",
+    "step": "perfkit.profiler",
+    "steps": "perfkit.profiler",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the table above is the one list of public names
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module 'perfkit' has no attribute {name!r}") from None
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

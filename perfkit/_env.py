@@ -1,0 +1,153 @@
+"""Facts of this process: versions, devices, rank, settings that matter, whether a tool listens.
+
+Everything here is read, never changed, and nothing here imports torch: what needs torch asks
+``sys.modules`` and answers None (not measured) where torch is not loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+from perfkit.errors import MissingDependency
+
+#: Environment variables that change how fast a training runs; recorded in rank.json when set.
+_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_DISABLE",
+    "NCCL_DEBUG",
+    "TORCH_LOGS",
+)
+
+#: Packages whose version goes into rank.json where installed.
+PACKAGES = (
+    "perfkit",
+    "torch",
+    "numpy",
+    "nvtx",
+    "lightning",
+    "pytorch-lightning",
+    "transformers",
+    "accelerate",
+    "tensorboard",
+)
+
+
+def disabled() -> bool:
+    """Whether ``PERFKIT_DISABLE=1`` switches perfkit off for the whole process."""
+    return os.environ.get("PERFKIT_DISABLE", "") not in ("", "0")
+
+
+def nvtx_tool_attached() -> bool:
+    """Whether a tool that receives NVTX started this process (nsys sets this variable in the child)."""
+    return "NVTX_INJECTION64_PATH" in os.environ
+
+
+def torch_if_loaded() -> ModuleType | None:
+    """torch where the program has imported it, else None; importing it is never perfkit's idea."""
+    return sys.modules.get("torch")
+
+
+def require_torch(what: str) -> ModuleType:
+    """Import torch for a live part of perfkit.
+
+    Raises:
+        MissingDependency: torch is not installed; the text names ``what`` needs it and the pip line.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency(f"{what} needs torch: pip install 'perfkit[torch]'") from error
+    return torch
+
+
+def _integer(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, ""))
+    except ValueError:
+        return default
+
+
+def rank() -> int:
+    """Rank of this process in the run, 0 where there is only one; torchrun's variable, else torch's own word."""
+    if "RANK" in os.environ:
+        return _integer("RANK", 0)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return 0
+
+
+def world_size() -> int:
+    """How many processes the run has, 1 where it is alone."""
+    if "WORLD_SIZE" in os.environ:
+        return max(1, _integer("WORLD_SIZE", 1))
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return 1
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a package, None where it is absent; does not import it."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages in `PACKAGES` that are installed."""
+    found = {name: version for name in PACKAGES if (version := package_version(name)) is not None}
+    return {"python": platform.python_version(), **found}
+
+
+def cuda_in_use() -> bool:
+    """Whether torch is loaded and has a CUDA (or ROCm) device; initializes nothing."""
+    torch: Any = torch_if_loaded()
+    return torch is not None and bool(torch.cuda.is_available())
+
+
+def devices() -> list[str]:
+    """Names of the accelerators torch sees; empty on a CPU-only machine."""
+    torch: Any = torch_if_loaded()
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def settings() -> dict[str, str]:
+    """Thread counts, precision switches and environment variables that change how fast a training runs."""
+    found = {name: os.environ[name] for name in _SETTINGS if name in os.environ}
+    found["cpu_count"] = str(os.cpu_count())
+    if hasattr(os, "sched_getaffinity"):
+        found["cpu_affinity"] = str(len(os.sched_getaffinity(0)))
+    torch: Any = torch_if_loaded()
+    if torch is not None:
+        found["torch.num_threads"] = str(torch.get_num_threads())
+        found["torch.anomaly_enabled"] = str(torch.is_anomaly_enabled())
+        found["torch.deterministic"] = str(torch.are_deterministic_algorithms_enabled())
+        found["torch.matmul_precision"] = str(torch.get_float32_matmul_precision())
+    return found
+
+
+def git_commit(folder: str) -> str | None:
+    """The commit checked out in ``folder``, with ``-dirty`` where files differ; None outside git."""
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        # Two seconds: on a cold network file system `git describe --dirty` can hang, and this is only a label.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,48 @@
+"""Every exception of perfkit.
+
+    PerfkitError
+    ├── UsageError (ValueError)            the caller asked for something that cannot work
+    ├── TraceError                         a trace file is missing, damaged beyond reading, or no trace
+    ├── RunError                           a run folder is missing, empty, or of a newer schema
+    ├── MissingDependency (ImportError)    an optional package is needed; the text holds the pip line
+    ├── SyncError                          a sync under detect_syncs(on_sync="raise")
+    └── SyncBudgetExceeded (AssertionError)   more syncs than a budget or a test allows
+
+    PerfkitWarning (UserWarning)           something was given up, with the reason
+
+A text says what must hold, what came, and the fix.
+"""
+
+from __future__ import annotations
+
+
+class PerfkitError(Exception):
+    """Anything perfkit raises on purpose."""
+
+
+class UsageError(PerfkitError, ValueError):
+    """The caller asked for something that cannot work."""
+
+
+class TraceError(PerfkitError):
+    """A trace file is missing, damaged beyond reading, or not a trace."""
+
+
+class RunError(PerfkitError):
+    """A run folder is missing, empty, or written by a newer perfkit."""
+
+
+class MissingDependency(PerfkitError, ImportError):  # noqa: N818 - says what it is; an ImportError already
+    """An optional package is needed; the text holds the pip line."""
+
+
+class SyncError(PerfkitError):
+    """A host-device sync happened under ``detect_syncs(on_sync="raise")``."""
+
+
+class SyncBudgetExceeded(PerfkitError, AssertionError):  # noqa: N818 - reads as the fact it states
+    """More syncs than a budget, an assertion or a pytest marker allows."""
+
+
+class PerfkitWarning(UserWarning):
+    """Something was given up or switched off; the text says why."""

@@ -1,0 +1,51 @@
+"""What a rule reports: one problem found, with its evidence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Severity = Literal["info", "warning", "critical"]
+Confidence = Literal["high", "medium", "low"]
+
+#: From mild to grave; the order `--fail-on SEVERITY` compares by.
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One number behind a finding: ``Evidence("data wait", 12.5, "ms", "steps.jsonl, 40 steps")``.
+
+    ``value`` is None where the quantity could not be measured; ``source`` then says why.
+    """
+
+    name: str
+    value: float | str | None
+    unit: str
+    source: str
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One problem found in a run or a trace.
+
+    ``lost_ns`` is per step: an upper estimate of what the problem costs, or None where the data cannot
+    tell (a sync has no price on a CPU), in which case ``message`` or ``evidence`` says why.
+    ``gain_low_ns`` .. ``gain_high_ns`` is the range expected back per step after the change in ``advice``.
+    ``file`` and ``line`` (1-based) name the user's line; ``range`` the range or module, where one is known.
+    ``caused_by`` is the id of the rule whose finding explains this one.
+    """
+
+    rule: str
+    severity: Severity
+    message: str
+    advice: str
+    confidence: Confidence
+    evidence: tuple[Evidence, ...] = ()
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    range: str | None = None
+    lost_ns: int | None = None
+    gain_low_ns: int | None = None
+    gain_high_ns: int | None = None
+    caused_by: str | None = None

@@ -1,0 +1,245 @@
+"""What a run folder holds, as frozen Structs. Times are integer nanoseconds; not measured = None, never zero."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+#: Version of the run folder. 1: the first. A reader refuses a newer one, and says so.
+SCHEMA = 1
+
+Mode = Literal["train", "validation"]
+
+#: The phases of a step: a closed list, exclusive, in the order they are shown.
+PHASES = (
+    "data",
+    "transfer",
+    "forward",
+    "backward",
+    "optimizer",
+    "validation",
+    "callbacks",
+    "logging",
+    "checkpoint",
+    "other",
+)
+
+Phase = Literal[
+    "data",
+    "transfer",
+    "forward",
+    "backward",
+    "optimizer",
+    "validation",
+    "callbacks",
+    "logging",
+    "checkpoint",
+    "other",
+]
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Time per phase in ns; None = this loop cannot tell; the others sum to the step's wall time."""
+
+    data: int | None = None
+    transfer: int | None = None
+    forward: int | None = None
+    backward: int | None = None
+    optimizer: int | None = None
+    validation: int | None = None
+    callbacks: int | None = None
+    logging: int | None = None
+    checkpoint: int | None = None
+    other: int | None = None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of steps.jsonl: one training step, or ``steps`` merged ones (times and counts are then sums).
+
+    ``window`` is the open window's index or None; ``dry`` marks the steps of the dry run. Measures of
+    time leave out both. ``memory_bytes`` is device memory allocated at the end of the step.
+    """
+
+    step: int
+    steps: int = 1
+    mode: Mode = "train"
+    start_ns: int
+    wall_ns: int
+    phases_ns: Phases
+    device_phases_ns: Phases | None = None
+    device_busy_ns: int | None = None
+    samples: int | None = None
+    tokens: int | None = None
+    memory_bytes: int | None = None
+    syncs: int | None = None
+    recompiles: int | None = None
+    gc_ns: int | None = None
+    window: int | None = None
+    dry: bool = False
+
+
+SyncKind = Literal["read", "copy-h2d", "copy-d2h", "shape", "print", "explicit", "collective", "other"]
+
+
+class SyncEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The syncs of one line: a place where the host waits for the device.
+
+    ``count`` is how often the line synced as a user would count it (one ``print`` = one), ``raw_syncs``
+    how many device waits that made; ``per_step`` is count over the steps observed (None where no step
+    was seen). ``blocked_ns`` is None where it has no price: always in a dry run. ``via`` is
+    ``file:line`` inside a library. ``certainty`` is "may" where it depends on what cannot be known,
+    with the ``reason``.
+    """
+
+    kind: SyncKind
+    op: str
+    file: str
+    line: int
+    function: str
+    count: int
+    raw_syncs: int
+    per_step: float | None = None
+    blocked_ns: int | None = None
+    via: str | None = None
+    owner: str = "user"
+    thread: str = "MainThread"
+    certainty: Literal["certain", "may"] = "certain"
+    reason: str = ""
+    advice: str = ""
+
+
+class Syncs(msgspec.Struct, frozen=True, kw_only=True):
+    """syncs.json: what `detect_syncs` saw.
+
+    ``observed`` is False where no tensor was ever on the (simulated) device: then nothing was checked.
+    """
+
+    mode: Literal["cuda", "dry"]
+    observed: bool
+    steps: int | None
+    events: tuple[SyncEvent, ...]
+    note: str | None = None
+
+
+class LineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step."""
+
+    file: str
+    line: int
+    function: str
+    owner: str
+    phase: Phase
+    samples: int
+    host_ns: int
+
+
+class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls from one user line into torch, counted in the extra step after a window.
+
+    ``calls`` per step; ``host_ns`` is the time inside those calls in that step, which is traced and so
+    slower than others. ``loop_line`` is the ``for`` or ``while`` statement that the line stands in, if any.
+    """
+
+    file: str
+    line: int
+    function: str
+    owner: str
+    phase: Phase
+    calls: int
+    host_ns: int
+    loop_line: int | None = None
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """lines.json: what was learnt per source line. ``period_ns`` is the sampler's, ``steps`` the steps it saw."""
+
+    period_ns: int
+    steps: int
+    rows: tuple[LineRow, ...] = ()
+    calls: tuple[CallRow, ...] = ()
+
+
+class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One range of ranges.npz: how often it ran and how long. ``hist[i]`` counts durations in [2^i, 2^(i+1)) ns."""
+
+    name: str
+    category: str
+    domain: str
+    thread: str
+    count: int
+    total_ns: int
+    self_ns: int
+    min_ns: int
+    max_ns: int
+    hist: tuple[int, ...]
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a DataLoader that the loop was seen to read from."""
+
+    dataset: str
+    batch_size: int | None
+    num_workers: int
+    pin_memory: bool
+    prefetch_factor: int | None
+    persistent_workers: bool
+    role: Mode = "train"
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One window: the steps [first_step, last_step] recorded into ``file`` (relative to the rank's folder)."""
+
+    index: int
+    first_step: int
+    last_step: int
+    file: str | None
+    complete: bool
+    problem: str | None = None
+
+
+class ClockPair(msgspec.Struct, frozen=True):
+    """The same instant on the run's clock and as unix time, both in ns."""
+
+    perf_ns: int
+    unix_ns: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """run.json, written by rank 0."""
+
+    schema: int = SCHEMA
+    launch_id: str
+    command: tuple[str, ...]
+    folder: str
+    world_size: int
+    schedule: dict[str, int] | None = None
+    options: dict[str, str] = {}
+    total_steps: int | None = None
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """rank.json, one per rank. ``ending`` is None while the run goes on.
+
+    ``overhead_ns`` is perfkit's own time inside the steps, summed; ``errors`` are perfkit's own, each told once.
+    """
+
+    schema: int = SCHEMA
+    rank: int
+    launch_id: str
+    host: str
+    pid: int
+    start_ns: int
+    end_ns: int | None = None
+    ending: str | None = None
+    versions: dict[str, str] = {}
+    devices: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    loaders: tuple[Loader, ...] = ()
+    git_commit: str | None = None
+    errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    steps: int = 0
+    overhead_ns: int | None = None
+    clock_pairs: tuple[ClockPair, ...] = ()
+    windows: tuple[Window, ...] = ()

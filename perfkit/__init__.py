@@ -61,7 +61,7 @@ _HOMES = {
     "steps": "perfkit.profiler",
 }
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the table above is the one list of public names
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,7 +32,7 @@ class RunError(PerfkitError):
     """A run folder is missing, empty, or written by a newer perfkit."""
 
 
-class MissingDependency(PerfkitError, ImportError):  # noqa: N818 - says what it is; an ImportError already
+class MissingDependency(PerfkitError, ImportError):
     """An optional package is needed; the text holds the pip line."""
 
 
@@ -40,7 +40,7 @@ class SyncError(PerfkitError):
     """A host-device sync happened under ``detect_syncs(on_sync="raise")``."""
 
 
-class SyncBudgetExceeded(PerfkitError, AssertionError):  # noqa: N818 - reads as the fact it states
+class SyncBudgetExceeded(PerfkitError, AssertionError):
     """More syncs than a budget, an assertion or a pytest marker allows."""
 
 

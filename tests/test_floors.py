@@ -15,6 +15,7 @@ FLOORS = {
     "_env": 0,
     "_clock": 0,
     "_callsite": 0,
+    "_imports": 0,
     "findings": 1,
     "run": 1,
     "trace": 1,

@@ -1,0 +1,75 @@
+"""``perfkit diagnose``: the answer for a run folder or a trace file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from perfkit import diagnosis as diagnoses
+from perfkit.commands.reading import reading_bar
+from perfkit.diagnosis import Diagnosis
+from perfkit.errors import UsageError
+from perfkit.findings import SEVERITIES
+from perfkit.measures import measure
+from perfkit.reports.json import write_json
+from perfkit.reports.terminal import print_diagnosis, stderr_console, stdout_console
+from perfkit.rules import RULES
+from perfkit.run.reading import is_run_folder
+from perfkit.run.writing import write_atomically
+
+
+def diagnose(
+    path: str = typer.Argument(
+        ..., help="A run folder, a Kineto trace (.json, .json.gz) or an nsys export (.sqlite)."
+    ),
+    every: bool = typer.Option(False, "--all", help="Show every finding, not only the five that cost most."),
+    as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as JSON."),
+    out: str | None = typer.Option(None, "--out", help="Also write the diagnosis, as JSON, to this file."),
+    fail_on: list[str] = typer.Option(
+        [], "--fail-on", help="Exit 1 if this rule, or a finding of this severity or graver, was found. May be repeated."
+    ),
+    early: bool = typer.Option(False, "--early", hidden=True),
+) -> int:
+    """Say what dominates a training step, which lines, what to change and what it gains."""
+    for word in fail_on:
+        _check_gate(word)
+    with reading_bar(f"reading {Path(path).name}") as report:
+        measured = measure(path, progress=report)
+    answer = diagnoses.diagnose(measured)
+    folder = Path(path)
+    text = answer.to_json().encode()
+    if out is not None:
+        try:
+            write_atomically(Path(out), text)
+        except OSError as error:
+            raise UsageError(f"the diagnosis cannot be written to {out}: {error.strerror}") from error
+    if is_run_folder(folder) and not early:
+        try:
+            write_atomically(folder / "diagnosis.json", text)
+        except OSError as error:
+            stderr_console().print(f"perfkit: {folder}/diagnosis.json was not written: {error.strerror}")
+    if as_json:
+        write_json(answer, sys.stdout)
+    else:
+        console = stdout_console()
+        if early:
+            console.print("perfkit: first verdict; training goes on", style="dim")
+        print_diagnosis(answer, console, all=every)
+    return 1 if any(_fires(word, answer) for word in fail_on) else 0
+
+
+def _check_gate(word: str) -> None:
+    known = [rule.ID for rule in RULES]
+    if word not in SEVERITIES and word not in known:
+        raise UsageError(
+            f"--fail-on takes a severity ({', '.join(SEVERITIES)}) or a rule ({', '.join(known)}), got {word!r}"
+        )
+
+
+def _fires(word: str, answer: Diagnosis) -> bool:
+    if word in SEVERITIES:
+        least = SEVERITIES.index(word)
+        return any(SEVERITIES.index(finding.severity) >= least for finding in answer.findings)
+    return any(finding.rule == word for finding in answer.findings)

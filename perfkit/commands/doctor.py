@@ -1,0 +1,104 @@
+"""``perfkit doctor``: what is installed here, what works with it, and what perfkit has patched."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable
+
+import typer
+from rich.table import Table
+
+from perfkit import __version__, _env
+from perfkit.errors import PerfkitError
+from perfkit.reports.terminal import stdout_console
+
+#: Private names that perfkit uses, and what is lost without each.
+PRIVATE_NAMES = (
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
+    ("torch.autograd", "_profiler_enabled", "windows beside somebody else's profiler"),
+    ("torch.autograd.profiler", "_run_on_profiler_start", "ranges in the torch profiler"),
+    ("torch._C._autograd", "_record_function_with_args_enter", "ranges in the torch profiler"),
+    ("torch._C._nn", "_parse_to", "the dry run of detect_syncs"),
+    ("torch.utils._python_dispatch", "TorchDispatchMode", "the dry run of detect_syncs"),
+)
+
+
+def doctor() -> int:
+    """Say what is installed, what works with it, and what perfkit has patched in this process."""
+    console = stdout_console()
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, fact in facts():
+        table.add_row(name, fact)
+    console.print(table)
+    return 0
+
+
+def facts() -> list[tuple[str, str]]:
+    """What doctor shows, line by line."""
+    lines = [("perfkit", f"{__version__}, Python {sys.version.split()[0]}")]
+    if _env.disabled():
+        lines.append(("PERFKIT_DISABLE", "is set: perfkit is off in every process with this environment"))
+    lines.append(("torch", _torch()))
+    lines.append(("GPU", _gpu()))
+    lines.append(("NVTX", _nvtx()))
+    for package, what in (
+        ("pytorch-lightning", "ProfilerCallback"),
+        ("lightning", "ProfilerCallback"),
+        ("tensorboard", "trace_handler"),
+        ("transformers", "Hugging Face Trainer"),
+    ):
+        version = _env.package_version(package)
+        lines.append((package, version or f"not installed: no {what} for it"))
+    for program, what in (("nsys", "timelines of the whole system"), ("ncu", "one kernel in depth")):
+        path = shutil.which(program)
+        lines.append((program, path or f"not on the PATH ({what})"))
+    if _env.package_version("torch") is not None:
+        lines += _private_names()
+        lines.append(("patched now", ", ".join(patched()) or "nothing"))
+    return lines
+
+
+def _torch() -> str:
+    version = _env.package_version("torch")
+    if version is None:
+        return "not installed: traces can be read, training cannot be recorded (pip install 'perfkit[torch]')"
+    try:
+        _env.require_torch("doctor")
+    except PerfkitError as error:
+        return f"{version}, but it cannot be imported: {error.__cause__}"
+    return version
+
+
+def _gpu() -> str:
+    names = _env.devices()
+    if names:
+        return ", ".join(names)
+    return "none: host time is measured, syncs are found by a dry run" if "torch" in sys.modules else "not looked for"
+
+
+def _nvtx() -> str:
+    if _env.package_version("nvtx") is None:
+        return "the nvtx package is not installed: ranges reach the torch profiler and the recorder only"
+    return "a tool is attached" if _env.nvtx_tool_attached() else "ready; no tool is attached"
+
+
+def _private_names() -> list[tuple[str, str]]:
+    lines = []
+    for module, name, what in PRIVATE_NAMES:
+        try:
+            found = hasattr(importlib.import_module(module), name)
+        except ImportError:
+            found = False
+        lines.append((f"{module}.{name}", "found" if found else f"MISSING: {what} will not work with this torch"))
+    return lines
+
+
+def patched() -> list[str]:
+    """What perfkit's rooms say is patched in this process."""
+    from perfkit import ranges, syncs
+
+    rooms: tuple[Callable[[], list[str]], ...] = (ranges.installed, syncs.installed)
+    return [name for installed in rooms for name in installed()]

@@ -1,0 +1,43 @@
+"""A progress bar for reading traces, from the moment when a person would start to wonder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from perfkit.reports.terminal import stderr_console
+
+#: A second: what takes less needs no bar, and a bar that flashes by is noise.
+_PATIENCE_S = 1.0
+
+
+@contextmanager
+def reading_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a callback for (bytes done, bytes in all) that shows a bar on stderr after one second."""
+    began = time.monotonic()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=stderr_console(),
+        transient=True,
+    )
+    task: TaskID | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal task
+        if task is None:
+            if time.monotonic() - began < _PATIENCE_S or not bar.console.is_terminal:
+                return
+            bar.start()
+            task = bar.add_task(what, total=total)
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        bar.stop()

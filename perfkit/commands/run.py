@@ -1,0 +1,174 @@
+"""``perfkit run``: runs a training script as Python would, with a profile around it and no edit to it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from perfkit import _env, _imports
+from perfkit._callsite import claim
+from perfkit.capture.schedules import schedule as make_schedule
+from perfkit.errors import UsageError
+from perfkit.profiler import profile
+
+
+def run(
+    context: typer.Context,
+    script: str = typer.Argument(..., help="The training script, followed by its own arguments."),
+    module: bool = typer.Option(False, "-m", help="SCRIPT is a module name, as in python -m."),
+    out: str | None = typer.Option(None, "--out", help="Folder of the run. Default: runs/<script>-<date>-<time>."),
+    stop_after: int | None = typer.Option(
+        None, "--stop-after", help="End the program cleanly after so many steps.", min=1
+    ),
+    schedule: str | None = typer.Option(
+        None, "--schedule", help="Window as wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, sooner in short runs."
+    ),
+    syncs: str = typer.Option(
+        "off",
+        "--syncs",
+        help="auto: find host-device syncs, in every step on a GPU, in two dry steps on a CPU. Or dry, cuda, off.",
+    ),
+    with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (dear)."),
+    record_shapes: bool = typer.Option(False, "--record-shapes", help="Record input shapes in windows."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a run that lies in the folder."),
+    quiet: bool = typer.Option(False, "--quiet", help="Record only; print no verdict."),
+) -> int:
+    """Run a training script unchanged, record it, and say why it is slow.
+
+    The verdict goes to stderr; the script's own output and exit code stay as they are.
+    """
+    target = _find(script, module)
+    if syncs not in ("auto", "dry", "cuda", "off"):
+        raise UsageError(f"--syncs must be auto, dry, cuda or off, got {syncs!r}")
+    prof = profile(
+        out,
+        schedule=_parse_schedule(schedule),
+        detect_syncs=None if syncs == "off" else _detect_mode(syncs),
+        with_stack=with_stack,
+        record_shapes=record_shapes,
+        overwrite=overwrite,
+        stop_after=stop_after,
+        quiet=quiet,
+    )
+    return execute(prof, target, script, [*context.args], module)
+
+
+def _detect_mode(word: str) -> Literal["auto", "cuda", "dry"]:
+    return word  # type: ignore[return-value]  # checked against the closed list by the caller
+
+
+def _parse_schedule(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (3, 4):
+        raise UsageError(f"--schedule takes wait,warmup,active[,repeat], as in 10,2,3,1; got {text!r}")
+    return make_schedule(
+        wait=numbers[0], warmup=numbers[1], active=numbers[2], repeat=numbers[3] if len(numbers) == 4 else 1
+    )
+
+
+def _find(script: str, module: bool) -> Path:
+    """The file that will run; errors here come before anything is recorded."""
+    if module:
+        sys.path.insert(0, os.getcwd())  # as python -m does
+        try:
+            spec = importlib.util.find_spec(script)
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{script}.__main__")
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"no module named {script!r} can be run: {error}") from error
+        if spec is None or spec.origin is None:
+            raise UsageError(f"no module named {script!r} can be run: it is not installed, or has no __main__")
+        return Path(spec.origin)
+    path = Path(script)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise UsageError(f"the script {script} {what}: name a Python file, or a module with -m")
+    if path.suffix not in (".py", ".pyw", ""):
+        raise UsageError(f"the script {script} is no Python file (its name ends in {path.suffix})")
+    return path
+
+
+def execute(prof: profile, target: Path, script: str, arguments: list[str], module: bool = False) -> int:
+    """Run the program with ``prof`` around it, and give its exit code.
+
+    The profile attaches when the program imports torch, so that what the program sets before that import
+    (environment variables, visible devices) still has its effect.
+    """
+    claim(str(target.parent if module and target.parent != Path() else target))
+    sys.argv = [str(target) if module else script, *arguments]
+    cancel = _imports.when_imported("torch", prof.start) if not _env.disabled() else lambda: None
+    error: BaseException | None = None
+    code: int = 0
+    try:
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            _run_file(script)
+    except SystemExit as exit_:
+        error = exit_
+        code = _exit_code(exit_.code)
+    except BaseException as raised:  # noqa: BLE001 - the script's own error is shown as Python would, below
+        error = raised
+        code = 130 if isinstance(raised, KeyboardInterrupt) else 1
+        _show(raised)
+    cancel()
+    # While the verdict is worked out, a second Ctrl-C must still end the program at once.
+    prof.stop(error)
+    if prof.folder is None and not _env.disabled():
+        print(f"perfkit: {script} never imported torch; nothing was recorded", file=sys.stderr)
+    if isinstance(error, KeyboardInterrupt):
+        # Die of the signal, as the program would have, so that a shell loop around it stops too.
+        sys.stderr.flush()
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return code
+
+
+def _run_file(script: str) -> None:
+    """Run a file as ``__main__``, and leave that module in place: workers and pickles look things up in it."""
+    # Absolute, as Python makes it: the program may change its folder, and the lines are read later.
+    script = os.path.abspath(script)
+    sys.path[0] = os.path.dirname(script)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = main
+    with open(script, "rb") as file:
+        code = compile(file.read(), script, "exec")
+    exec(code, main.__dict__)
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback that Python would have printed: without the frames that ran the script."""
+    trace = error.__traceback__
+    own = (__file__, runpy.__file__, "<frozen runpy>")
+    while trace is not None and trace.tb_frame.f_code.co_filename in own:
+        trace = trace.tb_next
+    shown = error.with_traceback(trace)
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(type(shown), shown, trace)
+    else:
+        sys.excepthook(type(shown), shown, trace)

@@ -1,0 +1,159 @@
+"""The step and phase clock: exclusive times that sum to the step.
+
+At every event the time since the last event goes to the phase that was running; then the phase changes.
+So the phases of a step sum to its wall time by construction, whatever the order of events.
+
+Phases come from two sides. Nested ones are pushed and popped (`enter`, `leave`): a fetch, the autograd
+engine, an optimizer, whatever an integration names. Below them lies the ``base``: what the loop is
+doing when nothing is open. After a fetch that is the forward. After a backward or an optimizer step it
+cannot be known yet (clipping, logging, or a second forward as in a GAN): that time waits, and is booked
+as forward if a backward follows, as other if the step ends first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfkit import _clock
+from perfkit.run.records import PHASES, Mode, Phases
+
+_INDEX = {name: index for index, name in enumerate(PHASES)}
+_DATA = _INDEX["data"]
+_FORWARD = _INDEX["forward"]
+_OTHER = _INDEX["other"]
+_BACKWARD = _INDEX["backward"]
+_VALIDATION = _INDEX["validation"]
+_UNDECIDED = len(PHASES)
+
+
+class ClosedStep:
+    """A finished step, before the profiler adds what else it knows."""
+
+    __slots__ = ("mode", "phases_ns", "start_ns", "step", "wall_ns")
+
+    def __init__(self, step: int, mode: Mode, start_ns: int, wall_ns: int, phases_ns: Phases) -> None:
+        self.step = step
+        self.mode = mode
+        self.start_ns = start_ns
+        self.wall_ns = wall_ns
+        self.phases_ns = phases_ns
+
+
+class StepClock:
+    """Times steps and their phases on one thread.
+
+    ``on_step`` is called with each closed step, outside of all phases: the next step starts when it has
+    returned, so that nothing perfkit does between steps lands in one.
+    """
+
+    def __init__(self, on_step: Callable[[ClosedStep], None]) -> None:
+        self._on_step = on_step
+        self._sums = [0] * (len(PHASES) + 1)
+        self._known = {_FORWARD, _OTHER}
+        self._stack: list[int] = []
+        self._base = _UNDECIDED
+        self._inside_validation = False
+        self._start = self._last = 0
+        self.step_num = 0
+        self.running = False
+        #: Whether anything but a fetch happened since the step began; a step without is no step yet.
+        self.active = False
+
+    def start(self) -> None:
+        """Begin the first (or next) step now; everything before belongs to no step."""
+        self._start = self._last = _clock.now_ns()
+        self._sums = [0] * (len(PHASES) + 1)
+        self._stack.clear()
+        self._base = _UNDECIDED
+        self._inside_validation = False
+        self.running = True
+        self.active = False
+
+    @property
+    def phase(self) -> str:
+        """The phase that is running, for the sampler; read from another thread."""
+        stack = self._stack
+        index = _VALIDATION if self._inside_validation else stack[-1] if stack else self._base
+        return PHASES[_OTHER if index == _UNDECIDED else index]
+
+    @property
+    def fetching(self) -> bool:
+        """Whether the loop is waiting for data right now."""
+        return bool(self._stack) and self._stack[-1] == _DATA
+
+    def knows(self, *phases: str) -> None:
+        """Say that this loop can tell these phases: they are then numbers, 0 where nothing of them happened."""
+        self._known.update(_INDEX[phase] for phase in phases)
+
+    def _account(self, now: int) -> None:
+        if self._inside_validation:
+            self._sums[_VALIDATION] += now - self._last
+        else:
+            self._sums[self._stack[-1] if self._stack else self._base] += now - self._last
+        self._last = now
+
+    def enter(self, phase: str) -> None:
+        """Open a phase inside whatever runs."""
+        index = _INDEX[phase]
+        self._account(_clock.now_ns())
+        if index == _BACKWARD and not self._stack and self._base == _UNDECIDED:
+            # What led to a backward was a forward, also after an optimizer step (two networks, one step).
+            self._sums[_FORWARD] += self._sums[_UNDECIDED]
+            self._sums[_UNDECIDED] = 0
+        self._stack.append(index)
+        self._known.add(index)
+        if phase not in ("data", "validation"):
+            self.active = True
+
+    def leave(self, phase: str) -> None:
+        """Close the innermost open phase of that name and all inside it; one that is not open is ignored."""
+        index = _INDEX[phase]
+        if index not in self._stack:
+            return
+        self._account(_clock.now_ns())
+        while self._stack.pop() != index:
+            pass
+        if not self._stack:
+            if phase == "data":
+                self._settle()
+                self._base = _FORWARD
+            elif phase in ("backward", "optimizer"):
+                if self._base == _UNDECIDED:
+                    # Between a backward and the optimizer: clipping and scaling, no forward.
+                    self._settle()
+                self._base = _UNDECIDED
+
+    def _settle(self) -> None:
+        self._sums[_OTHER] += self._sums[_UNDECIDED]
+        self._sums[_UNDECIDED] = 0
+
+    def validation(self, inside: bool) -> None:
+        """Book everything as validation from now on, or stop doing so."""
+        if inside != self._inside_validation:
+            self._account(_clock.now_ns())
+            self._inside_validation = inside
+            self._known.add(_VALIDATION)
+
+    def close(self, mode: Mode = "train") -> None:
+        """End the step here; the next begins when ``on_step`` has returned."""
+        if not self.running:
+            return
+        now = _clock.now_ns()
+        self._account(now)
+        self._settle()
+        phases = Phases(
+            **{name: self._sums[index] if index in self._known else None for index, name in enumerate(PHASES)}
+        )
+        closed = ClosedStep(self.step_num, mode, self._start, now - self._start, phases)
+        self.step_num += 1
+        self.running = False
+        try:
+            self._on_step(closed)
+        finally:
+            self.start()
+
+    def drop(self) -> None:
+        """Forget the unfinished step: what began and never did anything, or what an exception cut short."""
+        self.running = False
+        self._stack.clear()
+        self._inside_validation = False

@@ -1,0 +1,136 @@
+"""Traces the user's lines for one step: how often each ran, and how long it took with all it called.
+
+This is what names the loop behind many small operations. It is ``sys.settrace`` confined to user code:
+a frame of torch or of a library is entered untraced. The step it runs in is slower than others, so it
+is marked as part of its window and left out of every timing. It yields to a debugger or a coverage tool.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from perfkit._callsite import USER, owner_of
+from perfkit.run.records import CallRow, Phase
+
+#: Line events after which tracing gives up: at about 0.5 us each, two million add one second to one step.
+_MAX_EVENTS = 2_000_000
+
+_Trace = Callable[[FrameType, str, Any], Any]
+
+
+class LineTracer:
+    """Counts and times user lines on the calling thread between `start` and `stop`."""
+
+    def __init__(self, phase: Callable[[], str]) -> None:
+        self._phase = phase
+        self._lines: dict[tuple[str, CodeType, int], list[int]] = {}
+        self._open: dict[FrameType, tuple[int, int, str]] = {}
+        self._adopted: list[tuple[FrameType, _Trace | None]] = []
+        self._events = 0
+        #: Why nothing was traced, or None.
+        self.refused: str | None = None
+
+    def start(self) -> None:
+        """Begin to trace, also the frames that are already running (the loop itself is one of them)."""
+        if sys.gettrace() is not None:
+            self.refused = "a debugger or coverage tool is tracing this thread"
+            return
+        sys.settrace(self._called)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if owner_of(frame.f_code.co_filename) == USER:
+                self._adopted.append((frame, frame.f_trace))
+                frame.f_trace = self._line
+            frame = frame.f_back
+
+    def stop(self) -> None:
+        """End tracing, and leave every frame as it was."""
+        if self.refused is None and sys.gettrace() == self._called:
+            sys.settrace(None)
+        for frame, before in self._adopted:
+            frame.f_trace = before
+        self._adopted.clear()
+        for frame in list(self._open):
+            self._close_line(frame, time.perf_counter_ns())
+        self._open.clear()
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        if owner_of(frame.f_code.co_filename) != USER:
+            return None
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        now = time.perf_counter_ns()
+        self._close_line(frame, now)
+        if event == "line":
+            self._events += 1
+            if self._events > _MAX_EVENTS:
+                sys.settrace(None)
+                return None
+            self._open[frame] = (frame.f_lineno, time.perf_counter_ns(), self._phase())
+        return self._line
+
+    def _close_line(self, frame: FrameType, now: int) -> None:
+        opened = self._open.pop(frame, None)
+        if opened is not None:
+            line, began, phase = opened
+            entry = self._lines.setdefault((phase, frame.f_code, line), [0, 0])
+            entry[0] += 1
+            entry[1] += now - began
+
+    def rows(self, steps: int = 1) -> tuple[CallRow, ...]:
+        """The lines traced, most runs first, with the loop each stands in."""
+        if not steps:
+            return ()
+        loops: dict[str, dict[int, int]] = {}
+        rows = []
+        for (phase, code, line), (calls, total) in self._lines.items():
+            file = code.co_filename
+            if file not in loops:
+                loops[file] = innermost_loops(file)
+            rows.append(
+                CallRow(
+                    file=file,
+                    line=line,
+                    function=getattr(code, "co_qualname", code.co_name),
+                    owner=USER,
+                    phase=_phase(phase),
+                    calls=calls // steps,
+                    host_ns=total // steps,
+                    loop_line=loops[file].get(line),
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: -row.calls))
+
+
+def _phase(name: str) -> Phase:
+    return name  # type: ignore[return-value]  # the clock gives names of the closed list only
+
+
+def innermost_loops(file: str) -> dict[int, int]:
+    """Line -> line of the innermost ``for``, ``while`` or comprehension around it; {} where there is no source."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[int, int] = {}
+    # ast.walk goes outside in, so an inner loop overwrites its lines.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
+            first = node.lineno
+            for line in range(first, (node.end_lineno or first) + 1):
+                found[line] = first
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found[line] = node.lineno
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            # A function defined inside a loop runs its lines elsewhere.
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                found.pop(line, None)
+    return found

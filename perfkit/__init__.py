@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from perfkit._version import VERSION as __version__
+
 if TYPE_CHECKING:
     from perfkit.capture.schedules import schedule as schedule
     from perfkit.comparison import Comparison as Comparison
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from perfkit.syncs import allow_sync as allow_sync
     from perfkit.syncs import detect_syncs as detect_syncs
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Comparison": "perfkit.comparison",

@@ -24,6 +24,8 @@ _STDLIB = tuple(
 )
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
 USER = "user"
 
 #: File name -> owner: "user", "perfkit", "torch", "python", or a library's import name.
@@ -82,9 +84,14 @@ def _find_owner(file: str) -> str:
     return "perfkit" if real.startswith(integrations) else USER
 
 
-def _name(code: CodeType) -> str:
+def function_name(code: CodeType) -> str:
+    """What a person would call the function that the code belongs to: ``Model.forward``."""
     # co_qualname ("Model.forward") came with Python 3.11.
-    return getattr(code, "co_qualname", code.co_name)
+    name: str = getattr(code, "co_qualname", code.co_name)
+    # Before Python 3.12 a comprehension runs in a frame of its own; it is a line of the function around it.
+    while name.endswith(_COMPREHENSIONS):
+        name = name.rpartition(".<locals>")[0] or name.rpartition("<")[0] or "<module>"
+    return name
 
 
 def find_callsite(frame: FrameType | None) -> CallSite | None:
@@ -97,12 +104,12 @@ def find_callsite(frame: FrameType | None) -> CallSite | None:
         owner = owner_of(file)
         if owner == USER:
             via = f"{inner[0]}:{inner[1]}" if inner is not None else None
-            return CallSite(file, frame.f_lineno, _name(code), USER, via)
+            return CallSite(file, frame.f_lineno, function_name(code), USER, via)
         if owner not in ("perfkit", "torch", "python"):
             if inner is None:
                 inner = (file, frame.f_lineno)
             if library is None:
-                library = CallSite(file, frame.f_lineno, _name(code), owner)
+                library = CallSite(file, frame.f_lineno, function_name(code), owner)
         frame = frame.f_back
     return library
 

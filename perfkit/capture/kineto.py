@@ -10,7 +10,8 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,22 @@ def profiler_running() -> bool:
 
     ask: Any = autograd
     return bool(ask._profiler_enabled())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Kineto's start and stop notices off the training's stderr; its errors are still told (level 6).
+
+    Kineto reads the variable once, when it first starts; the environment is as before afterwards.
+    """
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = "6"
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
 class KinetoWindow:
@@ -69,7 +86,8 @@ class KinetoWindow:
         if action(first) == "save":
             self._saved_at = first
         self._profiler.step_num = first
-        self._profiler.start()
+        with _quiet():
+            self._profiler.start()
 
     def step(self) -> bool:
         """Go on to the next step; whether the window is still open."""

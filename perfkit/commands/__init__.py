@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from perfkit import __version__
+from perfkit._version import VERSION
 from perfkit.commands import compare, demo, diagnose, doctor, explain, run
 from perfkit.errors import PerfkitError
 
@@ -38,7 +38,7 @@ def _build() -> typer.Typer:
     @app.callback(invoke_without_command=True)
     def root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
         if version:
-            typer.echo(f"perfkit {__version__}")
+            typer.echo(f"perfkit {VERSION}")
             raise typer.Exit
 
     return app

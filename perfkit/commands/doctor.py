@@ -11,7 +11,8 @@ from collections.abc import Callable
 import typer
 from rich.table import Table
 
-from perfkit import __version__, _env
+from perfkit import _env
+from perfkit._version import VERSION
 from perfkit.errors import PerfkitError
 from perfkit.reports.terminal import stdout_console
 
@@ -38,7 +39,7 @@ def doctor() -> int:
 
 def facts() -> list[tuple[str, str]]:
     """What doctor shows, line by line."""
-    lines = [("perfkit", f"{__version__}, Python {sys.version.split()[0]}")]
+    lines = [("perfkit", f"{VERSION}, Python {sys.version.split()[0]}")]
     if _env.disabled():
         lines.append(("PERFKIT_DISABLE", "is set: perfkit is off in every process with this environment"))
     lines.append(("torch", _torch()))

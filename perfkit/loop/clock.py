@@ -134,6 +134,20 @@ class StepClock:
             self._inside_validation = inside
             self._known.add(_VALIDATION)
 
+    def times(self) -> list[int]:
+        """The unfinished step's times until now, for `move_to_validation`."""
+        self._account(_clock.now_ns())
+        return list(self._sums)
+
+    def move_to_validation(self, since: list[int]) -> None:
+        """Book as validation what was booked elsewhere after ``since``: it has turned out to be that."""
+        now = self.times()
+        for index, (was, is_) in enumerate(zip(since, now, strict=True)):
+            if index != _VALIDATION:
+                self._sums[index] = was
+                self._sums[_VALIDATION] += is_ - was
+        self._known.add(_VALIDATION)
+
     def close(self, mode: Mode = "train") -> None:
         """End the step here; the next begins when ``on_step`` has returned."""
         if not self.running:

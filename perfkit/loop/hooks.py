@@ -49,7 +49,8 @@ class LoopHooks:
         self._stepped = False
         self._loaders: dict[int, Mode] = {}
         self._kept_alive: list[Any] = []
-        self._probing: int | None = None
+        self._doubted: int | None = None
+        self._doubted_since: list[int] | None = None
         self._evaluating = False
         self._optimizers: dict[int, Any] = {}
         self._closing: int | None = None
@@ -141,18 +142,17 @@ class LoopHooks:
             self._describe(key, iterator, "train")
             self._count(iterator)
             return True
-        if self._probing is not None:
-            # Two fetches in a row with no backward between them: evaluation with gradients left on.
-            self._loaders[self._probing] = "validation"
-            self._probing = None
         role = self._loaders.get(key)
-        if role is None and (not self._grad_enabled() or "train" in self._loaders.values()):
-            if self._grad_enabled():
-                self._probing = key
-            else:
-                self._loaders[key] = "validation"
-            role = "validation"
+        if key == self._doubted and self._doubted_since is not None:
+            # A second batch with no backward since the first: evaluation with gradients left on.
+            role = self._loaders[key] = "validation"
+            self._clock.move_to_validation(self._doubted_since)
+        self._doubted = self._doubted_since = None
+        doubtful = False
+        if role is None and not self._grad_enabled():
+            role = self._loaders[key] = "validation"
         elif role is None:
+            doubtful = "train" in self._loaders.values()
             role = self._loaders[key] = "train"
         self._describe(key, iterator, role)
         if role == "train":
@@ -164,6 +164,9 @@ class LoopHooks:
                 self._clock.start()
             self._evaluating = False
             self._count(iterator)
+            if doubtful:
+                # A new loader each epoch, or an evaluation without no_grad? Its next fetch will tell.
+                self._doubted, self._doubted_since = key, self._clock.times()
             return True
         if self._optimizers or "train" in self._loaders.values():
             self._clock.validation(True)
@@ -182,7 +185,7 @@ class LoopHooks:
         # The index sampler belongs to the loader and outlives its iterators, one of which is made per epoch.
         owner = getattr(iterator, "_index_sampler", iterator)
         key = id(owner)
-        if key not in self._loaders and key != self._probing and len(self._kept_alive) < 64:
+        if key not in self._loaders and len(self._kept_alive) < 64:
             self._kept_alive.append(owner)  # so that the id stays this object's
         return key
 
@@ -218,10 +221,7 @@ class LoopHooks:
         if not self._mine() or self._engines:
             backward(*args, **kwargs)
             return
-        if self._probing is not None:
-            # The loader we doubted trains after all.
-            self._loaders[self._probing] = "train"
-            self._probing = None
+        self._doubted = self._doubted_since = None  # the loader we doubted trains
         self._clock.validation(False)
         self._engines += 1
         self._clock.enter("backward")
@@ -250,8 +250,9 @@ class LoopHooks:
         if self._optimizing > 1:
             return None
         # A closure runs forward and backward inside step(): LBFGS, and every step under Lightning.
-        if args and callable(args[0]):
-            return (self._wrap_closure(args[0]), *args[1:]), kwargs
+        # torch hands over step()'s own arguments, the optimizer itself first.
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._wrap_closure(args[1]), *args[2:]), kwargs
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._wrap_closure(kwargs["closure"])}
         return None

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from perfkit._callsite import USER, owner_of
+from perfkit._callsite import USER, function_name, owner_of
 from perfkit.run.records import CallRow, Phase
 
 #: Line events after which tracing gives up: at about 0.5 us each, two million add one second to one step.
@@ -98,7 +98,7 @@ class LineTracer:
                 CallRow(
                     file=file,
                     line=line,
-                    function=getattr(code, "co_qualname", code.co_name),
+                    function=function_name(code),
                     owner=USER,
                     phase=_phase(phase),
                     calls=calls // steps,

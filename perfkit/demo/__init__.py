@@ -1,0 +1,1 @@
+"""The training scripts of `perfkit demo`: package data, copied into a run folder and run from there."""

@@ -1,0 +1,224 @@
+"""``perfkit.range`` and ``perfkit.mark``: from arguments to the one range of that name.
+
+The common call, ``perfkit.range("loss")``, is a plain Python function over a dictionary. (Measured: a class
+with a cache in ``__new__``, a metaclass, ``lru_cache`` with keywords all cost more.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast, overload
+
+from perfkit.errors import UsageError
+from perfkit.ranges import arguments, calls, context, decorator, dynamo, switch, torch_observer
+from perfkit.ranges.arguments import Color, Payload
+from perfkit.ranges.context import Range
+from perfkit.ranges.switch import NVTX, PROFILER
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+# Ranges by the arguments they were asked for with: by name alone, and by all four.
+_by_name: dict[object, Range] = {}
+_by_arguments: dict[object, Range] = {}
+_get_by_name = _by_name.get
+_get_by_arguments = _by_arguments.get
+
+
+class RangeFunction(Protocol):
+    """What ``perfkit.range`` is for type checkers; see the function itself."""
+
+    @overload
+    def __call__(self, name: Decorated) -> Decorated: ...
+
+    @overload
+    def __call__(
+        self,
+        name: str,
+        color: Color | None = None,
+        category: str | None = None,
+        domain: str | None = None,
+        payload: Payload | None = None,
+    ) -> Range: ...
+
+    @overload
+    def __call__(
+        self,
+        name: None = None,
+        color: Color | None = None,
+        category: str | None = None,
+        domain: str | None = None,
+        payload: Payload | None = None,
+    ) -> Callable[[Decorated], Decorated]: ...
+
+    def push(
+        self,
+        name: str,
+        color: Color | None = None,
+        category: str | None = None,
+        domain: str | None = None,
+        payload: Payload | None = None,
+    ) -> None:
+        """Begin a range in this thread that `pop` ends."""
+
+    def pop(self) -> None:
+        """End the range that this thread pushed last."""
+
+
+def _range(
+    name: Any = None,
+    color: Color | None = None,
+    category: str | None = None,
+    domain: str | None = None,
+    payload: Payload | None = None,
+) -> Any:
+    """A named range of time: ``with perfkit.range("loss"):``, ``async with``, or ``@perfkit.range``.
+
+    As a decorator it takes functions, methods, coroutines, generators and nn.Module classes or instances
+    (their ``forward``), and is named by ``__qualname__`` unless ``name`` is given. The range of a generator
+    lasts from its first to its last value.
+
+    A name is kept for ever, up to 4096 of them: put what changes into ``payload``, not into the name. In an
+    ``async with`` ranges may overlap; a plain ``with`` around an ``await`` may end in another order than NVTX
+    expects of one thread.
+
+    Args:
+        name: what tools show.
+        color: "red", "#rrggbb" or 0xAARRGGBB, for NVTX tools.
+        category: groups ranges within a domain ("forward", "data").
+        domain: the namespace of a library's ranges. Default "perfkit".
+        payload: an int of 64 bits or a float, for NVTX tools. Anything else is dropped and told once.
+
+    Raises:
+        UsageError: a name, color, category or domain that cannot be, or something that cannot be decorated.
+    """
+    try:
+        if payload is None:
+            if color is None and category is None and domain is None:
+                found = _get_by_name(name)
+            else:
+                found = _get_by_arguments((name, color, category, domain))
+            if found is not None:
+                return found
+    except TypeError:
+        # Not hashable: no name, color, category or domain; said below.
+        pass
+    return _make(name, color, category, domain, payload)
+
+
+def _make(name: Any, color: Any, category: Any, domain: Any, payload: Any) -> Any:
+    if name is None:
+        return _Unnamed(color, category, domain, payload)
+    if not isinstance(name, str) and (
+        callable(name) or isinstance(name, (staticmethod, classmethod)) or decorator.is_module(name)
+    ):
+        return _Unnamed(color, category, domain, payload)(name)
+    torch_observer.observe()
+    made = context.find(name, color, category, domain)
+    if not isinstance(made, context.OneOff):
+        if color is None and category is None and domain is None:
+            _by_name[name] = made
+        elif len(_by_arguments) < context.LIMIT:
+            _by_arguments[name, color, category, domain] = made
+    return made if payload is None else context.with_payload(made, payload)
+
+
+class _Unnamed:
+    """``@perfkit.range(color="red")``: waits for the function that gives it its name."""
+
+    def __init__(self, color: Any, category: Any, domain: Any, payload: Any) -> None:
+        arguments.check_color(color)
+        for what, text in (("category", category), ("domain", domain)):
+            if text is not None:
+                arguments.check_text(what, text)
+        self._arguments = color, category, domain, payload
+
+    def __call__(self, target: Any) -> Any:
+        color, category, domain, payload = self._arguments
+        made = context.find(decorator.name_of(target), color, category, domain)
+        return decorator.decorate(target, made if payload is None else context.with_payload(made, payload))
+
+    def __enter__(self) -> Any:
+        raise UsageError('a range in a with statement needs a name: with perfkit.range("loss"):')
+
+    def __exit__(self, *error: object) -> None:
+        """Never reached: entering raises."""
+
+
+_pushed = threading.local()
+
+
+def _push(
+    name: str,
+    color: Color | None = None,
+    category: str | None = None,
+    domain: str | None = None,
+    payload: Payload | None = None,
+) -> None:
+    """Begin a range in this thread that ``range.pop()`` ends, for code that cannot be put into a ``with``.
+
+    Raises:
+        UsageError: as `range`.
+    """
+    made = _range(name, color, category, domain, payload)
+    if not isinstance(made, Range):
+        raise UsageError(f"perfkit.range.push needs a name, got {name!r}")
+    leave = made.__exit__
+    made.__enter__()
+    try:
+        _pushed.stack.append(leave)
+    except AttributeError:
+        _pushed.stack = [leave]
+
+
+def _pop() -> None:
+    """End the range that this thread pushed last; one pop too many is told once and does nothing."""
+    stack = getattr(_pushed, "stack", None)
+    if stack:
+        stack.pop()(None, None, None)
+    else:
+        switch.tell("perfkit.range.pop() without a perfkit.range.push() in this thread: nothing was ended", once="pop")
+
+
+def mark(
+    name: str,
+    color: Color | None = None,
+    category: str | None = None,
+    domain: str | None = None,
+    payload: Payload | None = None,
+) -> None:
+    """Mark an instant, for NVTX tools and in traces of the torch profiler (as an annotation of no length).
+
+    The recorder keeps durations and leaves marks out.
+
+    Raises:
+        UsageError: a name, color, category or domain that cannot be.
+    """
+    made = _range(name, color, category, domain, payload)
+    if not isinstance(made, Range):
+        raise UsageError(f"perfkit.mark needs a name, got {name!r}")
+    mode = switch.mode
+    if mode & NVTX:
+        calls.mark(*made.nvtx())
+    if mode & PROFILER:
+        calls.profiler_exit(calls.profiler_enter(made.name))
+
+
+def _nothing(*arguments: Any, **keywords: Any) -> None:
+    """What torch.compile sees of `mark`, `push` and `pop`."""
+
+
+def _null_range(*arguments: Any, **keywords: Any) -> Any:
+    """What torch.compile sees of `range`."""
+    return contextlib.nullcontext()
+
+
+for _function, _name in ((_range, "range"), (_push, "push"), (_pop, "pop"), (mark, "mark")):
+    _function.__name__ = _function.__qualname__ = _name
+    dynamo.trace_instead(_function, _null_range if _function is _range else _nothing)
+    dynamo.leave_alone(_function.__code__)
+for _function in (_push, _pop):
+    setattr(_range, _function.__name__, _function)
+
+range = cast(RangeFunction, _range)

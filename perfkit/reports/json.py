@@ -1,0 +1,13 @@
+"""A diagnosis or a comparison as JSON: versioned, null for what was not measured."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from perfkit.comparison import Comparison
+from perfkit.diagnosis import Diagnosis
+
+
+def write_json(answer: Diagnosis | Comparison, file: TextIO) -> None:
+    """Write the answer to ``file`` as indented JSON, with a newline at its end."""
+    file.write(answer.to_json() + "\n")

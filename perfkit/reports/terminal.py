@@ -1,0 +1,240 @@
+"""A diagnosis or a comparison on a terminal: the verdict, the step as a bar, the findings in order.
+
+Three findings fit 80 columns and 25 lines; a wider terminal is used. Colour only helps: every part of
+the bar has a character of its own, and a pipe gets no colour codes.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from perfkit.comparison import Comparison, Difference
+from perfkit.diagnosis import Diagnosis
+from perfkit.findings import Finding
+from perfkit.measures.results import DeviceTime
+from perfkit.rules.whole import NEGLIGIBLE
+from perfkit.rules.wording import between, ms, percent, place
+from perfkit.run.records import PHASES
+
+#: More findings than this are not read at once; the rest stands behind ``all``.
+SHOWN = 5
+
+#: part of a step -> (character, colour)
+_LOOKS = {
+    "data": ("█", "red"),
+    "transfer": ("▚", "magenta"),
+    "forward": ("▓", "blue"),
+    "backward": ("▒", "cyan"),
+    "optimizer": ("░", "green"),
+    "validation": ("▞", "yellow"),
+    "callbacks": ("╱", "bright_magenta"),
+    "logging": ("╲", "bright_yellow"),
+    "checkpoint": ("╳", "bright_blue"),
+    "other": ("═", "bright_black"),
+    "compute": ("▓", "blue"),
+    "communication": ("▚", "magenta"),
+    "copies": ("▒", "yellow"),
+    "idle": ("·", "bright_black"),
+}
+#: For a file that takes ASCII only; every character keeps its width.
+_ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.>u.")
+_SEVERITY = {"critical": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def stdout_console() -> Console:
+    """Where a command prints what it was asked for."""
+    return Console()
+
+
+def stderr_console() -> Console:
+    """Where perfkit speaks beside a running program."""
+    return Console(stderr=True)
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False) -> None:
+    """Write a diagnosis; ``all`` shows every finding and the evidence behind each."""
+    step = diagnosis.step
+    source = place(diagnosis.source, None) + (f" · {step.source}" if step is not None else "")
+    _put(Text(source, style="dim"), console)
+    _print(Text(diagnosis.verdict, style="bold"), console)
+    console.print()
+    _parts(diagnosis, console)
+    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    shown = roots if all else roots[:SHOWN]
+    for number, finding in enumerate(shown, start=1):
+        explained = [other for other in diagnosis.findings if other.caused_by == finding.rule]
+        _finding(number, finding, explained, diagnosis, console, all=all)
+    if len(shown) < len(roots):
+        _put(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
+    _missing(diagnosis, console, all=all)
+
+
+def _parts(diagnosis: Diagnosis, console: Console) -> None:
+    """The step as one bar with its legend; the device as a line, or as the bar where the phases are not known."""
+    phases = diagnosis.phases
+    times = {name: ns for name in PHASES if (ns := getattr(phases, name))} if phases is not None else {}
+    device = max(diagnosis.figures.devices, key=lambda device: device.busy_ns, default=None)
+    if set(times) - {"other"}:
+        _bar(times, console)
+        if device is not None:
+            _print(_device_line(device), console)
+    elif device is not None:
+        hidden = device.compute_ns + device.exposed_copy_ns + device.exposed_communication_ns
+        parts = {
+            "compute": device.compute_ns,
+            "communication": device.exposed_communication_ns,
+            "copies": device.exposed_copy_ns,
+            "other": max(0, device.busy_ns - hidden),
+            "idle": device.idle_ns,
+        }
+        _bar({name: ns for name, ns in parts.items() if ns}, console)
+        _print(_device_line(device), console)
+    else:
+        return
+    console.print()
+
+
+def _bar(times: dict[str, int], console: Console) -> None:
+    total = sum(times.values())
+    bar = Text()
+    for name, cells in _cells(times, console.width).items():
+        bar.append(_LOOKS[name][0] * cells, style=_LOOKS[name][1])
+    _put(bar, console)
+    legend = Text()
+    for name, ns in times.items():
+        entry = Text(_LOOKS[name][0], style=_LOOKS[name][1])
+        entry.append(f" {name} {ms(ns)} {percent(ns, total)}", style="default")
+        if legend and legend.cell_len + 2 + entry.cell_len > console.width:
+            _put(legend, console)
+            legend = Text()
+        legend.append("  " if legend else "").append_text(entry)
+    _put(legend, console)
+
+
+def _cells(times: dict[str, int], width: int) -> dict[str, int]:
+    """Widths that add up to ``width``: whole cells first, what is left to the largest remainders."""
+    total = sum(times.values())
+    exact = {name: width * ns / total for name, ns in times.items()}
+    cells = {name: int(share) for name, share in exact.items()}
+    left = width - sum(cells.values())
+    for name in sorted(exact, key=lambda name: cells[name] - exact[name])[:left]:
+        cells[name] += 1
+    return cells
+
+
+def _device_line(device: DeviceTime) -> Text:
+    def share(ns: int) -> str:
+        return percent(ns, device.window_ns)
+
+    parts = [f"compute {share(device.compute_ns)}"]
+    if device.communication_ns:
+        parts.append(f"communication {share(device.communication_ns)}")
+    if device.copy_ns:
+        parts.append(f"copies {share(device.copy_ns)}")
+    name = f"device {device.device}" + (f" ({device.name})" if device.name else "")
+    text = f"{name}: busy {share(device.busy_ns)} ({', '.join(parts)}), idle {share(device.idle_ns)}"
+    cause = max(device.causes, key=lambda name: device.causes[name], default=None)
+    if cause is not None and device.idle_ns >= NEGLIGIBLE * device.window_ns:
+        text += f", most of it: {cause} {share(device.causes[cause])}"
+    return Text(text, style="dim")
+
+
+def _finding(
+    number: int, finding: Finding, explained: list[Finding], diagnosis: Diagnosis, console: Console, *, all: bool
+) -> None:
+    head = Text(f"{number} ")
+    head.append(finding.rule, style=_SEVERITY[finding.severity])
+    if finding.file is not None:
+        head.append(f"  {place(finding.file, finding.line)}", style="bold")
+    elif finding.range is not None:
+        head.append(f"  in {finding.range}", style="bold")
+    cost = Text(_cost(finding, diagnosis))
+    room = console.width - head.cell_len - cost.cell_len
+    if not cost:
+        _print(head, console)
+    elif room >= 2:
+        _put(Text.assemble(head, " " * room, cost), console)
+    else:
+        _print(head, console)
+        _indented(cost, console)
+    if finding.message not in diagnosis.verdict:
+        _indented(Text(finding.message), console)
+    if finding.lost_ns is None and finding.severity != "info":
+        _indented(Text(f"No price here: {_why_no_price(finding)}."), console)
+    _indented(Text(f"→ {finding.advice}"), console)
+    for other in explained:
+        _indented(Text(f"explains {other.rule}: {other.message}", style="dim"), console)
+    if all:
+        for item in finding.evidence:
+            value = "not measured" if item.value is None else f"{item.value} {item.unit}".strip()
+            _indented(Text(f"{item.name}: {value} ({item.source})", style="dim"), console)
+
+
+def _indented(text: Text, console: Console) -> None:
+    _print(text, console, indent=2)
+
+
+def _print(text: Text, console: Console, indent: int = 0) -> None:
+    """Print wrapped text without the blanks that rich leaves at the ends of its lines."""
+    for line in text.wrap(console, max(20, console.width - indent)):
+        line.rstrip()
+        _put(Text(" " * indent).append_text(line), console)
+
+
+def _put(line: Text, console: Console) -> None:
+    """Print one line, cut at the width of the terminal, in characters that its encoding has."""
+    if console.options.ascii_only:
+        line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+    line.truncate(console.width, overflow="ellipsis" if not console.options.ascii_only else "crop")
+    console.print(line, soft_wrap=True)
+
+
+def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
+    if finding.lost_ns is None:
+        return "" if finding.severity == "info" else "no price here"
+    per = "/step" if diagnosis.step is not None else ""
+    if finding.gain_high_ns is None:
+        return f"{ms(finding.lost_ns)}{per}"
+    return f"{ms(finding.lost_ns)}{per}, gain {between(finding.gain_low_ns or 0, finding.gain_high_ns)}"
+
+
+def _why_no_price(finding: Finding) -> str:
+    return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
+
+
+def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
+    missing = diagnosis.missing
+    if missing and all:
+        for sentence in missing:
+            _print(Text(f"Not seen: {sentence}", style="dim"), console)
+    elif missing:
+        more = f" (and {len(missing) - 1} more: --all)" if len(missing) > 1 else ""
+        _print(Text(f"Not seen: {missing[0]}{more}", style="dim"), console)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Write a comparison: what changed per step and phase, counts, and findings gone and new."""
+    _put(Text(f"{comparison.before} → {comparison.after}", style="dim"), console)
+    _print(Text(comparison.verdict, style="bold"), console)
+    console.print()
+    for difference in comparison.differences:
+        _put(_difference(difference), console)
+    for count in comparison.counts:
+        _put(Text(f"{count.name:<16}{count.before:>10.1f} → {count.after:>8.1f}"), console)
+    for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
+        for finding in findings:
+            at = f"  {place(finding.file, finding.line)}" if finding.file is not None else ""
+            lost = f"  {ms(finding.lost_ns)}" if finding.lost_ns is not None else ""
+            _print(Text(f"{title}: {finding.rule}{at}{lost}", style="green" if title == "gone" else "red"), console)
+    for note in comparison.notes:
+        _print(Text(note, style="dim"), console)
+
+
+def _difference(difference: Difference) -> Text:
+    changed = difference.after_ns - difference.before_ns
+    sign = "-" if changed < 0 else "+"
+    share = percent(abs(changed), difference.before_ns) if difference.before_ns else "new"
+    style = {"faster": "green", "slower": "red"}.get(difference.change, "")
+    text = f"{difference.name:<16}{ms(difference.before_ns):>10} → {ms(difference.after_ns):>8}  {sign}{share:<6} "
+    return Text(text).append(difference.change, style=style)

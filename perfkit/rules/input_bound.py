@@ -1,0 +1,207 @@
+"""The step waits for its next batch.
+
+Problem: training stands still while a batch is read, decoded, transformed and collated. With
+`num_workers=0` all of that happens in the training process itself, between two steps.
+
+How it shows: the "data" phase takes 5% of the step or more. On a GPU the device is idle meanwhile;
+a wait that the device does not notice (it still has queued work) is not counted.
+
+Causes: no loader workers; too few of them for what a sample costs; per-sample Python where one
+vectorised call per batch would do; decoding the same files again in every epoch; slow storage.
+
+Fix: let processes prepare batches while the step computes, and give them less to do per sample.
+
+    loader = DataLoader(
+        dataset,
+        batch_size=32,
+        num_workers=4,            # 0 means: in the training process, between two steps
+        persistent_workers=True,  # keep them over epochs
+        pin_memory=True,          # with a GPU
+    )
+
+    class Reviews(Dataset):
+        def __init__(self, texts):
+            self.tokens = [tokenize(text) for text in texts]  # once, not in every __getitem__
+
+Gain: at most the whole data phase (the work is gone). At least what W background workers hide, W being
+one less than the CPUs and at most 4: the step then takes the longest of the rest of the step, data / W,
+and (data + rest x threads) / CPUs, because workers and training share the processor; threads is torch's
+thread count where the step computes on the CPU, and 1 where a device computes. Handing over a batch
+from a worker is charged 1.3 ms. In a trace of a device the low end is no more than the time that the
+device was idle for data: the rest of the wait was hidden under work already queued. A loader that has
+workers and still lets the step wait may wait for the disk: then nothing is certain and the low end is 0.
+
+Source: the threshold of 5% of the step is torch-tb-profiler's for the same advice. 1.3 ms was measured
+for a two-tensor batch between processes on two shared cores; a ready batch in the same process takes 0.1 ms.
+Checked on a public pair of GPU traces, ResNet-50 with 0 and with 4 workers: 46 to 57 ms were predicted and
+46 ms gained. Not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.findings import Evidence, Finding
+from perfkit.measures.results import Measured
+from perfkit.rules.whole import (
+    NEGLIGIBLE,
+    Part,
+    Whole,
+    busiest_device,
+    device_part,
+    phase_part,
+    severity_of,
+    whole_of,
+)
+from perfkit.rules.wording import ms, percent
+from perfkit.run.records import LineRow, Loader
+
+ID = "input-bound"
+
+#: What a ready batch costs in the process that made it (measured, see above): no setting removes it.
+_READY_NS = 100_000
+#: What a batch costs that comes from a worker process (measured, see above).
+_HANDOVER_NS = 1_300_000
+#: More workers than this are a matter of measuring, not of a first advice: each holds a copy of the dataset.
+_WORKERS = 4
+
+
+def check(measured: Measured) -> Iterator[Finding]:
+    """Find the wait for data, the user's function behind it, and what workers would hide of it."""
+    whole = whole_of(measured)
+    if whole is None:
+        return
+    wait = _wait(measured, whole)
+    if wait is None:
+        return
+    lost_ns = max(0, wait.ns - _READY_NS)
+    if lost_ns < NEGLIGIBLE * whole.wall_ns:
+        return
+    loader = _loader(measured)
+    cpus, threads = _processor(measured)
+    workers = max(1, min(cpus - 1, _WORKERS)) if cpus is not None else _WORKERS
+    low_ns, assumption = _hidden(whole.wall_ns, wait.ns, loader, workers, cpus, threads)
+    if (device := busiest_device(measured)) is not None:
+        starved_ns = device_part(device.causes.get("data loading", 0), device, whole)
+        low_ns = max(0, min(low_ns, starved_ns - _HANDOVER_NS))
+        assumption += f", no more than device {device.device} was idle for data"
+    hottest = _hottest(measured)
+    evidence = [
+        Evidence("waiting for data", round(wait.ns / 1e6, 3), "ms", wait.source),
+        Evidence("share of the step", round(100 * wait.ns / whole.wall_ns, 1), "%", whole.source),
+        Evidence("low end of the gain", round(min(low_ns, lost_ns) / 1e6, 3), "ms", assumption),
+    ]
+    if loader is not None:
+        evidence.append(Evidence("num_workers", loader.num_workers, "", f"DataLoader over {loader.dataset}"))
+    if hottest is not None:
+        evidence.append(
+            Evidence("time in the line", round(hottest.host_ns / 1e6, 3), "ms", f"{hottest.samples} samples of stacks")
+        )
+    yield Finding(
+        rule=ID,
+        severity=severity_of(lost_ns, whole),
+        message=_message(wait.ns, whole, loader, hottest),
+        advice=_advice(loader, workers, hottest),
+        confidence="high" if measured.step is not None else "medium",
+        evidence=tuple(evidence),
+        file=hottest.file if hottest else None,
+        line=hottest.line if hottest else None,
+        function=hottest.function if hottest else None,
+        lost_ns=lost_ns,
+        gain_low_ns=min(low_ns, lost_ns),
+        gain_high_ns=lost_ns,
+    )
+
+
+def _wait(measured: Measured, whole: Whole) -> Part | None:
+    """The wait for data as far as it holds up the step: on a device, no more than the device was idle."""
+    device = busiest_device(measured)
+    waited = phase_part(measured, "data", whole)
+    if device is None:
+        return waited
+    if waited is None:
+        ns = device_part(device.causes.get("data loading", 0), device, whole)
+        return Part(ns, f"idle of device {device.device} while the host loaded data")
+    idle_ns = device_part(device.idle_ns, device, whole)
+    if waited.ns <= idle_ns:
+        return waited
+    return Part(idle_ns, f"{waited.source}; no more than device {device.device} was idle")
+
+
+def _loader(measured: Measured) -> Loader | None:
+    loaders = measured.rank.loaders if measured.rank is not None else ()
+    return next((loader for loader in loaders if loader.role == "train"), None)
+
+
+def _processor(measured: Measured) -> tuple[int | None, int]:
+    """CPUs this process may use, None where unknown, and how many of them a step computes on."""
+    settings = measured.rank.settings if measured.rank is not None else {}
+
+    def number(name: str) -> int | None:
+        text = settings.get(name, "")
+        return int(text) if text.isdigit() and int(text) > 0 else None
+
+    cpus = number("cpu_affinity") or number("cpu_count")
+    on_device = bool(measured.devices) or bool(measured.rank is not None and measured.rank.devices)
+    return cpus, 1 if on_device else min(number("torch.num_threads") or 1, cpus or 1)
+
+
+def _hidden(
+    wall_ns: int, data_ns: int, loader: Loader | None, workers: int, cpus: int | None, threads: int
+) -> tuple[int, str]:
+    """What background workers hide for certain, and the sentence that says under which assumption."""
+    if loader is not None and loader.num_workers > 0:
+        return 0, f"{loader.num_workers} workers are there already; whether they wait for CPU or disk is not measured"
+    if cpus is None:
+        workers = 1  # one background process is the least that any machine can run
+    rest_ns = wall_ns - data_ns
+    step_ns = max(rest_ns, data_ns / workers)
+    assumption = f"{workers} background worker{'s' if workers > 1 else ''}, the same work per sample"
+    if cpus is not None:
+        step_ns = max(step_ns, (data_ns + rest_ns * threads) / cpus)
+        assumption += f", {cpus} CPUs shared with {threads} thread{'s' if threads > 1 else ''} of training"
+    return max(0, round(wall_ns - step_ns - _HANDOVER_NS)), assumption
+
+
+def _hottest(measured: Measured) -> LineRow | None:
+    """The hottest line of the user's function that takes most of the data phase.
+
+    By function first: a function whose time spreads over ten lines costs more than one with one hot line.
+    """
+    rows = [row for row in measured.lines.rows if row.phase == "data" and row.owner == "user"] if measured.lines else []
+    total: dict[tuple[str, str], int] = {}
+    for row in rows:
+        total[row.file, row.function] = total.get((row.file, row.function), 0) + row.host_ns
+    if not total:
+        return None
+    function = max(total, key=lambda key: total[key])
+    return max((row for row in rows if (row.file, row.function) == function), key=lambda row: row.host_ns)
+
+
+def _message(wait_ns: int, whole: Whole, loader: Loader | None, hottest: LineRow | None) -> str:
+    waits = f"Waiting for data takes {ms(wait_ns)} of the {ms(whole.wall_ns)} {whole.per}"
+    if loader is not None and loader.num_workers == 0:
+        return (
+            f"{waits}: {hottest.function if hottest else loader.dataset} runs in the training process, num_workers=0."
+        )
+    if loader is not None:
+        return f"{waits} ({percent(wait_ns, whole.wall_ns)}), although {loader.num_workers} workers prepare batches."
+    return f"{waits} ({percent(wait_ns, whole.wall_ns)})."
+
+
+def _advice(loader: Loader | None, workers: int, hottest: LineRow | None) -> str:
+    work = f"the work of {hottest.function}" if hottest else "per-sample work"
+    if loader is None:
+        return (
+            f"Prepare batches beside training (DataLoader(..., num_workers={workers}, persistent_workers=True)), "
+            f"and do {work} once, ahead of it."
+        )
+    if loader.num_workers == 0:
+        return (
+            f"Do {work} once, ahead of training, or beside it: "
+            f"DataLoader(..., num_workers={workers}, persistent_workers=True)."
+        )
+    if loader.num_workers >= workers:
+        return f"Make a sample cheaper: do {work} once, ahead of training, or in one call per batch."
+    keep = "" if loader.persistent_workers else ", persistent_workers=True"
+    return f"Raise num_workers from {loader.num_workers} to {workers}{keep}, and do {work} once, ahead of training."

@@ -1,0 +1,166 @@
+"""A loop in Python calls the same few small operations again and again.
+
+Problem: an operation costs a few microseconds of dispatch, allocation and autograd bookkeeping (and a
+kernel launch on a GPU) before it computes anything. A loop over rows, time steps or samples pays that
+in every iteration, and once more in the backward pass.
+
+How it shows: in the trace the same sequence of ops repeats at least 10 times in a step, and an op takes
+20 µs or less on average, or less than 10 times what the cheapest ops of that host take.
+
+Causes: looping over the batch or the sequence where one batched call exists; indexing element by
+element; writing attention, softmax or a norm by hand.
+
+Fix: one call over the whole tensor.
+
+    scores = query @ keys.transpose(-2, -1)         # not: for i in range(n): s[i] = (query[i] * keys[i]).sum()
+
+    y = F.layer_norm(x, x.shape[-1:])               # not: (x - mean) / std, op by op
+    y = torch.cumsum(x, dim=1)                      # not: for t in range(T): total = total + x[:, t]
+
+Where the iterations depend on each other: torch.compile, an RNN module, or a scan.
+
+Gain: a loop of n iterations becomes one pass over the same ops, so (host + backward) x (1 - 1/n) goes:
+host is the time from the loop's first op to its last, the Python between them included; backward is the
+time of the same ops' backward nodes. From it comes off the computing that stays, which lies between
+nothing and all that the ops cost above the overhead floor, op_time - ops x floor, and the same share of the
+backward. That gives the low and the high end. Trace times are brought to the length of an untraced step
+first. On a GPU the gain is no more than the device's idle time and the loop's own device time.
+
+A body that holds layers with parameters (linear, convolution, norm, embedding, recurrent) loops over a
+model's layers or over samples, which a trace cannot tell apart: it is not told.
+
+Source: 10 repeats is the number torch's own ForLoopIndexing pattern asks for. 20 µs was calibrated with the
+profiler on: a multiplication of 4,096 numbers takes 5 µs of which 1 µs is computing, a batched product of
+32 x 64 x 32 takes 110 µs; 10 floors is for slower hosts, where above it 90% of an op is its computing and
+merging gains little. From 5% of the step on (see input-bound). The GPU side: not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from perfkit.findings import Evidence, Finding
+from perfkit.measures.results import Measured, Ops, Repeat
+from perfkit.rules.whole import (
+    NEGLIGIBLE,
+    Whole,
+    busiest_device,
+    device_part,
+    severity_of,
+    trace_scale,
+    whole_of,
+)
+from perfkit.rules.wording import ms
+from perfkit.run.records import CallRow
+
+ID = "many-small-ops"
+
+_REPEATS = 10
+#: An op is small up to this mean time, or this many times the overhead floor (calibration: see above).
+_SMALL_NS = 20_000
+_SMALL_FLOORS = 10
+#: Ops that hold parameters of their own.
+_LAYER = re.compile(r"^aten::(linear|addmm|conv|_conv|\w+_norm|embedding|lstm|gru|rnn)")
+#: A repeated sequence of ops matches a loop that made at least half a call into torch per iteration
+#: (operators such as ``a + b`` are ops without being calls).
+_CALLS_PER_ITERATION = 0.5
+
+
+def check(measured: Measured) -> Iterator[Finding]:
+    """Find repeated small ops, the user's loop that makes them, and what one pass would leave."""
+    whole = whole_of(measured)
+    ops = measured.ops
+    if whole is None or ops is None or not ops.floor_ns:
+        return
+    loops = _loops(measured)
+    for repeat in sorted(ops.repeats, key=lambda repeat: -repeat.host_ns):
+        if any(_LAYER.search(name) for name in repeat.names):
+            continue
+        if repeat.iterations < _REPEATS or repeat.op_ns > repeat.ops * max(_SMALL_NS, _SMALL_FLOORS * ops.floor_ns):
+            continue
+        low_ns, high_ns = _gain(repeat, ops.floor_ns, measured, whole)
+        if high_ns < NEGLIGIBLE * whole.wall_ns:
+            continue
+        loop = _loop_of(repeat, loops)
+        if loop is not None:
+            loops.remove(loop)
+            if loop[0].phase == "data":
+                continue  # its time is in the data phase, which input-bound tells
+        yield _finding(repeat, ops, loop, low_ns, high_ns, whole)
+
+
+def _gain(repeat: Repeat, floor_ns: int, measured: Measured, whole: Whole) -> tuple[int, int]:
+    scale = trace_scale(measured)
+    backward_ns = repeat.backward_ns or 0
+    gone = (repeat.host_ns + backward_ns) * (1 - 1 / repeat.iterations) * scale
+    computing = max(0.0, 1 - repeat.ops * floor_ns / repeat.op_ns) if repeat.op_ns else 0.0
+    stays = computing * (repeat.op_ns + backward_ns) * scale
+    most: float = whole.wall_ns
+    device = busiest_device(measured)
+    if device is not None:
+        idle_ns = max(0, device.idle_ns - device.causes.get("data loading", 0))
+        most = min(most, device_part(idle_ns, device, whole) + (repeat.device_ns or 0) * scale)
+    high_ns = min(gone, most)
+    return round(max(0.0, min(gone - stays, high_ns))), round(high_ns)
+
+
+def _loops(measured: Measured) -> list[list[CallRow]]:
+    """The user's loops that call torch, each with its lines."""
+    loops: dict[tuple[str, str, int], list[CallRow]] = {}
+    for row in measured.lines.calls if measured.lines is not None else ():
+        if row.owner == "user" and row.loop_line is not None:
+            loops.setdefault((row.file, row.function, row.loop_line), []).append(row)
+    return list(loops.values())
+
+
+def _loop_of(repeat: Repeat, loops: list[list[CallRow]]) -> list[CallRow] | None:
+    """The loop whose calls come nearest to the repeat's ops in number; most calls first, so that ties go to it."""
+
+    def calls(loop: list[CallRow]) -> int:
+        return sum(row.calls for row in loop)
+
+    able = [loop for loop in loops if calls(loop) >= max(1, _CALLS_PER_ITERATION * repeat.iterations)]
+    return min(
+        sorted(able, key=lambda loop: -calls(loop)),
+        key=lambda loop: abs(math.log(calls(loop) / repeat.ops)),
+        default=None,
+    )
+
+
+def _finding(repeat: Repeat, ops: Ops, loop: list[CallRow] | None, low_ns: int, high_ns: int, whole: Whole) -> Finding:
+    names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
+    names += " ..." if len(repeat.names) > 4 else ""
+    host = f"trace, {ops.steps} steps"
+    evidence = [
+        Evidence("ops per step in the loop", round(repeat.ops, 1), "", host),
+        Evidence("iterations per step", round(repeat.iterations, 1), "", host),
+        Evidence("one iteration", " ".join(repeat.names), "", host),
+        Evidence("host time of the loop", round(repeat.host_ns / 1e6, 3), "ms", host),
+        Evidence("mean op", round(repeat.op_ns / repeat.ops / 1e3, 2), "µs", host),
+        Evidence("overhead floor of an op", round((ops.floor_ns or 0) / 1e3, 2), "µs", "the cheapest ops of this host"),
+    ]
+    if repeat.backward_ns is None:
+        evidence.append(Evidence("backward of the loop", None, "ms", "its backward nodes could not be paired"))
+    else:
+        evidence.append(Evidence("backward of the loop", round(repeat.backward_ns / 1e6, 3), "ms", host))
+    row = loop[0] if loop else None
+    return Finding(
+        rule=ID,
+        severity=severity_of(high_ns, whole),
+        message=(
+            f"A loop runs {repeat.iterations:.0f} times per step over {len(repeat.names)} small "
+            f"op{'s' if len(repeat.names) > 1 else ''} ({names}): {ms(high_ns)}"
+            f"{', backward included' if repeat.backward_ns else ''}."
+        ),
+        advice="Replace the loop by one call over the whole tensor (batched matmul, reduction with dim=, cumsum).",
+        confidence="medium" if loop else "low",
+        evidence=tuple(evidence),
+        file=row.file if row else None,
+        line=row.loop_line if row else None,
+        function=row.function if row else None,
+        lost_ns=high_ns,
+        gain_low_ns=low_ns,
+        gain_high_ns=high_ns,
+    )

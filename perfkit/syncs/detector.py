@@ -1,0 +1,578 @@
+"""`detect_syncs`: watch a piece of training for points where the host waits for the device."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+import msgspec
+
+from perfkit import _env
+from perfkit.errors import PerfkitWarning, SyncBudgetExceeded, SyncError, UsageError
+from perfkit.run.records import SyncEvent, SyncKind, Syncs
+from perfkit.syncs.ledger import Ledger, Sync
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from perfkit.syncs.dry_run import DryRun
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Mode = Literal["auto", "cuda", "dry"]
+OnSync = Literal["record", "warn", "raise"] | Callable[[SyncEvent], object]
+
+_KINDS: tuple[str, ...] = get_args(SyncKind)
+
+#: Lines named in an error text; the rest is counted.
+_SHOWN = 10
+
+
+def detect_syncs(
+    mode: Mode = "auto",
+    *,
+    on_sync: OnSync = "record",
+    max_syncs: int | None = None,
+    max_blocked_ms: float | None = None,
+    kinds: Iterable[SyncKind] | None = None,
+    ignore: Iterable[str] = (),
+    certainty: Literal["certain", "may"] = "certain",
+    implicit_only: bool = False,
+    device_of: Any = (),
+    simulate: bool | None = None,
+) -> SyncDetector:
+    """Find the points where the host waits for the device, by the user's line.
+
+        with perfkit.detect_syncs(device_of=[model]) as syncs:
+            train_step(batch)
+        print(syncs)
+        syncs.assert_max(0)
+
+    Also a decorator (``step.syncs`` is then the detection of the last call), and ``start()`` / ``stop()``.
+    Detections nest: each counts, and the innermost acts on a sync.
+
+    On CUDA ("cuda"; not yet run on a GPU) torch's sync debug mode tells each sync of every thread, at no
+    cost per operation. Without a GPU ("dry") the program runs on the CPU with real values and the syncs
+    that CUDA would make are told, for the current thread. "auto" takes CUDA if there is one.
+
+    Args:
+        mode: "auto", "cuda" or "dry".
+        on_sync: "record"; "warn" (a `PerfkitWarning` at the line); "raise" (`SyncError`; a dry run raises
+            before the operation, CUDA after it); or a function that gets each `SyncEvent`.
+        max_syncs: most syncs allowed, checked at the end.
+        max_blocked_ms: most time the host may be blocked, in ms, checked at the end. CUDA only: a sync has
+            no price in a dry run.
+        kinds: count only these kinds (see `perfkit.run.records.SyncKind`).
+        ignore: leave out syncs by file ("**/logging.py": matched with the user's file and the library's)
+            or by function ("fn:save_checkpoint").
+        certainty: "may" also counts what might sync, depending on what cannot be known; each says why.
+        implicit_only: leave out what the code asks for by name: ``synchronize()``, ``.cpu()``, ``.to()``,
+            ``copy_``, ``torch.tensor(device=)``. What stays is hidden: ``bool``, ``.item()``, printing, masks.
+        device_of: dry run of a script that runs on the CPU: the modules, optimizers or tensors that would
+            be on the device. What is computed with them is on the device too; copies to the device are
+            not reported, since such a script makes none.
+        simulate: dry run of a script that asks for cuda: pretend that there is one. The default when
+            nothing is named in ``device_of``.
+
+    Raises:
+        UsageError: an argument is out of its range, two contradict each other, or CUDA is asked for and absent.
+        SyncError: a sync, under ``on_sync="raise"``.
+        SyncBudgetExceeded: at the end, more than ``max_syncs`` or ``max_blocked_ms``; or a budget was given
+            and no tensor was ever on the device, so that nothing was checked.
+    """
+    return SyncDetector(
+        mode=mode,
+        on_sync=on_sync,
+        max_syncs=max_syncs,
+        max_blocked_ms=max_blocked_ms,
+        kinds=None if kinds is None else tuple(kinds),
+        ignore=(ignore,) if isinstance(ignore, str) else tuple(ignore),
+        certainty=certainty,
+        implicit_only=implicit_only,
+        device_of=device_of,
+        simulate=simulate,
+    )
+
+
+class SyncDetector:
+    """One detection, and what it found; made by `detect_syncs`."""
+
+    #: "cuda" or "dry".
+    mode: Literal["cuda", "dry"]
+
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        on_sync: OnSync,
+        max_syncs: int | None,
+        max_blocked_ms: float | None,
+        kinds: tuple[SyncKind, ...] | None,
+        ignore: tuple[str, ...],
+        certainty: Literal["certain", "may"],
+        implicit_only: bool,
+        device_of: Any,
+        simulate: bool | None,
+    ) -> None:
+        self._arguments: dict[str, Any] = {
+            "mode": mode,
+            "on_sync": on_sync,
+            "max_syncs": max_syncs,
+            "max_blocked_ms": max_blocked_ms,
+            "kinds": kinds,
+            "ignore": ignore,
+            "certainty": certainty,
+            "implicit_only": implicit_only,
+            "device_of": device_of,
+            "simulate": simulate,
+        }
+        _check_choice("mode", mode, ("auto", "cuda", "dry"))
+        _check_choice("certainty", certainty, ("certain", "may"))
+        if not callable(on_sync):
+            _check_choice("on_sync", on_sync, ("record", "warn", "raise"), also="a function")
+        for kind in kinds or ():
+            _check_choice("kinds", kind, _KINDS)
+        _check_budget("max_syncs", max_syncs)
+        _check_budget("max_blocked_ms", max_blocked_ms)
+        _env.require_torch("detect_syncs")
+        named = _tensors_of(device_of)
+        self.mode = _choose_mode(mode)
+        self._simulate = (not named) if simulate is None else simulate
+        self._device_of_given = bool(named)
+        _check_together(mode, self._simulate, simulate, bool(named), max_blocked_ms)
+        self._waiting_marks = named
+        self._ledger = Ledger()
+        self._ignore_hits = dict.fromkeys(ignore, 0)
+        self._running = False
+        self._dry_run: DryRun | None = None
+        self._observed = False
+        self._steps = 0
+        #: Syncs that `perfkit.allow_sync` let pass, by its reason.
+        self.allowed: dict[str, int] = {}
+
+    # Starting and stopping.
+
+    def start(self) -> SyncDetector:
+        """Begin to watch; a stopped detection goes on counting where it was.
+
+        Raises:
+            UsageError: it is running already, or an outer dry run of this thread contradicts ``simulate=True``.
+        """
+        if self._running:
+            raise UsageError("this detection is already running: stop() it first, or make another detect_syncs()")
+        if _env.disabled():
+            return self
+        if self.mode == "cuda":
+            from perfkit.syncs.cuda_path import cuda_path
+
+            cuda_path.enter(self)
+        else:
+            from perfkit.syncs import dry_run
+
+            explicitly = self._arguments["simulate"] is not None
+            self._dry_run = dry_run.enter(self, simulate=self._simulate, explicitly=explicitly)
+            self._mark(self._waiting_marks)
+            self._waiting_marks = []
+        self._running = True
+        return self
+
+    def stop(self) -> None:
+        """Stop watching, and check the budgets that were given. A dry run stops in the thread that started it.
+
+        Raises:
+            SyncBudgetExceeded: see `detect_syncs`.
+        """
+        if self._running:
+            self._leave()
+            self._say_unused_patterns()
+            self._check_budgets()
+
+    def _leave(self) -> None:
+        if not self._running:
+            return
+        if self.mode == "cuda":
+            from perfkit.syncs.cuda_path import any_device_memory, cuda_path
+
+            cuda_path.leave(self)
+            self._observed = self._observed or any_device_memory()
+        else:
+            from perfkit.syncs import dry_run
+
+            assert self._dry_run is not None
+            dry_run.leave(self, self._dry_run)
+            self._dry_run = None
+        self._running = False
+
+    def __enter__(self) -> SyncDetector:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self._leave()
+
+    def __call__(self, function: F) -> F:
+        """Watch each call of ``function`` with a detection of its own; the last one is ``function.syncs``."""
+        if (
+            inspect.iscoroutinefunction(function)
+            or inspect.isgeneratorfunction(function)
+            or inspect.isasyncgenfunction(function)
+        ):
+            raise UsageError(
+                f"detect_syncs decorates plain functions, got {function.__qualname__}, which is left and entered "
+                "again while it runs: write `with perfkit.detect_syncs()` around the code inside it"
+            )
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            detection = SyncDetector(**self._arguments)
+            watched.syncs = detection  # type: ignore[attr-defined]  # where the caller of a decorated function looks
+            with detection:
+                return function(*args, **kwargs)
+
+        return watched  # type: ignore[return-value]  # same parameters and result as the function
+
+    def mark_device(self, *things: Any) -> None:
+        """Count more modules, optimizers or tensors as being on the device, as ``device_of`` does; dry run only.
+
+        Raises:
+            UsageError: something else was given.
+        """
+        tensors = _tensors_of(things)
+        self._device_of_given = self._device_of_given or bool(tensors)
+        if self.mode != "dry":
+            return
+        if self._running:
+            self._mark(tensors)
+        else:
+            self._waiting_marks = [*self._waiting_marks, *tensors]
+
+    def _mark(self, tensors: list[Any]) -> None:
+        from perfkit.syncs.marks import put_on_device
+
+        for tensor in tensors:
+            put_on_device(tensor)
+
+    def step(self) -> None:
+        """Say that a training step has ended; `SyncEvent.per_step` is counted over these."""
+        self._steps += 1
+
+    # What the two paths call.
+
+    def take(self, sync: Sync) -> bool:
+        """Book a sync unless the filters leave it out; whether it was booked."""
+        self._observed = True
+        cause = sync.cause
+        if cause.certainty == "may" and self._arguments["certainty"] == "certain":
+            return False
+        if self._arguments["implicit_only"] and (cause.explicit or cause.kind == "explicit"):
+            return False
+        if self._arguments["kinds"] is not None and cause.kind not in self._arguments["kinds"]:
+            return False
+        if self._ignored(sync):
+            return False
+        self._ledger.add(sync)
+        return True
+
+    def take_allowed(self, reason: str) -> None:
+        """Count a sync that `allow_sync` let pass."""
+        self._observed = True
+        self.allowed[reason] = self.allowed.get(reason, 0) + 1
+
+    def act(self, sync: Sync) -> None:
+        """Do what ``on_sync`` says."""
+        on_sync = self._arguments["on_sync"]
+        if on_sync == "record":
+            return
+        event = sync.event()
+        if on_sync == "warn":
+            warnings.warn_explicit(_sentence(event), PerfkitWarning, event.file, event.line)
+        elif on_sync == "raise":
+            raise SyncError(
+                f"{_sentence(event)} {event.advice} If it is meant, put it under perfkit.allow_sync(reason)."
+            )
+        else:
+            on_sync(event)
+
+    def _ignored(self, sync: Sync) -> bool:
+        via = sync.site.via.rsplit(":", 1)[0] if sync.site.via else ""
+        found = False
+        for pattern in self._ignore_hits:
+            if pattern.startswith("fn:"):
+                name = sync.site.function
+                hit = fnmatch(name, pattern[3:]) or fnmatch(name.rsplit(".", 1)[-1], pattern[3:])
+            else:
+                hit = any(_matches_file(file, pattern) for file in (sync.site.file, via) if file)
+            if hit:
+                self._ignore_hits[pattern] += 1
+                found = True
+        return found
+
+    def _say_unused_patterns(self) -> None:
+        unused = [pattern for pattern, hits in self._ignore_hits.items() if not hits]
+        if unused and self.observed:
+            warnings.warn(
+                f"detect_syncs(ignore=) matched no sync: {', '.join(map(repr, unused))}; a pattern is a file "
+                'as in "**/logging.py" or a function as in "fn:save_checkpoint"',
+                PerfkitWarning,
+                stacklevel=_stack_level(),
+            )
+
+    # What was found.
+
+    @property
+    def observed(self) -> bool:
+        """Whether a tensor was ever on the (simulated) device; if not, nothing was checked."""
+        return self._observed or (self._dry_run is not None and self._dry_run.observed)
+
+    @property
+    def events(self) -> tuple[SyncEvent, ...]:
+        """One event per line and operation, the longest or most frequent first."""
+        return self._ledger.events(self._steps or None)
+
+    @property
+    def note(self) -> str | None:
+        """What must be known to read the result: why nothing was checked, what was allowed."""
+        if not self.observed:
+            return self._why_unobserved()
+        if self.allowed:
+            told = ", ".join(f"{count} for {reason!r}" for reason, count in self.allowed.items())
+            return f"allowed syncs, not counted: {told}"
+        return None
+
+    def _why_unobserved(self) -> str:
+        if _env.disabled():
+            return "nothing was checked: PERFKIT_DISABLE switches perfkit off"
+        if self.mode == "cuda":
+            return "nothing was checked: no tensor was ever on a CUDA device"
+        if self._device_of_given:
+            return (
+                "nothing was checked: no operation in this thread used a tensor of device_of=; "
+                "name the model that the step trains"
+            )
+        return (
+            "nothing was checked: no tensor was ever on the simulated device; the script asks for no cuda, "
+            "so name what would be there: detect_syncs(device_of=[model])"
+        )
+
+    def to_record(self) -> Syncs:
+        """The result as it stands in a run folder."""
+        return Syncs(
+            mode=self.mode,
+            observed=self.observed,
+            steps=self._steps or None,
+            events=self.events,
+            note=self.note,
+        )
+
+    def to_json(self) -> bytes:
+        """The record as JSON."""
+        return msgspec.json.encode(self.to_record())
+
+    def assert_max(self, most: int = 0) -> None:
+        """Fail when more than ``most`` syncs were counted.
+
+        Raises:
+            UsageError: ``most`` is negative.
+            SyncBudgetExceeded: there were more, or nothing was checked.
+        """
+        _check_budget("most", most)
+        if not self.observed:
+            raise SyncBudgetExceeded(self._why_unobserved())
+        events = self.events
+        count = sum(event.count for event in events)
+        if count > most:
+            lines = [f"  {_sentence(event)} {event.advice}" for event in events[:_SHOWN]]
+            if len(events) > _SHOWN:
+                lines.append(f"  and {len(events) - _SHOWN} more lines")
+            raise SyncBudgetExceeded("\n".join([f"at most {most} syncs must happen, there were {count}:", *lines]))
+
+    def _check_budgets(self) -> None:
+        if self._arguments["max_syncs"] is not None:
+            self.assert_max(self._arguments["max_syncs"])
+        most_ms = self._arguments["max_blocked_ms"]
+        if most_ms is None:
+            return
+        if not self.observed:
+            raise SyncBudgetExceeded(self._why_unobserved())
+        if self.mode == "dry":
+            warnings.warn(
+                f"max_blocked_ms={most_ms} was not checked: in a dry run a sync has no price",
+                PerfkitWarning,
+                stacklevel=_stack_level(),
+            )
+            return
+        priced = [event for event in self.events if event.blocked_ns is not None]
+        blocked_ms = sum(event.blocked_ns or 0 for event in priced) / 1e6
+        if blocked_ms > most_ms:
+            lines = [f"  {(event.blocked_ns or 0) / 1e6:.2f} ms: {_sentence(event)}" for event in priced[:_SHOWN]]
+            raise SyncBudgetExceeded(
+                "\n".join([f"the host must be blocked for at most {most_ms} ms, it was {blocked_ms:.2f} ms:", *lines])
+            )
+
+    def table(self) -> Table:
+        """The events as a rich table: ``rich.print(syncs.table())``."""
+        from rich.table import Table
+
+        table = Table(title=self._headline(), caption=self.note, title_justify="left", caption_justify="left")
+        table.add_column("line", overflow="fold")
+        table.add_column("sync")
+        table.add_column("times", justify="right", no_wrap=True)
+        if self.mode == "cuda":
+            table.add_column("blocked", justify="right")
+        table.add_column("what to change")
+        for event in self.events:
+            cells = [_place(event), _what(event), _times(event)]
+            if self.mode == "cuda":
+                cells.append("-" if event.blocked_ns is None else f"{event.blocked_ns / 1e6:.2f} ms")
+            table.add_row(*cells, event.advice)
+        return table
+
+    def _headline(self) -> str:
+        if not self.observed:
+            return "not checked"
+        events = self.events
+        count = sum(event.count for event in events)
+        where = "dry run" if self.mode == "dry" else "CUDA"
+        over = f" in {self._steps} step{'s' * (self._steps != 1)}" if self._steps else ""
+        lines = len({(event.file, event.line) for event in events})
+        if not count:
+            return f"no syncs{over} ({where})"
+        return f"{count} sync{'s' * (count != 1)} on {lines} line{'s' * (lines != 1)}{over} ({where})"
+
+    def __repr__(self) -> str:
+        rows = [f"  {_place(event)}  {_what(event)}  {_times(event)}" for event in self.events]
+        notes = [f"  {self.note}"] if self.note else []
+        return "\n".join([f"<detect_syncs: {self._headline()}>", *rows, *notes])
+
+
+def _stack_level() -> int:
+    """The stack level, for a warning from the function that calls this, of the first frame outside perfkit."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(here):
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+def _matches_file(file: str, pattern: str) -> bool:
+    file = file.replace(os.sep, "/")
+    # "logging.py" means the file of that name anywhere, as "**/logging.py" does.
+    return fnmatch(file, pattern) or fnmatch(file, f"*/{pattern.removeprefix('**/')}")
+
+
+def _place(event: SyncEvent) -> str:
+    short = os.path.relpath(event.file) if os.path.isabs(event.file) else event.file
+    return f"{event.file if short.startswith(os.pardir) else short}:{event.line}"
+
+
+def _what(event: SyncEvent) -> str:
+    may = f" (may: {event.reason})" if event.certainty == "may" else ""
+    whose = f" by {event.owner}, {event.via}" if event.owner != "user" and event.via else ""
+    return f"{event.op}{may}{whose}"
+
+
+def _times(event: SyncEvent) -> str:
+    if event.per_step is None:
+        return f"{event.count}x"
+    # One sync in a hundred steps must not read like one in every step.
+    if event.per_step < 1:
+        return f"1 in {1 / event.per_step:.3g} steps"
+    return f"{event.per_step:.3g} per step"
+
+
+def _sentence(event: SyncEvent) -> str:
+    times = f", {event.count}x" if event.count > 1 else ""
+    return f"{_place(event)}: the host waits for the device: {_what(event)}{times}."
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...], also: str = "") -> None:
+    if value not in choices:
+        listed = ", ".join(map(repr, choices)) + (f" or {also}" if also else "")
+        raise UsageError(f"detect_syncs({name}=) must be one of {listed}, got {value!r}")
+
+
+def _check_budget(name: str, value: float | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise UsageError(f"{name} must be a number of at least 0, got {value!r}")
+
+
+def _choose_mode(mode: Mode) -> Literal["cuda", "dry"]:
+    if mode == "dry":
+        return "dry"
+    available = _env.cuda_in_use() and not _in_simulation()
+    if mode == "cuda" and not available:
+        raise UsageError(
+            'detect_syncs(mode="cuda") needs a CUDA device and torch sees none: '
+            'use mode="dry", which finds the syncs on the CPU'
+        )
+    return "cuda" if available else "dry"
+
+
+def _in_simulation() -> bool:
+    from perfkit.syncs.dry_shims import current
+
+    run = current()
+    return run is not None and run.simulate
+
+
+def _check_together(
+    mode: Mode, simulating: bool, simulate: bool | None, named: bool, max_blocked_ms: float | None
+) -> None:
+    if mode == "cuda" and (named or simulate is not None):
+        raise UsageError('device_of= and simulate= belong to the dry run, not to mode="cuda": leave them out')
+    if mode == "dry" and max_blocked_ms is not None:
+        raise UsageError('max_blocked_ms= cannot be checked in mode="dry", where a sync has no price: use max_syncs=')
+    if simulate and named:
+        raise UsageError(
+            "simulate=True is for a script that asks for cuda, device_of= for one that runs on the CPU: give one"
+        )
+
+
+def _tensors_of(things: Any) -> list[Any]:
+    """All tensors of modules, optimizers, tensors, and collections of these."""
+    import torch
+
+    if isinstance(things, torch.Tensor):
+        grad = things.grad if things.is_leaf else None
+        return [things] if grad is None else [things, grad]
+    if isinstance(things, torch.nn.Module):
+        return [t for tensor in (*things.parameters(), *things.buffers()) for t in _tensors_of(tensor)]
+    if isinstance(things, torch.optim.Optimizer):
+        return _tensors_of_optimizer(things)
+    if isinstance(things, dict):
+        return [tensor for thing in things.values() for tensor in _tensors_of(thing)]
+    if isinstance(things, Iterable) and not isinstance(things, (str, bytes)):
+        return [tensor for thing in things for tensor in _tensors_of(thing)]
+    raise UsageError(
+        f"device_of= takes modules, optimizers, tensors or collections of them, got {type(things).__qualname__}"
+    )
+
+
+def _tensors_of_optimizer(optimizer: Any) -> list[Any]:
+    import torch
+
+    found = [t for group in optimizer.param_groups for p in group["params"] for t in _tensors_of(p)]
+    for parameter, state in optimizer.state.items():
+        group: dict[str, Any] = next(
+            (g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), {}
+        )
+        on_device_steps = group.get("fused") or group.get("capturable")
+        for name, value in state.items():
+            # Step counters stay on the host unless the optimizer is fused or capturable.
+            if isinstance(value, torch.Tensor) and (name != "step" or on_device_steps):
+                found.append(value)
+    return found

@@ -1,0 +1,167 @@
+"""What is kept of the syncs: one row per line and operation, and who is told of each.
+
+Both paths (CUDA and dry run) report a sync through `report`, which finds the user's line, asks whether
+the sync is allowed, and books it with every detection that listens. The innermost detection acts on it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import NamedTuple, Protocol
+
+from perfkit import _callsite
+from perfkit.run.records import SyncEvent
+from perfkit.syncs.advice import advise
+from perfkit.syncs.allow import reason_allowed
+from perfkit.syncs.table import Cause
+
+
+class Sync(NamedTuple):
+    """One sync, as it happened: why, where, how many device waits it made, how long the host was blocked."""
+
+    cause: Cause
+    site: _callsite.CallSite
+    owner: str
+    code: str
+    thread: str
+    raw_syncs: int
+    blocked_ns: int | None
+
+    def event(self, *, count: int = 1, per_step: float | None = None) -> SyncEvent:
+        """The record of this sync, or of ``count`` equal ones."""
+        cause, site = self.cause, self.site
+        op = f"{cause.op} in {self.code.rsplit(':', 1)[1]}" if self.code else cause.op
+        return SyncEvent(
+            kind=cause.kind,
+            op=op,
+            file=site.file,
+            line=site.line,
+            function=site.function,
+            count=count,
+            raw_syncs=self.raw_syncs,
+            per_step=per_step,
+            blocked_ns=self.blocked_ns,
+            via=site.via,
+            owner=self.owner,
+            thread=self.thread,
+            certainty=cause.certainty,
+            reason=cause.reason,
+            advice=advise(cause.kind, cause.op, self.code, self.owner),
+        )
+
+
+class Listener(Protocol):
+    """A detection: takes each sync, and acts on it (warns, raises, calls back) where it is the innermost."""
+
+    def take(self, sync: Sync) -> bool:
+        """Book the sync unless the detection's filters leave it out; whether it was booked."""
+
+    def take_allowed(self, reason: str) -> None:
+        """Count a sync that `allow_sync` let pass."""
+
+    def act(self, sync: Sync) -> None:
+        """Do what ``on_sync`` says; may raise SyncError."""
+
+
+#: Torch code that only leads to other torch code: naming it would tell nothing.
+_PASSAGES = (
+    "torch/_tensor.py",
+    "torch/overrides.py",
+    "torch/nn/modules/module.py",
+    "torch/optim/optimizer.py",
+    "torch/utils/_device.py",
+    "torch/utils/_contextlib.py",
+    "torch/_ops.py",
+    "torch/_compile.py",
+    "torch/_dynamo/eval_frame.py",
+    "torch/utils/_python_dispatch.py",
+)
+
+
+def torch_code(frame: FrameType | None, site: _callsite.CallSite) -> str:
+    """The outermost torch function below the user's line, as ``torch/folder/file.py:function``; "" if there is none."""
+    found = ""
+    while frame is not None:
+        code = frame.f_code
+        owner = _callsite.owner_of(code.co_filename)
+        if owner == "torch":
+            file = code.co_filename.replace(os.sep, "/")
+            short = "torch/" + file.rsplit("/torch/", 1)[-1]
+            if short not in _PASSAGES:
+                found = f"{short}:{getattr(code, 'co_qualname', code.co_name)}"
+        elif owner == _callsite.USER or (code.co_filename == site.file and frame.f_lineno == site.line):
+            break
+        frame = frame.f_back
+    return found
+
+
+def report(
+    listeners: Sequence[Listener],
+    cause: Cause,
+    frame: FrameType | None,
+    *,
+    raw_syncs: int = 1,
+    blocked_ns: int | None = None,
+) -> None:
+    """Book one sync that happened below ``frame`` with all ``listeners``; the last one that took it acts.
+
+    Raises:
+        SyncError: from the acting listener, under ``on_sync="raise"``.
+    """
+    site = _callsite.find_callsite(frame)
+    if site is None:  # perfkit's and torch's own frames only: a thread of torch's
+        site = _callsite.CallSite("<no Python line>", 0, "", "torch")
+    reason = reason_allowed(site.file, site.line)
+    if reason is not None:
+        for listener in listeners:
+            listener.take_allowed(reason)
+        return
+    code = torch_code(frame, site)
+    if "distributed_c10d.py" in code:
+        cause = cause._replace(kind="collective")
+    owner = site.owner if site.via is None else _callsite.owner_of(site.via.rsplit(":", 1)[0])
+    sync = Sync(cause, site, owner, code, threading.current_thread().name, raw_syncs, blocked_ns)
+    takers = [listener for listener in listeners if listener.take(sync)]
+    if takers:
+        takers[-1].act(sync)
+
+
+class Ledger:
+    """Rows of equal syncs: same line, function, operation, library line and thread."""
+
+    def __init__(self) -> None:
+        # The CUDA path reports from every thread that syncs.
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[object, ...], list[int | None]] = {}
+        self._samples: dict[tuple[object, ...], Sync] = {}
+
+    def add(self, sync: Sync) -> None:
+        """Add one sync to its row."""
+        site = sync.site
+        key = (site.file, site.line, site.function, site.via, sync.cause, sync.code, sync.thread)
+        with self._lock:
+            row = self._rows.get(key)
+            if row is None:
+                self._rows[key] = [1, sync.raw_syncs, sync.blocked_ns]
+                self._samples[key] = sync
+                return
+            count, raw, blocked = row
+            row[0] = (count or 0) + 1
+            row[1] = (raw or 0) + sync.raw_syncs
+            if sync.blocked_ns is not None:
+                row[2] = (blocked or 0) + sync.blocked_ns
+
+    def events(self, steps: int | None) -> tuple[SyncEvent, ...]:
+        """The rows as events, the one that blocked longest or happened most often first."""
+        with self._lock:
+            rows = [(self._samples[key], list(row)) for key, row in self._rows.items()]
+        events = []
+        for sample, (count, raw, blocked) in rows:
+            assert count is not None
+            assert raw is not None
+            sync = sample._replace(raw_syncs=raw, blocked_ns=blocked)
+            events.append(sync.event(count=count, per_step=count / steps if steps else None))
+        return tuple(sorted(events, key=lambda e: (-(e.blocked_ns or 0), -e.count, e.file, e.line, e.op)))

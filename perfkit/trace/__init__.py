@@ -1,0 +1,53 @@
+"""A trace as numpy columns: `read_trace` takes any file that torch.profiler or Nsight Systems leaves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perfkit.errors import TraceError
+from perfkit.trace.columns import DeviceProperties, Kind, Metadata, Steps, Trace, Track
+from perfkit.trace.kineto import read_kineto
+from perfkit.trace.text import Progress
+
+__all__ = ["DeviceProperties", "Kind", "Metadata", "Steps", "Trace", "Track", "read_trace"]
+
+SQLITE = b"SQLite format 3\0"
+#: What Nsight Systems records itself: a closed format, which only nsys can export.
+NSYS_OWN = (".nsys-rep", ".qdrep", ".qdstrm")
+
+
+def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+    """Read a trace, whatever its format: what is in the file decides, not its name.
+
+    Args:
+        path: A Kineto trace (JSON, also gzip) or an nsys SQLite export.
+        progress: Called with (bytes done, bytes in all) while reading.
+
+    Raises:
+        TraceError: there is no such file, or no trace in it. Damage is no error: it is read as far as it
+            is sound, and `Trace.lost` says what is missing.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise TraceError(f"{file} is a folder, not a trace; give the trace file in it")
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(len(SQLITE))
+    except FileNotFoundError:
+        raise TraceError(f"{file} does not exist; give the path of a trace file") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{file} cannot be read: {error}") from None
+    if not start:
+        raise TraceError(f"{file} is empty; the program that wrote it was probably stopped: record it again")
+    if start == SQLITE:
+        from perfkit.trace.nsys import read_nsys
+
+        return read_nsys(file, progress)
+    if file.suffix in NSYS_OWN:
+        raise TraceError(
+            f"{file} is nsys' own format; export it first: nsys export --type sqlite -o {file.stem}.sqlite {file}"
+        )
+    if start.startswith(b"PK\x03\x04"):
+        raise TraceError(f"{file} is a zip archive, not a trace; unpack it and give the trace file in it")
+    return read_kineto(file, progress)

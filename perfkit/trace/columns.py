@@ -1,0 +1,215 @@
+"""A trace as numpy columns: one row per event, whatever file it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.trace.intervals import Bools, Ints
+from perfkit.trace.nesting import find_parents, nearest
+
+Codes = npt.NDArray[np.int32]
+Kinds = npt.NDArray[np.int8]
+
+
+class Kind(IntEnum):
+    """What an event is."""
+
+    OTHER = 0
+    OP = 1
+    RANGE = 2
+    PYTHON = 3
+    #: A call of the runtime's or the driver's API: launches, syncs, allocations.
+    RUNTIME = 4
+    KERNEL = 5
+    COPY = 6
+    MEMSET = 7
+    #: The device's side of a sync: no work.
+    SYNC = 8
+    #: A host range drawn over the kernels it launched: no work.
+    PROJECTION = 9
+    #: The profiler's own time.
+    OVERHEAD = 10
+
+
+#: Events of a thread, which nest.
+HOST_KINDS = (Kind.OP, Kind.RANGE, Kind.PYTHON, Kind.RUNTIME)
+#: Work of a device.
+DEVICE_KINDS = (Kind.KERNEL, Kind.COPY, Kind.MEMSET)
+
+STEP_NAME = re.compile(r"ProfilerStep\s?#(\d{1,18})$")
+
+
+class Track(msgspec.Struct, frozen=True, kw_only=True):
+    """Where events run: a thread of a process, or (``device``) a row of a device."""
+
+    process: str
+    thread: str
+    device: bool = False
+    process_name: str | None = None
+    thread_name: str | None = None
+
+
+class DeviceProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says about one device."""
+
+    id: int
+    name: str
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says about itself, from a fixed list of keys: other keys were seen to hold access tokens.
+
+    ``base_ns`` is what was added to the times of the file to make them unix time; None where they are
+    unix time already, or where the file does not say (``lost`` then does).
+    """
+
+    format: Literal["kineto", "nsys"]
+    devices: tuple[DeviceProperties, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    base_ns: int | None = None
+    with_stack: bool | None = None
+    record_shapes: bool | None = None
+
+
+class Steps(NamedTuple):
+    """The steps on the host, in order of time: ``ProfilerStep#N`` with N, its extent, its track and its row."""
+
+    number: Ints
+    start_ns: Ints
+    end_ns: Ints
+    track: Codes
+    row: Ints
+
+
+class ArgsReader(Protocol):
+    """Reads the arguments of events again from the file."""
+
+    def __call__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The arguments of each row."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trace:
+    """The events of one trace, in the order of the file; an event's row number is its identity.
+
+    Columns (length n):
+        start_ns, end_ns: int64, unix time where the file tells it (`Metadata.base_ns`).
+        name, track: int32 codes into ``names`` and ``tracks``.
+        kind: int8, see `Kind`.
+        correlation: int64, links a launch to its device work; unique over processes; -1 for none.
+        device, stream: int32, for events of a device only; -1 for none.
+        bytes: int64, for copies and memsets; -1 for none.
+        sequence: int64, autograd's sequence number of ops; -1 for none.
+
+    ``lost`` says in one sentence each what was damaged, left out, or is not known.
+    """
+
+    path: Path
+    metadata: Metadata
+    names: tuple[str, ...]
+    tracks: tuple[Track, ...]
+    start_ns: Ints
+    end_ns: Ints
+    name: Codes
+    track: Codes
+    kind: Kinds
+    correlation: Ints
+    device: Codes
+    stream: Codes
+    bytes: Ints
+    sequence: Ints
+    lost: tuple[str, ...]
+    args_reader: ArgsReader
+
+    def __len__(self) -> int:
+        return int(self.start_ns.size)
+
+    def args(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The arguments of these rows, read again from the file; empty where the format has none.
+
+        Raises:
+            TraceError: the file changed or is gone since it was read.
+        """
+        return self.args_reader(rows)
+
+    def is_kind(self, *kinds: Kind) -> Bools:
+        """A mask of the rows of these kinds."""
+        wanted = np.zeros(max(Kind) + 1, bool)
+        wanted[list(kinds)] = True
+        return np.asarray(wanted[self.kind], bool)
+
+    def name_matches(self, pattern: re.Pattern[str]) -> Bools:
+        """A mask of the rows whose name has a match (``pattern.search``)."""
+        hit = np.fromiter((pattern.search(n) is not None for n in self.names), bool, len(self.names))
+        return hit[self.name] if len(self) else np.zeros(0, bool)
+
+    def above(self, wanted: Bools) -> Ints:
+        """For each row the nearest row above it on its thread, itself excluded, that is wanted; -1 for none."""
+        return nearest(wanted, self.parent)
+
+    @cached_property
+    def device_rows(self) -> Ints:
+        """Rows of device work: kernels, copies and memsets."""
+        return np.flatnonzero(self.is_kind(*DEVICE_KINDS))
+
+    @cached_property
+    def host_rows(self) -> Ints:
+        """Rows of ops, ranges, python frames and API calls."""
+        return np.flatnonzero(self.is_kind(*HOST_KINDS))
+
+    @cached_property
+    def parent(self) -> Ints:
+        """Row of the event that contains each host event most closely on its thread; -1 for none."""
+        rows = self.host_rows
+        parent = np.full(len(self), -1, np.int64)
+        found = find_parents(self.track[rows].astype(np.int64), self.start_ns[rows], self.end_ns[rows])
+        parent[rows] = np.where(found >= 0, rows[np.maximum(found, 0)], -1)
+        return parent
+
+    @cached_property
+    def launch(self) -> Ints:
+        """Row of the API call that put each device event on its stream; -1 where the trace has none."""
+        launch = np.full(len(self), -1, np.int64)
+        calls = np.flatnonzero(self.is_kind(Kind.RUNTIME) & (self.correlation > 0))
+        work = self.device_rows
+        if not calls.size or not work.size:
+            return launch
+        calls = calls[np.argsort(self.correlation[calls], kind="stable")]
+        known = self.correlation[calls]
+        at = np.minimum(np.searchsorted(known, self.correlation[work]), calls.size - 1)
+        launch[work] = np.where(known[at] == self.correlation[work], calls[at], -1)
+        return launch
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The ``ProfilerStep#N`` ranges of the host."""
+        number = np.full(len(self.names), -1, np.int64)
+        for code, name in enumerate(self.names):
+            if match := STEP_NAME.match(name):
+                number[code] = int(match[1])
+        rows = np.flatnonzero(self.is_kind(Kind.RANGE))
+        rows = rows[number[self.name[rows]] >= 0]
+        rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
+        return Steps(number[self.name[rows]], self.start_ns[rows], self.end_ns[rows], self.track[rows], rows)
+
+    @cached_property
+    def ranges(self) -> Ints:
+        """Rows of the user's ranges; the steps are not among them."""
+        is_range = self.is_kind(Kind.RANGE)
+        is_range[self.steps.row] = False
+        return np.flatnonzero(is_range)

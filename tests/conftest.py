@@ -1,0 +1,119 @@
+"""What every test shares: nothing may be left installed, time can be replaced, skips need a listed reason."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit import _clock
+
+HERE = Path(__file__).resolve().parent
+
+
+def _installed() -> dict[str, Any]:
+    """Everything that perfkit may patch while it records, as it is now."""
+    found: dict[str, Any] = {
+        "gc.callbacks": [callback for callback in gc.callbacks if "perfkit" in str(getattr(callback, "__module__", ""))],
+        "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__.startswith("perfkit")],
+        "switch interval": sys.getswitchinterval(),
+        "settrace": sys.gettrace() if "perfkit" in str(getattr(sys.gettrace(), "__module__", "")) else None,
+        "warnings.filters": [f for f in warnings.filters if type(f[1]).__module__.startswith("perfkit")],
+    }
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        import torch.utils.data.dataloader as dataloader
+
+        found["DataLoader fetch"] = dataloader._BaseDataLoaderIter.__next__
+        found["backward"] = torch.autograd.backward
+        found["GradScaler.step"] = torch.amp.GradScaler.step
+        found["a torch profiler"] = torch.autograd._profiler_enabled()
+        found["Tensor.item"] = torch.Tensor.item
+        found["cuda.is_available"] = torch.cuda.is_available
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_installed() -> Iterator[None]:
+    """After a test, all is as it was before it: hooks, patches, filters, profiler state."""
+    had_torch = "torch" in sys.modules
+    before = _installed()
+    yield
+    after = _installed()
+    if had_torch:
+        assert after == before
+    else:
+        assert {key: after[key] for key in before} == before
+
+
+class FakeClock:
+    """A clock that moves when told; installed by the `clock` fixture."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_ms(self, ms: float) -> None:
+        self.now += round(ms * 1e6)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """perfkit's clock, moved by hand."""
+    fake = FakeClock()
+    monkeypatch.setattr(_clock, "now_ns", fake)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns without colour, and no variable of the outside that changes perfkit."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("PERFKIT_DISABLE", "FORCE_COLOR", "NO_COLOR", "RANK", "WORLD_SIZE", "NVTX_INJECTION64_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# -- skips
+
+_skipped: dict[str, int] = {}
+
+
+def _allowed() -> set[str]:
+    lines = (HERE / "allowed_skips.txt").read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def _unlisted() -> list[str]:
+    return sorted(reason for reason in _skipped if reason not in _allowed())
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        _skipped[reason] = _skipped.get(reason, 0) + 1
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        _skipped[reason] = _skipped.get(reason, 0) + 1
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for reason, count in sorted(_skipped.items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}")
+    for reason in _unlisted():
+        terminalreporter.write_line(f"NOT ALLOWED to skip for: {reason} (see tests/allowed_skips.txt)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _unlisted() and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,150 @@
+"""What a person reads: all of it in 80 columns and 25 lines, more where there is room."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from perfkit.comparison import Comparison, Count, Difference
+from perfkit.diagnosis import Diagnosis, Figures
+from perfkit.measures.results import DeviceTime
+from perfkit.reports.terminal import print_comparison, print_diagnosis
+
+MS = 1_000_000
+
+IN_FULL = """\
+runs/train · steps.jsonl, 40 steps
+A step takes 80.0 ms, most of it waiting for data (56%).
+
+█████████████████████████████████████████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒░░░
+█ data 45.0 ms 56%  ▓ forward 20.0 ms 25%  ▒ backward 12.0 ms 15%
+░ optimizer 3.0 ms 4%
+
+1 input-bound  train.py:31                    45.0 ms/step, gain 20.0 to 45.0 ms
+  Waiting for data takes 45.0 ms of the 80.0 ms step: Reviews.__getitem__ runs
+  in the training process.
+  → Do the work of Reviews.__getitem__ once, ahead of training, or beside it:
+  DataLoader(num_workers=4).
+2 many-small-ops  model.py:11                   12.0 ms/step, gain up to 12.0 ms
+  A loop runs 100 times per step over 3 small ops (select mul add): 12.0 ms,
+  backward included.
+  → Replace the loop by one call over the whole tensor (batched matmul,
+  reduction with dim=, cumsum).
+3 sync-in-step  train.py:60                                        no price here
+  item() waits for the device once per step.
+  No price here: on a CPU there is no device to wait for.
+  → Keep the value on the device and read it rarely.
+Not seen: no window was recorded
+"""
+
+
+def test_three_findings_fit_80_columns_and_25_lines(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+    text = written(print_diagnosis, diagnosis)
+
+    assert text == IN_FULL
+    assert len(text.splitlines()) <= 25
+
+
+def test_a_pipe_gets_no_colour_codes_and_a_terminal_does(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+    file = io.StringIO()
+    print_diagnosis(diagnosis, Console(file=file, width=80, force_terminal=True, color_system="standard"))
+
+    assert "\x1b[" not in written(print_diagnosis, diagnosis)
+    assert "\x1b[" in file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+def test_no_line_is_wider_than_the_terminal_and_the_bar_fills_it(
+    diagnosis: Diagnosis, written: Callable[..., str], width: int
+) -> None:
+    lines = written(print_diagnosis, diagnosis, width).splitlines()
+
+    assert max(map(len, lines)) <= width
+    assert width in [len(line) for line in lines if set(line) <= set("█▓▒░")]
+
+
+def test_at_most_five_findings_are_shown_and_the_rest_on_request(
+    diagnosis: Diagnosis, written: Callable[..., str]
+) -> None:
+    seven = msgspec.structs.replace(diagnosis, findings=diagnosis.findings[:1] * 7)
+
+    text = written(print_diagnosis, seven)
+
+    assert text.count("input-bound") == 5
+    assert "2 more: --all" in text
+    everything = written(print_diagnosis, seven, all=True)
+    assert everything.count("input-bound  train.py") == 7
+    assert "waiting for data: 45.0 ms (steps.jsonl, 40 steps)" in everything
+
+
+def test_what_a_finding_explains_is_told_below_it(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+    effect = msgspec.structs.replace(
+        diagnosis.findings[1], rule="launch-bound", caused_by="many-small-ops", message="The device waits."
+    )
+
+    text = written(print_diagnosis, msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, effect)))
+
+    assert "  explains launch-bound: The device waits.\n" in text
+    assert "4 " not in [line[:2] for line in text.splitlines()]
+
+
+def test_a_file_that_takes_ascii_only_gets_ascii(diagnosis: Diagnosis) -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
+
+    print_diagnosis(diagnosis, Console(file=file, width=80))
+
+    file.flush()
+    assert "#####%%%%%" in raw.getvalue().decode("ascii")
+
+
+def test_a_trace_without_steps_is_drawn_by_what_its_device_did(written: Callable[..., str]) -> None:
+    device = DeviceTime(
+        device=0, name="A100", window_ns=100 * MS, busy_ns=60 * MS, idle_ns=40 * MS, compute_ns=50 * MS,
+        communication_ns=0, copy_ns=10 * MS, memset_ns=0, copies_ns={}, copy_bytes={}, pageable_ns=0, overlap_ns=0,
+        exposed_communication_ns=0, exposed_copy_ns=10 * MS, kernels=9, mean_kernel_ns=None,
+        causes={"sync": 30 * MS, "python": 10 * MS}, longest=(), unlinked_share=0.0, graph_launches=0, steps=0,
+    )  # fmt: skip
+    diagnosis = Diagnosis(source="t.json", verdict="Cannot tell.", figures=Figures(devices=(device,)))
+
+    text = written(print_diagnosis, diagnosis, width=100)
+
+    assert "▓ compute 50.0 ms 50%  ▒ copies 10.0 ms 10%  · idle 40.0 ms 40%\n" in text
+    assert "device 0 (A100): busy 60% (compute 50%, copies 10%), idle 40%, most of it: sync 30%" in text
+
+
+def test_a_comparison_tells_differences_counts_and_findings(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+    comparison = Comparison(
+        before="runs/a",
+        after="runs/b",
+        verdict="A step is 56% faster: 80.0 ms before, 35.0 ms after.",
+        differences=(
+            Difference(name="step", before_ns=80 * MS, after_ns=35 * MS, change="faster"),
+            Difference(name="data", before_ns=45 * MS, after_ns=0, change="not tested"),
+        ),
+        counts=(Count(name="syncs per step", before=1, after=0),),
+        gone=diagnosis.findings[:1],
+        notes=("a note",),
+    )  # fmt: skip
+
+    assert written(print_comparison, comparison) == (
+        "runs/a → runs/b\n"
+        "A step is 56% faster: 80.0 ms before, 35.0 ms after.\n"
+        "\n"
+        "step               80.0 ms →  35.0 ms  -56%    faster\n"
+        "data               45.0 ms →     0 ns  -100%   not tested\n"
+        "syncs per step         1.0 →      0.0\n"
+        "gone: input-bound  train.py:31  45.0 ms\n"
+        "a note\n"
+    )
+
+
+def test_a_reporter_returns_nothing(diagnosis: Diagnosis) -> None:
+    result: Any = print_diagnosis(diagnosis, Console(file=io.StringIO()))  # type: ignore[func-returns-value]  # on purpose
+
+    assert result is None

@@ -1,0 +1,96 @@
+"""The wait for data is found, priced, and blamed on the right line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit.rules.input_bound import check
+from perfkit.run.records import LineRow, Lines
+
+MS = 1_000_000
+
+
+def line(number: int, function: str, ms: float, owner: str = "user", phase: Any = "data") -> LineRow:
+    return LineRow(
+        file="train.py", line=number, function=function, owner=owner, phase=phase, samples=9, host_ns=round(ms * MS)
+    )
+
+
+def test_a_step_that_waits_for_data_is_input_bound(build: Any) -> None:
+    measured = build.measured(step=build.step(100, data=60, forward=40), rank=build.rank())
+
+    [finding] = check(measured)
+
+    assert finding.severity == "critical"
+    assert finding.lost_ns == pytest.approx(60 * MS, rel=0.01)
+    assert "60.0 ms of the 100 ms step" in finding.message
+    assert "num_workers=4" in finding.advice
+
+
+def test_a_loader_without_workers_that_costs_little_is_no_finding(build: Any) -> None:
+    measured = build.measured(step=build.step(100, data=3, forward=97), rank=build.rank(workers=0))
+
+    assert list(check(measured)) == []
+
+
+def test_a_step_whose_data_phase_is_unknown_is_no_finding(build: Any) -> None:
+    assert list(check(build.measured(step=build.step(100, other=100)))) == []
+    assert list(check(build.measured())) == []
+
+
+def test_the_line_is_the_hottest_one_of_the_function_that_takes_most(build: Any) -> None:
+    rows = (
+        line(5, "open", 20),
+        line(31, "Reviews.__getitem__", 14),
+        line(32, "Reviews.__getitem__", 15),
+        line(90, "collate", 40, owner="torch"),
+        line(70, "Model.forward", 99, phase="forward"),
+    )
+    measured = build.measured(step=build.step(100, data=60, forward=40), lines=Lines(period_ns=MS, steps=40, rows=rows))
+
+    [finding] = check(measured)
+
+    assert (finding.file, finding.line, finding.function) == ("train.py", 32, "Reviews.__getitem__")
+
+
+def test_workers_that_share_the_processor_with_training_gain_less(build: Any) -> None:
+    step = build.step(100, data=60, forward=40)
+    [alone] = check(build.measured(step=step, rank=build.rank(cpus=8, threads=1)))
+    [shared] = check(build.measured(step=step, rank=build.rank(cpus=2, threads=2)))
+
+    # Alone: max(40, 60 / 4) ms remain. Shared: one worker, and (60 + 2 x 40) / 2 = 70 ms remain. Handing over: 1.3 ms.
+    assert alone.gain_low_ns == round((100 - 40 - 1.3) * MS)
+    assert shared.gain_low_ns == round((100 - 70 - 1.3) * MS)
+
+
+def test_workers_that_are_there_already_promise_nothing(build: Any) -> None:
+    measured = build.measured(step=build.step(100, data=60, forward=40), rank=build.rank(workers=2))
+
+    [finding] = check(measured)
+
+    assert finding.gain_low_ns == 0
+    assert "from 2 to 4" in finding.advice
+
+
+def test_the_trace_tells_the_wait_where_no_rows_are_there(build: Any) -> None:
+    [finding] = check(build.measured(trace_step=build.step(200, source="trace, 5 steps", data=100, forward=100)))
+
+    assert finding.confidence == "medium"
+    assert finding.evidence[0].source == "trace, 5 steps"
+
+
+def test_idle_while_loading_tells_the_wait_where_no_phase_does(build: Any) -> None:
+    device = build.device(1000, compute=400, causes={"data loading": 500, "python": 100})
+
+    [finding] = check(build.measured(devices=(device,)))
+
+    assert finding.lost_ns == pytest.approx(500 * MS, rel=0.01)
+
+
+def test_a_wait_that_the_device_does_not_notice_costs_nothing(build: Any) -> None:
+    busy = build.device(1000, compute=990, causes={"data loading": 10})
+    measured = build.measured(step=build.step(100, data=60, forward=40), devices=(busy,))
+
+    assert list(check(measured)) == []

@@ -1,0 +1,111 @@
+"""A loop of small ops is found at its line and priced; big ops are computing and stay silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.measures.results import Ops, Repeat
+from perfkit.rules.many_small_ops import check
+from perfkit.run.records import CallRow, Lines
+
+MS = 1_000_000
+
+
+def ops(*repeats: Repeat, floor_us: float = 2) -> Ops:
+    return Ops(steps=3, count=900, wall_ns=300 * MS, rows=(), floor_ns=round(floor_us * 1000), repeats=repeats)
+
+
+def repeat(**fields: Any) -> Repeat:
+    """100 iterations of 3 ops of 5 µs each, 10 µs of Python and 5 µs per iteration: 2 ms in all, backward 2 ms."""
+    defaults: dict[str, Any] = {
+        "names": ("aten::select", "aten::mul", "aten::add"),
+        "iterations": 100,
+        "ops": 300,
+        "host_ns": 2 * MS,
+        "op_ns": 1_500_000,
+        "backward_ns": 2 * MS,
+    }
+    return Repeat(**{**defaults, **fields})
+
+
+def call(line: int, calls: int, loop_line: int | None, function: str = "mix", phase: Any = "forward") -> CallRow:
+    return CallRow(
+        file="model.py",
+        line=line,
+        function=function,
+        owner="user",
+        phase=phase,
+        calls=calls,
+        host_ns=MS,
+        loop_line=loop_line,
+    )
+
+
+def lines(*calls: CallRow) -> Lines:
+    return Lines(period_ns=MS, steps=40, calls=calls)
+
+
+def test_a_loop_of_small_ops_is_found_at_its_line(build: Any) -> None:
+    calls = lines(call(12, 100, 11), call(13, 200, 11), call(30, 12, 29, "other"), call(40, 500, None, "flat"))
+
+    [finding] = check(build.measured(step=build.step(20, forward=20), ops=ops(repeat()), lines=calls))
+
+    assert (finding.file, finding.line, finding.function) == ("model.py", 11, "mix")
+    assert "100 times per step over 3 small ops (select mul add)" in finding.message
+
+
+def test_the_gain_lies_between_keeping_and_losing_what_the_ops_compute(build: Any) -> None:
+    [finding] = check(build.measured(step=build.step(20, forward=20), ops=ops(repeat())))
+
+    # (2 + 2) ms x 99 / 100 go; of the ops' 1.5 ms, 300 x 2 µs are overhead, so 60% computes: 0.6 x (1.5 + 2) ms stay.
+    assert finding.gain_high_ns == finding.lost_ns == 3_960_000
+    assert finding.gain_low_ns == 3_960_000 - 2_100_000
+
+
+def test_big_ops_in_a_loop_are_computing(build: Any) -> None:
+    layers = repeat(iterations=12, ops=36, host_ns=19 * MS, op_ns=18 * MS)
+
+    assert list(check(build.measured(step=build.step(40, forward=40), ops=ops(layers)))) == []
+
+
+def test_few_repeats_and_small_shares_are_no_finding(build: Any) -> None:
+    few = repeat(iterations=4)
+    slow_step = build.step(1000, forward=1000)
+
+    assert list(check(build.measured(step=build.step(20, forward=20), ops=ops(few)))) == []
+    assert list(check(build.measured(step=slow_step, ops=ops(repeat())))) == []
+    assert list(check(build.measured(step=slow_step))) == []
+
+
+def test_two_loops_get_a_line_each(build: Any) -> None:
+    second = repeat(names=("aten::exp",), iterations=50, ops=50, host_ns=MS, op_ns=MS // 2, backward_ns=None)
+    calls = lines(call(60, 50, 59, "norm"), call(12, 290, 11))
+
+    findings = list(check(build.measured(step=build.step(10, forward=10), ops=ops(repeat(), second), lines=calls)))
+
+    assert [(finding.function, finding.line) for finding in findings] == [("mix", 11), ("norm", 59)]
+
+
+def test_a_loop_that_prepares_data_is_left_to_input_bound(build: Any) -> None:
+    calls = lines(call(12, 300, 11, "Reviews.__getitem__", phase="data"))
+
+    assert list(check(build.measured(step=build.step(20, forward=20), ops=ops(repeat()), lines=calls))) == []
+
+
+def test_times_of_a_slowed_trace_are_brought_to_the_untraced_step(build: Any) -> None:
+    measured = build.measured(step=build.step(20, forward=20), trace_step=build.step(40, forward=40), ops=ops(repeat()))
+
+    [finding] = check(measured)
+
+    assert finding.lost_ns == 3_960_000 // 2
+
+
+def test_on_a_device_the_gain_is_no_more_than_idle_and_the_loops_own_kernels(build: Any) -> None:
+    device = build.device(1000, compute=950, causes={"operators": 50})
+    measured = build.measured(
+        trace_step=build.step(20, forward=20), ops=ops(repeat(device_ns=500_000)), devices=(device,)
+    )
+
+    [finding] = check(measured)
+
+    assert finding.gain_high_ns == 1_000_000 + 500_000

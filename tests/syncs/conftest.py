@@ -1,0 +1,48 @@
+"""Helpers of the sync tests: nothing may stay installed, and programs run from real files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.overrides
+from torch.utils import _python_dispatch
+
+from perfkit.syncs import installed
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_installed() -> Iterator[None]:
+    """After each test torch, the mode stacks and the warnings filters are as they were before it."""
+    watched = (torch, torch.cuda, torch.accelerator, torch.Tensor, torch.autograd.graph, torch._C, warnings)
+    before = [dict(vars(owner)) for owner in watched]
+    assert installed() == []
+
+    yield
+
+    assert installed() == []
+    assert torch.overrides._get_current_function_mode_stack() == []
+    assert _python_dispatch._get_current_dispatch_mode_stack() == []
+    for owner, attributes in zip(watched, before, strict=True):
+        now = vars(owner)
+        # "filters" and the like are pytest's own to swap around each test.
+        assert [n for n, value in attributes.items() if callable(value) and now.get(n) is not value] == []
+    assert not [entry for entry in warnings.filters if hasattr(entry[1], "enter")]
+
+
+@pytest.fixture
+def run_program(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run source text from a real file, which is the user's as any script is; gives its names back."""
+    numbers = iter(range(1000))
+
+    def run(source: str, **names: Any) -> dict[str, Any]:
+        file = tmp_path / f"program{next(numbers)}.py"
+        file.write_text(source)
+        exec(compile(source, str(file), "exec"), names)
+        return names
+
+    return run

@@ -1,0 +1,158 @@
+"""The answer as data: ordered by lost time, with one sentence that says what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfkit.diagnosis import Diagnosis, diagnose
+from perfkit.errors import RunError
+from perfkit.findings import Finding
+from perfkit.measures.results import Measured, StepBreakdown, TraceFacts
+from perfkit.rules import RULES
+from perfkit.run.records import Phases, Rank
+
+MS = 1_000_000
+
+
+def step(wall: float, **phases: float) -> StepBreakdown:
+    return StepBreakdown(
+        steps=40,
+        wall_ns=round(wall * MS),
+        median_ns=round(wall * MS),
+        p10_ns=round(wall * MS),
+        p90_ns=round(wall * MS),
+        phases_ns=Phases(**{name: round(ms * MS) for name, ms in phases.items()}),
+        source="steps.jsonl, 40 steps",
+        window_ns=round(1.2 * wall * MS),
+    )
+
+
+def rule(rule_id: str, *lost_ms: float | None, severity: Any = "warning", caused_by: str | None = None) -> Any:
+    """A rule that finds these lost times, whatever was measured."""
+
+    def check(measured: Measured) -> Iterator[Finding]:
+        for ms in lost_ms:
+            lost = None if ms is None else round(ms * MS)
+            yield Finding(
+                rule=rule_id, severity=severity, message=f"{rule_id} {ms}", advice="change it", confidence="high",
+                file="train.py", line=7, lost_ns=lost, gain_low_ns=0 if lost else None, gain_high_ns=lost,
+                caused_by=caused_by,
+            )  # fmt: skip
+
+    return SimpleNamespace(ID=rule_id, check=check)
+
+
+BUSY = Measured(source="runs/x", step=step(100, data=10, forward=60, backward=30))
+
+
+def test_findings_come_by_lost_time_then_unpriced_then_for_information() -> None:
+    rules = [rule("a", None, 5), rule("b", 30, severity="info"), rule("c", 20)]
+
+    findings = diagnose(BUSY, rules=rules).findings
+
+    assert [finding.message for finding in findings] == ["c 20", "a 5", "a None", "b 30"]
+
+
+def test_the_verdict_says_what_dominates_what_to_do_first_and_what_it_gains() -> None:
+    assert diagnose(BUSY, rules=[rule("a", 20, None)]).verdict == (
+        "A step takes 100 ms, most of it the forward pass (60%). Correct a at train.py:7 first: "
+        "it gains up to 20.0 ms per step (at most 20%). 1 finding has no price here."
+    )
+
+
+def test_gains_together_never_exceed_the_step() -> None:
+    verdict = diagnose(BUSY, rules=[rule("a", 80), rule("b", 70)]).verdict
+
+    assert "all 2 together at most 100 ms" in verdict
+
+
+def test_the_cost_is_told_for_the_planned_run() -> None:
+    planned = Measured(source="runs/x", step=BUSY.step, planned_steps=100_000)
+
+    verdict = diagnose(planned, rules=[rule("a", 50)]).verdict
+
+    assert verdict.endswith("Over the planned 100,000 steps that is up to 83 min of 2.8 h.")
+
+
+def test_a_healthy_run_is_told_that_there_is_nothing_to_gain() -> None:
+    diagnosis = diagnose(BUSY.__class__(source="runs/x", step=step(100, data=1, forward=60, backward=39)))
+
+    assert [finding.rule for finding in diagnosis.findings] == ["compute-bound"]
+    assert diagnosis.verdict.startswith("Nothing to gain above 5% in the loop: computing takes 99% of the 100 ms step")
+
+
+def test_the_healthy_verdict_is_silent_beside_a_priced_problem() -> None:
+    diagnosis = diagnose(Measured(source="runs/x", step=step(100, data=40, forward=60)))
+
+    assert [finding.rule for finding in diagnosis.findings] == ["input-bound"]
+
+
+def test_nothing_measured_cannot_tell() -> None:
+    diagnosis = diagnose(Measured(source="t.json"))
+
+    assert diagnosis.verdict == "Cannot tell: nothing recorded here has a length: no step and no event."
+    assert diagnosis.step is None
+
+
+def test_a_rule_that_raises_is_reported_and_takes_no_other_answer_with_it() -> None:
+    def check(measured: Measured) -> Iterator[Finding]:
+        raise ValueError("no such number")
+
+    diagnosis = diagnose(BUSY, rules=[SimpleNamespace(ID="broken", check=check), rule("a", 20)])
+
+    assert [finding.rule for finding in diagnosis.findings] == ["a"]
+    assert diagnosis.missing == ("the rule broken failed and was left out: ValueError: no such number",)
+
+
+def test_a_finding_that_another_explains_names_its_cause() -> None:
+    rules = [rule("launch-bound", 30), rule("many-small-ops", 20)]
+
+    diagnosis = diagnose(BUSY, rules=rules)
+
+    causes = {finding.rule: finding.caused_by for finding in diagnosis.findings}
+    assert causes == {"launch-bound": "many-small-ops", "many-small-ops": None}
+    assert "Correct many-small-ops" in diagnosis.verdict
+
+
+def test_what_was_lost_and_what_perfkit_cost_is_carried_on() -> None:
+    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, steps=50, overhead_ns=5 * MS)
+    facts = TraceFacts(
+        path="t", format="kineto", events=1, device_events=0, devices=(), steps=0, span_ns=1, rank=None,
+        world_size=None, has_stacks=False, has_shapes=False, lost=("the file ends early",),
+    )  # fmt: skip
+    measured = Measured(source="runs/x", step=BUSY.step, rank=rank, trace=facts, missing=("rank 1 left nothing",))
+
+    diagnosis = diagnose(measured)
+
+    assert diagnosis.missing == ("rank 1 left nothing", "the file ends early")
+    assert diagnosis.overhead is not None
+    assert (diagnosis.overhead.step_ns, diagnosis.overhead.window_step_ns) == (100_000, 120 * MS)
+
+
+def test_a_diagnosis_survives_json() -> None:
+    diagnosis = diagnose(BUSY, rules=[rule("a", 20, None)])
+
+    assert Diagnosis.from_json(diagnosis.to_json()) == diagnosis
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "this is no diagnosis"),
+        ("[]", "this is no diagnosis"),
+        ('{"schema": 1}', "this is no diagnosis"),
+        ('{"schema": 9}', "has schema 9, this perfkit reads up to 1"),
+    ],
+)
+def test_what_is_no_diagnosis_of_this_perfkit_is_refused(text: str, says: str) -> None:
+    with pytest.raises(RunError, match=says):
+        Diagnosis.from_json(text)
+
+
+def test_every_rule_is_silent_on_a_source_without_any_part() -> None:
+    for each in RULES:
+        assert each.ID == "cannot-tell" or list(each.check(Measured(source="empty"))) == []

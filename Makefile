@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch is timed and tested with one thread: OpenMP threads that spin against a neighbour slow it a hundredfold.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all check bench gpu-check clean
+.PHONY: help demo test test-all check bench gpu-check readme clean
 
 help:  ## Show this.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ bench: $(VENV)/.bench  ## Run the benchmarks against the peers and rewrite the t
 
 gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.
 	$(PYTHON) -m pytest tests/gpu -m gpu
+
+readme: $(VENV)/.ready  ## Put the output of a real demo into README.md.
+	$(BIN)/python tests/test_readme.py
 
 clean:  ## Remove what the targets above have made.
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache

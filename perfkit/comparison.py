@@ -11,7 +11,7 @@ import msgspec
 
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.findings import Finding
-from perfkit.rules.wording import ms, percent
+from perfkit.rules.wording import change, ms
 from perfkit.run.records import PHASES, Step
 
 #: Version of a comparison's JSON.
@@ -92,6 +92,8 @@ def compare(before: Source, after: Source) -> Comparison:
         notes.append("one side marks no steps: times per step cannot be compared")
     elif not all(samples):
         notes.append("one side holds no single steps: its noise is unknown, and no difference is tested")
+    else:
+        notes.append("tested against the noise between steps; to see the noise between launches, repeat a run")
     differences = _differences(first, second, samples)
     return Comparison(
         before=first.source,
@@ -132,11 +134,11 @@ def _differences(first: Diagnosis, second: Diagnosis, samples: tuple[list[Step],
     differences = []
     for name, (before, after) in known.items():
         low, high = intervals.get(name, (None, None))
-        change: Change = "not tested"
+        tested: Change = "not tested"
         if low is not None and high is not None:
-            change = "faster" if high < 0 else "slower" if low > 0 else "no difference"
+            tested = "faster" if high < 0 else "slower" if low > 0 else "no difference"
         differences.append(
-            Difference(name=name, before_ns=before, after_ns=after, low_ns=low, high_ns=high, change=change)
+            Difference(name=name, before_ns=before, after_ns=after, low_ns=low, high_ns=high, change=tested)
         )
     return tuple(differences)
 
@@ -198,12 +200,10 @@ def _verdict(differences: tuple[Difference, ...]) -> str:
     if not differences:
         return "The two cannot be compared: no step was measured on both sides."
     step = differences[0]
-    changed_ns = step.after_ns - step.before_ns
     times = f"{ms(step.before_ns)} before, {ms(step.after_ns)} after"
-    share = percent(abs(changed_ns), step.before_ns)
+    changed = change(step.before_ns, step.after_ns)
     if step.change == "no difference":
         return f"No difference: a step took {times}, which is within the noise of the steps."
-    word = "faster" if changed_ns < 0 else "slower"
     if step.change == "not tested":
-        return f"A step took {times} ({share} {word}); whether that is more than noise was not tested."
-    return f"A step is {share} {word}: {times}."
+        return f"A step took {times} ({changed}); whether that is more than noise was not tested."
+    return f"A step is {step.change}: {times} ({changed})."

@@ -9,7 +9,6 @@ import msgspec
 
 from perfkit.errors import RunError
 from perfkit.findings import Finding
-from perfkit.measures import measure
 from perfkit.measures.results import DeviceTime, Measured, OpTime, RangeTime, StepBreakdown, TraceFacts
 from perfkit.rules import EXPLAINED_BY, RULES, VERDICTS, Rule
 from perfkit.rules.whole import MAJORITY, Whole, busiest_device, device_part, whole_of
@@ -34,6 +33,15 @@ _IN_WORDS = {
     "logging": "logging",
     "checkpoint": "checkpoints",
     "other": "outside the phases that could be seen",
+}
+
+
+#: What a device does, in a sentence -> the field of `DeviceTime` that tells it.
+_ON_DEVICE = {
+    "compute kernels": "compute_ns",
+    "communication with no compute beside it": "exposed_communication_ns",
+    "copies with no compute beside them": "exposed_copy_ns",
+    "with the device idle": "idle_ns",
 }
 
 
@@ -117,7 +125,13 @@ def diagnose(source: str | os.PathLike[str] | Measured, *, rules: Sequence[Rule]
     Raises:
         TraceError, RunError: the path is missing, or neither a run nor a trace.
     """
-    measured = source if isinstance(source, Measured) else measure(source)
+    if isinstance(source, Measured):
+        measured = source
+    else:
+        # Loads numpy, which `perfkit run` must leave to the program it runs until that is over.
+        from perfkit.measures.path import measure
+
+        measured = measure(source)
     findings, failed = _run(RULES if rules is None else rules, measured)
     whole = whole_of(measured)
     step = measured.step or measured.trace_step
@@ -191,7 +205,11 @@ def _dominates(measured: Measured, whole: Whole) -> str:
         return f"{takes}."
     name = max(parts, key=lambda name: parts[name])
     most = "most of it" if parts[name] >= MAJORITY * whole.wall_ns else "the largest part"
-    return f"{takes}, {most} {name} ({percent(parts[name], whole.wall_ns)})."
+    sentence = f"{takes}, {most} {name} ({percent(parts[name], whole.wall_ns)})"
+    device = busiest_device(measured)
+    if device is None or name in _ON_DEVICE:
+        return f"{sentence}."
+    return f"{sentence}; the device is idle {percent(device.idle_ns, device.window_ns)} of it."
 
 
 def _parts(measured: Measured, whole: Whole) -> dict[str, int]:
@@ -204,13 +222,9 @@ def _parts(measured: Measured, whole: Whole) -> dict[str, int]:
     device = busiest_device(measured)
     if device is None:
         return {}
-    parts = {
-        "compute kernels": device.compute_ns,
-        "communication with no compute beside it": device.exposed_communication_ns,
-        "copies with no compute beside them": device.exposed_copy_ns,
-        "with the device idle": device.idle_ns,
+    return {
+        name: device_part(ns, device, whole) for name, field in _ON_DEVICE.items() if (ns := getattr(device, field))
     }
-    return {name: device_part(ns, device, whole) for name, ns in parts.items() if ns}
 
 
 def _first(priced: list[Finding], whole: Whole) -> str:
@@ -219,12 +233,13 @@ def _first(priced: list[Finding], whole: Whole) -> str:
     gain = between(first.gain_low_ns or 0, first.gain_high_ns or 0)
     share = percent(first.gain_high_ns or 0, whole.wall_ns)
     of = "per step" if whole.per == "step" else "of it"
-    sentence = f"Correct {first.rule}{at} first: it gains {gain} {of} (at most {share})."
+    sentence = f"Start with {first.rule}{at}: it gains {gain} {of} ({share} at most)"
     if len(priced) == 1:
-        return sentence
+        return f"{sentence}."
     # Gains are of one step: findings may cost the same time, and no sum gains more than all of it.
     total_ns = min(whole.wall_ns, sum(finding.gain_high_ns or 0 for finding in priced))
-    return f"{sentence[:-1]}, all {len(priced)} together at most {ms(total_ns)}."
+    together = "both" if len(priced) == 2 else f"all {len(priced)}"
+    return f"{sentence}, {together} together {ms(total_ns)} at most."
 
 
 def _planned(priced: list[Finding], measured: Measured) -> str:

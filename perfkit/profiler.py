@@ -78,6 +78,8 @@ class profile:
         overwrite: Replace a run that lies in the folder.
         stop_after: End the program cleanly (``SystemExit(0)``) after so many steps.
         quiet: Print no verdict.
+        hooks: False where something else tells the phases and the steps, through `begin`, `end`, `step` and
+            `drop_step`: a framework's adapter. Loaders and optimizers are seen all the same.
 
     Raises:
         UsageError: an argument that cannot be, or a folder that cannot be written.
@@ -104,6 +106,7 @@ class profile:
         overwrite: bool = False,
         stop_after: int | None = None,
         quiet: bool = False,
+        hooks: bool = True,
     ) -> None:
         if run is not None and "://" in os.fspath(run):
             raise UsageError(
@@ -142,6 +145,7 @@ class profile:
             raise UsageError(f"stop_after must be at least 1 step, got {stop_after!r}")
         self._stop_after = stop_after
         self._quiet = quiet
+        self._hooked = hooks
 
         self.folder: Path | None = None
         #: The result, once the run has ended and rank 0 has diagnosed it.
@@ -248,7 +252,12 @@ class profile:
         from perfkit.loop.sampler import StackSampler
         from perfkit.ranges import start_recorder
 
-        self._hooks = LoopHooks(self._clock, on_optimizer=self._optimizers.append)
+        clock = self._clock
+        if not self._hooked:
+            # The hooks still see loaders, batch sizes and optimizers; their phases go to a clock nobody reads.
+            clock = StepClock(lambda closed: None)
+            clock.start()
+        self._hooks = LoopHooks(clock, on_optimizer=self._optimizers.append)
         self._hooks.attach()
         gc.callbacks.append(self._on_gc)
         self._recorder = start_recorder()
@@ -379,7 +388,15 @@ class profile:
         if self._hooks is not None:
             self._hooks.boundaries = False
         self._samples, self._tokens = samples, tokens
-        self._clock.close()
+        if self._clock.running:
+            self._clock.close()
+        else:
+            self._clock.start()
+
+    def drop_step(self) -> None:
+        """Forget the unfinished step; the time until the next `step` belongs to none."""
+        if self._running:
+            self._clock.drop()
 
     def begin(self, phase: Phase) -> None:
         """Open a phase of the running step; the time until `end` is booked there."""

@@ -126,7 +126,7 @@ def save_trace(profiler: Any, path: Path) -> None:
         plain.unlink(missing_ok=True)
         beside.unlink(missing_ok=True)
 
-    def export_again(target: str) -> None:
+    def export_again(target: str, *ignored: Any, **torchs_options: Any) -> None:
         if str(target).endswith(".gz"):
             shutil.copyfile(path, target)
         else:

@@ -17,7 +17,6 @@ from perfkit import diagnosis as diagnoses
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.findings import Finding
-from perfkit.measures import measure
 from perfkit.reports.terminal import print_diagnosis, stderr_console, stdout_console
 from perfkit.rules.wording import between, ms, percent
 from perfkit.run.writing import claim_folder, launch_id
@@ -45,7 +44,7 @@ def demo(
     says, console = stderr_console(), stdout_console()
     says.print(f"perfkit demo: training {script} for {steps} steps", style="dim")
     _train(folder, script, steps, [])
-    found = diagnoses.diagnose(measure(folder))
+    found = diagnoses.diagnose(folder)
     print_diagnosis(found, console, all=every)
     gains = _measure_corrections(folder, script, found, says)
     _print_gains(found, gains, console)
@@ -75,7 +74,7 @@ def _measure_corrections(
             status.update(f"training with {'every mistake' if word == 'all' else f'only the {word} mistake'} corrected")
             place = folder / f"corrected-{word}"
             _train(place, script, _VARIANT_STEPS, [word])
-            step = measure(place).step
+            step = diagnoses.diagnose(place).step
             if step is None:
                 raise PerfkitError(f"no step of the corrected training was timed, see {place}")
             gains.append((word, findings, step.wall_ns))

@@ -12,7 +12,6 @@ from perfkit.commands.reading import reading_bar
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import UsageError
 from perfkit.findings import SEVERITIES
-from perfkit.measures import measure
 from perfkit.reports.json import write_json
 from perfkit.reports.terminal import print_diagnosis, stderr_console, stdout_console
 from perfkit.rules import RULES
@@ -33,6 +32,9 @@ def diagnose(
     early: bool = typer.Option(False, "--early", hidden=True),
 ) -> int:
     """Say what dominates a training step, which lines, what to change and what it gains."""
+    # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
+    from perfkit.measures.path import measure
+
     for word in fail_on:
         _check_gate(word)
     with reading_bar(f"reading {Path(path).name}") as report:

@@ -78,6 +78,8 @@ def check_payload(payload: object) -> Payload | None:
 
     A tensor is neither: reading it would make the host wait for the device.
     """
+    if type(payload) is float:
+        return payload
     if isinstance(payload, numbers.Integral):
         return int(payload) if -(2**63) <= int(payload) < 2**63 else None
     # numpy's numbers are registered with `numbers`; tensors and arrays are not.

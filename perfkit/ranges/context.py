@@ -19,7 +19,6 @@ lie on a stack per thread and range.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import CodeType
@@ -298,7 +297,6 @@ class OneOff(Range):
 #: Every kept range by (name, color, category, domain), colours as numbers and the domain filled in.
 _ranges: dict[tuple[str, int | None, str | None, str], Range] = {}
 _by_number: list[Range] = []
-_lock = threading.RLock()
 
 
 def find(name: object, color: object, category: object, domain: object) -> Range:
@@ -312,7 +310,7 @@ def find(name: object, color: object, category: object, domain: object) -> Range
     group = arguments.check_text("category", category) if category is not None else None
     space = arguments.check_text("domain", domain) if domain is not None else arguments.DOMAIN
     key = (text, number, group, space)
-    with _lock:
+    with switch.lock:
         found = _ranges.get(key)
         if found is not None:
             return found
@@ -357,7 +355,7 @@ def by_number(number: int) -> Range:
 
 
 def _new(name: str, color: int | None, category: str | None, domain: str) -> Range:
-    with _lock:
+    with switch.lock:
         made: Range = type("range", (_Named,), {"__slots__": (), "__module__": "perfkit"})(
             len(_by_number), name, color, category, domain
         )

@@ -94,17 +94,18 @@ def _range(
         UsageError: a name, color, category or domain that cannot be, or something that cannot be decorated.
     """
     try:
-        if payload is None:
-            if color is None and category is None and domain is None:
-                found = _get_by_name(name)
-            else:
-                found = _get_by_arguments((name, color, category, domain))
-            if found is not None:
-                return found
+        if color is None and category is None and domain is None:
+            found = _get_by_name(name)
+        else:
+            found = _get_by_arguments((name, color, category, domain))
     except TypeError:
-        # Not hashable: no name, color, category or domain; said below.
-        pass
-    return _make(name, color, category, domain, payload)
+        # Not hashable: no name, color, category or domain; `_make` says so.
+        found = None
+    if found is None:
+        return _make(name, color, category, domain, payload)
+    if payload is None:
+        return found
+    return context.with_payload(found, payload)
 
 
 def _make(name: Any, color: Any, category: Any, domain: Any, payload: Any) -> Any:

@@ -1,29 +1,24 @@
 """Listener: perfkit's own recorder, which keeps how often each range ran and how long, per thread.
 
-Each thread appends to a list of its own, without a lock: a range's number, then the time; at its end the
-complement of the number, then the time. `Recorder.drain` takes what has been written and folds it into
-sums, so memory is bounded by the number of different ranges and threads, not by how long a run is.
-
-The stream of a thread is read like a program for a stack machine: a number (small) is pushed, a time
-(large) belongs to the number on top. So an event that came between the two appends of another one, from a
-signal handler, a garbage collection, or a generator that ended in a foreign thread, spoils nothing, and a
-drain may cut the stream anywhere.
-
-Self time is the time in which a range was the one begun last of those open in its thread: what it spent
-outside other ranges, and defined for coroutines that interleave too.
+Each thread appends to a list of its own, without a lock (`events` says what). `Recorder.drain` takes what
+has been written and folds it into sums, so memory is bounded by the number of different ranges and
+threads, not by how long a run is.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from perfkit.errors import UsageError
 from perfkit.ranges import calls, context, dynamo, switch
-from perfkit.run.records import RangeRow
 
-#: Numbers lie below, times above: the clock passes a millisecond (2^20 ns) long before Python has started.
-_TIMES = 1 << 20
+if TYPE_CHECKING:
+    # At run time only a recorder that starts needs them (numpy, msgspec), not every program with a range in it.
+    from perfkit.ranges.events import Stream, Sums
+    from perfkit.run.records import RangeRow
 
 #: Seconds between two drains. Half a second of the densest program (a million ranges a second) is 50 MB of
 #: events; twice a second costs nothing where there is little.
@@ -31,25 +26,10 @@ _PERIOD = 0.5
 #: After a drain of this many values (half a million ranges a second) the next one follows ten times sooner.
 _MANY = 1_000_000
 
-#: Ranges open at once in one thread. Python's own recursion limit is 1000; only begins without ends come here.
-_MAX_OPEN = 10_000
 #: Threads with rows of their own; those of further names share one. A program has a few kinds of threads, but
 #: may start them again and again under numbered names.
 _MAX_THREADS = 64
 _OTHER_THREADS = "(other threads)"
-
-_BUCKETS = 64
-
-
-class _Sums:
-    """What is kept of one range in one thread."""
-
-    __slots__ = ("count", "hist", "max_ns", "min_ns", "self_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self.count = self.total_ns = self.self_ns = self.max_ns = 0
-        self.min_ns = 1 << 63
-        self.hist = [0] * _BUCKETS
 
 
 class _Alive:
@@ -59,29 +39,25 @@ class _Alive:
 
 
 class _Thread:
-    """The events of one thread, and how far they have been read."""
+    """A thread's events, and how far they have been read."""
 
-    def __init__(self, name: str, buffer: list[int], alive: _Alive) -> None:
-        self.name = name
+    def __init__(self, buffer: list[int], stream: Stream, alive: _Alive) -> None:
         self.buffer = buffer
+        self.stream = stream
         self.alive = weakref.ref(alive)
-        self.pending: list[int] = []  # numbers whose times have not been read yet
-        self.opened: list[list[int]] = []  # [number, begin, self time], in the order they began
-        self.last_ns = 0
 
 
 class Recorder:
-    """Sums of every range from `start_recorder` until `stop`. Made by `start_recorder`.
-
-    ``dropped`` counts ends without a begin, begins beyond the bound of ranges open at once, and ranges that
-    were still open when their thread ended.
-    """
+    """Counts and times of every range from `start_recorder`, which makes it, until `stop`."""
 
     def __init__(self) -> None:
-        self.dropped = 0
+        from perfkit.ranges import events
+
+        self._events = events
+        self._dropped = 0
         self._tls = threading.local()
         self._threads: list[_Thread] = []
-        self._sums: dict[tuple[str, int], _Sums] = {}
+        self._sums: dict[tuple[str, int], Sums] = {}
         self._names: set[str] = set()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -96,7 +72,7 @@ class Recorder:
         buffer: list[int] = []
         alive = _Alive()
         self._tls.buffer, self._tls.alive = buffer, alive
-        self._threads.append(_Thread(name, buffer, alive))
+        self._threads.append(_Thread(buffer, self._new_stream(name), alive))
         return buffer
 
     def drain(self) -> None:
@@ -115,55 +91,29 @@ class Recorder:
             # What the thread has appended meanwhile stays.
             del thread.buffer[: len(values)]
             drained += len(values)
-            self._read(thread, values)
+            thread.stream.read(values)
             if ended:
-                self.dropped += len(thread.opened)
+                self._dropped += thread.stream.dropped + len(thread.stream.opened)
                 self._threads.remove(thread)
         return drained
 
-    def _read(self, thread: _Thread, values: list[int]) -> None:
-        pending, opened, last = thread.pending, thread.opened, thread.last_ns
-        for value in values:
-            if value < _TIMES:
-                pending.append(value)
-                continue
-            number = pending.pop()
-            if opened:
-                opened[-1][2] += value - last
-            last = value
-            if number >= 0:
-                if len(opened) < _MAX_OPEN:
-                    opened.append([number, value, 0])
-                else:
-                    self.dropped += 1
-                continue
-            number = ~number
-            if opened and opened[-1][0] == number:
-                _, begin, self_ns = opened.pop()
-            else:
-                index = next((i for i in reversed(range(len(opened))) if opened[i][0] == number), None)
-                if index is None:
-                    self.dropped += 1
-                    continue
-                _, begin, self_ns = opened.pop(index)
-            sums = self._sums.get((thread.name, number)) or self._new_sums(thread.name, number)
-            duration = value - begin
-            sums.count += 1
-            sums.total_ns += duration
-            sums.self_ns += self_ns
-            if duration < sums.min_ns:
-                sums.min_ns = duration
-            if duration > sums.max_ns:
-                sums.max_ns = duration
-            sums.hist[duration.bit_length() - 1 if duration > 0 else 0] += 1
-        thread.last_ns = last
+    def _new_stream(self, name: str) -> Stream:
+        if name not in self._names and len(self._names) >= _MAX_THREADS:
+            name = _OTHER_THREADS
+        self._names.add(name)
+        mine: dict[int, Sums] = {}
 
-    def _new_sums(self, thread: str, number: int) -> _Sums:
-        if thread not in self._names:
-            if len(self._names) >= _MAX_THREADS:
-                return self._sums.setdefault((_OTHER_THREADS, number), _Sums())
-            self._names.add(thread)
-        return self._sums.setdefault((thread, number), _Sums())
+        def sums_of(number: int) -> Sums:
+            if number not in mine:
+                mine[number] = self._sums.setdefault((name, number), self._events.Sums())
+            return mine[number]
+
+        return self._events.Stream(sums_of)
+
+    @property
+    def dropped(self) -> int:
+        """Ends without a begin, begins beyond the bound of ranges open at once, ranges open when their thread ended."""
+        return self._dropped + sum(thread.stream.dropped for thread in self._threads)
 
     def _drain_until_stopped(self) -> None:
         period = _PERIOD
@@ -174,6 +124,8 @@ class Recorder:
 
     def rows(self) -> tuple[RangeRow, ...]:
         """One row per range and thread, of the ranges that have ended; drains first."""
+        from perfkit.run.records import RangeRow
+
         with self._lock:
             self._drain()
             found = []
@@ -206,6 +158,9 @@ class Recorder:
         self._stopped.set()
         with self._lock:
             self._drain()
+            self._dropped = self.dropped
+            # A range that is still open will write its end; that has no place here any more.
+            self._threads.clear()
 
 
 dynamo.leave_alone(Recorder._new_buffer.__code__)
@@ -228,6 +183,21 @@ def start_recorder() -> Recorder:
     recorder._drainer.start()
     switch.listen(switch.RECORDER, True)
     return recorder
+
+
+def _after_fork_in_child() -> None:
+    # The child has no thread that drains, and its copy of the lock may be held by one that is not there.
+    global _active
+    if _active is not None:
+        _active._lock = threading.Lock()
+        _active._threads.clear()
+        _active = None
+        calls.new_buffer = calls.throwaway
+        switch.listen(switch.RECORDER, False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def running() -> bool:

@@ -12,7 +12,6 @@ import sys
 import threading
 import warnings
 import weakref
-from types import FrameType
 from typing import Protocol
 
 from perfkit import _callsite, _env
@@ -35,8 +34,8 @@ class Target(Protocol):
         """Put the code for these listeners in place."""
 
 
-# Reentrant: a garbage collection inside the lock may run user code that makes a range.
-_lock = threading.RLock()
+#: For what is made and switched. Reentrant: a garbage collection may run user code that makes a range.
+lock = threading.RLock()
 _targets: dict[int, weakref.ref[Target]] = {}
 _told: set[str] = set()
 
@@ -44,7 +43,7 @@ _told: set[str] = set()
 def register(target: Target) -> None:
     """Keep a target up to date for as long as it lives, beginning now."""
     key = id(target)
-    with _lock:
+    with lock:
         _targets[key] = weakref.ref(target, lambda _: _targets.pop(key, None))
         _listen(target)
 
@@ -52,7 +51,7 @@ def register(target: Target) -> None:
 def listen(bit: int, on: bool) -> None:
     """Switch one listener on or off, in every thread, whatever is open."""
     global mode
-    with _lock:
+    with lock:
         changed = mode | bit if on else mode & ~bit
         if disabled or changed == mode:
             return
@@ -62,7 +61,7 @@ def listen(bit: int, on: bool) -> None:
 
 def refresh() -> None:
     """Give every target the present mode again (a listener's calls are other ones now)."""
-    with _lock:
+    with lock:
         for reference in list(_targets.values()):
             target = reference()
             if target is not None:
@@ -80,27 +79,28 @@ def _listen(target: Target) -> None:
             pass
 
 
-def tell(text: str, once: str | None = None, frame: FrameType | None = None) -> None:
+def tell(text: str, once: str | None = None) -> None:
     """Warn one time per ``once`` (default: per text) that something was given up, at the user's line; never raises."""
     key = once or text
     if key in _told:
         return
     _told.add(key)
+    site = _callsite.find_callsite(sys._getframe(1))
+    file, line = (site.file, site.line) if site is not None else ("<perfkit>", 0)
+    if site is not None:
+        text = f"{text} ({file}:{line})"
     try:
-        site = _callsite.find_callsite(frame or sys._getframe(1))
-        file, line = (site.file, site.line) if site is not None else ("perfkit", 0)
-        warnings.warn_explicit(f"{text} ({file}:{line})", PerfkitWarning, file, line)
+        warnings.warn_explicit(text, PerfkitWarning, file, line)
     except Warning:
         # Warnings are errors in this program; entering a range may still not raise.
-        print(f"perfkit: {text} ({file}:{line})", file=sys.stderr)
+        print(f"perfkit: {text}", file=sys.stderr)
 
 
 def _after_fork_in_child() -> None:
-    # The recorder's thread and the torch profiler stayed in the parent: whatever a DataLoader worker
-    # recorded here would never be read. The lock may have been held by a thread that is not here.
-    global _lock
-    _lock = threading.RLock()
-    listen(RECORDER | PROFILER, False)
+    # The torch profiler stayed in the parent, and the lock may have been held by a thread that is not here.
+    global lock
+    lock = threading.RLock()
+    listen(PROFILER, False)
 
 
 if hasattr(os, "register_at_fork"):

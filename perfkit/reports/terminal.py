@@ -6,6 +6,8 @@ the bar has a character of its own, and a pipe gets no colour codes.
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.text import Text
 
@@ -14,7 +16,7 @@ from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results import DeviceTime
 from perfkit.rules.whole import NEGLIGIBLE
-from perfkit.rules.wording import between, ms, percent, place
+from perfkit.rules.wording import between, change, ms, percent, place
 from perfkit.run.records import PHASES
 
 #: More findings than this are not read at once; the rest stands behind ``all``.
@@ -39,6 +41,7 @@ _LOOKS = {
 }
 #: For a file that takes ASCII only; every character keeps its width.
 _ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.>u.")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SEVERITY = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -63,7 +66,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
     roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
     shown = roots if all else roots[:SHOWN]
     for number, finding in enumerate(shown, start=1):
-        explained = [other for other in diagnosis.findings if other.caused_by == finding.rule]
+        first = finding.rule not in {earlier.rule for earlier in shown[: number - 1]}
+        explained = [other for other in diagnosis.findings if first and other.caused_by == finding.rule]
         _finding(number, finding, explained, diagnosis, console, all=all)
     if len(shown) < len(roots):
         _put(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
@@ -184,6 +188,8 @@ def _print(text: Text, console: Console, indent: int = 0) -> None:
 
 def _put(line: Text, console: Console) -> None:
     """Print one line, cut at the width of the terminal, in characters that its encoding has."""
+    # Names come from files that anyone may have written: no escape sequence of theirs reaches the terminal.
+    line.plain = _CONTROL.sub("?", line.plain)
     if console.options.ascii_only:
         line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
     line.truncate(console.width, overflow="ellipsis" if not console.options.ascii_only else "crop")
@@ -207,10 +213,10 @@ def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
     missing = diagnosis.missing
     if missing and all:
         for sentence in missing:
-            _print(Text(f"Not seen: {sentence}", style="dim"), console)
+            _print(Text(f"Note: {sentence}", style="dim"), console)
     elif missing:
         more = f" (and {len(missing) - 1} more: --all)" if len(missing) > 1 else ""
-        _print(Text(f"Not seen: {missing[0]}{more}", style="dim"), console)
+        _print(Text(f"Note: {missing[0]}{more}", style="dim"), console)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -232,9 +238,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _difference(difference: Difference) -> Text:
-    changed = difference.after_ns - difference.before_ns
-    sign = "-" if changed < 0 else "+"
-    share = percent(abs(changed), difference.before_ns) if difference.before_ns else "new"
+    changed = change(difference.before_ns, difference.after_ns)
     style = {"faster": "green", "slower": "red"}.get(difference.change, "")
-    text = f"{difference.name:<16}{ms(difference.before_ns):>10} → {ms(difference.after_ns):>8}  {sign}{share:<6} "
+    text = f"{difference.name:<16}{ms(difference.before_ns):>10} → {ms(difference.after_ns):>8}  {changed:<7} "
     return Text(text).append(difference.change, style=style)

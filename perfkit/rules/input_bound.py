@@ -26,15 +26,18 @@ Fix: let processes prepare batches while the step computes, and give them less t
 Gain: at most the whole data phase (the work is gone). At least what W background workers hide, W being
 one less than the CPUs and at most 4: the step then takes the longest of the rest of the step, data / W,
 and (data + rest x threads) / CPUs, because workers and training share the processor; threads is torch's
-thread count where the step computes on the CPU, and 1 where a device computes. Handing over a batch
-from a worker is charged 1.3 ms. In a trace of a device the low end is no more than the time that the
-device was idle for data: the rest of the wait was hidden under work already queued. A loader that has
-workers and still lets the step wait may wait for the disk: then nothing is certain and the low end is 0.
+thread count where the step computes on the CPU, and 1 where a device computes. Charged on top: 1.3 ms for
+handing over a batch from a worker, and a tenth of the rest where it computes on the CPU (shared caches
+and memory). In a trace of a device the low end is no more than the time that the device was idle for
+data: the rest of the wait was hidden under work already queued. A loader that has workers and still lets
+the step wait may wait for the disk: then nothing is certain and the low end is 0.
 
 Source: the threshold of 5% of the step is torch-tb-profiler's for the same advice. 1.3 ms was measured
 for a two-tensor batch between processes on two shared cores; a ready batch in the same process takes 0.1 ms.
-Checked on a public pair of GPU traces, ResNet-50 with 0 and with 4 workers: 46 to 57 ms were predicted and
-46 ms gained. Not run on a GPU yet.
+The tenth is a rough charge from three noisy runs: with one worker beside training on two busy cores 4.4 to
+4.8 ms of an 18 to 39 ms wait remained. The device's low end was chosen on one public pair of GPU traces,
+ResNet-50 with 0 and with 4 workers (45 to 57 ms against 46 ms gained), so that pair does not prove it. Not
+run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ ID = "input-bound"
 _READY_NS = 100_000
 #: What a batch costs that comes from a worker process (measured, see above).
 _HANDOVER_NS = 1_300_000
+#: What a worker slows training that computes on the same processor (measured, see above).
+_CONTENTION = 0.1
 #: More workers than this are a matter of measuring, not of a first advice: each holds a copy of the dataset.
 _WORKERS = 4
 
@@ -133,8 +138,8 @@ def _loader(measured: Measured) -> Loader | None:
     return next((loader for loader in loaders if loader.role == "train"), None)
 
 
-def _processor(measured: Measured) -> tuple[int | None, int]:
-    """CPUs this process may use, None where unknown, and how many of them a step computes on."""
+def _processor(measured: Measured) -> tuple[int | None, int | None]:
+    """CPUs this process may use, None where unknown; threads a step computes on, None where a device computes."""
     settings = measured.rank.settings if measured.rank is not None else {}
 
     def number(name: str) -> int | None:
@@ -143,11 +148,11 @@ def _processor(measured: Measured) -> tuple[int | None, int]:
 
     cpus = number("cpu_affinity") or number("cpu_count")
     on_device = bool(measured.devices) or bool(measured.rank is not None and measured.rank.devices)
-    return cpus, 1 if on_device else min(number("torch.num_threads") or 1, cpus or 1)
+    return cpus, None if on_device else min(number("torch.num_threads") or 1, cpus or 1)
 
 
 def _hidden(
-    wall_ns: int, data_ns: int, loader: Loader | None, workers: int, cpus: int | None, threads: int
+    wall_ns: int, data_ns: int, loader: Loader | None, workers: int, cpus: int | None, threads: int | None
 ) -> tuple[int, str]:
     """What background workers hide for certain, and the sentence that says under which assumption."""
     if loader is not None and loader.num_workers > 0:
@@ -158,9 +163,10 @@ def _hidden(
     step_ns = max(rest_ns, data_ns / workers)
     assumption = f"{workers} background worker{'s' if workers > 1 else ''}, the same work per sample"
     if cpus is not None:
-        step_ns = max(step_ns, (data_ns + rest_ns * threads) / cpus)
-        assumption += f", {cpus} CPUs shared with {threads} thread{'s' if threads > 1 else ''} of training"
-    return max(0, round(wall_ns - step_ns - _HANDOVER_NS)), assumption
+        step_ns = max(step_ns, (data_ns + rest_ns * (threads or 1)) / cpus)
+        assumption += f", {cpus} CPUs shared with {threads or 1} thread{'s' if (threads or 1) > 1 else ''} of training"
+    slowed_ns = 0 if threads is None else _CONTENTION * rest_ns
+    return max(0, round(wall_ns - step_ns - slowed_ns - _HANDOVER_NS)), assumption
 
 
 def _hottest(measured: Measured) -> LineRow | None:
@@ -185,12 +191,15 @@ def _message(wait_ns: int, whole: Whole, loader: Loader | None, hottest: LineRow
             f"{waits}: {hottest.function if hottest else loader.dataset} runs in the training process, num_workers=0."
         )
     if loader is not None:
-        return f"{waits} ({percent(wait_ns, whole.wall_ns)}), although {loader.num_workers} workers prepare batches."
+        workers = f"{loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
+        return f"{waits} ({percent(wait_ns, whole.wall_ns)}), although batches are prepared by {workers}."
     return f"{waits} ({percent(wait_ns, whole.wall_ns)})."
 
 
 def _advice(loader: Loader | None, workers: int, hottest: LineRow | None) -> str:
-    work = f"the work of {hottest.function}" if hottest else "per-sample work"
+    # With workers the line is where the loop waits; the work is done in processes that nobody sampled.
+    in_workers = loader is not None and loader.num_workers > 0
+    work = f"the work of {hottest.function}" if hottest and not in_workers else "per-sample work"
     if loader is None:
         return (
             f"Prepare batches beside training (DataLoader(..., num_workers={workers}, persistent_workers=True)), "

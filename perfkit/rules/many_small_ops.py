@@ -5,7 +5,7 @@ kernel launch on a GPU) before it computes anything. A loop over rows, time step
 in every iteration, and once more in the backward pass.
 
 How it shows: in the trace the same sequence of ops repeats at least 10 times in a step, and an op takes
-20 µs or less on average, or less than 10 times what the cheapest ops of that host take.
+no more than 20 times the overhead floor on average, which is the trace's own, and at least 2 µs.
 
 Causes: looping over the batch or the sequence where one batched call exists; indexing element by
 element; writing attention, softmax or a norm by hand.
@@ -21,18 +21,22 @@ Where the iterations depend on each other: torch.compile, an RNN module, or a sc
 
 Gain: a loop of n iterations becomes one pass over the same ops, so (host + backward) x (1 - 1/n) goes:
 host is the time from the loop's first op to its last, the Python between them included; backward is the
-time of the same ops' backward nodes. From it comes off the computing that stays, which lies between
-nothing and all that the ops cost above the overhead floor, op_time - ops x floor, and the same share of the
-backward. That gives the low and the high end. Trace times are brought to the length of an untraced step
-first. On a GPU the gain is no more than the device's idle time and the loop's own device time.
+time of the same ops' backward nodes. From it comes off the computing that stays: nothing at the high end;
+at the low end all that the ops cost above the overhead floor, op_time - ops x floor, and the same share of
+the backward, counted up to twice the forward (a product has two in its backward; what is beyond is
+bookkeeping, such as a zeroed gradient of the whole tensor for each slice of it). Times of the trace are
+counted by their share of its step. On a GPU the gain is no more than the device's idle time and the
+loop's own device time.
 
 A body that holds layers with parameters (linear, convolution, norm, embedding, recurrent) loops over a
 model's layers or over samples, which a trace cannot tell apart: it is not told.
 
-Source: 10 repeats is the number torch's own ForLoopIndexing pattern asks for. 20 µs was calibrated with the
-profiler on: a multiplication of 4,096 numbers takes 5 µs of which 1 µs is computing, a batched product of
-32 x 64 x 32 takes 110 µs; 10 floors is for slower hosts, where above it 90% of an op is its computing and
-merging gains little. From 5% of the step on (see input-bound). The GPU side: not run on a GPU yet.
+Source: 10 repeats is the number torch's own ForLoopIndexing pattern asks for. The floor and the 20 were
+calibrated on a CPU with the profiler on: eight common ops on one element take 2.2 µs on average, a
+multiplication of 4,096 numbers 5 µs, a loop over the rows of a small attention 13 µs per op (20 µs while
+another program used the processor), and a batched product of 32 x 64 x 32, which is computing, 110 µs. That
+is one machine and one loop (of `perfkit demo`), so the demo does not prove the threshold. From 5% of the
+step on (see input-bound). The GPU side: not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ import re
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured, Ops, Repeat
+from perfkit.measures.results import Measured, Repeat
 from perfkit.rules.whole import (
     NEGLIGIBLE,
     Whole,
@@ -58,9 +62,11 @@ from perfkit.run.records import CallRow
 ID = "many-small-ops"
 
 _REPEATS = 10
-#: An op is small up to this mean time, or this many times the overhead floor (calibration: see above).
-_SMALL_NS = 20_000
-_SMALL_FLOORS = 10
+#: An op is small up to this many times the overhead floor (calibration: see above).
+_SMALL = 20
+#: What an op costs at least in a trace (calibration: see above); a trace's own floor is its cheapest ops,
+#: among them views and ops inside ops, which no call in a loop is as cheap as.
+_FLOOR_NS = 2_000
 #: Ops that hold parameters of their own.
 _LAYER = re.compile(r"^aten::(linear|addmm|conv|_conv|\w+_norm|embedding|lstm|gru|rnn)")
 #: A repeated sequence of ops matches a loop that made at least half a call into torch per iteration
@@ -72,15 +78,16 @@ def check(measured: Measured) -> Iterator[Finding]:
     """Find repeated small ops, the user's loop that makes them, and what one pass would leave."""
     whole = whole_of(measured)
     ops = measured.ops
-    if whole is None or ops is None or not ops.floor_ns:
+    if whole is None or ops is None:
         return
+    floor_ns = max(ops.floor_ns or 0, _FLOOR_NS)
     loops = _loops(measured)
     for repeat in sorted(ops.repeats, key=lambda repeat: -repeat.host_ns):
         if any(_LAYER.search(name) for name in repeat.names):
             continue
-        if repeat.iterations < _REPEATS or repeat.op_ns > repeat.ops * max(_SMALL_NS, _SMALL_FLOORS * ops.floor_ns):
+        if repeat.iterations < _REPEATS or repeat.op_ns > repeat.ops * _SMALL * floor_ns:
             continue
-        low_ns, high_ns = _gain(repeat, ops.floor_ns, measured, whole)
+        low_ns, high_ns = _gain(repeat, floor_ns, measured, whole)
         if high_ns < NEGLIGIBLE * whole.wall_ns:
             continue
         loop = _loop_of(repeat, loops)
@@ -88,7 +95,7 @@ def check(measured: Measured) -> Iterator[Finding]:
             loops.remove(loop)
             if loop[0].phase == "data":
                 continue  # its time is in the data phase, which input-bound tells
-        yield _finding(repeat, ops, loop, low_ns, high_ns, whole)
+        yield _finding(repeat, f"trace, {ops.steps} steps", floor_ns, loop, (low_ns, high_ns), whole)
 
 
 def _gain(repeat: Repeat, floor_ns: int, measured: Measured, whole: Whole) -> tuple[int, int]:
@@ -96,7 +103,7 @@ def _gain(repeat: Repeat, floor_ns: int, measured: Measured, whole: Whole) -> tu
     backward_ns = repeat.backward_ns or 0
     gone = (repeat.host_ns + backward_ns) * (1 - 1 / repeat.iterations) * scale
     computing = max(0.0, 1 - repeat.ops * floor_ns / repeat.op_ns) if repeat.op_ns else 0.0
-    stays = computing * (repeat.op_ns + backward_ns) * scale
+    stays = computing * (repeat.op_ns + min(backward_ns, 2 * repeat.op_ns)) * scale
     most: float = whole.wall_ns
     device = busiest_device(measured)
     if device is not None:
@@ -129,22 +136,29 @@ def _loop_of(repeat: Repeat, loops: list[list[CallRow]]) -> list[CallRow] | None
     )
 
 
-def _finding(repeat: Repeat, ops: Ops, loop: list[CallRow] | None, low_ns: int, high_ns: int, whole: Whole) -> Finding:
+def _finding(
+    repeat: Repeat, source: str, floor_ns: int, loop: list[CallRow] | None, gain: tuple[int, int], whole: Whole
+) -> Finding:
+    low_ns, high_ns = gain
     names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
     names += " ..." if len(repeat.names) > 4 else ""
-    host = f"trace, {ops.steps} steps"
     evidence = [
-        Evidence("ops per step in the loop", round(repeat.ops, 1), "", host),
-        Evidence("iterations per step", round(repeat.iterations, 1), "", host),
-        Evidence("one iteration", " ".join(repeat.names), "", host),
-        Evidence("host time of the loop", round(repeat.host_ns / 1e6, 3), "ms", host),
-        Evidence("mean op", round(repeat.op_ns / repeat.ops / 1e3, 2), "µs", host),
-        Evidence("overhead floor of an op", round((ops.floor_ns or 0) / 1e3, 2), "µs", "the cheapest ops of this host"),
+        Evidence("ops per step in the loop", round(repeat.ops, 1), "", source),
+        Evidence("iterations per step", round(repeat.iterations, 1), "", source),
+        Evidence("one iteration", " ".join(repeat.names), "", source),
+        Evidence("host time of the loop", round(repeat.host_ns / 1e6, 3), "ms", source),
+        Evidence("mean op", round(repeat.op_ns / repeat.ops / 1e3, 2), "µs", source),
+        Evidence(
+            "overhead floor of an op",
+            round(floor_ns / 1e3, 2),
+            "µs",
+            f"the trace's cheapest ops, at least {ms(_FLOOR_NS)}",
+        ),
     ]
     if repeat.backward_ns is None:
         evidence.append(Evidence("backward of the loop", None, "ms", "its backward nodes could not be paired"))
     else:
-        evidence.append(Evidence("backward of the loop", round(repeat.backward_ns / 1e6, 3), "ms", host))
+        evidence.append(Evidence("backward of the loop", round(repeat.backward_ns / 1e6, 3), "ms", source))
     row = loop[0] if loop else None
     return Finding(
         rule=ID,

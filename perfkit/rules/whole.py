@@ -66,13 +66,13 @@ def device_part(ns: int, device: DeviceTime, whole: Whole) -> int:
 
 
 def trace_scale(measured: Measured) -> float:
-    """What a host time of the trace is multiplied by to stand beside the whole: recording slows a step.
+    """What a host time of the trace is multiplied by, to count by its share of the trace's step.
 
-    1.0 where the trace is all there is.
+    Recording slows a step, and on a shared machine so does what else is running; 1.0 where the trace is all there is.
     """
     if measured.step is None or measured.trace_step is None or measured.trace_step.wall_ns <= 0:
         return 1.0
-    return min(1.0, measured.step.wall_ns / measured.trace_step.wall_ns)
+    return measured.step.wall_ns / measured.trace_step.wall_ns
 
 
 def phase_part(measured: Measured, phase: Phase, whole: Whole) -> Part | None:

@@ -7,6 +7,8 @@ import os
 
 def ms(ns: float) -> str:
     """A time in the unit a person reads it in: ``12.5 ms``, ``340 µs``, ``2.4 s``."""
+    if ns < 0:
+        return f"-{ms(-ns)}"
     if ns >= 10e9:
         return f"{ns / 1e9:.0f} s"
     if ns >= 1e9:
@@ -21,7 +23,7 @@ def ms(ns: float) -> str:
 def percent(part: float, whole: float) -> str:
     """``56%``; ``<1%`` for a part that is there but rounds to nothing."""
     share = 100 * part / whole if whole else 0.0
-    return "<1%" if 0 < share < 0.5 else f"{share:.0f}%"
+    return "<1%" if 0 < share <= 0.5 else f"{share:.0f}%"
 
 
 def between(low_ns: int, high_ns: int) -> str:
@@ -34,6 +36,15 @@ def between(low_ns: int, high_ns: int) -> str:
         return f"about {high}"
     number, unit = low.split(" ")
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def change(before: float, after: float) -> str:
+    """How much longer or shorter: ``-56%``, ``+8%``, and ``x5.2`` from twice on, where a percentage stops speaking."""
+    if before <= 0:
+        return "new" if after > 0 else "0%"
+    if after >= 2 * before:
+        return f"x{after / before:.1f}"
+    return f"{'-' if after < before else '+'}{percent(abs(after - before), before)}"
 
 
 def duration(ns: float) -> str:

@@ -41,8 +41,8 @@ def detect_syncs(
     on_sync: OnSync = "record",
     max_syncs: int | None = None,
     max_blocked_ms: float | None = None,
-    kinds: Iterable[SyncKind] | None = None,
-    ignore: Iterable[str] = (),
+    kinds: Iterable[SyncKind] | SyncKind | None = None,
+    ignore: Iterable[str] | str = (),
     certainty: Literal["certain", "may"] = "certain",
     implicit_only: bool = False,
     device_of: Any = (),
@@ -92,7 +92,7 @@ def detect_syncs(
         on_sync=on_sync,
         max_syncs=max_syncs,
         max_blocked_ms=max_blocked_ms,
-        kinds=None if kinds is None else tuple(kinds),
+        kinds=None if kinds is None else (kinds,) if isinstance(kinds, str) else tuple(kinds),
         ignore=(ignore,) if isinstance(ignore, str) else tuple(ignore),
         certainty=certainty,
         implicit_only=implicit_only,
@@ -139,6 +139,9 @@ class SyncDetector:
             _check_choice("on_sync", on_sync, ("record", "warn", "raise"), also="a function")
         for kind in kinds or ():
             _check_choice("kinds", kind, _KINDS)
+        for pattern in ignore:
+            if not isinstance(pattern, str):
+                raise UsageError(f'ignore= takes patterns as "**/logging.py" or "fn:save", got {pattern!r}')
         _check_budget("max_syncs", max_syncs)
         _check_budget("max_blocked_ms", max_blocked_ms)
         _env.require_torch("detect_syncs")
@@ -152,6 +155,7 @@ class SyncDetector:
         self._ignore_hits = dict.fromkeys(ignore, 0)
         self._running = False
         self._dry_run: DryRun | None = None
+        self._uses_before = 0
         self._observed = False
         self._steps = 0
         #: Syncs that `perfkit.allow_sync` let pass, by its reason.
@@ -178,6 +182,7 @@ class SyncDetector:
 
             explicitly = self._arguments["simulate"] is not None
             self._dry_run = dry_run.enter(self, simulate=self._simulate, explicitly=explicitly)
+            self._uses_before = self._dry_run.device_uses
             self._mark(self._waiting_marks)
             self._waiting_marks = []
         self._running = True
@@ -207,6 +212,7 @@ class SyncDetector:
 
             assert self._dry_run is not None
             dry_run.leave(self, self._dry_run)
+            self._observed = self.observed
             self._dry_run = None
         self._running = False
 
@@ -333,7 +339,7 @@ class SyncDetector:
     @property
     def observed(self) -> bool:
         """Whether a tensor was ever on the (simulated) device; if not, nothing was checked."""
-        return self._observed or (self._dry_run is not None and self._dry_run.observed)
+        return self._observed or (self._dry_run is not None and self._dry_run.device_uses > self._uses_before)
 
     @property
     def events(self) -> tuple[SyncEvent, ...]:

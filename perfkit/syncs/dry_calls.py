@@ -123,7 +123,7 @@ def _to_device(run: DryRun, tensor: torch.Tensor, move: _Move, op: str) -> torch
         if cause is not None and tensor.numel():
             run.sync(cause)
         put_on_device(result)
-    run.observed = True
+    run.device_uses += 1
     return result
 
 
@@ -242,7 +242,7 @@ def with_device(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _put_all(run: DryRun, result: Any) -> None:
-    run.observed = True
+    run.device_uses += 1
     for tensor in result if isinstance(result, (list, tuple)) else (result,):
         if isinstance(tensor, torch.Tensor):
             put_on_device(tensor)
@@ -288,7 +288,7 @@ def _from_data(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
             result = result.clone()
     put_on_device(result)
     if data_here:
-        run.observed = True
+        run.device_uses += 1
     else:
         run.sync(Cause("copy-h2d", "tensor(device=)", explicit=True))
     return result

@@ -41,8 +41,8 @@ class DryRun:
     def __init__(self, *, simulate: bool) -> None:
         self.simulate = simulate
         self.listeners: list[Listener] = []
-        #: Whether a tensor on the simulated device took part in anything.
-        self.observed = False
+        #: How often a tensor on the simulated device took part in anything; each detection looks at the difference.
+        self.device_uses = 0
         #: Open Python calls into torch, innermost last; what syncs inside one is named after it.
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.in_backward = False
@@ -76,7 +76,7 @@ class DryRun:
 
     def sync(self, cause: Cause, *, raw_syncs: int = 1) -> None:
         """Report a sync at the line that called into torch."""
-        self.observed = True
+        self.device_uses += 1
         if self._muted:
             self.muted_syncs += 1
             return
@@ -158,32 +158,34 @@ class DryRun:
 class _Op(NamedTuple):
     """What the dispatch mode needs to know of an op, looked up once."""
 
+    func: Any
     rule: Rule | None
     reads_scalar: bool
     composite: bool
     takes_tensors: bool
-    #: Per result: is it new memory (no view, not an argument given back)?
+    #: Per result: is it new memory (no view, not an argument given back)? Empty where none is.
     fresh: tuple[bool, ...]
 
 
 #: Results that stay on the host though the inputs are on the device: op -> their positions.
 _HOST_RESULTS = {"aten::_pack_padded_sequence": (1,)}
 
-_ops: dict[Any, _Op] = {}
+# By id, as hashing an op runs Python code; `_Op.func` keeps the id taken.
+_ops: dict[int, _Op] = {}
 
 
 def _describe(func: Any) -> _Op:
     schema = func._schema
     host = _HOST_RESULTS.get(schema.name, ())
+    fresh = tuple(result.alias_info is None and n not in host for n, result in enumerate(schema.returns))
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    op = _ops[func] = _Op(
+    op = _ops[id(func)] = _Op(
+        func=func,
         rule=rule_for(schema.name, schema.overload_name),
         reads_scalar=schema.name == "aten::_local_scalar_dense",
         composite=has_kernel(func.name(), "CompositeImplicitAutograd"),
         takes_tensors=any("Tensor" in str(argument.type) for argument in schema.arguments),
-        fresh=tuple(
-            result.alias_info is None and position not in host for position, result in enumerate(schema.returns)
-        ),
+        fresh=fresh if any(fresh) else (),
     )
     return op
 
@@ -208,47 +210,45 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # True would load Dynamo (a second) at the first op and wrap each later one. There is nothing to
-        # skip: under a dispatch mode torch.compile runs eagerly.
+        # skip: in a dry run compiled functions run eagerly.
         return False
-
-
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        op = _ops.get(func) or _describe(func)
+        op = _ops.get(id(func)) or _describe(func)
         run = self.run
-        if not _takes_device_tensor(args, kwargs):
-            result = func(*args, **kwargs)
-            if not op.takes_tensors and run.composite_is_on_device():
-                # On CUDA this factory inside a composite would have made its tensor on the device.
-                _mark_results(op, result)
-            return result
-        if op.composite:
-            # Under inference_mode composites come whole; their parts are what syncs.
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
+        # In a backward the function mode is on here too, and would hear of each storage that is looked at.
+        with torch._C.DisableTorchFunction():
+            if not _takes_device_tensor(args, kwargs):
+                result = func(*args, **kwargs)
+                if not op.takes_tensors and run.composite_is_on_device():
+                    # On CUDA this factory inside a composite would have made its tensor on the device.
+                    _mark_results(op, result)
                 return result
-        run.observed = True
-        if op.rule is not None:
-            with torch._C.DisableTorchFunction():
+            if op.composite:
+                # Under inference_mode composites come whole; their parts are what syncs.
+                with self:
+                    result = func.decompose(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            run.device_uses += 1
+            if op.rule is not None:
                 cause = op.rule(args, kwargs)
-                if cause is not None and op.reads_scalar:
-                    cause = run.name_read(cause)
-            if cause is not None and not run.is_number_assignment(func):
-                run.sync(cause)
-        result = func(*args, **kwargs)
-        _mark_results(op, result)
-        return result
+                if cause is not None and not run.is_number_assignment(func):
+                    run.sync(run.name_read(cause) if op.reads_scalar else cause)
+            result = func(*args, **kwargs)
+            _mark_results(op, result)
+            return result
 
 
 def _mark_results(op: _Op, result: Any) -> None:
     fresh = op.fresh
+    if not fresh:
+        return
     if isinstance(result, torch.Tensor):
-        if fresh and fresh[0]:
-            put_on_device(result)
+        put_on_device(result)
     elif isinstance(result, (list, tuple)):
         # One result that is a list of tensors (foreach), or several results.
         for position, item in enumerate(result):
@@ -263,8 +263,6 @@ class _FunctionMode(TorchFunctionMode):
     """Sees every Python call into torch: answers some for the simulated device, remembers the others by name."""
 
     run: DryRun
-
-
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

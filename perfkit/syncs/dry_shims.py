@@ -1,12 +1,14 @@
 """What a dry run replaces in torch so that a script that asks for cuda runs on the CPU; all put back at its end.
 
-Where the script runs on the CPU anyway (``device_of=``), only the backward and ``torch.save`` are followed.
+Where the script runs on the CPU anyway (``device_of=``), only the backward and ``torch.save`` are followed,
+and compiled functions run eagerly.
 The replaced attributes are process-wide, so each asks whether the calling thread has a dry run, and does
 what torch does where it has none.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace, TracebackType
@@ -95,10 +97,14 @@ _CUDA_ANSWERS: dict[str, Any] = {
     "reset_peak_memory_stats": None,
     "reset_max_memory_allocated": None,
     "reset_accumulated_memory_stats": None,
+    "memory_summary": f"{_NAME}: no memory is accounted for",
     "mem_get_info": (_MEMORY_BYTES, _MEMORY_BYTES),
     "set_per_process_memory_fraction": None,
     "set_stream": None,
 }
+
+#: Functions of torch.cuda.nvtx, which raise in a CPU build.
+_NVTX_ANSWERS: dict[str, Any] = {"range_push": 0, "range_pop": 0, "range_start": 0, "range_end": None, "mark": None}
 
 _ACCELERATOR_ANSWERS: dict[str, Any] = {
     "is_available": True,
@@ -213,13 +219,40 @@ def _follow_save(patches: Patches) -> None:
     patches.set(torch, "save", saving)
 
 
+def _compile_eagerly(patches: Patches) -> None:
+    # Dynamo would trace the modes into its graphs, and a fused kernel hides the ops that sync.
+    def force_eager() -> None:
+        stance = torch.compiler.set_stance("force_eager")
+        patches.add("torch.compiler stance", lambda: stance.__exit__(None, None, None))
+
+    if "torch._dynamo" in sys.modules:
+        force_eager()
+        return
+    # Loading Dynamo takes a second, so not before the program does.
+    compile_function = torch.compile
+    forced = False
+
+    def compiling(*args: Any, **kwargs: Any) -> Any:
+        nonlocal forced
+        compiled = compile_function(*args, **kwargs)
+        if not forced:
+            forced = True
+            force_eager()
+        return compiled
+
+    patches.set(torch, "compile", compiling)
+
+
 def _pretend_cuda(patches: Patches) -> None:
-    for name, answer in _CUDA_ANSWERS.items():
-        patches.set(torch.cuda, name, _answering(getattr(torch.cuda, name), answer))
-    for name, answer in _ACCELERATOR_ANSWERS.items():
-        # Not all of them are in the oldest torch that perfkit takes.
-        if hasattr(torch.accelerator, name):
-            patches.set(torch.accelerator, name, _answering(getattr(torch.accelerator, name), answer))
+    for module, answers in (
+        (torch.cuda, _CUDA_ANSWERS),
+        (torch.cuda.nvtx, _NVTX_ANSWERS),
+        (torch.accelerator, _ACCELERATOR_ANSWERS),
+    ):
+        for name, answer in answers.items():
+            # Not all of them are in the oldest torch that perfkit takes.
+            if hasattr(module, name):
+                patches.set(module, name, _answering(getattr(module, name), answer))
     for module, op in ((torch.cuda, "cuda.synchronize"), (torch.accelerator, "accelerator.synchronize")):
         patches.set(module, "synchronize", _waiting(module.synchronize, op))
     _pretend_rng(patches)
@@ -267,6 +300,28 @@ def _pretend_streams(patches: Patches) -> None:
     patches.set(torch.cuda, "current_stream", _answering(torch.cuda.current_stream, _Stream()))
     patches.set(torch.cuda, "default_stream", _answering(torch.cuda.default_stream, _Stream()))
     patches.set(torch.cuda, "stream", _answering(torch.cuda.stream, _Stream()))
+
+
+_torch_generator = torch.Generator
+
+
+class _AnyGenerator(type):
+    """Counts torch's own generators as instances: the program may hold some from before."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _torch_generator)
+
+
+class _Generator(metaclass=_AnyGenerator):
+    """Stands in for torch.Generator: one for cuda is one of the CPU."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        cuda = _simulating() is not None and torch.device(device).type == "cuda"
+        return _torch_generator("cpu" if cuda else device)
+
+
+def _pretend_generator(patches: Patches) -> None:
+    patches.set(torch, "Generator", _Generator)
 
 
 def _pretend_autocast(patches: Patches) -> None:
@@ -379,10 +434,11 @@ class _Group:
                 self._patches.undo()
 
 
-_following = _Group(_follow_backward, _follow_save)
+_following = _Group(_follow_backward, _follow_save, _compile_eagerly)
 _pretending = _Group(
     _pretend_cuda,
     _pretend_streams,
+    _pretend_generator,
     _pretend_autocast,
     _pretend_groups,
     _pretend_load,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple, Protocol
 
 from perfkit import _callsite
@@ -33,7 +33,9 @@ class Sync(NamedTuple):
     def event(self, *, count: int = 1, per_step: float | None = None) -> SyncEvent:
         """The record of this sync, or of ``count`` equal ones."""
         cause, site = self.cause, self.site
-        op = f"{cause.op} in {self.code.rsplit(':', 1)[1]}" if self.code else cause.op
+        inside = self.code.rsplit(":", 1)[-1]
+        # "ctc_loss in ctc_loss" says nothing twice.
+        op = f"{cause.op} in {inside}" if inside and not cause.op.startswith(inside) else cause.op
         return SyncEvent(
             kind=cause.kind,
             op=op,
@@ -81,6 +83,17 @@ _PASSAGES = (
 )
 
 
+def _name(code: CodeType) -> str:
+    # co_qualname ("GradScaler.step") came with Python 3.11.
+    return getattr(code, "co_qualname", code.co_name)
+
+
+def _is_inner(name: str) -> bool:
+    """Whether a function is not one that users call: a decorator's wrapper, or a private helper."""
+    last = name.rsplit(".", 1)[-1]
+    return "<locals>" in name or (last.startswith("_") and not last.startswith("__"))
+
+
 def torch_code(frame: FrameType | None, site: _callsite.CallSite) -> str:
     """The outermost torch function below the user's line, as ``torch/folder/file.py:function``; "" if there is none."""
     found = ""
@@ -90,8 +103,9 @@ def torch_code(frame: FrameType | None, site: _callsite.CallSite) -> str:
         if owner == "torch":
             file = code.co_filename.replace(os.sep, "/")
             short = "torch/" + file.rsplit("/torch/", 1)[-1]
-            if short not in _PASSAGES:
-                found = f"{short}:{getattr(code, 'co_qualname', code.co_name)}"
+            name = _name(code)
+            if short not in _PASSAGES and not _is_inner(name):
+                found = f"{short}:{name}"
         elif owner == _callsite.USER or (code.co_filename == site.file and frame.f_lineno == site.line):
             break
         frame = frame.f_back

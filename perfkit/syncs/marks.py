@@ -28,7 +28,11 @@ def _carrier(tensor: torch.Tensor) -> Any:
 
 def on_device(tensor: torch.Tensor) -> bool:
     """Whether the tensor counts as being on the simulated device."""
-    return getattr(_carrier(tensor), _DEVICE, False)
+    # Written out, as each op of a dry run asks this of its inputs.
+    try:
+        return getattr(_storage_of(tensor), _DEVICE, False)
+    except (NotImplementedError, RuntimeError):
+        return getattr(tensor, _DEVICE, False)
 
 
 def put_on_device(tensor: torch.Tensor) -> None:

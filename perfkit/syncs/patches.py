@@ -6,6 +6,7 @@ Every attribute that this room replaces goes through a `Patches`, which puts all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
@@ -40,7 +41,7 @@ class Patches:
     """Attributes replaced together and put back together."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[tuple[str, Callable[[], None]]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace ``owner.name``; where the owner only inherited it, `undo` deletes it again."""
@@ -48,15 +49,29 @@ class Patches:
         # descriptor back (a staticmethod, not the function that getattr unwraps).
         before = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
-        self._undo.append((owner, name, before))
-        note_installed(f"{_name(owner)}.{name}")
 
-    def undo(self) -> None:
-        """Put everything back, last first. Nothing is left half done where one of them fails."""
-        while self._undo:
-            owner, name, before = self._undo.pop()
-            note_removed(f"{_name(owner)}.{name}")
+        def put_back() -> None:
             if before is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+        self.add(f"{_name(owner)}.{name}", put_back)
+
+    def add(self, what: str, undo: Callable[[], None]) -> None:
+        """Note something else that was put in place, and how `undo` takes it away."""
+        self._undo.append((what, undo))
+        note_installed(what)
+
+    def undo(self) -> None:
+        """Put everything back, last first; one that fails does not keep the others from it."""
+        errors: list[Exception] = []
+        while self._undo:
+            what, put_back = self._undo.pop()
+            note_removed(what)
+            try:
+                put_back()
+            except Exception as error:  # noqa: BLE001 - the rest must still be put back; told below
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -69,6 +69,8 @@ EXACT_US = 2.0**43
 #: Times in us beyond this do not fit int64 ns with room for a base.
 MOST_US = 4_000_000_000_000_000
 
+WHAT_TO_GIVE = "give a file that torch.profiler wrote (*.json, *.json.gz) or an nsys export (*.sqlite)"
+
 #: The text before the events, and one event, may be this long (the longest seen: 9 MB).
 MOST_TEXT = 64 << 20
 
@@ -140,6 +142,9 @@ TYPED_TEXT = _decoder(Complete, Naming, float_hook=str)
 TYPED_ARGS = _decoder(CompleteArgs, SKIPPED_NAMING)
 
 
+Event = Any  # a Struct of the decoder, or a dict where the text was repaired
+
+
 class Chunk(NamedTuple):
     """Where a chunk lies in the text, and which rows of the trace its events became."""
 
@@ -194,22 +199,30 @@ class _Cutter:
 
     def __init__(self, text: Text) -> None:
         self.text = text
+        self.decoder = TYPED
         self.head = b""
         self.tail = b""
         self.bare_list = False
         self.truncated = False
+        self.endless = False
         self.offset = 0  # of the buffer's first byte in the text
 
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """(offset, text) of each chunk: elements of the array, without the brackets."""
+    def __iter__(self) -> Iterator[tuple[int, bytes, list[Event] | None]]:
+        """(offset, text, events) of each chunk: elements of the array without the brackets; no events if damaged."""
         blocks = iter(self.text)
         buffer = self._begin(blocks)
         for block in blocks:
             buffer += block
-            cut = self._cut(buffer)
+            cut, events = self._cut(buffer)
+            # Four blocks and no cut that decodes: something in here is damaged, and is repaired later.
+            if not cut and len(buffer) >= 4 * self.text.block:
+                cut = next(_cut_points(buffer), 0)
             if cut:
-                yield self.offset, buffer[:cut]
+                yield self.offset, buffer[:cut], events
                 buffer = self._after(buffer, cut)
+            elif len(buffer) > MOST_TEXT:
+                self.endless = True
+                return
         yield from self._end(buffer)
 
     def _begin(self, blocks: Iterator[bytes]) -> bytes:
@@ -230,40 +243,21 @@ class _Cutter:
             if len(buffer) > MOST_TEXT:
                 break
         start = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
-        if not start:
-            reason = self.text.damage or "there is nothing but white space in it"
-        elif not start.startswith(b"{"):
-            reason = "it begins neither like JSON nor like an nsys export"
+        if self.text.damage:
+            reason = f"{self.text.damage} before its first event"
+        elif start.startswith(b"{"):
+            reason = "it has no 'traceEvents' array"
         else:
-            reason = "it is JSON without a 'traceEvents' array" + (
-                f", and {self.text.damage}" if self.text.damage else ""
-            )
-        raise TraceError(
-            f"{self.text.path} is not a trace: {reason}; give a file that torch.profiler wrote"
-            " (*.json, *.json.gz) or an nsys export (*.sqlite)"
-        )
+            reason = "it begins neither like JSON nor like an nsys export"
+        raise TraceError(f"{self.text.path} is not a trace: {reason}; {WHAT_TO_GIVE}")
 
-    def _cut(self, buffer: bytes) -> int:
-        """Where to end the chunk; 0 = read on first."""
-        repairable = 0
+    def _cut(self, buffer: bytes) -> tuple[int, list[Event] | None]:
+        """Where the chunk ends, and its events; 0 = nowhere yet."""
         for point in islice(_cut_points(buffer), 9):
-            try:
-                TYPED_ARGS.decode(b"[" + buffer[:point] + b"]")
-            except NOT_JSON:
-                repairable = repairable or point
-            else:
-                return point
-        if len(buffer) < 4 * self.text.block:
-            return 0
-        # Four blocks, and no cut that decodes: something in here is damaged. The chunk is repaired later.
-        if repairable:
-            return repairable
-        if len(buffer) > MOST_TEXT:
-            raise TraceError(
-                f"{self.text.path} holds an event longer than {MOST_TEXT >> 20} MiB at byte {self.offset}:"
-                " no profiler writes that"
-            )
-        return 0
+            events = _strict(buffer[:point], self.decoder)
+            if events is not None:
+                return point, events
+        return 0, None
 
     def _after(self, buffer: bytes, cut: int) -> bytes:
         comma = COMMA.match(buffer, cut)
@@ -271,26 +265,24 @@ class _Cutter:
         self.offset += cut
         return buffer[cut:]
 
-    def _end(self, buffer: bytes) -> Iterator[tuple[int, bytes]]:
+    def _end(self, buffer: bytes) -> Iterator[tuple[int, bytes, list[Event] | None]]:
         close = self._find_close(buffer)
-        if close is not None:
-            self.tail = buffer[close + 1 :]
-            if buffer[:close].strip():
-                yield self.offset, buffer[:close]
-            return
-        self.truncated = True
-        # The array may be whole and only the text after it cut.
-        text = "[" + buffer.decode("utf-8", "replace")
-        try:
-            _, stop = json.JSONDecoder(strict=False).raw_decode(text)
-        except (ValueError, RecursionError):
-            pass
+        if close is None:
+            self.truncated = True
+            close = _find_close_of_cut_tail(buffer)
         else:
-            yield self.offset, text[1 : stop - 1].encode()
-            return
-        cut = self._cut(buffer) or next(_cut_points(buffer), 0)
+            self.tail = buffer[close + 1 :]
+        if close is not None:
+            events = _strict(buffer[:close], self.decoder)
+            if events is not None or _is_whole(_last_piece(buffer[:close])):
+                yield self.offset, buffer[:close], events
+                return
+            # That bracket belonged to an event which is cut itself.
+            self.truncated, self.tail = True, b""
+        cut, events = self._cut(buffer)
+        cut = cut or next(_cut_points(buffer), 0)
         if cut:
-            yield self.offset, buffer[:cut]
+            yield self.offset, buffer[:cut], events
             buffer = self._after(buffer, cut)
         # The last event may be whole with nothing after it. Its own last brace is among the last few.
         brace = len(buffer)
@@ -298,12 +290,9 @@ class _Cutter:
             brace = buffer.rfind(b"}", 0, brace)
             if brace < 0:
                 return
-            try:
-                TYPED_ARGS.decode(b"[" + buffer[: brace + 1] + b"]")
-            except NOT_JSON:
-                continue
-            yield self.offset, buffer[: brace + 1]
-            return
+            if _is_whole(buffer[: brace + 1]):
+                yield self.offset, buffer[: brace + 1], None
+                return
 
     def _find_close(self, buffer: bytes) -> int | None:
         """Position of the array's closing bracket: the first one after which the rest is the object's rest."""
@@ -311,7 +300,7 @@ class _Cutter:
             stripped = buffer.rstrip()
             return len(stripped) - 1 if stripped.endswith(b"]") else None
         found, close = None, len(buffer)
-        # Kineto writes few brackets after the events (log lines, process groups), seldom more than 1 MB.
+        # What Kineto writes after the events has few brackets (log lines, process groups) and is below 1 MB.
         for _ in range(200):
             close = buffer.rfind(b"]", max(0, len(buffer) - (1 << 20)), close)
             if close < 0:
@@ -325,30 +314,62 @@ class _Cutter:
         return found
 
 
+def _find_close_of_cut_tail(buffer: bytes) -> int | None:
+    """The array's closing bracket in a file that was cut after it."""
+    # latin-1 maps each byte to one character, so positions stay positions.
+    try:
+        _, stop = json.JSONDecoder(strict=False).raw_decode("[" + buffer.decode("latin-1"))
+    except (ValueError, RecursionError):
+        return None
+    return stop - 2
+
+
+def _last_piece(text: bytes) -> bytes:
+    """What follows the last place where an event might end."""
+    cut = next(_cut_points(text), 0)
+    comma = COMMA.match(text, cut)
+    return text[comma.end() if comma else cut :]
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether the text is whole events, repaired where needed."""
+    if _strict(text, TYPED_ARGS) is not None:
+        return True
+    try:
+        _repair(text)
+    except NOT_JSON:
+        return False
+    return True
+
+
 # -- decoding ----------------------------------------------------------------------------------------------
 
 BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 #: A string, or a bare word where only a value can stand.
 WORD_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|nan|[Ii]nf(?:inity)?|N/A)\b', re.DOTALL)
 
-Event = Any  # a Struct of the decoder, or a dict where the text was repaired
+
+def _strict(text: bytes, decoder: msgspec.json.Decoder[list[Any]]) -> list[Event] | None:
+    """The events of text that is JSON; None if it is not."""
+    try:
+        return decoder.decode(b"[" + text + b"]")
+    except NOT_JSON:
+        return None
 
 
 def _decode(text: bytes, decoder: msgspec.json.Decoder[list[Any]]) -> tuple[list[Event], bool, int]:
     """The events of a chunk, whether it was repaired, and how many events were beyond repair."""
-    try:
-        return decoder.decode(b"[" + text + b"]"), False, 0
-    except NOT_JSON:
-        pass
+    whole = _strict(text, decoder)
+    if whole is not None:
+        return whole, False, 0
     # Confine the damage: good pieces decode as they are, and a bad one costs only itself.
     events: list[Event] = []
     lost = 0
     for piece in _pieces(text, 64 << 10):
-        try:
-            events += decoder.decode(b"[" + piece + b"]")
+        good = _strict(piece, decoder)
+        if good is not None:
+            events += good
             continue
-        except NOT_JSON:
-            pass
         try:
             events += _repair(piece)
             continue
@@ -450,7 +471,7 @@ def _time(value: Any) -> int | None:
         return int((us * 1000).to_integral_value())
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if not math.isfinite(value) or abs(value) >= MOST_US:
+    if not abs(value) < MOST_US:  # too long, infinite, or not a number
         return None
     if isinstance(value, float) and abs(value) >= EXACT_US and value != math.floor(value):
         raise _NeedsText
@@ -492,7 +513,6 @@ class _Load:
         self.tracks = _Interned()
         self.process_names: dict[str, str] = {}
         self.thread_names: dict[tuple[str, str], str] = {}
-        self.decoder = TYPED
         self.rows = 0
         self.seen = 0
         self.repaired = 0
@@ -502,21 +522,21 @@ class _Load:
         self.lost: list[str] = []
 
     def run(self) -> Trace:
-        for offset, text in self.cutter:
+        for offset, text, events in self.cutter:
             try:
-                self._add(offset, text)
+                self._add(offset, text, events)
             except _NeedsText:
                 # Absolute times with decimals: this file is read digit by digit from here on.
-                self.decoder = TYPED_TEXT
-                self._add(offset, text)
+                self.cutter.decoder = TYPED_TEXT
+                self._add(offset, text, None)
         if self.cutter.bare_list and not self.seen:
-            raise TraceError(
-                f"{self.path} is not a trace: a JSON list without events; give a file that torch.profiler wrote"
-            )
+            raise TraceError(f"{self.path} is not a trace: a JSON list without events; {WHAT_TO_GIVE}")
         return self._trace()
 
-    def _add(self, offset: int, text: bytes) -> None:
-        events, repaired, beyond_repair = _decode(text, self.decoder)
+    def _add(self, offset: int, text: bytes, events: list[Event] | None) -> None:
+        repaired, beyond_repair = False, 0
+        if events is None:
+            events, repaired, beyond_repair = _decode(text, self.cutter.decoder)
         complete: list[Complete] = []
         no_events = 0
         for event in events:
@@ -681,6 +701,8 @@ class _Load:
             yield f"{self.cutter.text.damage}: the trace is read as far as it goes"
         elif self.cutter.truncated:
             yield "the file is cut: the trace is read as far as it goes"
+        elif self.cutter.endless:
+            yield f"an event is longer than {MOST_TEXT >> 20} MiB, which no profiler writes: the trace is read up to it"
         if self.beyond_repair:
             yield f"{self.beyond_repair} events were damaged beyond reading and are left out"
         if self.repaired:

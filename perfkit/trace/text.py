@@ -30,6 +30,7 @@ class Text:
         self.block = block
         self.size = path.stat().st_size
         self.damage: str | None = None
+        self._done = 0
 
     def __iter__(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
@@ -44,7 +45,7 @@ class Text:
     def _read(self, read: Callable[[int], bytes]) -> bytes:
         data = read(self.block)
         if self.progress is not None and data:
-            self._done = getattr(self, "_done", 0) + len(data)
+            self._done += len(data)
             self.progress(self._done, self.size)
         return data
 

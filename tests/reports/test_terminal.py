@@ -39,7 +39,7 @@ A step takes 80.0 ms, most of it waiting for data (56%).
   item() waits for the device once per step.
   No price here: on a CPU there is no device to wait for.
   → Keep the value on the device and read it rarely.
-Not seen: no window was recorded
+Note: no window was recorded
 """
 
 
@@ -148,3 +148,12 @@ def test_a_reporter_returns_nothing(diagnosis: Diagnosis) -> None:
     result: Any = print_diagnosis(diagnosis, Console(file=io.StringIO()))  # type: ignore[func-returns-value]  # on purpose
 
     assert result is None
+
+
+def test_escape_sequences_in_names_do_not_reach_the_terminal(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+    hostile = msgspec.structs.replace(diagnosis.findings[0], message="\x1b]0;title op", file="\x1b[31mt.py")
+
+    text = written(print_diagnosis, msgspec.structs.replace(diagnosis, findings=(hostile,)), all=True)
+
+    assert "?]0;title op" in text
+    assert "\x1b" not in text

@@ -60,9 +60,10 @@ def test_workers_that_share_the_processor_with_training_gain_less(build: Any) ->
     [alone] = check(build.measured(step=step, rank=build.rank(cpus=8, threads=1)))
     [shared] = check(build.measured(step=step, rank=build.rank(cpus=2, threads=2)))
 
-    # Alone: max(40, 60 / 4) ms remain. Shared: one worker, and (60 + 2 x 40) / 2 = 70 ms remain. Handing over: 1.3 ms.
-    assert alone.gain_low_ns == round((100 - 40 - 1.3) * MS)
-    assert shared.gain_low_ns == round((100 - 70 - 1.3) * MS)
+    # Alone: max(40, 60 / 4) ms remain. Shared: one worker, and (60 + 2 x 40) / 2 = 70 ms remain.
+    # Charged: 1.3 ms for handing over, 40 / 10 ms for the processor that both use.
+    assert alone.gain_low_ns == round((100 - 40 - 1.3 - 4) * MS)
+    assert shared.gain_low_ns == round((100 - 70 - 1.3 - 4) * MS)
 
 
 def test_workers_that_are_there_already_promise_nothing(build: Any) -> None:
@@ -71,7 +72,10 @@ def test_workers_that_are_there_already_promise_nothing(build: Any) -> None:
     [finding] = check(measured)
 
     assert finding.gain_low_ns == 0
-    assert "from 2 to 4" in finding.advice
+    assert finding.message.endswith("although batches are prepared by 2 workers.")
+    assert finding.advice == (
+        "Raise num_workers from 2 to 4, persistent_workers=True, and do per-sample work once, ahead of training."
+    )
 
 
 def test_the_trace_tells_the_wait_where_no_rows_are_there(build: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # replaces functions of torch when it is loaded, which must not look like a leak
 import torch.overrides
 from torch.utils import _python_dispatch
 
@@ -46,3 +47,28 @@ def run_program(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return names
 
     return run
+
+
+# Not the monkeypatch fixture: it may be undone only after `nothing_left_installed` has looked.
+
+
+@pytest.fixture
+def no_cuda() -> Iterator[None]:
+    """A machine without a GPU, also where there is one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield
+
+
+@pytest.fixture
+def pretended_cuda() -> Iterator[list[int]]:
+    """Lets the CUDA path start without a GPU; gives the debug modes that were set, the last one last."""
+    modes = [0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "memory_reserved", lambda device=None: 0)
+        patch.setattr(torch.cuda, "device_count", lambda: 1)
+        patch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+        patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+        patch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+        yield modes

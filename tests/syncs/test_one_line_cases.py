@@ -32,7 +32,10 @@ BOTH = [
     ("[1, 2, 3][i]", "read: int(tensor)"),
     ("1.0 in x", "read: value in tensor"),
     ("max(x[0, 0], x[0, 1])", "read: bool(tensor)"),
-    ("sum(float(v) for v in x[0])", "read: float(tensor) + read: float(tensor) + read: float(tensor) + read: float(tensor)"),
+    (
+        "sum(float(v) for v in x[0])",
+        "read: float(tensor) + read: float(tensor) + read: float(tensor) + read: float(tensor)",
+    ),
     ("x[i]", "read: int index"),
     ("x[:i]", "read: int index"),
     ("x[i] = x[0]", "read: int index"),
@@ -95,8 +98,11 @@ BOTH = [
     ("'{}'.format(x)", "print: format(tensor)"),
     ("f'{x.mean():.3f}'", "print: format(tensor)"),
     # library code that reads
-    ("torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)", "read: bool(tensor)"),
-    ("torch.distributions.Normal(x, x.abs() + 1, validate_args=True)", "read: bool(tensor) + read: bool(tensor)"),
+    ("torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)", "read: bool(tensor) in clip_grad_norm_"),
+    (
+        "torch.distributions.Normal(x, x.abs() + 1, validate_args=True)",
+        "read: bool(tensor) in Normal.__init__ + read: bool(tensor) in Normal.__init__",
+    ),
     # no sync
     ("x.shape[0] + len(x) + x.numel() + x.dim()", ""),
     ("x.sum().detach()", ""),
@@ -164,6 +170,15 @@ SIMULATED = [
     ("torch.nn.Linear(4, 4, device='cuda')(x)", ""),
     ("assert x.is_cuda and x.device == torch.device('cuda', 0) and x.get_device() == 0", ""),
     ("assert not x.cpu().is_cuda and not host.is_cuda", "copy-d2h: cpu"),
+    ("with torch.cuda.nvtx.range('forward'): x + 1", ""),
+    ("torch.randn(3, generator=torch.Generator('cuda').manual_seed(1), device='cuda').sum()", ""),
+    ("torch.randperm(3, generator=torch.default_generator)", ""),
+    ("assert isinstance(torch.default_generator, torch.Generator)", ""),
+    ("torch.cuda.get_device_properties(0).total_memory, torch.cuda.memory_summary()", ""),
+    ("torch.cuda.manual_seed_all(1), torch.cuda.set_device(0)", ""),
+    ("with torch.cuda.device(0): x + 1", ""),
+    ("with torch.random.fork_rng(): torch.rand(3, device='cuda')", ""),
+    ("torch.nn.Linear(4, 4).cuda()", "copy-h2d: cuda + copy-h2d: cuda"),
     ("x.record_stream(torch.cuda.current_stream())", ""),
     ("import io; torch.save({'x': x}, io.BytesIO())", "copy-d2h: torch.save"),
 ]

@@ -1,0 +1,233 @@
+"""`perfkit run`: a script that knows nothing of perfkit, unchanged in what it prints, computes and returns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.run.reading import read_run
+
+#: Known sleeps: data 20, forward 10, backward 6, optimizer 8 ms.
+SLEEPS = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 30
+    def __getitem__(self, index):
+        time.sleep(0.020)
+        return torch.randn(8)
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(0.010)
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.006)
+        return grad
+
+class SlowSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        time.sleep(0.008)
+        return super().step(closure)
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = SlowSGD(model.parameters(), lr=0.01)
+for batch in DataLoader(Samples()):
+    loss = Slow.apply(model(batch)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("loss", repr(loss.item()))
+if "raise" in sys.argv:
+    raise ValueError("the script's own")
+if "exit" in sys.argv:
+    sys.exit(7)
+"""
+
+#: The same kind of script without sleeps, for what does not depend on time.
+QUICK = SLEEPS.replace("time.sleep(0.020)", "pass").replace("time.sleep(0.0", "(0.0")
+
+
+def script(folder: Path, text: str = QUICK, name: str = "train.py") -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+def plain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_phases_of_a_plain_script_match_its_known_sleeps_within_a_tenth(cli: Any, tmp_path: Path) -> None:
+    done = cli("run", "--out", "x", script(tmp_path, SLEEPS))
+
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in read_run(tmp_path / "x").ranks[0].steps if row.window is None]
+    for phase, slept in (("data", 20e6), ("forward", 10e6), ("backward", 6e6), ("optimizer", 8e6)):
+        assert statistics.median(getattr(row.phases_ns, phase) for row in rows) == pytest.approx(slept, rel=0.10)
+
+
+def test_the_verdict_names_the_slow_dataset_and_goes_to_stderr(cli: Any, tmp_path: Path) -> None:
+    done = cli("run", "--out", "x", script(tmp_path, SLEEPS))
+
+    assert "input-bound  train.py:10" in done.stderr
+    assert done.stdout == plain(tmp_path, "train.py").stdout
+
+
+def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Path) -> None:
+    text = SLEEPS.replace("return 30", "return 150")
+    done = cli("run", "--out", "x", script(tmp_path, text))
+
+    first = done.stderr.index("perfkit: first verdict; training goes on")
+    assert done.stderr.index("input-bound") > first
+    assert done.stderr.count("input-bound  train.py:10") == 2
+
+
+def test_stop_after_ends_the_program_early_and_diagnoses(cli: Any, tmp_path: Path) -> None:
+    done = cli("run", "--out", "x", "--stop-after", "12", script(tmp_path, SLEEPS))
+
+    assert done.returncode == 0
+    assert "loss" not in done.stdout
+    assert len(read_run(tmp_path / "x").ranks[0].steps) == 12
+    assert "input-bound" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["raise"], ["exit"]])
+def test_output_and_exit_code_are_the_scripts_own(cli: Any, tmp_path: Path, arguments: list[str]) -> None:
+    name = script(tmp_path)
+    with_perfkit = cli("run", "--syncs=auto", "--out", "x", name, *arguments)
+    without = plain(tmp_path, name, *arguments)
+
+    assert (with_perfkit.returncode, with_perfkit.stdout) == (without.returncode, without.stdout)
+
+
+def test_a_script_that_raises_keeps_its_own_traceback_and_the_verdict_follows(cli: Any, tmp_path: Path) -> None:
+    name = script(tmp_path)
+    done = cli("run", "--out", "x", name, "raise")
+
+    assert done.stderr.startswith(plain(tmp_path, name, "raise").stderr)
+    assert "x · steps.jsonl" in done.stderr
+    assert "perfkit" not in done.stderr.split("ValueError")[0]
+
+
+def test_ctrl_c_ends_the_program_by_the_signal_and_the_verdict_follows(tmp_path: Path) -> None:
+    endless = SLEEPS.replace("return 30", "return 10_000")
+    name = script(tmp_path, endless)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfkit", "run", "--out", "x", name], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    rows = tmp_path / "x" / "rank-0" / "steps.jsonl"
+    deadline = time.monotonic() + 120
+    while not (rows.exists() and rows.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+
+    assert process.returncode == -signal.SIGINT
+    assert stderr.index("KeyboardInterrupt") < stderr.rindex("A step takes")
+
+
+def test_a_module_runs_with_minus_m(cli: Any, tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    script(package, QUICK, "__main__.py")
+    done = cli("run", "--out", "x", "-m", "trainer")
+
+    assert done.returncode == 0, done.stderr
+    assert len(read_run(tmp_path / "x").ranks[0].steps) == 30
+
+
+def test_options_after_the_script_are_the_scripts(cli: Any, tmp_path: Path) -> None:
+    name = script(tmp_path, "import sys, torch; print(sys.argv, __name__, __file__ == sys.argv[0])")
+    done = cli("run", name, "--out", "mine", "-m")
+
+    assert done.stdout == "['train.py', '--out', 'mine', '-m'] __main__ False\n"
+
+
+def test_workers_that_spawn_find_the_scripts_classes(cli: Any, tmp_path: Path) -> None:
+    text = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Samples(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.ones(2)
+if __name__ == "__main__":
+    loader = DataLoader(Samples(), num_workers=1, multiprocessing_context="spawn")
+    print(len(list(loader)))
+"""
+    assert cli("run", script(tmp_path, text)).stdout == "8\n"
+
+
+def test_neither_torch_nor_numpy_is_loaded_before_the_script_asks_for_it(cli: Any, tmp_path: Path) -> None:
+    """What a script sets for them in the environment before its import must still have its effect."""
+    name = script(tmp_path, "import sys; print('torch' in sys.modules, 'numpy' in sys.modules)")
+
+    assert cli("run", name).stdout == "False False\n"
+
+
+def test_a_script_without_torch_runs_and_is_told_that_nothing_was_recorded(cli: Any, tmp_path: Path) -> None:
+    done = cli("run", "--out", "x", script(tmp_path, "print('hello')"))
+
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert "never imported torch; nothing was recorded" in done.stderr
+
+
+def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_path: Path) -> None:
+    done = cli("run", "--out", "x", script(tmp_path, "import torch; torch.ones(3)"))
+
+    assert done.returncode == 0
+    assert "no step was seen: the loop was not reached" in done.stderr
+
+
+def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_path: Path) -> None:
+    text = SLEEPS.replace("optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 2.5: os._exit(9)\n")
+    text = "import os, time\nstart = time.monotonic() + 3600\n" + text.replace(
+        "torch.manual_seed(0)", "torch.manual_seed(0); start = time.monotonic()"
+    ).replace("return 30", "return 300")
+    assert cli("run", "--out", "x", script(tmp_path, text)).returncode == 9
+
+    done = cli("diagnose", "x")
+    assert done.returncode == 0, done.stderr
+    assert "input-bound" in done.stdout
+
+
+def test_a_script_that_uses_perfkit_itself_is_recorded_once(cli: Any, tmp_path: Path) -> None:
+    text = QUICK.replace("for batch in DataLoader(Samples()):", "import perfkit\nfor batch in perfkit.steps(DataLoader(Samples())):")
+    done = cli("run", "--out", "x", script(tmp_path, text))
+
+    assert done.returncode == 0, done.stderr
+    assert len(read_run(tmp_path / "x").ranks[0].steps) == 30
+
+
+def test_two_ranks_write_their_own_folders_into_one_run(tmp_path: Path) -> None:
+    name = script(tmp_path)
+    env = {"TORCHELASTIC_RUN_ID": "job", "MASTER_PORT": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "0"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "perfkit", "run", "--quiet", "--out", "x", name],
+            cwd=tmp_path,
+            env={**os.environ, **env, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+
+    run = read_run(tmp_path / "x")
+    assert sorted(run.ranks) == [0, 1]
+    assert run.missing_ranks == []
+    assert [len(rank.windows) for rank in run.ranks.values()] == [1, 0]

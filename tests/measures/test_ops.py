@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.measures.ops import LEAST_ITERATIONS, _find_runs, measure_ops
+from perfkit.measures.steps import whole_steps
+from perfkit.trace import Kind, Trace
+from perfkit.trace.intervals import union
+
+if TYPE_CHECKING:
+    from .conftest import TraceBuilder
+
+
+def test_self_time_is_what_an_op_did_not_spend_in_ops_it_called(build: TraceBuilder) -> None:
+    build.op("aten::linear", 0, 100)
+    build.frame("x.py(1): f", 5, 80)
+    build.op("aten::addmm", 10, 70)
+    build.call("cudaMalloc", 20, 30)
+    build.op("aten::empty", 40, 45)
+
+    ops = measure_ops(build.read())
+
+    assert ops is not None
+    assert {op.name: (op.count, op.total_ns, op.self_ns) for op in ops.rows} == {
+        "aten::linear": (1, 100, 40),
+        "aten::addmm": (1, 60, 55),
+        "aten::empty": (1, 5, 5),
+    }
+    assert (ops.steps, ops.count, ops.wall_ns, ops.floor_ns) == (1, 3, 100, 5)
+
+
+def test_device_time_goes_to_the_op_that_launched_it_and_to_its_callers(build: TraceBuilder) -> None:
+    build.op("aten::linear", 0, 1_000)
+    build.op("aten::mm", 100, 600)
+    build.launch(200, 5_000, 5_700)
+    build.launch(700, 6_000, 6_050)
+    build.op("aten::add", 2_000, 2_100)
+
+    ops = measure_ops(build.read())
+
+    assert ops is not None
+    assert {op.name: op.device_ns for op in ops.rows} == {"aten::linear": 750, "aten::mm": 700, "aten::add": 0}
+
+
+def test_a_loop_of_small_ops_is_found_with_its_body_time_and_backward(build: TraceBuilder) -> None:
+    for step in (0, 1):
+        at = 100_000 * step
+        build.step(step, at, at + 100_000)
+        build.op("aten::embedding", at + 10, at + 90)
+        for i in range(10):
+            begin = at + 1_000 + 300 * i
+            build.op("aten::select", begin, begin + 50)
+            build.op("aten::mul", begin + 100, begin + 150, **{"Sequence number": 1_000 * step + i})
+        build.op("aten::sum", at + 5_000, at + 5_100, **{"Sequence number": 1_000 * step + 50})
+        for i in range(10):
+            begin = at + 10_000 + 500 * i
+            node = "autograd::engine::evaluate_function: MulBackward0"
+            build.op(node, begin, begin + 200, **{"Sequence number": 1_000 * step + i})
+            build.op("aten::mul", begin + 10, begin + 90)
+
+    ops = measure_ops(build.read())
+
+    assert ops is not None
+    (loop,) = ops.repeats
+    assert loop.names == ("aten::select", "aten::mul")
+    assert (loop.iterations, loop.ops) == (10, 20)
+    assert (loop.host_ns, loop.op_ns, loop.backward_ns) == (9 * 300 + 150, 10 * 100, 10 * 200)
+    assert (ops.steps, ops.wall_ns, loop.device_ns) == (2, 200_000, None)
+
+
+def test_an_op_without_a_node_of_its_own_does_not_claim_the_next_ops_backward(build: TraceBuilder) -> None:
+    for i in range(8):
+        build.op("aten::eq", 100 * i, 100 * i + 50, **{"Sequence number": 3})
+    build.op("aten::mm", 1_000, 1_100, **{"Sequence number": 3})
+    build.op("autograd::engine::evaluate_function: MmBackward0", 2_000, 2_900, **{"Sequence number": 3})
+
+    ops = measure_ops(build.read())
+
+    assert ops is not None
+    assert ops.repeats[0].names == ("aten::eq",)
+    assert ops.repeats[0].backward_ns is None
+
+
+def test_loops_of_the_optimizer_and_of_the_loader_are_not_the_users(build: TraceBuilder) -> None:
+    for at, name in ((0, "Optimizer.step#SGD.step"), (10_000, "enumerate(DataLoader)#_Iter.__next__")):
+        build.range(name, at, at + 5_000)
+        for i in range(20):
+            build.op("aten::add_", at + 10 + 100 * i, at + 60 + 100 * i)
+
+    ops = measure_ops(build.read())
+
+    assert ops is not None
+    assert ops.repeats == ()
+
+
+def test_a_recorded_loop_is_found_with_its_backward(recorded: Trace) -> None:
+    ops = measure_ops(recorded)
+
+    assert ops is not None
+    loop = ops.repeats[0]
+    assert loop.names == ("aten::select", "aten::tanh", "aten::add")
+    assert (loop.iterations, loop.ops) == (12, 36)
+    assert loop.backward_ns is not None
+    assert 0 < loop.op_ns < loop.host_ns < ops.wall_ns / 3
+    assert 0 < loop.backward_ns < ops.wall_ns / 3
+    assert ops.floor_ns is not None
+    assert next(op.count for op in ops.rows if op.name == "aten::tanh") == 36
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=12),
+    st.lists(st.integers(4, 7), min_size=1, max_size=5),
+    st.integers(LEAST_ITERATIONS, 20),
+    st.lists(st.integers(0, 3), max_size=12),
+)
+def test_a_planted_run_is_covered_and_runs_never_overlap(
+    before: list[int], body: list[int], times: int, after: list[int]
+) -> None:
+    names = np.array(before + body * times + after, np.int64)
+
+    runs = _find_runs(names, np.zeros(names.size, np.int64))
+
+    covered = [i for run in runs for i in range(run.first, run.first + run.period * run.times)]
+    assert len(covered) == len(set(covered))
+    assert set(range(len(before), len(before) + len(body) * times)) <= set(covered)
+    for run in runs:
+        assert run.times >= LEAST_ITERATIONS
+        part = names[run.first : run.first + run.period * run.times].reshape(run.times, run.period)
+        assert (part == part[0]).all()
+
+
+def test_self_times_sum_to_the_time_in_which_ops_were_open_on_every_real_trace(shared_trace: Trace) -> None:
+    ops = measure_ops(shared_trace)
+
+    is_op = shared_trace.is_kind(Kind.OP)
+    if ops is None:  # no ops at all, or none inside the steps
+        assert whole_steps(shared_trace).row.size or not is_op.any()
+        return
+    assert all(0 <= op.self_ns <= op.total_ns for op in ops.rows)
+    assert sum(op.count for op in ops.rows) == ops.count
+    if ops.count == is_op.sum():
+        opened = 0
+        for track in np.unique(shared_trace.track[is_op]):
+            rows = is_op & (shared_trace.track == track)
+            opened += union(shared_trace.start_ns[rows], shared_trace.end_ns[rows]).length_ns
+        assert sum(op.self_ns for op in ops.rows) == opened
+    for repeat in ops.repeats:
+        assert repeat.op_ns <= repeat.host_ns <= ops.wall_ns

@@ -1,0 +1,205 @@
+"""The run folder: what is written can be read, at any moment, and never belongs to two launches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.errors import RunError, UsageError
+from perfkit.run import writing
+from perfkit.run.reading import read_run
+from perfkit.run.records import Phases, RangeRow, Rank, Run, Step
+from perfkit.run.writing import RankWriter, claim_folder, merge_pairwise, write_atomically, write_run
+
+
+def row(step: int, wall_ns: int = 10, window: int | None = None, **more: int) -> Step:
+    return Step(step=step, start_ns=step * 100, wall_ns=wall_ns, phases_ns=Phases(forward=wall_ns), window=window, **more)
+
+
+def write_rows(folder: Path, rank: int, *rows: Step) -> None:
+    writer = RankWriter(folder, rank)
+    writer.append_steps(rows)
+    writer.close()
+
+
+def rank_record(launch: str = "a") -> Rank:
+    return Rank(rank=0, launch_id=launch, host="h", pid=1, start_ns=0)
+
+
+def run_record(launch: str = "a", world_size: int = 1) -> Run:
+    return Run(launch_id=launch, command=("train.py",), folder="here", world_size=world_size)
+
+
+def test_rows_can_be_read_while_the_run_is_still_being_written(tmp_path: Path) -> None:
+    writer = RankWriter(tmp_path, 0)
+    writer.append_steps([row(0), row(1)])
+
+    assert [step.step for step in read_run(tmp_path).ranks[0].steps] == [0, 1]
+    writer.close()
+
+
+def test_a_row_cut_off_in_the_middle_is_left_for_the_next_reader(tmp_path: Path) -> None:
+    write_rows(tmp_path, 0, row(0), row(1))
+    path = tmp_path / "rank-0" / "steps.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+
+    rank = read_run(tmp_path).ranks[0]
+    assert [step.step for step in rank.steps] == [0]
+    assert rank.lost == []
+
+
+def test_a_damaged_row_is_left_out_and_said(tmp_path: Path) -> None:
+    write_rows(tmp_path, 0, row(0))
+    with (tmp_path / "rank-0" / "steps.jsonl").open("ab") as file:
+        file.write(b"\xff{nonsense\n")
+
+    rank = read_run(tmp_path).ranks[0]
+    assert len(rank.steps) == 1
+    assert rank.lost == ["steps.jsonl: 1 of 2 rows damaged and left out"]
+
+
+def test_rows_killed_at_any_moment_are_readable_up_to_there(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
+        "from perfkit.run.records import Phases, Step; from perfkit.run.writing import RankWriter\n"
+        "writer = RankWriter(Path(sys.argv[1]), 0)\n"
+        "for n in range(500):\n"
+        "    writer.append_steps([Step(step=n, start_ns=n, wall_ns=1, phases_ns=Phases())])\n"
+        "os._exit(9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), os.getcwd()], check=False)
+
+    assert done.returncode == 9
+    assert len(read_run(tmp_path).ranks[0].steps) == 500
+
+
+def test_a_folder_of_another_launch_is_left_alone_and_a_number_is_added(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    write_run(folder, run_record("first"))
+
+    assert claim_folder(folder, "first", overwrite=False) == folder
+    assert claim_folder(folder, "second", overwrite=False) == tmp_path / "x-2"
+
+
+def test_overwrite_removes_the_old_run_and_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path, run_record("first"))
+    RankWriter(tmp_path, 0).write_rank(rank_record("first"))
+    (tmp_path / "notes.txt").write_text("mine")
+
+    assert claim_folder(tmp_path, "second", overwrite=True) == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_damaged_run_is_somebodys_and_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "run.json").write_bytes(b"{")
+
+    assert claim_folder(tmp_path / "x", "new", overwrite=False).name == "x-2"
+
+
+def test_recording_into_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+
+    with pytest.raises(UsageError, match="is a file: name another"):
+        claim_folder(tmp_path / "x", "a", overwrite=False)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(b"old")
+
+    def full_disk(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("run.json", b"old")]
+
+
+def test_a_newer_schema_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"schema": 99}')
+
+    with pytest.raises(RunError, match="schema 99, this perfkit reads up to 1"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["folder", "nothing"])
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str) -> None:
+    if content == "folder":
+        (tmp_path / "pictures").mkdir()
+
+    with pytest.raises(RunError, match="holds no run"):
+        read_run(tmp_path)
+
+
+def test_a_run_without_a_single_record_is_called_empty(tmp_path: Path) -> None:
+    write_run(tmp_path, run_record())
+    RankWriter(tmp_path, 0).write_rank(rank_record())
+
+    with pytest.raises(RunError, match="empty run: no step was recorded"):
+        read_run(tmp_path)
+
+
+def test_ranks_that_left_nothing_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path, run_record(world_size=3))
+    write_rows(tmp_path, 1, row(0))
+
+    assert read_run(tmp_path).missing_ranks == [0, 2]
+
+
+def test_ranges_come_back_as_they_were_written_and_without_pickle(tmp_path: Path) -> None:
+    hist = tuple([0] * 10 + [3] + [0] * 53)
+    rows = (RangeRow(name="é <b>", category="", domain="d", thread="t", count=3, total_ns=9, self_ns=8, min_ns=1, max_ns=4, hist=hist),)
+    write_rows(tmp_path, 0, row(0))
+    RankWriter(tmp_path, 0).write_ranges(rows)
+
+    assert read_run(tmp_path).ranks[0].ranges == rows
+
+
+def test_a_pickle_in_place_of_ranges_is_not_opened(tmp_path: Path) -> None:
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    write_rows(tmp_path, 0, row(0))
+    (tmp_path / "rank-0" / "ranges.npz").write_bytes(pickle.dumps(Bomb()))
+    rank = read_run(tmp_path).ranks[0]
+
+    assert rank.ranges == ()
+    assert "ranges.npz: damaged" in rank.lost[0]
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_month_of_rows_stays_below_the_limit_and_loses_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MAX_ROWS", 100)
+    writer = RankWriter(tmp_path, 0)
+    for step in range(1000):
+        writer.append_steps([row(step)])
+    writer.close()
+
+    steps = read_run(tmp_path).ranks[0].steps
+    assert len(steps) < 100
+    assert sum(step.steps for step in steps) == 1000
+    assert sum(step.wall_ns for step in steps) == 10_000
+    assert steps[-1].steps == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.sampled_from([None, None, 0])), max_size=40))
+def test_merging_keeps_sums_and_never_mixes_windows_with_timed_steps(given_rows: list[tuple[int, int | None]]) -> None:
+    rows = [row(index, wall, window) for index, (wall, window) in enumerate(given_rows)]
+    merged = merge_pairwise(rows)
+
+    for window in (None, 0):
+        assert sum(r.wall_ns for r in merged if r.window == window) == sum(r.wall_ns for r in rows if r.window == window)
+        assert sum(r.steps for r in merged if r.window == window) == sum(r.window == window for r in rows)

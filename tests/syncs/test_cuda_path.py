@@ -1,0 +1,238 @@
+"""The Python machinery of the CUDA path, driven on the CPU by the text of torch's warning."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import perfkit
+from perfkit.syncs import detect_syncs, installed
+
+SYNC = "called a synchronizing CUDA operation (Triggered internally at c10/cuda/CUDAFunctions.cpp:150.)"
+
+
+class DeviceTensor(torch.Tensor):
+    """A CPU tensor that says it is on CUDA, so that the timed methods take notice."""
+
+    is_cuda = True
+
+
+def torch_warns() -> None:
+    """What torch does at a sync, at the line that called into it."""
+    warnings.warn(SYNC, UserWarning, stacklevel=2)
+
+
+@pytest.fixture
+def device_tensor() -> Iterator[torch.Tensor]:
+    """A tensor whose ``item`` and ``__repr__`` tell a sync each time, as on CUDA; `__repr__` through items."""
+    item = torch.Tensor.item
+
+    def syncing_item(self: torch.Tensor) -> Any:
+        torch_warns()
+        with torch._C.DisableTorchFunctionSubclass():  # else a subclass comes here a second time
+            return item(self)
+
+    def syncing_repr(self: torch.Tensor) -> str:
+        return f"tensor({self.item()}, {self.item()})"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "item", syncing_item, raising=False)
+        patch.setattr(torch.Tensor, "__repr__", syncing_repr)
+        yield torch.tensor(2.0).as_subclass(DeviceTensor)
+
+
+def test_each_sync_is_booked_at_the_users_line_and_swallowed(
+    pretended_cuda: list[int], run_program: Callable[..., Any]
+) -> None:
+    with detect_syncs("cuda") as syncs:
+        run_program("for i in range(5):\n    warn(text, UserWarning)", warn=warnings.warn, text=SYNC)
+
+    assert [(event.line, event.count, event.blocked_ns) for event in syncs.events] == [(2, 5, None)]
+    assert syncs.observed
+
+
+def test_where_no_wrapper_tells_the_expression_of_the_line_is_the_name(
+    pretended_cuda: list[int], run_program: Callable[..., Any]
+) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 does not tell columns")
+    # Called from C as torch's ops are, so that the program's own frame is the top one.
+    tell = functools.partial(warnings.warn, SYNC, UserWarning, 1)
+    x = type("Tensor", (), {"nonzero": tell, "__getitem__": tell})()
+    with detect_syncs("cuda") as syncs:
+        run_program("total = x.nonzero(); y = x[0]", x=x)
+
+    assert [(event.kind, event.op) for event in syncs.events] == [("shape", "x.nonzero()"), ("other", "x[0]")]
+
+
+def test_the_debug_mode_is_put_back(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda"):
+        assert pretended_cuda == [0, 1]
+        assert "warnings filter: sync debug mode" in installed()
+
+    assert pretended_cuda == [0, 1, 0]
+
+
+def test_everything_is_put_back_after_an_error(pretended_cuda: list[int]) -> None:
+    before = torch.Tensor.__dict__.get("item"), torch.Tensor.__dict__["__repr__"], warnings._add_filter  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="mine"), detect_syncs("cuda"):
+        raise ValueError("mine")
+
+    assert (torch.Tensor.__dict__.get("item"), torch.Tensor.__dict__["__repr__"], warnings._add_filter) == before  # type: ignore[attr-defined]
+    assert installed() == []
+
+
+def test_nothing_stays_in_place_when_the_debug_mode_cannot_be_set(pretended_cuda: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            detect_syncs("cuda").start()
+
+    assert installed() == []
+    assert not [entry for entry in warnings.filters if hasattr(entry[1], "enter")]
+
+
+def test_syncs_of_all_threads_are_counted_with_their_thread(pretended_cuda: list[int]) -> None:
+    def work() -> None:
+        for _ in range(100):
+            torch_warns()
+
+    with detect_syncs("cuda") as syncs:
+        threads = [threading.Thread(target=work, name=f"logger-{n}") for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted((event.thread, event.count) for event in syncs.events) == [(f"logger-{n}", 100) for n in range(4)]
+
+
+def test_a_users_simplefilter_error_inside_the_block_does_not_come_first(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda") as syncs, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch_warns()
+        with pytest.raises(UserWarning, match="mine"):
+            warnings.warn("mine", stacklevel=1)
+
+    assert sum(event.count for event in syncs.events) == 1
+
+
+def test_other_warnings_reach_their_filters(pretended_cuda: list[int]) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with detect_syncs("cuda"):
+            torch_warns()
+            warnings.warn("mine", stacklevel=1)
+
+    assert [str(warning.message) for warning in told] == ["mine"]
+
+
+def test_a_filter_left_behind_by_an_open_catch_warnings_is_inert(pretended_cuda: list[int]) -> None:
+    syncs = detect_syncs("cuda").start()
+    block = warnings.catch_warnings()
+    block.__enter__()
+    syncs.stop()
+    block.__exit__(None, None, None)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch_warns()
+    warnings.filters[:] = [entry for entry in warnings.filters if not hasattr(entry[1], "enter")]  # type: ignore[index]
+
+    assert len(told) == 1
+    assert syncs.events == ()
+
+
+def test_a_timed_method_owns_the_syncs_and_the_time_inside_it(
+    pretended_cuda: list[int], device_tensor: torch.Tensor
+) -> None:
+    with detect_syncs("cuda") as syncs:
+        repr(device_tensor)
+        device_tensor.item()
+
+    by_op = {event.op: event for event in syncs.events}
+    assert (by_op["print(tensor)"].count, by_op["print(tensor)"].raw_syncs) == (1, 2)
+    assert (by_op["item"].count, by_op["item"].raw_syncs) == (1, 1)
+    assert all(event.blocked_ns is not None and event.blocked_ns > 0 for event in syncs.events)
+
+
+def test_a_timed_method_that_does_not_sync_is_not_booked(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda") as syncs:
+        torch.ones(1).as_subclass(DeviceTensor).tolist()
+        torch.ones(1).tolist()
+
+    assert syncs.events == ()
+
+
+def test_an_explicit_wait_is_booked_though_torch_does_not_tell_it(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda") as syncs:
+        torch.cuda.synchronize()
+
+    assert [(event.kind, event.op, event.count) for event in syncs.events] == [("explicit", "cuda.synchronize", 1)]
+    assert syncs.events[0].blocked_ns is not None
+
+
+def test_raise_raises_at_the_users_line(pretended_cuda: list[int], device_tensor: torch.Tensor) -> None:
+    with detect_syncs("cuda", on_sync="raise"):
+        with pytest.raises(perfkit.SyncError, match=r"test_cuda_path\.py"):
+            torch_warns()
+        with pytest.raises(perfkit.SyncError, match="item"):
+            device_tensor.item()
+
+
+def test_a_blocked_budget_is_checked(pretended_cuda: list[int], device_tensor: torch.Tensor) -> None:
+    with detect_syncs("cuda", max_blocked_ms=10_000):
+        device_tensor.item()
+    with (
+        pytest.raises(perfkit.SyncBudgetExceeded, match=r"at most 0 ms, it was"),
+        detect_syncs("cuda", max_blocked_ms=0),
+    ):
+        device_tensor.item()
+
+
+def test_an_allowed_sync_is_swallowed_and_not_booked(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda") as syncs, perfkit.allow_sync("metrics"):
+        torch_warns()
+
+    assert syncs.events == ()
+    assert syncs.allowed == {"metrics": 1}
+
+
+def test_nested_detections_arm_once_and_both_count(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda") as outer:
+        with detect_syncs("cuda") as inner:
+            torch_warns()
+        torch_warns()
+
+    assert pretended_cuda == [0, 1, 0]
+    assert (sum(e.count for e in outer.events), sum(e.count for e in inner.events)) == (2, 1)
+
+
+def test_without_any_memory_on_a_device_nothing_was_checked(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda") as syncs:
+        torch.ones(1).sum().item()
+
+    assert not syncs.observed
+    with pytest.raises(perfkit.SyncBudgetExceeded, match="no tensor was ever on a CUDA device"):
+        syncs.assert_max(0)
+
+
+def test_the_armed_path_causes_no_graph_break(pretended_cuda: list[int]) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x.relu().cpu() * 2 if x.shape[0] > 1 else x
+
+    torch._dynamo.reset()
+    syncs = detect_syncs("cuda").start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)  # Dynamo would look for the device
+        result = torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))
+    syncs.stop()
+
+    assert torch.equal(result, step(torch.ones(3)))

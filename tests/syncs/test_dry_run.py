@@ -1,0 +1,326 @@
+"""The dry run on programs of real shape: the marked lines and no others, the same values, nothing left behind."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import perfkit
+from perfkit.syncs import detect_syncs, installed
+
+#: A transformer step with autocast, gradient scaling and clipping. Each line that syncs says so and how often in
+#: two steps; where a set-up line moves things, its number counts the tensors moved.
+TRANSFORMER = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), nn.MultiheadAttention(width, 4, batch_first=True)
+        up, down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.mlp = nn.Sequential(nn.LayerNorm(width), up, nn.GELU(), down)
+
+    def forward(self, x, mask):
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, attn_mask=mask, need_weights=False)[0]
+        return x + self.mlp(x)
+
+
+class Model(nn.Module):
+    def __init__(self, words=50, width=32, length=12):
+        super().__init__()
+        self.embed, self.place = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        x = self.embed(tokens) + self.place(torch.arange(length, device=tokens.device))
+        mask = torch.triu(torch.full((length, length), float("-inf"), device=tokens.device), diagonal=1)
+        for block in self.blocks:
+            x = checkpoint(block, x, mask, use_reentrant=False)
+        return self.head(x)
+
+
+data = TensorDataset(torch.randint(0, 50, (16, 12)), torch.randint(0, 50, (16, 12)))
+loader = DataLoader(data, batch_size=8, pin_memory=device.type == "cuda")
+model = Model().to(device)  # sync: 28
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=FUSED)
+scaler = torch.amp.GradScaler(device.type, init_scale=4.0)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+losses, total = [], torch.zeros((), device=device)
+for step, (tokens, targets) in enumerate(loader):
+    tokens, targets = tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        logits = model(tokens)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    if torch.isnan(loss):  # sync: 2
+        raise SystemExit("diverged")
+    accuracy = (logits.argmax(-1) == targets).float().mean()
+    hits = logits[targets > 25]  # sync: 2
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)  # sync: STEP
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    schedule.step()
+    total += loss.detach()
+    losses.append(loss.item())  # sync: 2
+    if step % 2 == 1:
+        print(f"{step} {accuracy:.3f}", norm)  # sync: 2
+    torch.cuda.synchronize() if torch.cuda.is_available() else None  # sync: 2
+weights = [p.detach().cpu() for p in model.parameters()]  # sync: 28
+"""
+
+
+def marks(source: str) -> dict[int, int]:
+    """Line -> how often it syncs, from the comments of a program."""
+    found = ((number, re.search(r"# sync: (\d+)", line)) for number, line in enumerate(source.splitlines(), 1))
+    return {number: int(mark[1]) for number, mark in found if mark and mark[1] != "0"}
+
+
+def counts(syncs: Any) -> dict[int, int]:
+    """Line -> syncs reported there."""
+    found: dict[int, int] = {}
+    for event in syncs.events:
+        found[event.line] = found.get(event.line, 0) + event.count
+    return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_transformer_step_reports_the_marked_lines_and_the_plain_losses(
+    fused: bool, run_program: Callable[..., Any], no_cuda: None
+) -> None:
+    # GradScaler reads found_inf unless the optimizer is fused.
+    source = TRANSFORMER.replace("FUSED", str(fused)).replace("STEP", "0" if fused else "2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the plain run has no device to pin for
+        plain = run_program(source)
+
+    with detect_syncs("dry") as syncs:
+        dry = run_program(source)
+
+    assert counts(syncs) == marks(source)
+    assert dry["losses"] == plain["losses"]
+    assert all(map(torch.equal, dry["weights"], plain["weights"]))
+
+
+def test_a_script_on_the_cpu_reports_its_lines_and_trains_bit_for_bit_the_same(
+    run_program: Callable[..., Any],
+) -> None:
+    source = """\
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters())
+losses = []
+def train(steps):
+    for _ in range(steps):
+        x, y = torch.randn(16, 4), torch.randint(0, 2, (16,))
+        out = model(x.to("cpu"))
+        wrong = out.argmax(1) != y
+        loss = torch.nn.functional.cross_entropy(out, y)
+        hard = out[wrong]  # sync: 3
+        if wrong.any():  # sync: 3
+            loss = loss + hard.square().mean()
+        optimizer.zero_grad()
+        loss.backward()  # sync: 3
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.tolist())  # sync: 3
+"""
+    plain = run_program(source + "train(3)\n")
+    dry = run_program(source)
+    with detect_syncs("dry", device_of=[dry["model"], dry["optimizer"]]) as syncs:
+        dry["train"](3)
+
+    assert counts(syncs) == marks(source)
+    assert dry["losses"] == plain["losses"]
+
+
+#: Programs whose one sync, on the line marked, is reached in an unusual way. `w` is on the device.
+ODD_PLACES = {
+    "a backward hook": "y = (w * 2)\ny.register_hook(lambda g: g * g.sum().item())  # sync: 1\ny.sum().backward()",
+    "a parameter's accumulate hook": """\
+def look(p):
+    p.grad.norm().item()  # sync: 1
+w.register_post_accumulate_grad_hook(look)
+(w * 2).sum().backward()
+""",
+    "the backward of a mask": "(w[w > 0]  # sync: 1\n ).sum().backward()  # sync: 1",
+    "a custom Function's backward": """\
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        if g.sum() > 0:  # sync: 1
+            return g * 2
+        return g
+Double.apply(w).sum().backward()
+""",
+    "torch.autograd.grad": "y = w * 2\ny.register_hook(lambda g: g.cpu())  # sync: 1\ntorch.autograd.grad(y.sum(), w)",
+    "inference_mode": "with torch.inference_mode():\n    (w @ w).sum().item()  # sync: 1",
+    "inference_mode, a composite": "with torch.inference_mode():\n    torch.argwhere(w)  # sync: 1",
+    "no_grad": "with torch.no_grad():\n    w[w > 0]  # sync: 1",
+    "autocast": "with torch.autocast('cpu', dtype=torch.bfloat16):\n    (w @ w).sum().item()  # sync: 1",
+    "a compiled function": "f = torch.compile(lambda x: (x * 2).sum().item(), backend='eager')  # sync: 1\nf(w)",
+    "vmap, after it": "torch.vmap(lambda r: r * 2)(w).sum().item()  # sync: 1",
+    "a sparse tensor": "s = w.detach().to_sparse()  # sync: 1\ns2 = s * 2",
+    "a deep copy": "import copy\nc = copy.deepcopy(w)\nc.sum().item()  # sync: 1",
+    "a view of data": "v = w.data.view(-1)[2:]\nv.sum().item()  # sync: 1",
+    "a gradient": "(w * 2).sum().backward()\nw.grad.norm().item()  # sync: 1",
+    "a scheduler": """\
+o = torch.optim.SGD([w], lr=0.1)
+s = torch.optim.lr_scheduler.ReduceLROnPlateau(o)
+s.step(w.detach().sum())  # sync: 1
+""",
+    "both checkpoints": """\
+from torch.utils.checkpoint import checkpoint
+def f(x):
+    if x.sum() > 1e9:  # sync: 4
+        x = x + 1
+    return x.relu()
+for reentrant in (True, False):
+    checkpoint(f, w, use_reentrant=reentrant).sum().backward()
+""",
+    "a transformer with a mask": """\
+layer = torch.nn.TransformerEncoderLayer(4, 2, batch_first=True)
+encoder = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+encoder(w[None], mask=torch.zeros(4, 4, dtype=torch.bool, device=w.device))  # sync: 1
+""",
+}
+
+
+@pytest.mark.parametrize("place", ODD_PLACES)
+def test_a_sync_is_found_in(place: str, run_program: Callable[..., Any]) -> None:
+    source = ODD_PLACES[place]
+    with detect_syncs("dry"):
+        w = torch.ones(4, 4, device="cuda", requires_grad=True)
+        with detect_syncs("dry") as syncs:
+            run_program(source, torch=torch, w=w)
+
+    assert counts(syncs) == marks(source)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_a_pinning_loader_move_without_a_sync(workers: int) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    with detect_syncs("dry", certainty="may") as syncs:
+        for pinned in (True, False):
+            loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=workers, pin_memory=pinned)
+            for (batch,) in loader:
+                batch.to("cuda", non_blocking=True)
+
+    assert [(event.certainty, event.count) for event in syncs.events] == [("may", 2)]
+
+
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "NAdam", "RAdam", "RMSprop", "Rprop"]
+)
+def test_an_optimizer_that_keeps_its_counters_on_the_host_does_not_sync(name: str) -> None:
+    with detect_syncs("dry") as syncs:
+        weight = torch.ones(3, device="cuda", requires_grad=True)
+        optimizer = getattr(torch.optim, name)([weight])
+        for _ in range(2):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+
+    assert syncs.events == ()
+
+
+def test_the_advice_fits_the_torch_code_that_synced() -> None:
+    with detect_syncs("dry") as syncs:
+        weight = torch.ones(3, device="cuda", requires_grad=True)
+        optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cuda")
+        scaler.scale(weight.sum()).backward()
+        scaler.step(optimizer)
+
+    assert [event.op for event in syncs.events] == ["item in GradScaler.step"]
+    assert "fused=True" in syncs.events[0].advice
+
+
+def test_a_librarys_sync_says_whose_it_is_and_where(tmp_path: Path, run_program: Callable[..., Any]) -> None:
+    library = tmp_path / "site-packages" / "bars" / "progress.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("def show(value):\n    return value.item()\n")
+    names: dict[str, Any] = {}
+    exec(compile(library.read_text(), str(library), "exec"), names)
+    w = torch.ones(3)
+
+    with detect_syncs("dry", device_of=w) as syncs:
+        run_program("show(w.sum())", show=names["show"], w=w)
+
+    event = syncs.events[0]
+    assert (event.owner, event.via, event.line) == ("bars", f"{library}:2", 1)
+    assert event.file.endswith("program0.py")
+    assert "It is bars's" in event.advice
+    assert "by bars" in repr(syncs)
+
+
+def test_numpy_of_a_device_tensor_fails_as_on_cuda_where_the_script_asks_for_cuda() -> None:
+    with detect_syncs("dry"):
+        x = torch.ones(3, device="cuda")
+        with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+            x.numpy()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "fail()",
+        "y = x * 2\ny.register_hook(fail)\ny.sum().backward()",
+        "torch.vmap(fail)(x)",
+        "with torch.device('cuda'): fail()",
+        "from torch.utils.checkpoint import checkpoint\ncheckpoint(fail, x, use_reentrant=False)",
+    ],
+)
+def test_everything_is_put_back_after_an_error_in(body: str, run_program: Callable[..., Any]) -> None:
+    def fail(*args: Any) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"), detect_syncs("dry"):
+        run_program(f"x = torch.ones(3, device='cuda', requires_grad=True)\n{body}", torch=torch, fail=fail)
+
+    assert installed() == []
+    assert torch.ones(2).device.type == "cpu"
+
+
+def test_the_mark_stays_with_a_model_between_two_dry_runs() -> None:
+    with detect_syncs("dry"):
+        model = torch.nn.Linear(2, 2).cuda()
+    assert model.weight.device.type == "cpu"
+
+    with detect_syncs("dry") as syncs:
+        model(torch.ones(1, 2, device="cuda")).sum().item()
+
+    assert [event.op for event in syncs.events] == ["item"]
+
+
+def test_the_private_parts_of_torch_that_the_dry_run_stands_on_are_there() -> None:
+    assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
+    assert callable(torch.overrides._pop_mode)
+    assert callable(torch.overrides._push_mode)
+    assert torch.utils._device.CURRENT_DEVICE is None
+    assert callable(torch._C._group_tensors_by_device_and_dtype)
+
+
+def test_perfkit_exports_what_the_docs_name() -> None:
+    assert perfkit.detect_syncs is detect_syncs

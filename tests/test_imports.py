@@ -1,0 +1,74 @@
+"""What may be imported when: perfkit itself is light, and the offline column does without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "numpy", "msgspec", "rich", "typer", "jinja2", "fsspec", "nvtx", "lightning", "tensorboard")
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ImportError("torch is blocked")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_importing_perfkit_loads_neither_torch_nor_numpy_nor_any_dependency() -> None:
+    code = f"import perfkit, sys, json; print(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))"
+
+    assert json.loads(python(code).stdout) == []
+
+
+def test_a_public_name_is_stored_on_first_use_and_listed() -> None:
+    code = "import perfkit; perfkit.Finding; assert 'Finding' in vars(perfkit); assert 'profile' in dir(perfkit)"
+
+    assert python(code).returncode == 0
+
+
+def test_the_offline_column_works_where_torch_cannot_be_imported(tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": n * 1000, "dur": 1000}
+        for n in range(3)
+    ]
+    trace.write_text(json.dumps({"traceEvents": events}))
+    done = python(
+        BLOCK + "from perfkit.commands import main; raise SystemExit(main(['diagnose', sys.argv[1]]))", str(trace)
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "step" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["profile()", "detect_syncs()"])
+def test_the_live_column_says_which_pip_line_it_needs(name: str, tmp_path: Path) -> None:
+    code = BLOCK + (
+        "import perfkit, os; os.chdir(sys.argv[1])\n"
+        f"try: perfkit.{name}.__enter__()\n"
+        "except perfkit.MissingDependency as error: print(error)"
+    )
+
+    assert "needs torch: pip install 'perfkit[torch]'" in python(code, str(tmp_path)).stdout
+
+
+def test_ranges_work_where_torch_cannot_be_imported() -> None:
+    code = BLOCK + (
+        "import perfkit\n"
+        "@perfkit.range\n"
+        "def f(): return 3\n"
+        "with perfkit.range('x'): print(f())"
+    )
+
+    assert python(code).stdout == "3\n"

@@ -1,0 +1,349 @@
+"""`perfkit.profile` around real torch loops: what is recorded, and that training's own outcome never changes."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import perfkit
+from perfkit.run.reading import RankFolder, read_run
+from perfkit.trace import read_trace
+
+SHORT = perfkit.schedule(wait=2, warmup=1, active=2, repeat=1)
+
+
+class Training:
+    """A small plain training loop."""
+
+    def __init__(self, batches: int = 12) -> None:
+        torch.manual_seed(0)
+        self.loader = DataLoader(TensorDataset(torch.randn(batches * 4, 8)), batch_size=4)
+        self.model = torch.nn.Linear(8, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.losses: list[float] = []
+
+    def step(self, batch: list[torch.Tensor]) -> None:
+        loss = self.model(batch[0]).pow(2).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def run(self, batches: Any = None) -> list[float]:
+        for batch in self.loader if batches is None else batches:
+            self.step(batch)
+        return self.losses
+
+
+def record(folder: Path, **options: Any) -> perfkit.profile:
+    return perfkit.profile(folder, quiet=True, **{"schedule": SHORT, **options})
+
+
+def rank_of(folder: Path) -> RankFolder:
+    return read_run(folder).ranks[0]
+
+
+@pytest.fixture
+def plain_losses() -> list[float]:
+    return Training().run()
+
+
+def test_a_loop_is_recorded_without_a_word_in_it_and_computes_the_same(tmp_path: Path, plain_losses: list[float]) -> None:
+    with record(tmp_path / "x", detect_syncs="auto") as prof:
+        losses = Training().run()
+
+    rows = rank_of(tmp_path / "x").steps
+    assert losses == plain_losses
+    assert [row.step for row in rows] == list(range(12))
+    assert prof.step_num == 12
+    assert all(row.samples == 4 for row in rows)
+
+
+def test_steps_takes_any_iterable_and_each_iteration_is_a_step(tmp_path: Path) -> None:
+    training = Training()
+    batches = (batch for batch in list(training.loader))
+    with record(tmp_path / "x") as prof:
+        training.run(prof.steps(batches))
+
+    assert len(rank_of(tmp_path / "x").steps) == 12
+
+
+def test_steps_keeps_the_length_and_attributes_of_what_it_wraps(tmp_path: Path) -> None:
+    training = Training()
+    with record(tmp_path / "x") as prof:
+        wrapped: Any = prof.steps(training.loader)
+        assert len(wrapped) == 12
+        assert wrapped.batch_size == 4
+
+
+def test_a_break_closes_the_last_step(tmp_path: Path) -> None:
+    training = Training()
+    with record(tmp_path / "x") as prof:
+        for number, batch in enumerate(prof.steps(training.loader)):
+            training.step(batch)
+            if number == 4:
+                break
+
+    assert len(rank_of(tmp_path / "x").steps) == 5
+
+
+def test_step_by_hand_counts_what_the_user_says(tmp_path: Path) -> None:
+    with record(tmp_path / "x") as prof:
+        for _ in range(6):
+            torch.ones(3).sum()
+            prof.step(samples=7, tokens=70)
+
+    rows = rank_of(tmp_path / "x").steps
+    assert [(row.samples, row.tokens) for row in rows] == [(7, 70)] * 6
+
+
+def test_phases_can_be_named_by_hand(tmp_path: Path) -> None:
+    with record(tmp_path / "x") as prof:
+        prof.begin("checkpoint")
+        prof.end("checkpoint")
+        prof.step()
+
+    assert rank_of(tmp_path / "x").steps[0].phases_ns.checkpoint is not None
+
+
+def test_an_unknown_phase_is_refused_with_the_list(tmp_path: Path) -> None:
+    with record(tmp_path / "x") as prof, pytest.raises(perfkit.UsageError, match="phase must be one of data, transfer"):
+        prof.begin("coffee")  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_the_window_holds_the_steps_it_promises_under_the_runs_numbers(tmp_path: Path) -> None:
+    with record(tmp_path / "x"):
+        Training().run()
+
+    rank = rank_of(tmp_path / "x")
+    assert rank.rank is not None
+    window = rank.rank.windows[0]
+    assert (window.first_step, window.last_step, window.complete) == (3, 4, True)
+    assert read_trace(rank.windows[0]).steps.number.tolist() == [3, 4]
+    # Warm-up, window and the step in which lines are traced are all marked as not to be timed.
+    assert [row.step for row in rank.steps if row.window == 0] == [2, 3, 4, 5]
+
+
+def test_a_window_that_repeats_gives_a_trace_each_time(tmp_path: Path) -> None:
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=1, warmup=1, active=1, repeat=3)):
+        Training().run()
+
+    assert len(rank_of(tmp_path / "x").windows) == 3
+
+
+def test_a_window_that_the_run_ends_in_is_saved_and_said(tmp_path: Path) -> None:
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=8, warmup=1, active=20)) as prof:
+        Training().run()
+
+    rank = rank_of(tmp_path / "x")
+    assert len(rank.windows) == 1
+    assert rank.rank is not None
+    assert rank.rank.windows[0].problem == "closed early: the run ended inside it"
+    assert prof.diagnosis is not None
+    assert any("window 0 is incomplete" in text for text in prof.diagnosis.missing)
+
+
+def test_a_window_that_never_opened_is_said_with_the_cause(tmp_path: Path) -> None:
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=100, warmup=1, active=1)) as prof:
+        Training().run()
+
+    assert prof.diagnosis is not None
+    assert any("no window was recorded: the run had 12 steps" in text for text in prof.diagnosis.missing)
+
+
+def test_a_handler_of_torchs_gets_the_profiler_and_can_export_again(tmp_path: Path) -> None:
+    handler = torch.profiler.tensorboard_trace_handler(str(tmp_path / "tb"), use_gzip=True)
+    with record(tmp_path / "x", on_trace_ready=handler):
+        Training().run()
+
+    (exported,) = (tmp_path / "tb").iterdir()
+    assert read_trace(exported).steps.number.tolist() == [3, 4]
+
+
+def test_a_handler_that_fails_is_told_and_training_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], plain_losses: list[float]
+) -> None:
+    def broken(profiler: Any) -> None:
+        raise RuntimeError("handler broke")
+
+    with record(tmp_path / "x", handlers=[broken]):
+        losses = Training().run()
+
+    assert losses == plain_losses
+    assert "the trace handler broken: RuntimeError: handler broke (training goes on)" in capsys.readouterr().err
+    assert len(rank_of(tmp_path / "x").windows) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("at", [0, 3, 5, 11])
+def test_an_exception_passes_through_and_what_ran_is_on_disk(tmp_path: Path, error: BaseException, at: int) -> None:
+    training = Training()
+    with pytest.raises(type(error)), record(tmp_path / "x", detect_syncs="auto"):  # noqa: PT012 - the loop is the test
+        for number, batch in enumerate(training.loader):
+            if number == at:
+                raise error
+            training.step(batch)
+
+    assert not torch.autograd._profiler_enabled()
+    if at:
+        rank = rank_of(tmp_path / "x")
+        # The step in which it broke was not finished.
+        assert [row.step for row in rank.steps] == list(range(at - 1)) or len(rank.steps) == at
+        assert rank.rank is not None
+        assert rank.rank.ending is not None
+        assert rank.rank.ending.startswith(type(error).__name__)
+
+
+def test_somebody_elses_profiler_stays_on_and_the_window_is_skipped_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch.profiler.profile() as theirs, record(tmp_path / "x"):
+        Training().run()
+
+    assert "another torch profiler is running" in capsys.readouterr().err
+    assert rank_of(tmp_path / "x").windows == ()
+    assert theirs.key_averages()
+
+
+def test_two_profiles_at_once_leave_the_first_in_charge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with record(tmp_path / "x"), record(tmp_path / "y") as inner:
+        Training().run(inner.steps(Training().loader))
+
+    assert len(rank_of(tmp_path / "x").steps) == 12
+    assert not (tmp_path / "y").exists()
+    assert "a profile is recording already" in capsys.readouterr().err
+
+
+def test_stop_after_ends_the_program_cleanly_with_the_steps_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended, record(tmp_path / "x", stop_after=6, schedule=None):
+        Training().run()
+
+    rank = rank_of(tmp_path / "x")
+    assert ended.value.code == 0
+    assert len(rank.steps) == 6
+    assert len(rank.windows) == 1
+    assert rank.rank is not None
+    assert rank.rank.ending == "stopped after 6 steps"
+
+
+def test_a_run_is_never_mixed_with_an_older_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with record(tmp_path / "x"):
+            Training().run()
+
+    assert len(rank_of(tmp_path / "x").steps) == len(rank_of(tmp_path / "x-2").steps) == 12
+    assert "holds another run; this one is recorded into" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_up_is_told_once_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain_losses: list[float]
+) -> None:
+    from perfkit.run.writing import RankWriter
+
+    def full(*anything: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with record(tmp_path / "x"):
+        monkeypatch.setattr(RankWriter, "append_steps", full)
+        losses = Training().run()
+
+    assert losses == plain_losses
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+def test_disabled_means_that_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_DISABLE", "1")
+    with record(tmp_path / "x") as prof:
+        training = Training()
+        assert prof.steps(training.loader) is training.loader
+        training.run()
+
+    assert not (tmp_path / "x").exists()
+
+
+def test_without_a_profile_steps_is_the_iterable_itself() -> None:
+    items = [1, 2]
+
+    assert perfkit.steps(items) is items
+    perfkit.step()
+
+
+def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
+    training = Training()
+    with record(tmp_path / "x"):
+        training.run(perfkit.steps(training.loader))
+
+    assert len(rank_of(tmp_path / "x").steps) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"run": "s3://bucket/x"}, "recorded into a local folder"),
+        ({"recorders": ("coffee",)}, "recorders may hold 'kineto', got 'coffee'"),
+        ({"handlers": [3]}, "a handler must be callable"),
+        ({"detect_syncs": "always"}, "detect_syncs must be"),
+        ({"detect_syncs": "cuda"}, "needs a CUDA device: use 'dry'"),
+        ({"budget": 0}, "budget must be a share"),
+        ({"stop_after": 0}, "stop_after must be at least 1"),
+        ({"schedule": 3}, "schedule must be"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_the_first_step(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(perfkit.UsageError, match=message):
+        perfkit.profile(**options)
+
+
+def test_a_forked_worker_writes_nothing_into_its_parents_folder(tmp_path: Path) -> None:
+    training = Training()
+    training.loader = DataLoader(training.loader.dataset, batch_size=4, num_workers=2, multiprocessing_context="fork")
+    with record(tmp_path / "x"):
+        training.run()
+
+    rank = rank_of(tmp_path / "x")
+    assert [row.step for row in rank.steps] == list(range(12))
+    assert rank.rank is not None
+    assert rank.rank.loaders[0].num_workers == 2
+
+
+def test_lines_of_the_loop_are_known_after_the_window(tmp_path: Path) -> None:
+    with record(tmp_path / "x"):
+        Training().run()
+
+    lines = rank_of(tmp_path / "x").lines
+    assert lines is not None
+    here = [row for row in lines.calls if row.file == __file__]
+    assert any(row.function == "Training.step" and row.phase == "forward" and row.calls == 1 for row in here)
+    assert any(row.loop_line is not None and row.function == "Training.run" for row in here)
+
+
+def test_a_tracing_debugger_is_left_alone_and_the_lines_are_given_up(tmp_path: Path) -> None:
+    def tracer(frame: Any, event: str, arg: Any) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        with record(tmp_path / "x"):
+            Training().run()
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+
+    rank = rank_of(tmp_path / "x").rank
+    assert rank is not None
+    assert rank.notes == ("lines were not traced: a debugger or coverage tool is tracing this thread",)
+
+
+@pytest.fixture(autouse=True)
+def no_collection_in_the_middle() -> Iterator[None]:
+    """Objects of earlier tests are gone before a test asks which models an optimizer trains."""
+    gc.collect()
+    yield

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfkit.trace.nesting import find_innermost, find_parents, nearest, overlap
+
+events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 15)), max_size=14)
+
+
+def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    track, start, length = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    return track, start, start + length
+
+
+def open_that_began_last(start: np.ndarray, end: np.ndarray, time: int) -> int:
+    """The definition, read aloud: of the open events the one that began last; the shorter, the later of equals."""
+    open_ = [i for i in range(start.size) if start[i] <= time < end[i]]
+    return max(open_, key=lambda i: (start[i], -end[i], i), default=-1)
+
+
+@settings(max_examples=300)
+@given(events)
+def test_the_innermost_event_is_the_open_one_that_began_last(rows: list[tuple[int, int, int]]) -> None:
+    _, start, end = columns(rows)
+
+    segments = find_innermost(start, end)
+
+    found = dict.fromkeys(range(45), -1)
+    for a, b, owner in zip(*(column.tolist() for column in segments), strict=True):
+        found.update(dict.fromkeys(range(a, b), owner))
+    assert found == {t: open_that_began_last(start, end, t) for t in range(45)}
+
+
+@settings(max_examples=300)
+@given(events)
+def test_a_parent_contains_its_event_and_is_on_the_same_track(rows: list[tuple[int, int, int]]) -> None:
+    track, start, end = columns(rows)
+
+    parent = find_parents(track, start, end)
+
+    for i, p in enumerate(parent.tolist()):
+        if p >= 0:
+            assert track[p] == track[i]
+            assert start[p] <= start[i]
+            assert end[i] <= end[p]
+            assert p != i
+
+
+@settings(max_examples=300)
+@given(events)
+def test_where_nothing_crosses_the_parent_is_the_closest_container(rows: list[tuple[int, int, int]]) -> None:
+    track, start, end = columns(rows)
+    n = range(len(rows))
+    crossing = any(track[i] == track[j] and start[i] < start[j] < end[i] < end[j] for i in n for j in n)
+    long_ = end > start
+
+    parent = find_parents(track, start, end)
+
+    if not crossing:
+        order = {i: (start[i], -end[i], i) for i in n}
+        for i in np.flatnonzero(long_).tolist():
+            same = [j for j in n if long_[j] and track[j] == track[i] and order[j] < order[i]]
+            around = [j for j in same if end[i] <= end[j]]
+            assert parent[i] == max(around, key=lambda j: order[j], default=-1)
+
+
+def test_a_range_that_outlives_the_frame_it_began_in_keeps_its_length() -> None:
+    # record_function.__enter__ (0 to 5) contains the start of the range (3 to 90); an op follows in the range.
+    track, start, end = np.zeros(3, np.int64), np.array([0, 3, 40]), np.array([5, 90, 50])
+
+    assert find_parents(track, start, end).tolist() == [-1, -1, 1]
+    segments = find_innermost(start, end)
+    assert segments.starts.tolist() == [0, 3, 5, 40, 50]
+    assert segments.ends.tolist() == [3, 5, 40, 50, 90]
+    assert segments.owner.tolist() == [0, 1, 1, 2, 1]
+
+
+def test_intervals_are_cut_by_owner() -> None:
+    segments = find_innermost(np.array([0, 10]), np.array([100, 20]))
+
+    pieces = overlap(segments, np.array([5, 95]), np.array([15, 200]))
+
+    assert [p.tolist() for p in pieces] == [[0, 0, 1], [0, 1, 0], [5, 10, 95], [10, 15, 100]]
+
+
+@pytest.mark.parametrize("depth", [200_000])
+def test_a_chain_as_deep_as_the_file_is_long_costs_no_quadratic_time(depth: int) -> None:
+    at = np.arange(depth)
+
+    parent = find_parents(np.zeros(depth, np.int64), at, 3 * depth - at)
+    root = nearest(at == 0, parent)
+
+    assert parent.tolist()[:3] == [-1, 0, 1]
+    assert (root[1:] == 0).all()

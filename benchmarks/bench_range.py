@@ -90,7 +90,6 @@ def measure(state: str) -> dict[str, list[float]]:
     import itertools
 
     import nvtx
-    import torch
     from lightning.pytorch.profilers import SimpleProfiler
     from torch.profiler import ProfilerActivity, profile, record_function
 

@@ -62,6 +62,8 @@ _PATTERNS: tuple[tuple[str, Phase], ...] = (
     (r"^save_checkpoint$|\.on_save_checkpoint$", "checkpoint"),
     (r"^\[Logger\]", "logging"),
     (r"^\[Callback\]", "callbacks"),
+    # Other hooks of the module, the strategy, the data module.
+    (r"^\[", "other"),
 )
 
 #: All phases but data and other, which are always told.
@@ -82,9 +84,12 @@ _EVALUATION_FETCH = re.compile(r"\.(val|test|predict)_next$")
 _EVALUATION_END = re.compile(r"\.on_(validation|test|predict)_epoch_end$")
 
 
-def phase_of(action: str) -> Phase:
-    """The phase that an action of a Trainer counts as: the first pattern that fits, else other."""
-    return next((phase for pattern, phase in _PATTERNS if re.search(pattern, action)), "other")
+def phase_of(action: str) -> Phase | None:
+    """The phase that an action of a Trainer counts as.
+
+    None: the phase it happens in. Such are "run_training_batch", and actions that users announce themselves.
+    """
+    return next((phase for pattern, phase in _PATTERNS if re.search(pattern, action)), None)
 
 
 class _Action:
@@ -92,8 +97,8 @@ class _Action:
 
     __slots__ = ("at_start", "at_stop", "phase")
 
-    def __init__(self, phase: Phase) -> None:
-        self.phase: Phase = phase
+    def __init__(self, phase: Phase | None) -> None:
+        self.phase = phase
         self.at_start: Callable[[], None] | None = None
         self.at_stop: Callable[[], None] | None = None
 
@@ -127,7 +132,7 @@ class _ActionPhases:
         action = self._actions.get(name) or self._learn(name)
         if action.at_start is not None:
             action.at_start()
-        self._push(name, "validation" if self._validating else action.phase)
+        self._push(name, action.phase)
 
     def stop(self, name: str) -> None:
         """An action has ended, and with it all that is still open inside; an unknown one is ignored."""
@@ -149,7 +154,7 @@ class _ActionPhases:
             if self._training == name.endswith(".on_train_batch_end"):
                 action.at_stop = self._end_batch
         elif name == f"{_OWN}on_before_backward":
-            action.at_stop = lambda: self._push("backward", "validation" if self._validating else "backward")
+            action.at_stop = lambda: self._push("backward", "backward")
         elif name == f"{_OWN}on_after_backward":
             action.at_start = lambda: self._pop("backward")
         elif self._training and name == f"{_OWN}on_validation_start":
@@ -160,8 +165,11 @@ class _ActionPhases:
 
     # -- phases
 
-    def _push(self, name: str, phase: Phase) -> None:
-        opened = phase != self._stack[-1][1]
+    def _push(self, name: str, phase: Phase | None) -> None:
+        around = self._stack[-1][1]
+        if phase is None or self._validating:
+            phase = around
+        opened = phase != around
         if opened:
             self._profile.begin(phase)
         self._stack.append((name, phase, opened))
@@ -239,19 +247,9 @@ class _Listener:
 
         self._undo.append(undo)
 
-    def _tell(self, event: Literal["start", "stop"], action: str) -> None:
-        phases = self._phases
-        if phases is None:
-            return
-        try:
-            phases.start(action) if event == "start" else phases.stop(action)
-        except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-            self._phases = None
-            _warn(f"phases are not told any more: {type(error).__name__}: {error} (training goes on)")
-
     def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
         def started(action_name: str) -> None:
-            self._tell("start", action_name)
+            self._start(action_name)
             start(action_name)
 
         return started
@@ -259,19 +257,37 @@ class _Listener:
     def _stopping(self, stop: Callable[..., Any]) -> Callable[..., Any]:
         def stopped(action_name: str) -> None:
             stop(action_name)
-            self._tell("stop", action_name)
+            self._stop(action_name)
 
         return stopped
 
     def _logging(self, write: Callable[..., Any]) -> Callable[..., Any]:
         def logged(*args: Any, **kwargs: Any) -> Any:
-            self._tell("start", "[Logger]")
+            self._start("[Logger]")
             try:
                 return write(*args, **kwargs)
             finally:
-                self._tell("stop", "[Logger]")
+                self._stop("[Logger]")
 
         return logged
+
+    def _start(self, action: str) -> None:
+        if self._phases is not None:
+            try:
+                self._phases.start(action)
+            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+                self._give_up(error)
+
+    def _stop(self, action: str) -> None:
+        if self._phases is not None:
+            try:
+                self._phases.stop(action)
+            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._phases = None
+        _warn(f"phases are not told any more: {type(error).__name__}: {error} (training goes on)")
 
     def remove(self) -> None:
         """Put everything back."""

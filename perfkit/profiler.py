@@ -28,7 +28,15 @@ from perfkit.loop.clock import ClosedStep, StepClock
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.iteration import Steps
 from perfkit.run.records import PHASES, ClockPair, Lines, Phase, Rank, Run, Step
-from perfkit.run.writing import RankWriter, claim_folder, default_folder, launch_id, write_atomically, write_run
+from perfkit.run.writing import (
+    RankWriter,
+    check_folder,
+    claim_folder,
+    default_folder,
+    launch_id,
+    write_atomically,
+    write_run,
+)
 
 if TYPE_CHECKING:
     from perfkit.capture.windows import Windows
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
     from perfkit.loop.line_tracer import LineTracer
     from perfkit.loop.sampler import StackSampler
     from perfkit.ranges import Recorder
-    from perfkit.syncs import detect_syncs as Detector
+    from perfkit.syncs import SyncDetector
 
 T = TypeVar("T")
 
@@ -113,6 +121,8 @@ class profile:
                 f"a run is recorded into a local folder, got {run!r}: record locally and copy it afterwards"
             )
         self._wanted = Path(run) if run is not None else None
+        if self._wanted is not None:
+            check_folder(self._wanted)
         self._schedule = schedule
         self._action = as_action(schedule) if schedule is not None else None
         self._activities = tuple(activities) if activities is not None else None
@@ -157,7 +167,7 @@ class profile:
         self._sampler: StackSampler | None = None
         self._tracer: LineTracer | None = None
         self._traced_steps = 0
-        self._detector: Detector | None = None
+        self._detector: SyncDetector | None = None
         self._dry_left = 0
         self._dry_done = False
         self._optimizers: list[Any] = []

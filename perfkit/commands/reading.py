@@ -40,4 +40,5 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     try:
         yield report
     finally:
-        bar.stop()
+        if task is not None:
+            bar.stop()

@@ -17,7 +17,7 @@ import typer
 from perfkit import _env, _imports
 from perfkit._callsite import claim
 from perfkit.capture.schedules import schedule as make_schedule
-from perfkit.errors import UsageError
+from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
 
 
@@ -110,7 +110,7 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     """
     claim(str(target.parent if module and target.parent != Path() else target))
     sys.argv = [str(target) if module else script, *arguments]
-    cancel = _imports.when_imported("torch", prof.start) if not _env.disabled() else lambda: None
+    cancel = _imports.when_imported("torch", lambda: start(prof)) if not _env.disabled() else lambda: None
     error: BaseException | None = None
     code: int = 0
     try:
@@ -137,6 +137,14 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return code
+
+
+def start(prof: profile) -> None:
+    """Start the profile once torch is there; what it cannot do is said, and the program runs on without it."""
+    try:
+        prof.start()
+    except PerfkitError as error:
+        print(f"perfkit: {error}; the program runs on without being recorded", file=sys.stderr)
 
 
 def _run_file(script: str) -> None:

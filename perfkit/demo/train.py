@@ -151,7 +151,7 @@ def train(steps: int, fixed: set[str]) -> float:
             scores = model(batch[:, :-1])
             loss = F.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without types
+            loss.backward()
             optimizer.step()
 
             if "sync" in fixed:

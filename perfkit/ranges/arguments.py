@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from typing import cast
 
 from perfkit.errors import UsageError
 
@@ -78,9 +79,11 @@ def check_payload(payload: object) -> Payload | None:
 
     A tensor is neither: reading it would make the host wait for the device.
     """
-    if type(payload) is float:
-        return payload
-    if isinstance(payload, numbers.Integral):
-        return int(payload) if -(2**63) <= int(payload) < 2**63 else None
+    kind = type(payload)
+    if kind is float:
+        return cast(float, payload)
+    if kind is int or isinstance(payload, numbers.Integral):
+        number = int(cast(int, payload))
+        return number if -(2**63) <= number < 2**63 else None
     # numpy's numbers are registered with `numbers`; tensors and arrays are not.
     return float(payload) if isinstance(payload, numbers.Real) else None

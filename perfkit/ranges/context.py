@@ -58,7 +58,7 @@ class Range(_WithoutTorch):
         return f"perfkit.range({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore, (self.name, self.color, self.category, self.domain)
+        return find, (self.name, self.color, self.category, self.domain)
 
     def __call__(self, function: Any) -> Any:
         from perfkit.ranges.decorator import decorate
@@ -89,9 +89,6 @@ class Range(_WithoutTorch):
             self._nvtx = nvtx.attributes(self.name, self.color, self.category, self.domain, None)
         return self._nvtx
 
-    def listen(self, mode: int) -> None:
-        raise NotImplementedError
-
 
 def inherit(record_function: type) -> None:
     """Make ranges real ``torch.profiler.record_function`` objects, for Dynamo's sake.
@@ -114,6 +111,7 @@ class _Named(Range):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._enter_off = ContextVar("perfkit.range", default=self).get
+        self._mode = 0
 
     def listen(self, mode: int) -> None:
         if mode == 0:
@@ -123,10 +121,11 @@ class _Named(Range):
             entering, leaving = _functions(mode)(self, self.number, ~self.number, self.name, *self._nvtx_of(mode))
             entering = staticmethod(entering)
         pair = (("__enter__", entering), ("__exit__", staticmethod(leaving)))
-        # Another thread may enter between the two assignments. In this order it can at worst end what it did
-        # not begin, which every listener ignores, and never leave a range open.
-        for attribute, function in pair if mode == 0 else reversed(pair):
+        # Another thread may enter between the two assignments. In this order (a listener that comes: the exit
+        # first) it can at worst end what it did not begin, which every listener ignores, and never leave one open.
+        for attribute, function in reversed(pair) if mode & ~self._mode else pair:
             setattr(type(self), attribute, function)
+        self._mode = mode
 
     def _nvtx_of(self, mode: int) -> tuple[Any, Any]:
         return self.nvtx() if mode & NVTX else (None, None)
@@ -270,20 +269,9 @@ def end(opened: _Open) -> None:
 
 
 class OneOff(Range):
-    """A range made for one use: it carries a payload that a tool shall see, or a name beyond the limit."""
+    """A range made for one use; what it must end is kept in the object."""
 
-    def __init__(self, number: int, name: str, color: int | None, category: str | None, domain: str) -> None:
-        super().__init__(number, name, color, category, domain)
-        self._opened: list[_Open] = []
-        self.payload: Payload | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return restore, (self.name, self.color, self.category, self.domain, self.payload)
-
-    def nvtx(self) -> tuple[Any, Any]:
-        if self._nvtx is None:
-            self._nvtx = nvtx.attributes(self.name, self.color, self.category, self.domain, self.payload, keep=False)
-        return self._nvtx
+    _opened: list[_Open]
 
     def __enter__(self) -> Range:
         self._opened.append(begin(self, nested=True))
@@ -292,6 +280,35 @@ class OneOff(Range):
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if self._opened:
             end(self._opened.pop())
+
+
+class Nameless(OneOff):
+    """A range beyond the limit: its name is its own, its number that of all others."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._opened = []
+
+    def nvtx(self) -> tuple[Any, Any]:
+        return nvtx.attributes(self.name, self.color, self.category, self.domain, None, keep=False)
+
+
+class Loaded(OneOff):
+    """A range with a payload that an NVTX tool shall see; all else is the range's."""
+
+    def __init__(self, made: Range, payload: Payload) -> None:
+        self._opened = []
+        self._range = made
+        self.payload = payload
+        self.number, self.name = made.number, made.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return with_payload, (self._range, self.payload)
+
+    def nvtx(self) -> tuple[Any, Any]:
+        made = self._range
+        keep = not isinstance(made, OneOff)
+        return nvtx.attributes(made.name, made.color, made.category, made.domain, self.payload, keep=keep)
 
 
 #: Every kept range by (name, color, category, domain), colours as numbers and the domain filled in.
@@ -323,7 +340,7 @@ def find(name: object, color: object, category: object, domain: object) -> Range
         f"Give a range one name and put what changes into payload=: perfkit.range('step', payload=7)",
         once="limit",
     )
-    return OneOff(others.number, *key)
+    return Nameless(others.number, *key)
 
 
 def restore(name: str, color: int | None, category: str | None, domain: str, payload: Payload | None = None) -> Range:
@@ -344,9 +361,7 @@ def with_payload(made: Range, payload: object) -> Range:
         return made
     if not switch.mode & NVTX:
         return made
-    carrier = OneOff(made.number, made.name, made.color, made.category, made.domain)
-    carrier.payload = value
-    return carrier
+    return Loaded(made, value)
 
 
 def by_number(number: int) -> Range:
@@ -356,7 +371,7 @@ def by_number(number: int) -> Range:
 
 def _new(name: str, color: int | None, category: str | None, domain: str) -> Range:
     with switch.lock:
-        made: Range = type("range", (_Named,), {"__slots__": (), "__module__": "perfkit"})(
+        made: _Named = type("range", (_Named,), {"__slots__": (), "__module__": "perfkit"})(
             len(_by_number), name, color, category, domain
         )
         _by_number.append(made)

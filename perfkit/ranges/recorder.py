@@ -84,6 +84,16 @@ class Recorder:
                 self._lock.release()
 
     def _drain(self) -> int:
+        """Read what every thread has written; how many values that were. Call it with the lock."""
+        try:
+            return self._read()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end a training run, nor fill its memory
+            switch.listen(switch.RECORDER, False)
+            self._threads.clear()
+            switch.tell(f"the recorder of ranges has stopped: {type(error).__name__}: {error}")
+            return 0
+
+    def _read(self) -> int:
         drained = 0
         for thread in self._threads[:]:
             ended = thread.alive() is None

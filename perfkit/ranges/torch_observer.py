@@ -40,8 +40,8 @@ def observe() -> None:
     if _connected:
         return
     profiler = sys.modules.get("torch.autograd.profiler")
-    # Torch may be half imported: its profiler module stands once the last of its names is there.
-    if profiler is None or not hasattr(profiler, "KinetoStepTracker"):
+    # Torch may be half imported; its profiler module must have run to its end.
+    if profiler is None or getattr(profiler.__spec__, "_initializing", False):
         if _waiting not in sys.meta_path and not switch.disabled:
             sys.meta_path.insert(0, _waiting)
         return

@@ -77,16 +77,28 @@ def _launches_in(folder: Path) -> set[str]:
     return found
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a path that no run can be recorded into, before anything is started.
+
+    Raises:
+        UsageError: the path, or what it should lie in, is a file or cannot be written to.
+    """
+    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise UsageError(f"a run is recorded into a folder, but {existing} is a file: name another")
+    if not os.access(existing, os.W_OK):
+        raise UsageError(f"the run folder {path} cannot be made: {existing} cannot be written to; name another")
+
+
 def claim_folder(path: Path, launch: str, *, overwrite: bool) -> Path:
     """Choose the folder of this launch: ``path``, or ``path-2``... where another launch's run lies.
 
     Every rank decides alone and alike, because what it looks at (other launches) is the same for all.
 
     Raises:
-        UsageError: the path is a file or cannot be created.
+        UsageError: see `check_folder`.
     """
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"a run is recorded into a folder, but {path} is a file: name another --out")
+    check_folder(path)
     chosen, number = path, 1
     while _launches_in(chosen) - {launch}:
         if overwrite:
@@ -98,8 +110,6 @@ def claim_folder(path: Path, launch: str, *, overwrite: bool) -> Path:
         chosen.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"the run folder {chosen} cannot be created ({error.strerror}): name another") from error
-    if not os.access(chosen, os.W_OK):
-        raise UsageError(f"the run folder {chosen} cannot be written to: name another")
     return chosen
 
 

@@ -85,12 +85,19 @@ def reason_allowed(file: str, line: int) -> str | None:
     reasons = _open_reasons.get()
     if reasons:
         return reasons[-1]
+    # The same list as long as the file has not been read anew (a notebook cell run again).
     lines = linecache.getlines(file)
-    return _allowed_lines(file, tuple(lines)).get(line) if lines else None
+    known = _comments.get(file)
+    if known is None or known[0] is not lines:
+        known = _comments[file] = (lines, _allowed_lines(file, lines))
+    return known[1].get(line)
 
 
-@functools.lru_cache(maxsize=512)
-def _allowed_lines(file: str, lines: tuple[str, ...]) -> dict[int, str]:
+#: File -> its lines, and what its comments allow.
+_comments: dict[str, tuple[list[str], dict[int, str]]] = {}
+
+
+def _allowed_lines(file: str, lines: list[str]) -> dict[int, str]:
     """Line -> reason, for every line of a statement that carries the comment."""
     source = "".join(lines)
     if "allow-sync" not in source:
@@ -99,7 +106,7 @@ def _allowed_lines(file: str, lines: tuple[str, ...]) -> dict[int, str]:
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         tree = ast.parse(source)
-    except (SyntaxError, tokenize.TokenError):  # a notebook cell with magics, or no Python at all
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):  # a cell with magics, or no Python
         return {}
     for token in tokens:
         found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None

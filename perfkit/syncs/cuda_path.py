@@ -14,21 +14,21 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import linecache
 import sys
 import threading
 import warnings
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 from perfkit import _callsite, _clock
 from perfkit.run.records import SyncKind
-from perfkit.syncs.ledger import Listener, report
+from perfkit.syncs.ledger import Cause, Listener, report
 from perfkit.syncs.patches import Patches, note_installed, note_removed
-from perfkit.syncs.table import Cause
 
 #: How torch's warning begins, on CUDA and on HIP.
 SYNC_TEXT = "called a synchronizing"
@@ -252,23 +252,29 @@ def _cause_of_line(frame: FrameType) -> Cause:
     program: FrameType | None = frame
     while program is not None and _callsite.owner_of(program.f_code.co_filename) in ("perfkit", "torch", "python"):
         program = program.f_back
-    text = _expression(program) if program is not None else ""
+    return Cause("other", "sync") if program is None else _cause_at(program.f_code, program.f_lasti)
+
+
+# A loop syncs at the same few places again and again; 1024 places are more than a program has.
+@functools.lru_cache(maxsize=1024)
+def _cause_at(code: CodeType, instruction: int) -> Cause:
+    text = _expression(code, instruction)
     if not text:
         return Cause("other", "sync")
     return Cause(_kind_of(text), text if len(text) <= 60 else text[:57] + "...")
 
 
-def _expression(frame: FrameType) -> str:
-    """The source of the expression being evaluated in ``frame``, on one line; "" where Python cannot tell (3.10)."""
-    positions = getattr(frame.f_code, "co_positions", None)
-    if positions is None or frame.f_lasti < 0:
+def _expression(code: CodeType, instruction: int) -> str:
+    """The source of the expression at an instruction, where it is on one line; "" where Python cannot tell (3.10)."""
+    positions = getattr(code, "co_positions", None)
+    if positions is None or instruction < 0:
         return ""
     # Two bytes of bytecode per entry.
-    first, last, start, end = list(positions())[frame.f_lasti // 2]
+    first, last, start, end = next(itertools.islice(positions(), instruction // 2, None))
     if first is None or first != last or start is None or end is None:
         return ""
     # Columns count bytes of UTF-8.
-    return linecache.getline(frame.f_code.co_filename, first).encode()[start:end].decode(errors="replace").strip()
+    return linecache.getline(code.co_filename, first).encode()[start:end].decode(errors="replace").strip()
 
 
 def _kind_of(expression: str) -> SyncKind:
@@ -282,8 +288,6 @@ def _kind_of(expression: str) -> SyncKind:
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     if name == "print":
         return "print"
-    if name == "backward":
-        return "other"
     return _KIND_OF_CALL.get(name, "other")
 
 

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -64,8 +64,8 @@ def detect_syncs(
 
     Args:
         mode: "auto", "cuda" or "dry".
-        on_sync: "record"; "warn" (a `PerfkitWarning` at the line); "raise" (`SyncError`; a dry run raises
-            before the operation, CUDA after it); or a function that gets each `SyncEvent`.
+        on_sync: "record"; "warn" (a `PerfkitWarning` at the line); "raise" (`SyncError` at the line; on CUDA after
+            the operation); or a function that gets each `SyncEvent`.
         max_syncs: most syncs allowed, checked at the end.
         max_blocked_ms: most time the host may be blocked, in ms, checked at the end. CUDA only: a sync has
             no price in a dry run.
@@ -121,6 +121,8 @@ class SyncDetector:
         device_of: Any,
         simulate: bool | None,
     ) -> None:
+        if isinstance(device_of, Iterator):  # model.parameters(): a decorator needs it again for each call
+            device_of = list(device_of)
         self._arguments: dict[str, Any] = {
             "mode": mode,
             "on_sync": on_sync,
@@ -149,17 +151,18 @@ class SyncDetector:
         self.mode = _choose_mode(mode)
         self._simulate = (not named) if simulate is None else simulate
         self._device_of_given = bool(named)
-        _check_together(mode, self._simulate, simulate, bool(named), max_blocked_ms)
+        _check_together(mode, simulate, bool(named), max_blocked_ms)
+        if self.mode == "dry":
+            _check_on_cpu(named)
         self._waiting_marks = named
         self._ledger = Ledger()
         self._ignore_hits = dict.fromkeys(ignore, 0)
         self._running = False
         self._dry_run: DryRun | None = None
         self._uses_before = 0
+        self._unjudged: dict[str, str] = {}
         self._observed = False
         self._steps = 0
-        #: Syncs that `perfkit.allow_sync` let pass, by its reason.
-        self.allowed: dict[str, int] = {}
 
     # Starting and stopping.
 
@@ -213,6 +216,7 @@ class SyncDetector:
             assert self._dry_run is not None
             dry_run.leave(self, self._dry_run)
             self._observed = self.observed
+            self._unjudged.update(self._dry_run.unjudged)
             self._dry_run = None
         self._running = False
 
@@ -252,12 +256,13 @@ class SyncDetector:
         """Count more modules, optimizers or tensors as being on the device, as ``device_of`` does; dry run only.
 
         Raises:
-            UsageError: something else was given.
+            UsageError: something else was given, or a tensor that is not on the CPU.
         """
         tensors = _tensors_of(things)
         self._device_of_given = self._device_of_given or bool(tensors)
         if self.mode != "dry":
             return
+        _check_on_cpu(tensors)
         if self._running:
             self._mark(tensors)
         else:
@@ -293,7 +298,7 @@ class SyncDetector:
     def take_allowed(self, reason: str) -> None:
         """Count a sync that `allow_sync` let pass."""
         self._observed = True
-        self.allowed[reason] = self.allowed.get(reason, 0) + 1
+        self._ledger.add_allowed(reason)
 
     def act(self, sync: Sync) -> None:
         """Do what ``on_sync`` says."""
@@ -347,14 +352,23 @@ class SyncDetector:
         return self._ledger.events(self._steps or None)
 
     @property
+    def allowed(self) -> dict[str, int]:
+        """How many syncs `perfkit.allow_sync` let pass, by its reason."""
+        return self._ledger.allowed()
+
+    @property
     def note(self) -> str | None:
         """What must be known to read the result: why nothing was checked, what was allowed."""
         if not self.observed:
             return self._why_unobserved()
+        told = []
         if self.allowed:
-            told = ", ".join(f"{count} for {reason!r}" for reason, count in self.allowed.items())
-            return f"allowed syncs, not counted: {told}"
-        return None
+            reasons = ", ".join(f"{count} for {reason!r}" for reason, count in self.allowed.items())
+            told.append(f"allowed syncs, not counted: {reasons}")
+        if self._unjudged:
+            errors = "; ".join(f"{op} ({error})" for op, error in self._unjudged.items())
+            told.append(f"ops that perfkit failed to judge, please report: {errors}")
+        return "\n".join(told) or None
 
     def _why_unobserved(self) -> str:
         if _env.disabled():
@@ -458,7 +472,7 @@ class SyncDetector:
 
     def __repr__(self) -> str:
         rows = [f"  {_place(event)}  {_what(event)}  {_times(event)}" for event in self.events]
-        notes = [f"  {self.note}"] if self.note else []
+        notes = [f"  {line}" for line in (self.note or "").splitlines()]
         return "\n".join([f"<detect_syncs: {self._headline()}>", *rows, *notes])
 
 
@@ -479,7 +493,10 @@ def _matches_file(file: str, pattern: str) -> bool:
 
 
 def _place(event: SyncEvent) -> str:
-    short = os.path.relpath(event.file) if os.path.isabs(event.file) else event.file
+    try:
+        short = os.path.relpath(event.file) if os.path.isabs(event.file) else event.file
+    except (OSError, ValueError):  # the working directory is gone, or on another drive
+        short = event.file
     return f"{event.file if short.startswith(os.pardir) else short}:{event.line}"
 
 
@@ -535,9 +552,7 @@ def _in_simulation() -> bool:
     return run is not None and run.simulate
 
 
-def _check_together(
-    mode: Mode, simulating: bool, simulate: bool | None, named: bool, max_blocked_ms: float | None
-) -> None:
+def _check_together(mode: Mode, simulate: bool | None, named: bool, max_blocked_ms: float | None) -> None:
     if mode == "cuda" and (named or simulate is not None):
         raise UsageError('device_of= and simulate= belong to the dry run, not to mode="cuda": leave them out')
     if mode == "dry" and max_blocked_ms is not None:
@@ -545,6 +560,18 @@ def _check_together(
     if simulate and named:
         raise UsageError(
             "simulate=True is for a script that asks for cuda, device_of= for one that runs on the CPU: give one"
+        )
+
+
+def _check_on_cpu(tensors: list[Any]) -> None:
+    import torch
+
+    with torch._C.DisableTorchFunction():  # an outer dry run would answer for the simulated device
+        elsewhere = next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), None)
+    if elsewhere is not None:
+        raise UsageError(
+            f"device_of= takes tensors of a script that runs on the CPU, got one on {elsewhere}: "
+            'use mode="cuda" where the program uses the GPU'
         )
 
 

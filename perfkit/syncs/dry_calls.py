@@ -17,8 +17,9 @@ import torch.nn.functional as functional
 from torch.utils import _device
 
 from perfkit._callsite import owner_of
+from perfkit.syncs.ledger import Cause
 from perfkit.syncs.marks import any_on_device, is_pinned, on_device, pin, put_on_device, take_off_device
-from perfkit.syncs.table import Cause, upload
+from perfkit.syncs.table import upload
 
 if TYPE_CHECKING:
     from perfkit.syncs.dry_run import DryRun

@@ -25,10 +25,10 @@ from perfkit.errors import UsageError
 from perfkit.syncs import dry_shims
 from perfkit.syncs.dry_calls import FOLLOWED_CPU, HANDLERS, SCALAR_READS, with_device
 from perfkit.syncs.dry_shims import current, set_current
-from perfkit.syncs.ledger import Listener, report
+from perfkit.syncs.ledger import Cause, Listener, report
 from perfkit.syncs.marks import any_on_device, on_device, put_on_device
 from perfkit.syncs.patches import note_installed, note_removed
-from perfkit.syncs.table import Cause, Rule, rule_for
+from perfkit.syncs.table import Rule, rule_for
 
 # Private to torch: the two stacks of modes. A test tells when they move.
 _overrides: Any = torch.overrides
@@ -46,6 +46,8 @@ class DryRun:
         #: Open Python calls into torch, innermost last; what syncs inside one is named after it.
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.in_backward = False
+        #: Ops whose rule failed, and why: a defect of the table must not stop a training.
+        self.unjudged: dict[str, str] = {}
         self._muted = 0
         self.muted_syncs = 0
         # Any: torch's modes are untyped.
@@ -70,9 +72,11 @@ class DryRun:
         """Take modes and shims away, also where the program entered modes meanwhile and has them still open."""
         note_removed("dry run: function mode")
         note_removed("dry run: dispatch mode")
-        _remove_function_mode(self.function_mode)
-        _remove_dispatch_mode(self.dispatch_mode)
-        dry_shims.remove(simulate=self.simulate)
+        try:
+            _remove_function_mode(self.function_mode)
+            _remove_dispatch_mode(self.dispatch_mode)
+        finally:
+            dry_shims.remove(simulate=self.simulate)
 
     def sync(self, cause: Cause, *, raw_syncs: int = 1) -> None:
         """Report a sync at the line that called into torch."""
@@ -82,6 +86,15 @@ class DryRun:
             return
         with self.muted():  # a callback may compute with tensors
             report(self.listeners, cause, sys._getframe(1), raw_syncs=raw_syncs)
+
+    def judge(self, op: _Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+        """Ask the table whether an op that has a rule syncs here."""
+        assert op.rule is not None
+        try:
+            return op.rule(args, kwargs)
+        except Exception as error:  # noqa: BLE001 - told in the detection's note
+            self.unjudged[op.func.name()] = f"{type(error).__name__}: {error}"
+            return None
 
     @contextmanager
     def muted(self) -> Iterator[None]:
@@ -107,12 +120,18 @@ class DryRun:
         _, args, kwargs = self.calls[-1]
         return _takes_device_tensor(args, kwargs)
 
-    def is_number_assignment(self, func: Any) -> bool:
-        """Whether this op is the copy of ``x[i] = 1.0``, which is a fill on CUDA."""
-        if func._schema.name != "aten::copy_" or not self.calls:
+    def stays_on_device(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether a copy_ that crosses the marks is none on CUDA."""
+        if func._schema.name != "aten::copy_":
             return False
-        call, args, _ = self.calls[-1]
-        return call is torch.Tensor.__setitem__ and not isinstance(args[2], torch.Tensor)
+        if self.calls:
+            # x[i] = 1.0 is a fill on CUDA.
+            call, call_args, _ = self.calls[-1]
+            return call is torch.Tensor.__setitem__ and not isinstance(call_args[2], torch.Tensor)
+        if self.in_backward:
+            # C++ moves gradients into buffers that it made out of the modes' sight (DDP's buckets).
+            put_on_device(args[0])
+        return self.in_backward
 
     def name_read(self, cause: Cause) -> Cause:
         """Name the read of a value after the Python call that needed it."""
@@ -235,8 +254,8 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                     return result
             run.device_uses += 1
             if op.rule is not None:
-                cause = op.rule(args, kwargs)
-                if cause is not None and not run.is_number_assignment(func):
+                cause = run.judge(op, args, kwargs)
+                if cause is not None and not run.stays_on_device(func, args):
                     run.sync(run.name_read(cause) if op.reads_scalar else cause)
             result = func(*args, **kwargs)
             _mark_results(op, result)

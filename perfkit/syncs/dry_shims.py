@@ -21,9 +21,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit import _clock
 from perfkit.syncs.dry_calls import CUDA
+from perfkit.syncs.ledger import Cause
 from perfkit.syncs.marks import any_on_device, on_device, pin, put_on_device
 from perfkit.syncs.patches import Patches
-from perfkit.syncs.table import Cause
 
 if TYPE_CHECKING:
     from perfkit.syncs.dry_run import DryRun

@@ -9,14 +9,27 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from types import CodeType, FrameType
-from typing import NamedTuple, Protocol
+from types import FrameType
+from typing import Literal, NamedTuple, Protocol
 
 from perfkit import _callsite
-from perfkit.run.records import SyncEvent
+from perfkit.run.records import SyncEvent, SyncKind
 from perfkit.syncs.advice import advise
 from perfkit.syncs.allow import reason_allowed
-from perfkit.syncs.table import Cause
+
+
+class Cause(NamedTuple):
+    """Why the host waits: what kind of sync it is, and the operation as a user would name it.
+
+    ``explicit`` is a wait or a copy that the code asks for by name (``synchronize()``, ``.cpu()``);
+    ``reason`` says what a "may" depends on.
+    """
+
+    kind: SyncKind
+    op: str
+    certainty: Literal["certain", "may"] = "certain"
+    reason: str = ""
+    explicit: bool = False
 
 
 class Sync(NamedTuple):
@@ -83,11 +96,6 @@ _PASSAGES = (
 )
 
 
-def _name(code: CodeType) -> str:
-    # co_qualname ("GradScaler.step") came with Python 3.11.
-    return getattr(code, "co_qualname", code.co_name)
-
-
 def _is_inner(name: str) -> bool:
     """Whether a function is not one that users call: a decorator's wrapper, or a private helper."""
     last = name.rsplit(".", 1)[-1]
@@ -103,7 +111,7 @@ def torch_code(frame: FrameType | None, site: _callsite.CallSite) -> str:
         if owner == "torch":
             file = code.co_filename.replace(os.sep, "/")
             short = "torch/" + file.rsplit("/torch/", 1)[-1]
-            name = _name(code)
+            name = _callsite.function_name(code)
             if short not in _PASSAGES and not _is_inner(name):
                 found = f"{short}:{name}"
         elif owner == _callsite.USER or (code.co_filename == site.file and frame.f_lineno == site.line):
@@ -151,6 +159,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._rows: dict[tuple[object, ...], list[int | None]] = {}
         self._samples: dict[tuple[object, ...], Sync] = {}
+        self._allowed: dict[str, int] = {}
 
     def add(self, sync: Sync) -> None:
         """Add one sync to its row."""
@@ -167,6 +176,16 @@ class Ledger:
             row[1] = (raw or 0) + sync.raw_syncs
             if sync.blocked_ns is not None:
                 row[2] = (blocked or 0) + sync.blocked_ns
+
+    def add_allowed(self, reason: str) -> None:
+        """Count a sync that `allow_sync` let pass."""
+        with self._lock:
+            self._allowed[reason] = self._allowed.get(reason, 0) + 1
+
+    def allowed(self) -> dict[str, int]:
+        """How many syncs passed, by the reason of `allow_sync`."""
+        with self._lock:
+            return dict(self._allowed)
 
     def events(self, steps: int | None) -> tuple[SyncEvent, ...]:
         """The rows as events, the one that blocked longest or happened most often first."""

@@ -9,27 +9,12 @@ sources; they have not yet been checked on a GPU. A row whose sync depends on wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 
-from perfkit.run.records import SyncKind
+from perfkit.syncs.ledger import Cause
 from perfkit.syncs.marks import is_pinned, on_device
-
-
-class Cause(NamedTuple):
-    """Why the host waits: what kind of sync it is, and the operation as a user would name it.
-
-    ``explicit`` is a wait or a copy that the code asks for by name (``synchronize()``, ``.cpu()``);
-    ``reason`` says what a "may" depends on.
-    """
-
-    kind: SyncKind
-    op: str
-    certainty: Literal["certain", "may"] = "certain"
-    reason: str = ""
-    explicit: bool = False
-
 
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], Cause | None]
 

@@ -362,6 +362,7 @@ def _decode(text: bytes, decoder: msgspec.json.Decoder[list[Any]]) -> tuple[list
     whole = _strict(text, decoder)
     if whole is not None:
         return whole, False, 0
+    parse_float = str if decoder is TYPED_TEXT else float
     # Confine the damage: good pieces decode as they are, and a bad one costs only itself.
     events: list[Event] = []
     lost = 0
@@ -371,13 +372,13 @@ def _decode(text: bytes, decoder: msgspec.json.Decoder[list[Any]]) -> tuple[list
             events += good
             continue
         try:
-            events += _repair(piece)
+            events += _repair(piece, parse_float)
             continue
         except NOT_JSON:
             pass
         for single in _pieces(piece, 1):
             try:
-                events += _repair(single)
+                events += _repair(single, parse_float)
             except NOT_JSON:
                 lost += 1
     return events, True, lost
@@ -393,11 +394,11 @@ def _pieces(text: bytes, size: int) -> Iterator[bytes]:
     yield text[begin:]
 
 
-def _repair(text: bytes) -> list[dict[str, Any]]:
+def _repair(text: bytes, parse_float: type = float) -> list[dict[str, Any]]:
     """Events of damaged text: bad UTF-8, lone backslashes, control characters, NaN and its like."""
     repaired = BAD_ESCAPE.sub(lambda m: m[0] if m[1] else "\\\\", text.decode("utf-8", "replace"))
     repaired = WORD_OR_STRING.sub(lambda m: m[0] if m[0].startswith('"') else "null", repaired)
-    decoded = json.loads(f"[{repaired}]", strict=False)
+    decoded = json.loads(f"[{repaired}]", strict=False, parse_float=parse_float)
     return [event for event in decoded if isinstance(event, dict)]
 
 
@@ -849,6 +850,15 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _args_of(event: Any) -> dict[str, Any]:
-    args = event.get("args") if type(event) is dict else msgspec.json.decode(event.args)
+def _args_of(event: Event) -> dict[str, Any]:
+    if type(event) is dict:
+        args = event.get("args")
+    else:
+        try:
+            args = msgspec.json.decode(event.args)
+        except NOT_JSON:  # what the decoder skips over may be invalid UTF-8, or too deep to build
+            try:
+                args = next(iter(_repair(bytes(event.args))), {})
+            except NOT_JSON:
+                args = {}
     return args if isinstance(args, dict) else {}

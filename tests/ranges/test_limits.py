@@ -97,6 +97,19 @@ def test_begins_that_never_end_are_bounded(recorder: Recorder) -> None:
     assert sum(row.count for row in recorder.rows()) == 10_000
 
 
+def test_a_mistake_in_the_recorder_is_told_and_stops_it_instead_of_the_program(recorder: Recorder) -> None:
+    with perfkit.range("fine"):
+        pass
+    recorder.drain()
+    recorder._tls.buffer.append("neither a number nor a time")
+
+    with pytest.warns(perfkit.PerfkitWarning, match="the recorder of ranges has stopped: TypeError"):
+        recorder.drain()
+    with perfkit.range("fine"):
+        pass
+    assert [row.count for row in recorder.rows()] == [1]
+
+
 def test_threads_of_many_names_share_a_row(recorder: Recorder) -> None:
     def work() -> None:
         with perfkit.range("threaded"):

@@ -93,8 +93,8 @@ def test_an_end_without_a_begin_is_ignored() -> None:
         perfkit.range("never entered").__exit__(None, None, None)
 
 
-def test_ranges_of_other_threads_are_annotated(tmp_path: Path) -> None:
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+def test_threads_may_range_while_a_profiler_records_and_only_the_observer_stays() -> None:
+    with profile(activities=[ProfilerActivity.CPU]):
         thread = threading.Thread(target=decorated)
         thread.start()
         thread.join()

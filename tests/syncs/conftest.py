@@ -17,7 +17,7 @@ from perfkit.syncs import installed
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_installed() -> Iterator[None]:
+def nothing_of_a_detection_is_left() -> Iterator[None]:
     """After each test torch, the mode stacks and the warnings filters are as they were before it."""
     watched = (torch, torch.cuda, torch.accelerator, torch.Tensor, torch.autograd.graph, torch._C, warnings)
     before = [dict(vars(owner)) for owner in watched]
@@ -49,7 +49,7 @@ def run_program(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
-# Not the monkeypatch fixture: it may be undone only after `nothing_left_installed` has looked.
+# Not the monkeypatch fixture: it may be undone only after `nothing_of_a_detection_is_left` has looked.
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -254,6 +256,19 @@ def test_a_decorated_function_is_watched_in_each_call(model: torch.nn.Module) ->
     assert [first.events[0].count, step.syncs.events[0].count] == [1, 3]  # type: ignore[attr-defined]
 
 
+def test_a_decorator_may_name_the_parameters_by_their_iterator(model: torch.nn.Module) -> None:
+    step = detect_syncs("dry", device_of=model.parameters())(lambda: model.weight.sum().item())
+    for _ in range(2):
+        step()
+
+    assert len(step.syncs.events) == 1  # type: ignore[attr-defined]
+
+
+def test_a_tensor_that_is_not_on_the_cpu_cannot_be_followed() -> None:
+    with pytest.raises(perfkit.UsageError, match='got one on meta: use mode="cuda"'):
+        detect_syncs("dry", device_of=torch.ones(2, device="meta"))
+
+
 def test_generators_and_coroutines_cannot_be_decorated() -> None:
     def batches() -> Any:
         yield 1
@@ -409,3 +424,22 @@ def test_other_warnings_are_not_touched(model: torch.nn.Module) -> None:
             warnings.warn("mine", stacklevel=1)
 
     assert [str(warning.message) for warning in told] == ["mine"]
+
+
+def test_without_torch_the_error_holds_the_pip_line() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import perfkit\n"
+        "with perfkit.allow_sync('works anyway'): pass\n"
+        "try:\n    perfkit.detect_syncs()\n"
+        "except perfkit.MissingDependency as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "detect_syncs needs torch: pip install 'perfkit[torch]'\n"
+
+
+def test_importing_the_room_does_not_load_torch() -> None:
+    program = "import sys, perfkit.syncs; print('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"

@@ -153,6 +153,70 @@ def train(steps):
     assert dry["losses"] == plain["losses"]
 
 
+#: A detector's step: masks, data-dependent sizes, boxes by index.
+DETECTION = """\
+import torch
+from torch.nn import functional as F
+device = "cuda"
+torch.manual_seed(0)
+features, head = torch.randn(2, 8, 16, 16).to(device), torch.nn.Conv2d(8, 5, 1).to(device)  # sync: 3
+truth = (torch.rand(2, 16, 16) > 0.9).to(device)  # sync: 1
+boxes = torch.rand(2, 16, 16, 4, device=device)
+for step in range(3):
+    out = head(features)
+    scores, offsets = out[:, 0].sigmoid(), out[:, 1:].permute(0, 2, 3, 1)
+    positive = truth & (scores > 0.1)
+    count = positive.sum().clamp(min=1)
+    chosen = offsets[positive]  # sync: 3
+    box_loss = F.smooth_l1_loss(chosen, boxes[positive], reduction="sum") / count  # sync: 3
+    where = torch.nonzero(positive)  # sync: 3
+    if where.shape[0] == 0:
+        continue
+    hard = scores.flatten(1).topk(5).indices
+    class_loss = F.binary_cross_entropy(scores, truth.float())
+    weights = torch.where(truth, 2.0, 1.0)
+    scores = scores.masked_fill(~truth, 0.0)
+    labels = torch.unique(where[:, 0])  # sync: 3
+    image = where[0, 0]
+    row = features[image]  # sync: 3
+    (box_loss + class_loss + weights.mean()).backward()  # sync: 3
+    head.zero_grad()
+    keep = boxes[0, 0][[0, 2]]  # sync: 3
+"""
+
+#: An agent's loop: an action, a reward and a decision are read in every step.
+AGENT = """\
+import torch
+device = "cuda"
+policy = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)).to(device)  # sync: 4
+optimizer = torch.optim.Adam(policy.parameters())
+state, rewards, log_probs = torch.zeros(4, device=device), [], []
+for step in range(5):
+    distribution = torch.distributions.Categorical(logits=policy(state), validate_args=False)
+    action = distribution.sample()  # sync: 5
+    log_probs.append(distribution.log_prob(action))
+    choice = action.item()  # sync: 5
+    state = state + torch.tensor([choice, 1.0, 0.0, 0.0], device=device)  # sync: 5
+    reward = state.sum()
+    rewards.append(float(reward))  # sync: 5
+    if reward > 100:  # sync: 5
+        break
+returns = torch.tensor(rewards).cumsum(0).to(device)  # sync: 1
+loss = -(torch.stack(log_probs) * returns).sum()
+loss.backward()
+optimizer.step()
+history = [p.tolist() for p in log_probs]  # sync: 5
+"""
+
+
+@pytest.mark.parametrize("source", [DETECTION, AGENT], ids=["detection", "agent"])
+def test_a_program_reports_the_marked_lines_and_no_others(source: str, run_program: Callable[..., Any]) -> None:
+    with detect_syncs("dry") as syncs:
+        run_program(source)
+
+    assert counts(syncs) == marks(source)
+
+
 #: Programs whose one sync, on the line marked, is reached in an unusual way. `w` is on the device.
 ODD_PLACES = {
     "a backward hook": "y = (w * 2)\ny.register_hook(lambda g: g * g.sum().item())  # sync: 1\ny.sum().backward()",
@@ -242,6 +306,23 @@ def test_an_optimizer_that_keeps_its_counters_on_the_host_does_not_sync(name: st
             optimizer.zero_grad()
             weight.square().sum().backward()
             optimizer.step()
+
+    assert syncs.events == ()
+
+
+def test_distributed_data_parallel_does_not_sync_for_its_buckets(tmp_path: Path) -> None:
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with detect_syncs("dry") as syncs:
+            model = torch.nn.Linear(4, 4, device="cuda")
+            parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                parallel(torch.ones(2, 4, device="cuda")).sum().backward()
+                optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
 
     assert syncs.events == ()
 

@@ -13,7 +13,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,11 @@ def variants(folder: Path) -> dict[str, Callable[[], int]]:
         with torch.profiler.profile(schedule=schedule) as profiler:
             return loop(profiler.step)
 
-    return {"plain loop": lambda: loop(), "perfkit.profile, between windows": clocked, "torch.profiler, waiting": torchs}
+    return {
+        "plain loop": loop,
+        "perfkit.profile, between windows": clocked,
+        "torch.profiler, waiting": torchs,
+    }
 
 
 def pair() -> float:
@@ -82,8 +85,7 @@ def main() -> None:
             for name, run in todo if number % 2 else reversed(todo):
                 gc.collect()
                 gc.disable()
-                with nullcontext():
-                    rounds.setdefault(name, []).append(run() / STEPS)
+                rounds.setdefault(name, []).append(run() / STEPS)
                 gc.enable()
     floor = pair()
     base = min(rounds["plain loop"])

@@ -84,6 +84,13 @@ _EVALUATION_FETCH = re.compile(r"\.(val|test|predict)_next$")
 _EVALUATION_END = re.compile(r"\.on_(validation|test|predict)_epoch_end$")
 
 
+#: A Trainer has hundreds of actions; users' own may be named after each batch, and must not pile up.
+_MOST_ACTIONS = 10_000
+
+#: Names on the stack of what no action stands for; no action is called so.
+_BOTTOM, _BACKWARD, _VALIDATION = "perfkit: bottom", "perfkit: backward", "perfkit: validation"
+
+
 def phase_of(action: str) -> Phase | None:
     """The phase that an action of a Trainer counts as.
 
@@ -116,7 +123,7 @@ class _ActionPhases:
         self._training = training
         self._actions: dict[str, _Action] = {}
         #: (action, phase, whether the phase was opened for it); an action inside one of the same phase needs none.
-        self._stack: list[tuple[str, Phase, bool]] = [("", "other", True)]
+        self._stack: list[tuple[str, Phase, bool]] = [(_BOTTOM, "other", True)]
         self._validating = False
         self._inside = False
         self._batch_done = False
@@ -142,7 +149,9 @@ class _ActionPhases:
             action.at_stop()
 
     def _learn(self, name: str) -> _Action:
-        action = self._actions[name] = _Action(phase_of(name))
+        action = _Action(phase_of(name))
+        if len(self._actions) < _MOST_ACTIONS:
+            self._actions[name] = action
         if (_TRAINING_FETCH if self._training else _EVALUATION_FETCH).search(name):
             action.at_start = self._begin_step
         elif self._training and name == "run_training_epoch":
@@ -154,9 +163,9 @@ class _ActionPhases:
             if self._training == name.endswith(".on_train_batch_end"):
                 action.at_stop = self._end_batch
         elif name == f"{_OWN}on_before_backward":
-            action.at_stop = lambda: self._push("backward", "backward")
+            action.at_stop = lambda: self._push(_BACKWARD, "backward")
         elif name == f"{_OWN}on_after_backward":
-            action.at_start = lambda: self._pop("backward")
+            action.at_start = lambda: self._pop(_BACKWARD)
         elif self._training and name == f"{_OWN}on_validation_start":
             action.at_stop = self._begin_validation
         elif self._training and name == f"{_OWN}on_validation_end":
@@ -181,17 +190,17 @@ class _ActionPhases:
             top, phase, opened = self._stack.pop()
             if opened:
                 self._profile.end(phase)
-            if top == "validation":
+            if top == _VALIDATION:
                 self._validating = False
             if top == name:
                 return
 
     def _begin_validation(self) -> None:
-        self._push("validation", "validation")
+        self._push(_VALIDATION, "validation")
         self._validating = True
 
     def _end_validation(self) -> None:
-        self._pop("validation")
+        self._pop(_VALIDATION)
 
     # -- steps
 

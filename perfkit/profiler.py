@@ -166,7 +166,6 @@ class profile:
         self._writer: RankWriter | None = None
         self._sampler: StackSampler | None = None
         self._tracer: LineTracer | None = None
-        self._traced_steps = 0
         self._detector: SyncDetector | None = None
         self._dry_left = 0
         self._dry_done = False
@@ -472,7 +471,6 @@ class profile:
         """Decide what step ``step`` is: timed, in a window, the traced one, or one of the dry run."""
         if self._tracer is not None and self._row_window is not None and self._extras[:1] == ["traced"]:
             self._tracer.stop()
-            self._traced_steps += 1
             self._extras.pop(0)
             self._row_window = None
         if self._row_dry:
@@ -616,7 +614,7 @@ class profile:
                     period_ns=period_ns,
                     steps=self._sampled_steps,
                     rows=rows,
-                    calls=self._tracer.rows(self._traced_steps) if self._tracer is not None else (),
+                    traced=self._tracer.rows() if self._tracer is not None else (),
                 )
             )
         if self._recorder is not None:

@@ -19,7 +19,9 @@ HERE = Path(__file__).resolve().parent
 def _installed() -> dict[str, Any]:
     """Everything that perfkit may patch while it records, as it is now."""
     found: dict[str, Any] = {
-        "gc.callbacks": [callback for callback in gc.callbacks if "perfkit" in str(getattr(callback, "__module__", ""))],
+        "gc.callbacks": [
+            callback for callback in gc.callbacks if "perfkit" in str(getattr(callback, "__module__", ""))
+        ],
         "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__.startswith("perfkit")],
         "switch interval": sys.getswitchinterval(),
         "settrace": sys.gettrace() if "perfkit" in str(getattr(sys.gettrace(), "__module__", "")) else None,

@@ -40,7 +40,15 @@ def test_a_public_name_is_stored_on_first_use_and_listed() -> None:
 def test_the_offline_column_works_where_torch_cannot_be_imported(tmp_path: Path) -> None:
     trace = tmp_path / "t.json"
     events = [
-        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": n * 1000, "dur": 1000}
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{n}",
+            "pid": 1,
+            "tid": 1,
+            "ts": n * 1000,
+            "dur": 1000,
+        }
         for n in range(3)
     ]
     trace.write_text(json.dumps({"traceEvents": events}))
@@ -64,11 +72,6 @@ def test_the_live_column_says_which_pip_line_it_needs(name: str, tmp_path: Path)
 
 
 def test_ranges_work_where_torch_cannot_be_imported() -> None:
-    code = BLOCK + (
-        "import perfkit\n"
-        "@perfkit.range\n"
-        "def f(): return 3\n"
-        "with perfkit.range('x'): print(f())"
-    )
+    code = BLOCK + ("import perfkit\n@perfkit.range\ndef f(): return 3\nwith perfkit.range('x'): print(f())")
 
     assert python(code).stdout == "3\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,9 @@ def plain_losses() -> list[float]:
     return Training().run()
 
 
-def test_a_loop_is_recorded_without_a_word_in_it_and_computes_the_same(tmp_path: Path, plain_losses: list[float]) -> None:
+def test_a_loop_is_recorded_without_a_word_in_it_and_computes_the_same(
+    tmp_path: Path, plain_losses: list[float]
+) -> None:
     with record(tmp_path / "x", detect_syncs="auto") as prof:
         losses = Training().run()
 
@@ -319,8 +320,8 @@ def test_lines_of_the_loop_are_known_after_the_window(tmp_path: Path) -> None:
 
     lines = rank_of(tmp_path / "x").lines
     assert lines is not None
-    here = [row for row in lines.calls if row.file == __file__]
-    assert any(row.function == "Training.step" and row.phase == "forward" and row.calls == 1 for row in here)
+    here = [row for row in lines.traced if row.file == __file__]
+    assert any(row.function == "Training.step" and row.phase == "forward" and row.runs == 1 for row in here)
     assert any(row.loop_line is not None and row.function == "Training.run" for row in here)
 
 
@@ -343,7 +344,6 @@ def test_a_tracing_debugger_is_left_alone_and_the_lines_are_given_up(tmp_path: P
 
 
 @pytest.fixture(autouse=True)
-def no_collection_in_the_middle() -> Iterator[None]:
+def no_collection_in_the_middle() -> None:
     """Objects of earlier tests are gone before a test asks which models an optimizer trains."""
     gc.collect()
-    yield

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel built from a copy of the tree, so that no build folder is left in the checkout."""
     source = tmp_path_factory.mktemp("source") / "tree"
-    keep_out = shutil.ignore_patterns(".venv", ".git", "runs", "*.egg-info", "__pycache__", ".mypy_cache", ".ruff_cache")
+    keep_out = shutil.ignore_patterns(
+        ".venv", ".git", "runs", "*.egg-info", "__pycache__", ".mypy_cache", ".ruff_cache"
+    )
     shutil.copytree(ROOT, source, symlinks=True, ignore=keep_out)
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
@@ -55,16 +57,28 @@ def test_integrations_is_a_real_folder_and_perfkit_integrations_a_link_to_it() -
 def test_the_wheel_in_an_empty_environment_diagnoses_without_torch(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True)
+    subprocess.run(
+        [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True
+    )
     trace = tmp_path / "trace.json"
     steps = [
-        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "pid": 1, "tid": 1, "ts": n * 100, "dur": 100}
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{n}",
+            "pid": 1,
+            "tid": 1,
+            "ts": n * 100,
+            "dur": 100,
+        }
         for n in range(3)
     ]
     trace.write_text(json.dumps({"traceEvents": steps}))
     perfkit = str(tmp_path / "venv" / "bin" / "perfkit")
     helped = subprocess.run([perfkit, "--help"], capture_output=True, text=True, check=True, cwd=tmp_path)
-    diagnosed = subprocess.run([perfkit, "diagnose", str(trace)], capture_output=True, text=True, check=True, cwd=tmp_path)
+    diagnosed = subprocess.run(
+        [perfkit, "diagnose", str(trace)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     has_torch = subprocess.run([str(python), "-c", "import torch"], capture_output=True, check=False, cwd=tmp_path)
 
     assert "diagnose" in helped.stdout

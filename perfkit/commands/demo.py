@@ -102,5 +102,6 @@ def _print_gains(found: Diagnosis, gains: list[tuple[str, list[Finding], int]], 
     console.print(table)
     fastest = gains[-1][2]
     console.print(
-        f"With every mistake corrected a step takes {ms(fastest)} instead of {ms(before)}: {before / fastest:.1f}x as fast."
+        f"With every mistake corrected a step takes {ms(fastest)} instead of {ms(before)}: "
+        f"{before / fastest:.1f}x as fast."
     )

@@ -20,14 +20,14 @@ from perfkit.run.writing import write_atomically
 
 
 def diagnose(
-    path: str = typer.Argument(
-        ..., help="A run folder, a Kineto trace (.json, .json.gz) or an nsys export (.sqlite)."
-    ),
+    path: str = typer.Argument(..., help="A run folder, a Kineto trace (.json, .json.gz) or an nsys export (.sqlite)."),
     every: bool = typer.Option(False, "--all", help="Show every finding, not only the five that cost most."),
     as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as JSON."),
     out: str | None = typer.Option(None, "--out", help="Also write the diagnosis, as JSON, to this file."),
     fail_on: list[str] = typer.Option(
-        [], "--fail-on", help="Exit 1 if this rule, or a finding of this severity or graver, was found. May be repeated."
+        [],
+        "--fail-on",
+        help="Exit 1 if this rule, or a finding of this severity or graver, was found. May be repeated.",
     ),
     early: bool = typer.Option(False, "--early", hidden=True),
 ) -> int:

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 
-import typer
 from rich.table import Table
 
 from perfkit import _env

@@ -30,7 +30,9 @@ def run(
         None, "--stop-after", help="End the program cleanly after so many steps.", min=1
     ),
     schedule: str | None = typer.Option(
-        None, "--schedule", help="Window as wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, sooner in short runs."
+        None,
+        "--schedule",
+        help="Window as wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, sooner in short runs.",
     ),
     syncs: str = typer.Option(
         "off",

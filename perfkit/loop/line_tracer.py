@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from perfkit._callsite import USER, function_name, owner_of
-from perfkit.run.records import CallRow, Phase
+from perfkit.run.records import Phase, TracedLine
 
 #: Line events after which tracing gives up: at about 0.5 us each, two million add one second to one step.
 _MAX_EVENTS = 2_000_000
@@ -84,29 +84,27 @@ class LineTracer:
             entry[0] += 1
             entry[1] += now - began
 
-    def rows(self, steps: int = 1) -> tuple[CallRow, ...]:
+    def rows(self) -> tuple[TracedLine, ...]:
         """The lines traced, most runs first, with the loop each stands in."""
-        if not steps:
-            return ()
         loops: dict[str, dict[int, int]] = {}
         rows = []
-        for (phase, code, line), (calls, total) in self._lines.items():
+        for (phase, code, line), (runs, total) in self._lines.items():
             file = code.co_filename
             if file not in loops:
                 loops[file] = innermost_loops(file)
             rows.append(
-                CallRow(
+                TracedLine(
                     file=file,
                     line=line,
                     function=function_name(code),
                     owner=USER,
                     phase=_phase(phase),
-                    calls=calls // steps,
-                    host_ns=total // steps,
+                    runs=runs,
+                    host_ns=total,
                     loop_line=loops[file].get(line),
                 )
             )
-        return tuple(sorted(rows, key=lambda row: -row.calls))
+        return tuple(sorted(rows, key=lambda row: -row.runs))
 
 
 def _phase(name: str) -> Phase:

@@ -15,6 +15,9 @@ from perfkit import _env
 from perfkit.ranges import calls, switch
 from perfkit.ranges.arguments import DOMAIN, Payload
 
+#: The first release whose compiled part is as it is used here.
+_OLDEST = "0.2.14"
+
 #: The compiled part of the nvtx package, once a tool is found attached.
 _library: Any = None
 #: Domains by name, kept for ever: a domain that is dropped is destroyed in the tool too.
@@ -30,12 +33,17 @@ def start() -> None:
         import nvtx._lib.lib as library
 
         _library = library
-        _domain(DOMAIN)
+        # All that `attributes` will ever do is tried here, so that no range can fail at it later.
+        _attributes(DOMAIN, 0, None, DOMAIN, 0)
+        _library.RegisteredString(_domain(DOMAIN).handle, DOMAIN)
         calls.push, calls.pop = library.push_range, library.pop_range
         calls.start, calls.end = library.start_range, library.end_range
         calls.mark = library.mark
     except Exception as error:  # noqa: BLE001 - absent, or an nvtx that is built differently: training goes on
-        switch.tell(f"an NVTX tool is attached but will see no ranges: {type(error).__name__}: {error}")
+        switch.tell(
+            f"an NVTX tool is attached but will see no ranges ({type(error).__name__}: {error}): "
+            f"pip install 'nvtx>={_OLDEST}'"
+        )
         return
     switch.listen(switch.NVTX, True)
 
@@ -63,8 +71,12 @@ def attributes(
 
     ``keep=False`` leaves the name out of the domain's table of registered strings, which never shrinks.
     """
-    if not switch.mode & switch.NVTX:
-        return None, None
+    return _attributes(name, color, category, domain, payload, keep=keep) if switch.mode & switch.NVTX else (None, None)
+
+
+def _attributes(
+    name: str, color: int | None, category: str | None, domain: str, payload: Payload | None, *, keep: bool = True
+) -> tuple[Any, Any]:
     found = _domain(domain)
     text = found.get_registered_string(name) if keep else _library.RegisteredString(found.handle, name)
     number = found.get_category_id(category) if category is not None else None

@@ -134,11 +134,12 @@ class LineRow(msgspec.Struct, frozen=True, kw_only=True):
     host_ns: int
 
 
-class CallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls from one user line into torch, counted in the extra step after a window.
+class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One user line in the step that is traced by line, after a window.
 
-    ``calls`` per step; ``host_ns`` is the time inside those calls in that step, which is traced and so
-    slower than others. ``loop_line`` is the ``for`` or ``while`` statement that the line stands in, if any.
+    ``runs`` is how often the line ran in that step; ``host_ns`` the time in it with all that it called, in a
+    step that tracing made slower than others. ``loop_line`` is the ``for`` or ``while`` statement that the line
+    stands in, if any.
     """
 
     file: str
@@ -146,7 +147,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     function: str
     owner: str
     phase: Phase
-    calls: int
+    runs: int
     host_ns: int
     loop_line: int | None = None
 
@@ -157,7 +158,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     period_ns: int
     steps: int
     rows: tuple[LineRow, ...] = ()
-    calls: tuple[CallRow, ...] = ()
+    traced: tuple[TracedLine, ...] = ()
 
 
 class RangeRow(msgspec.Struct, frozen=True, kw_only=True):

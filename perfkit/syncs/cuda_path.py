@@ -8,6 +8,9 @@ warnings, their filters and registries are untouched and nothing is de-duplicate
 operation. The time the host was blocked, and the waits that torch does not tell (``synchronize`` of
 device, event and accelerator), come from wrappers around a few entry points; none of them causes a graph
 break, and on a host tensor each costs one attribute read.
+
+Not seen: non-blocking copies from pageable memory, waits inside kernels that are not torch's, and ops called
+as ``torch.ops.aten.x`` outside any torch function (their warning goes from C++ straight to stderr).
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ class CudaPath:
         self._patches = Patches()
         self._entry: tuple[Any, ...] = ("ignore", self, UserWarning, None, 0)
         self._mode_before = 0
+        self._arming = False
         self._local = threading.local()
 
     def enter(self, listener: Listener) -> None:
@@ -113,8 +117,6 @@ class CudaPath:
         frame = sys._getframe(1)
         self._report(_cause_of_line(frame), frame)
         return True
-
-    _arming = False
 
     def _arm(self) -> None:
         self._arming = True
@@ -222,12 +224,13 @@ class CudaPath:
         call = self._local.call = _OpenCall()
         start = _clock.now_ns()
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
         finally:
-            blocked_ns = _clock.now_ns() - start
             self._local.call = None
-            if call.raw_syncs or explicit:
-                self._report(cause, sys._getframe(1), max(1, call.raw_syncs), blocked_ns)
+        blocked_ns = _clock.now_ns() - start
+        if call.raw_syncs or explicit:
+            self._report(cause, sys._getframe(1), max(1, call.raw_syncs), blocked_ns)
+        return result
 
     def _report(self, cause: Cause, frame: FrameType, raw_syncs: int = 1, blocked_ns: int | None = None) -> None:
         self._local.reporting = True  # a callback may sync, or warn

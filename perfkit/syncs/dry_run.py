@@ -5,7 +5,9 @@ follow the program: the dispatch mode sees every op, hands the marks on to resul
 whether the op syncs; the function mode sees every Python call, which names the sync (``bool(tensor)``)
 and, where the script asks for cuda (``simulate``), pretends that the device is there.
 
-Torch modes belong to one thread, so there is one `DryRun` per thread, shared by nested detections.
+Torch modes belong to one thread, so there is one `DryRun` per thread, shared by nested detections. Not seen:
+other threads and processes, NCCL, kernels that are not torch's. Host and device operands may be mixed where
+CUDA would raise.
 """
 
 from __future__ import annotations
@@ -182,6 +184,8 @@ class _Op(NamedTuple):
     reads_scalar: bool
     composite: bool
     takes_tensors: bool
+    #: Position and name of the arguments that are written to, which on CUDA must be where the others are.
+    written: tuple[tuple[int, str], ...]
     #: Per result: is it new memory (no view, not an argument given back)? Empty where none is.
     fresh: tuple[bool, ...]
 
@@ -189,8 +193,16 @@ class _Op(NamedTuple):
 #: Results that stay on the host though the inputs are on the device: op -> their positions.
 _HOST_RESULTS = {"aten::_pack_padded_sequence": (1,)}
 
+#: In-place ops that may write to the host what they read on the device.
+_CROSSING = ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::set_", "aten::index_put_")
+
 # By id, as hashing an op runs Python code; `_Op.func` keeps the id taken.
 _ops: dict[int, _Op] = {}
+
+
+def _written(schema: Any) -> tuple[tuple[int, str], ...]:
+    arguments = enumerate(schema.arguments)
+    return tuple((n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 def _describe(func: Any) -> _Op:
@@ -204,6 +216,7 @@ def _describe(func: Any) -> _Op:
         reads_scalar=schema.name == "aten::_local_scalar_dense",
         composite=has_kernel(func.name(), "CompositeImplicitAutograd"),
         takes_tensors=any("Tensor" in str(argument.type) for argument in schema.arguments),
+        written=() if schema.name in _CROSSING else _written(schema),
         fresh=fresh if any(fresh) else (),
     )
     return op
@@ -259,6 +272,10 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                     run.sync(run.name_read(cause) if op.reads_scalar else cause)
             result = func(*args, **kwargs)
             _mark_results(op, result)
+            if op.written and not run.simulate:
+                # `total += loss` in a script on the CPU: on CUDA it runs only with `total` on the device too.
+                for position, name in op.written:
+                    _put_all_on_device(args[position] if position < len(args) else kwargs.get(name))
             return result
 
 
@@ -266,16 +283,22 @@ def _mark_results(op: _Op, result: Any) -> None:
     fresh = op.fresh
     if not fresh:
         return
-    if isinstance(result, torch.Tensor):
-        put_on_device(result)
-    elif isinstance(result, (list, tuple)):
-        # One result that is a list of tensors (foreach), or several results.
-        for position, item in enumerate(result):
-            if not fresh[position if len(fresh) > 1 else 0]:
-                continue
-            for tensor in item if isinstance(item, (list, tuple)) else (item,):
-                if isinstance(tensor, torch.Tensor):
-                    put_on_device(tensor)
+    if len(fresh) == 1:
+        _put_all_on_device(result)
+    else:
+        for item, is_fresh in zip(result, fresh, strict=True):
+            if is_fresh:
+                _put_all_on_device(item)
+
+
+def _put_all_on_device(value: Any) -> None:
+    """Mark a tensor, or each tensor of a list (foreach)."""
+    if isinstance(value, torch.Tensor):
+        put_on_device(value)
+    elif isinstance(value, (list, tuple)):
+        for tensor in value:
+            if isinstance(tensor, torch.Tensor):
+                put_on_device(tensor)
 
 
 class _FunctionMode(TorchFunctionMode):

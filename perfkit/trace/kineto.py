@@ -211,8 +211,12 @@ class _Cutter:
         """(offset, text, events) of each chunk: elements of the array without the brackets; no events if damaged."""
         blocks = iter(self.text)
         buffer = self._begin(blocks)
+        wait = 0
         for block in blocks:
             buffer += block
+            # After each failure twice the text, so that one endless event is not searched again for every block.
+            if len(buffer) < wait:
+                continue
             cut, events = self._cut(buffer)
             # Four blocks and no cut that decodes: something in here is damaged, and is repaired later.
             if not cut and len(buffer) >= 4 * self.text.block:
@@ -220,9 +224,10 @@ class _Cutter:
             if cut:
                 yield self.offset, buffer[:cut], events
                 buffer = self._after(buffer, cut)
-            elif len(buffer) > MOST_TEXT:
+            elif len(buffer) >= MOST_TEXT:
                 self.endless = True
                 return
+            wait = 0 if cut else min(2 * len(buffer), MOST_TEXT)
         yield from self._end(buffer)
 
     def _begin(self, blocks: Iterator[bytes]) -> bytes:
@@ -707,7 +712,7 @@ class _Load:
         if self.beyond_repair:
             yield f"{self.beyond_repair} events were damaged beyond reading and are left out"
         if self.repaired:
-            yield f"{self.repaired} parts of the file held text that is not JSON and were repaired"
+            yield f"{self.repaired} parts of the file held text that is no JSON, or odd values, and were repaired"
         if self.without_time:
             yield f"{self.without_time} events had no usable time and are left out"
         if self.lost_device_events:

@@ -15,7 +15,14 @@ from perfkit.capture.schedules import as_action, default_schedule
 small = st.integers(0, 4)
 
 
-@given(wait=small, warmup=small, active=st.integers(1, 4), repeat=small, skip_first=small, skip_first_wait=st.integers(0, 1))
+@given(
+    wait=small,
+    warmup=small,
+    active=st.integers(1, 4),
+    repeat=small,
+    skip_first=small,
+    skip_first_wait=st.integers(0, 1),
+)
 def test_a_schedule_does_in_every_step_what_torchs_own_does(**numbers: int) -> None:
     import warnings
 

@@ -194,7 +194,9 @@ def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_pa
 
 
 def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_path: Path) -> None:
-    text = SLEEPS.replace("optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 2.5: os._exit(9)\n")
+    text = SLEEPS.replace(
+        "optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 2.5: os._exit(9)\n"
+    )
     text = "import os, time\nstart = time.monotonic() + 3600\n" + text.replace(
         "torch.manual_seed(0)", "torch.manual_seed(0); start = time.monotonic()"
     ).replace("return 30", "return 300")
@@ -206,7 +208,9 @@ def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_p
 
 
 def test_a_script_that_uses_perfkit_itself_is_recorded_once(cli: Any, tmp_path: Path) -> None:
-    text = QUICK.replace("for batch in DataLoader(Samples()):", "import perfkit\nfor batch in perfkit.steps(DataLoader(Samples())):")
+    text = QUICK.replace(
+        "for batch in DataLoader(Samples()):", "import perfkit\nfor batch in perfkit.steps(DataLoader(Samples())):"
+    )
     done = cli("run", "--out", "x", script(tmp_path, text))
 
     assert done.returncode == 0, done.stderr

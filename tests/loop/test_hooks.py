@@ -1,4 +1,4 @@
-"""Phases and step boundaries of real torch loops, with no edit to the loop; time is a fake clock that the loop moves."""
+"""Phases and step boundaries of real torch loops, with no edit to them; time is a fake clock that the loop moves."""
 
 from __future__ import annotations
 
@@ -157,7 +157,9 @@ def test_validation_inside_the_epoch_is_kept_apart(clock: Any, weight: torch.Ten
     assert [phases[1] for phases in recording.phases(*WHOLE)] == [10] * 8
 
 
-def test_evaluation_with_gradients_left_on_is_recognised_by_its_missing_backward(clock: Any, weight: torch.Tensor) -> None:
+def test_evaluation_with_gradients_left_on_is_recognised_by_its_missing_backward(
+    clock: Any, weight: torch.Tensor
+) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
     train, evaluation = DataLoader(Samples(clock)), DataLoader(Samples(clock, ms=5, count=3))
     with Recording() as recording:

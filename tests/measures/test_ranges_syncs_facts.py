@@ -3,8 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from perfkit.measures.device import measure_devices
 from perfkit.measures.facts import measure_facts
+from perfkit.measures.ops import measure_ops
 from perfkit.measures.ranges import measure_ranges
+from perfkit.measures.steps import measure_trace_steps
 from perfkit.measures.syncs import measure_sync_calls
 from perfkit.trace import Trace
 
@@ -87,6 +90,14 @@ def test_facts_of_a_recorded_cpu_trace(recorded: Trace) -> None:
     assert (facts.format, facts.device_events, facts.devices, facts.steps) == ("kineto", 0, (), 3)
     assert (facts.has_shapes, facts.has_stacks, facts.lost) == (True, False, ())
     assert facts.path == str(recorded.path)
+
+
+def test_a_trace_without_events_measures_to_nothing(build: TraceBuilder) -> None:
+    trace = build.read()
+
+    assert (measure_ranges(trace), measure_sync_calls(trace), measure_devices(trace)) == ((), (), ())
+    assert (measure_trace_steps(trace), measure_ops(trace)) == (None, None)
+    assert (measure_facts(trace).events, measure_facts(trace).span_ns) == (0, 0)
 
 
 def test_facts_of_real_traces(shared: Callable[[str], Trace]) -> None:

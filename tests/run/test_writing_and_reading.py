@@ -19,7 +19,9 @@ from perfkit.run.writing import RankWriter, claim_folder, merge_pairwise, write_
 
 
 def row(step: int, wall_ns: int = 10, window: int | None = None, **more: int) -> Step:
-    return Step(step=step, start_ns=step * 100, wall_ns=wall_ns, phases_ns=Phases(forward=wall_ns), window=window, **more)
+    return Step(
+        step=step, start_ns=step * 100, wall_ns=wall_ns, phases_ns=Phases(forward=wall_ns), window=window, **more
+    )
 
 
 def write_rows(folder: Path, rank: int, *rows: Step) -> None:
@@ -158,7 +160,20 @@ def test_ranks_that_left_nothing_are_named(tmp_path: Path) -> None:
 
 def test_ranges_come_back_as_they_were_written_and_without_pickle(tmp_path: Path) -> None:
     hist = tuple([0] * 10 + [3] + [0] * 53)
-    rows = (RangeRow(name="é <b>", category="", domain="d", thread="t", count=3, total_ns=9, self_ns=8, min_ns=1, max_ns=4, hist=hist),)
+    rows = (
+        RangeRow(
+            name="é <b>",
+            category="",
+            domain="d",
+            thread="t",
+            count=3,
+            total_ns=9,
+            self_ns=8,
+            min_ns=1,
+            max_ns=4,
+            hist=hist,
+        ),
+    )
     write_rows(tmp_path, 0, row(0))
     RankWriter(tmp_path, 0).write_ranges(rows)
 
@@ -181,7 +196,9 @@ def test_a_pickle_in_place_of_ranges_is_not_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_month_of_rows_stays_below_the_limit_and_loses_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_month_of_rows_stays_below_the_limit_and_loses_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writing, "MAX_ROWS", 100)
     writer = RankWriter(tmp_path, 0)
     for step in range(1000):
@@ -201,5 +218,7 @@ def test_merging_keeps_sums_and_never_mixes_windows_with_timed_steps(given_rows:
     merged = merge_pairwise(rows)
 
     for window in (None, 0):
-        assert sum(r.wall_ns for r in merged if r.window == window) == sum(r.wall_ns for r in rows if r.window == window)
+        assert sum(r.wall_ns for r in merged if r.window == window) == sum(
+            r.wall_ns for r in rows if r.window == window
+        )
         assert sum(r.steps for r in merged if r.window == window) == sum(r.window == window for r in rows)

@@ -187,6 +187,13 @@ def test_raise_raises_at_the_users_line(pretended_cuda: list[int], device_tensor
             device_tensor.item()
 
 
+def test_an_error_of_a_timed_call_passes_through(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda", on_sync="raise") as syncs, pytest.raises(RuntimeError, match="cannot be converted"):
+        torch.ones(2).as_subclass(DeviceTensor).item()
+
+    assert syncs.events == ()
+
+
 def test_a_blocked_budget_is_checked(pretended_cuda: list[int], device_tensor: torch.Tensor) -> None:
     with detect_syncs("cuda", max_blocked_ms=10_000):
         device_tensor.item()

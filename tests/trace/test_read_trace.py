@@ -104,6 +104,25 @@ def test_device_work_finds_its_launch_by_correlation_alone(trace_of: TraceOf) ->
     assert trace.parent[2] == 1
 
 
+@pytest.mark.parametrize("args", [None, [], "none", 7])
+def test_an_event_whose_arguments_are_no_object_has_none(trace_of: TraceOf, args: object) -> None:
+    trace = trace_of([{"name": "a", "ts": 1, "args": args}, {"name": "b", "ts": 2, "args": {"Sequence number": 4}}])
+
+    assert trace.names == ("a", "b")
+    assert trace.sequence.tolist() == [-1, 4]
+    assert trace.args([0, 1]) == [{}, {"Sequence number": 4}]
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', '{"traceEvents":[\n], "schemaVersion": 1}'])
+def test_a_trace_without_events_is_a_trace(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(text)
+
+    trace = read_trace(file)
+
+    assert (len(trace), trace.lost, trace.steps.row.size, trace.parent.size) == (0, (), 0, 0)
+
+
 def test_arguments_of_any_row_are_read_again_from_the_file(tmp_path: Path) -> None:
     events = [
         {"ph": "X" if i % 3 else "f", "cat": "cpu_op", "name": "a", "ts": i, "dur": 1, "args": {"Input Dims": [[i, i]]}}

@@ -41,6 +41,7 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     if not start:
         raise TraceError(f"{file} is empty; the program that wrote it was probably stopped: record it again")
     if start == SQLITE:
+        # Here, not above: some builds of Python lack sqlite3, and Kineto traces do not need it.
         from perfkit.trace.nsys import read_nsys
 
         return read_nsys(file, progress)

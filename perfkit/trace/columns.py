@@ -73,7 +73,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """What a file says about itself, from a fixed list of keys: other keys were seen to hold access tokens.
 
     ``base_ns`` is what was added to the times of the file to make them unix time; None where they are
-    unix time already, or where the file does not say (``lost`` then does).
+    unix time already, or where the file does not say it: they then count from the file's own zero.
     """
 
     format: Literal["kineto", "nsys"]

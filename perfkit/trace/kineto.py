@@ -271,19 +271,19 @@ class _Cutter:
         return buffer[cut:]
 
     def _end(self, buffer: bytes) -> Iterator[tuple[int, bytes, list[Event] | None]]:
-        close = self._find_close(buffer)
-        if close is None:
-            self.truncated = True
-            close = _find_close_of_cut_tail(buffer)
-        else:
-            self.tail = buffer[close + 1 :]
-        if close is not None:
+        # The second looks at everything: for files whose text after the events is long, or cut itself.
+        for find in (self._find_close, _find_close_from_the_front):
+            close = find(buffer)
+            if close is None:
+                continue
             events = _strict(buffer[:close], self.decoder)
+            # What ends there must be a whole event, else the bracket belongs to an event that is cut.
             if events is not None or _is_whole(_last_piece(buffer[:close])):
+                self.tail = buffer[close + 1 :]
+                self.truncated = not self.bare_list and not _is_rest_of_object(self.tail)
                 yield self.offset, buffer[:close], events
                 return
-            # That bracket belonged to an event which is cut itself.
-            self.truncated, self.tail = True, b""
+        self.truncated = True
         cut, events = self._cut(buffer)
         cut = cut or next(_cut_points(buffer), 0)
         if cut:
@@ -310,17 +310,22 @@ class _Cutter:
             close = buffer.rfind(b"]", max(0, len(buffer) - (1 << 20)), close)
             if close < 0:
                 break
-            rest = buffer[close + 1 :].lstrip()
-            try:
-                msgspec.json.decode(b"{" + rest.removeprefix(b","), type=dict[str, msgspec.Raw])
-            except NOT_JSON:
-                continue
-            found = close
+            if _is_rest_of_object(buffer[close + 1 :]):
+                found = close
         return found
 
 
-def _find_close_of_cut_tail(buffer: bytes) -> int | None:
-    """The array's closing bracket in a file that was cut after it."""
+def _is_rest_of_object(text: bytes) -> bool:
+    """Whether this is what may follow a value in a JSON object, up to the object's end."""
+    try:
+        msgspec.json.decode(b"{" + text.lstrip().removeprefix(b","), type=dict[str, msgspec.Raw])
+    except NOT_JSON:
+        return False
+    return True
+
+
+def _find_close_from_the_front(buffer: bytes) -> int | None:
+    """The array's closing bracket, whatever follows it; None if it does not close, or is damaged."""
     # latin-1 maps each byte to one character, so positions stay positions.
     try:
         _, stop = json.JSONDecoder(strict=False).raw_decode("[" + buffer.decode("latin-1"))

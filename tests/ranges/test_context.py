@@ -12,10 +12,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 
 import perfkit
 from perfkit.ranges import Recorder, start_recorder
+from perfkit.ranges.arguments import check_payload
 from perfkit.run.records import RangeRow
 
 Row = Callable[[Recorder, str], RangeRow]
@@ -182,9 +184,6 @@ def test_a_payload_warning_that_is_an_error_does_not_raise_either(capsys: pytest
 
 
 def test_numbers_of_numpy_are_payloads_and_huge_ints_are_not() -> None:
-    numpy = pytest.importorskip("numpy")
-    from perfkit.ranges.arguments import check_payload
-
     numbers = (1, True, 2.5, numpy.int32(3), numpy.float32(0.5))
     assert [check_payload(value) for value in numbers] == [1, 1, 2.5, 3, 0.5]
     assert [check_payload(value) for value in (2**63, "1", 1j, numpy.ones(1))] == [None] * 4

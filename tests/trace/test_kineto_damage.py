@@ -217,6 +217,16 @@ def test_a_file_that_lost_its_last_lines_keeps_every_event(tmp_path: Path, block
     assert trace.lost == ("the file is cut: the trace is read as far as it goes",)
 
 
+def test_metadata_after_the_events_may_be_long(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    notes = [f"INFO: line {i} [{i}]" for i in range(100_000)]
+    file.write_text(kineto_text(many_events(), INFO=notes, distributedInfo={"rank": 5}))
+
+    trace = read_kineto(file)
+
+    assert (len(trace), trace.lost, trace.metadata.rank) == (360, (), 5)
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_gzip_file_reads_like_its_text_and_may_have_several_members(tmp_path: Path, block: int) -> None:
     plain, packed = tmp_path / "plain.json", tmp_path / "t.json.gz"

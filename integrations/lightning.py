@@ -21,25 +21,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 import perfkit
-from perfkit import MissingDependency, PerfkitWarning, UsageError
+from perfkit import MissingDependency, PerfkitWarning, Phase, UsageError
 
 __all__ = ["ProfilerCallback", "phase_of"]
-
-Phase = Literal[
-    "data",
-    "transfer",
-    "forward",
-    "backward",
-    "optimizer",
-    "validation",
-    "callbacks",
-    "logging",
-    "checkpoint",
-    "other",
-]
 
 #: The callback's name inside the Trainer, also where the class itself has another (see `__getattr__`).
 _STATE_KEY = "ProfilerCallback"
@@ -67,16 +54,7 @@ _PATTERNS: tuple[tuple[str, Phase], ...] = (
 )
 
 #: All phases but data and other, which are always told.
-_TOLD: tuple[Phase, ...] = (
-    "transfer",
-    "forward",
-    "backward",
-    "optimizer",
-    "validation",
-    "callbacks",
-    "logging",
-    "checkpoint",
-)
+_TOLD: tuple[Phase, ...] = tuple(phase for phase in get_args(Phase) if phase not in ("data", "other"))
 
 #: The fetch a step begins with: in training, and where a Trainer only evaluates.
 _TRAINING_FETCH = re.compile(r"\.train_dataloader_next$")

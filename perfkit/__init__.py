@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perfkit.profiler import steps as steps
     from perfkit.ranges import mark as mark
     from perfkit.ranges import range as range
+    from perfkit.run.records import Phase as Phase
     from perfkit.syncs import allow_sync as allow_sync
     from perfkit.syncs import detect_syncs as detect_syncs
 
@@ -45,6 +46,7 @@ _HOMES = {
     "MissingDependency": "perfkit.errors",
     "PerfkitError": "perfkit.errors",
     "PerfkitWarning": "perfkit.errors",
+    "Phase": "perfkit.run.records",
     "RunError": "perfkit.errors",
     "SyncBudgetExceeded": "perfkit.errors",
     "SyncError": "perfkit.errors",

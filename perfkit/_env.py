@@ -6,7 +6,6 @@ Everything here is read, never changed, and nothing here imports torch: what nee
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -101,6 +100,8 @@ def world_size() -> int:
 
 def package_version(name: str) -> str | None:
     """The installed version of a package, None where it is absent; does not import it."""
+    import importlib.metadata  # 40 ms, which a program that only makes a range need not pay
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

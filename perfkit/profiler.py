@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -23,25 +22,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perfkit import _clock, _env
 from perfkit.capture.schedules import Schedule, as_action, default_schedule
-from perfkit.errors import PerfkitError, RunError, UsageError
+from perfkit.errors import RunError, UsageError
 from perfkit.loop.clock import ClosedStep, StepClock
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.iteration import Steps
-from perfkit.run.records import PHASES, ClockPair, Lines, Phase, Rank, Run, Step
-from perfkit.run.writing import (
-    RankWriter,
-    check_folder,
-    claim_folder,
-    default_folder,
-    launch_id,
-    write_atomically,
-    write_run,
-)
+from perfkit.run.recording import Parts, Recording, say
+from perfkit.run.records import PHASES, Lines, Phase, Run, Step
+from perfkit.run.writing import check_folder, claim_folder, default_folder, launch_id, write_atomically, write_run
 
 if TYPE_CHECKING:
+    from perfkit.capture.extras import ExtraSteps
     from perfkit.capture.windows import Windows
     from perfkit.diagnosis import Diagnosis
-    from perfkit.loop.line_tracer import LineTracer
     from perfkit.loop.sampler import StackSampler
     from perfkit.ranges import Recorder
     from perfkit.syncs import SyncDetector
@@ -50,13 +42,8 @@ T = TypeVar("T")
 
 DetectSyncs = Literal["auto", "cuda", "dry"]
 
-#: Rows wait in memory for at most so many steps or seconds; a kill loses no more than that.
-_FLUSH_ROWS = 64
-_FLUSH_NS = 1_000_000_000
-#: ranges, syncs, lines and rank.json are rewritten this often (DESIGN section 3).
-_REWRITE_NS = 30_000_000_000
-#: Steps of the dry run: the first pays for set-up and one-off syncs, the second shows what every step has.
-_DRY_STEPS = 2
+#: Where no window will come, the extra steps begin here: the first steps do things that no later one does.
+_EXTRAS_AT = 5
 
 #: The profile that is recording in this process.
 _active: profile | None = None
@@ -85,6 +72,8 @@ class profile:
         budget: perfkit's own time as a share of the step (0.01 = 1 %) above which it stops sampling.
         overwrite: Replace a run that lies in the folder.
         stop_after: End the program cleanly (``SystemExit(0)``) after so many steps.
+        total_steps: How many steps the run will have, where that is known: the default schedule fits itself
+            to it, and lost time is also told for the whole run.
         quiet: Print no verdict.
         hooks: False where something else tells the phases and the steps, through `begin`, `end`, `step` and
             `drop_step`: a framework's adapter. Loaders and optimizers are seen all the same.
@@ -113,6 +102,7 @@ class profile:
         budget: float = 0.01,
         overwrite: bool = False,
         stop_after: int | None = None,
+        total_steps: int | None = None,
         quiet: bool = False,
         hooks: bool = True,
     ) -> None:
@@ -151,8 +141,9 @@ class profile:
             raise UsageError(f"budget must be a share of the step above 0 and at most 1, got {budget!r}")
         self._budget = budget
         self._overwrite = overwrite
-        if stop_after is not None and (isinstance(stop_after, bool) or stop_after < 1):
-            raise UsageError(f"stop_after must be at least 1 step, got {stop_after!r}")
+        for name, number in (("stop_after", stop_after), ("total_steps", total_steps)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise UsageError(f"{name} must be a whole number of at least 1 step, got {number!r}")
         self._stop_after = stop_after
         self._quiet = quiet
         self._hooked = hooks
@@ -161,26 +152,17 @@ class profile:
         #: The result, once the run has ended and rank 0 has diagnosed it.
         self.diagnosis: Diagnosis | None = None
         self._clock = StepClock(self._on_step)
+        self._recording: Recording | None = None
         self._hooks: LoopHooks | None = None
         self._windows: Windows | None = None
-        self._writer: RankWriter | None = None
+        self._extras: ExtraSteps | None = None
         self._sampler: StackSampler | None = None
-        self._tracer: LineTracer | None = None
-        self._detector: SyncDetector | None = None
-        self._dry_left = 0
-        self._dry_done = False
-        self._optimizers: list[Any] = []
+        self._armed: SyncDetector | None = None
         self._recorder: Recorder | None = None
-        self._rank: Rank | None = None
-        self._rows: list[Step] = []
-        self._flushed = self._rewritten = 0
-        self._extras: list[str] = []
+        self._optimizers: list[Any] = []
         self._row_window: int | None = None
         self._row_dry = False
-        self._told: set[str] = set()
-        self._errors: list[str] = []
-        self._notes: list[str] = []
-        self._pairs: list[ClockPair] = []
+        self._told_early = False
         self._overhead_ns = 0
         self._timed_ns = 0
         self._sampled_steps = 0
@@ -188,7 +170,7 @@ class profile:
         self._gc_began = 0
         self._samples: int | None = None
         self._tokens: int | None = None
-        self._total: int | None = stop_after
+        self._total = min((n for n in (stop_after, total_steps) if n is not None), default=None)
         self._early: subprocess.Popen[str] | None = None
         self._running = False
 
@@ -209,34 +191,23 @@ class profile:
             return self
         if _active is not None:
             # A training must not die because it is profiled twice; the outer profile sees all steps.
-            self._say("a profile is recording already; this one records nothing, see the other's run folder")
+            say("a profile is recording already; this one records nothing, see the other's run folder")
             return self
         _env.require_torch("perfkit.profile")
         launch = launch_id()
         folder = claim_folder(self._wanted or default_folder(launch), launch, overwrite=self._overwrite)
         if self._wanted is not None and folder != self._wanted:
-            self._say(f"{self._wanted} holds another run; this one is recorded into {folder}")
+            say(f"{self._wanted} holds another run; this one is recorded into {folder}")
         self.folder = folder
-        self._writer = RankWriter(folder, _env.rank())
-        self._pairs.append(ClockPair(*_clock.clock_pair()))
-        self._rank = Rank(
-            rank=_env.rank(),
-            launch_id=launch,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            start_ns=_clock.now_ns(),
-            versions=_env.versions(),
-            devices=tuple(_env.devices()),
-            git_commit=_env.git_commit(os.getcwd()),
-        )
-        if self._rank.rank == 0:
+        self._recording = Recording(folder, launch, self._parts)
+        if self._recording.rank.rank == 0:
             write_run(folder, self._run_record(launch))
-        self._rewrite()
+        self._recording.rewrite()
         _active = self
         self._running = True
         atexit.register(self.stop)
         _forget_in_children(self)
-        self._guarded("attaching to the loop", self._attach)
+        self._recording.guarded("attaching to the loop", self._attach)
         self._clock.start()
         return self
 
@@ -271,11 +242,14 @@ class profile:
         gc.callbacks.append(self._on_gc)
         self._recorder = start_recorder()
         if self._detect == "cuda" or (self._detect == "auto" and _env.cuda_in_use()):
-            self._arm_syncs()
+            from perfkit.syncs import detect_syncs
+
+            self._armed = detect_syncs(mode="cuda")
+            self._armed.start()
         self._sampler = StackSampler(threading.get_ident(), self._sampled_phase)
         self._sampler.start()
 
-    def _sampled_phase(self) -> str | None:
+    def _sampled_phase(self) -> Phase | None:
         timed = self._clock.running and self._row_window is None and not self._row_dry
         return self._clock.phase if timed and self._clock.step_num > 0 else None
 
@@ -286,61 +260,60 @@ class profile:
             error: What ended the loop, where it ended by an exception.
         """
         global _active
-        if not self._running:
+        if not self._running or self._recording is None:
             return
-        # Ctrl-C's traceback ends here as well; nothing below may be skipped because an earlier part failed.
         self._running = False
         atexit.unregister(self.stop)
-        steps = self._clock.step_num
+        # Each part by itself: none may be left on because an earlier one failed.
+        guarded = self._recording.guarded
         if self._hooks is not None:
             if error is None:
-                self._guarded("closing the last step", self._hooks.finish)
-            self._guarded("detaching from the loop", self._hooks.detach)
+                guarded("closing the last step", self._hooks.finish)
+            guarded("detaching from the loop", self._hooks.detach)
         self._clock.drop()
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
-        if self._tracer is not None:
-            self._guarded("ending the line trace", self._tracer.stop)
+        if self._extras is not None:
+            guarded("ending the extra steps", self._extras.close)
         if self._sampler is not None:
-            self._guarded("ending the sampler", self._sampler.stop)
+            guarded("ending the sampler", self._sampler.stop)
         if self._windows is not None:
             windows = self._windows
-            self._guarded("closing the window", lambda: windows.close(max(steps, self._clock.step_num) - 1))
-        if self._detector is not None and (self._row_dry or not self._dry_done):
-            self._guarded("ending sync detection", self._detector.stop)
+            guarded("closing the window", lambda: windows.close(self._clock.step_num - 1))
+        if self._armed is not None:
+            guarded("ending sync detection", self._armed.stop)
         if self._recorder is not None:
-            self._guarded("ending the range recorder", self._recorder.stop)
+            guarded("ending the range recorder", self._recorder.stop)
         _active = None
-        self._guarded("writing the run folder", lambda: self._finish_writing(error))
-        if self._rank is not None and self._rank.rank == 0:
-            self._guarded("the diagnosis", self._diagnose)
+        recording = self._recording
+        self._note_what_never_came()
+        guarded("writing the run folder", lambda: recording.finish(self._ending(error)))
+        if recording.rank.rank == 0:
+            guarded("the diagnosis", self._diagnose)
 
-    def _finish_writing(self, error: BaseException | None) -> None:
-        assert self._writer is not None
-        self._flush()
-        self._check_windows()
-        self._rewrite(ending=_ending(error, self._clock.step_num, self._stop_after))
-        self._writer.close()
-
-    def _check_windows(self) -> None:
+    def _note_what_never_came(self) -> None:
+        assert self._recording is not None
         steps = self._clock.step_num
         if not steps:
-            self._notes.append(
+            self._recording.note(
                 "no step was seen: the loop was not reached, or it has neither a DataLoader nor an optimizer; "
                 "say where steps end with prof.steps(iterable) or prof.step()"
             )
-        elif (
-            "kineto" in self._recorders
-            and self._writes_windows()
-            and not (self._windows is not None and self._windows.done)
-            and "opening a window" not in self._told
-        ):
-            self._notes.append(
+        elif self._windows is not None and not self._windows.done and not self._windows.refused:
+            self._recording.note(
                 f"no window was recorded: the run had {steps} steps and the schedule's first window needs more"
             )
 
+    def _ending(self, error: BaseException | None) -> str:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            steps = self._clock.step_num
+            stopped = self._stop_after is not None and steps >= self._stop_after
+            return f"stopped after {steps} steps" if stopped else "finished"
+        return f"{type(error).__name__}: {error}".rstrip(": ")
+
     def _diagnose(self) -> None:
         assert self.folder is not None
+        assert self._recording is not None
         if self._early is not None and self._early.poll() is None:
             self._early.kill()  # its answer would come after the full one
         from perfkit.diagnosis import diagnose
@@ -349,8 +322,8 @@ class profile:
         try:
             self.diagnosis = diagnose(self.folder)
         except RunError:
-            for note in self._notes:
-                self._say(note)
+            for note in self._recording.notes:
+                say(note)
             return
         write_atomically(self.folder / "diagnosis.json", self.diagnosis.to_json().encode())
         if not self._quiet:
@@ -425,222 +398,136 @@ class profile:
 
     def _on_step(self, closed: ClosedStep) -> None:
         began = _clock.now_ns()
+        recording = self._recording
+        assert recording is not None
+        timed = self._row_window is None and not self._row_dry
         try:
-            self._book(closed)
+            recording.add(self._row(closed, timed))
             self._prepare(closed.step + 1)
-            now = _clock.now_ns()
-            if len(self._rows) >= _FLUSH_ROWS or now - self._flushed > _FLUSH_NS:
-                self._flush()
-            if now - self._rewritten > _REWRITE_NS:
-                self._rewrite()
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-            self._trouble("recording a step", error)
-        if self._row_window is None and not self._row_dry:
+            recording.trouble("recording a step", error)
+        if timed and self._row_window is None and not self._row_dry:
+            # Opening and closing a window is the window's price, and told as that.
             self._overhead_ns += _clock.now_ns() - began
         if self._stop_after is not None and closed.step + 1 >= self._stop_after:
             raise SystemExit(0)
 
-    def _book(self, closed: ClosedStep) -> None:
+    def _row(self, closed: ClosedStep, timed: bool) -> Step:
         samples = self._samples
         if samples is None and self._hooks is not None:
             samples = self._hooks.samples
-        self._rows.append(
-            Step(
-                step=closed.step,
-                mode=closed.mode,
-                start_ns=closed.start_ns,
-                wall_ns=closed.wall_ns,
-                phases_ns=closed.phases_ns,
-                samples=samples,
-                tokens=self._tokens,
-                gc_ns=self._gc_ns,
-                window=self._row_window,
-                dry=self._row_dry,
-            )
+        row = Step(
+            step=closed.step,
+            mode=closed.mode,
+            start_ns=closed.start_ns,
+            wall_ns=closed.wall_ns,
+            phases_ns=closed.phases_ns,
+            samples=samples,
+            tokens=self._tokens,
+            gc_ns=self._gc_ns,
+            window=self._row_window,
+            dry=self._row_dry,
         )
         self._samples = self._tokens = None
         self._gc_ns = 0
-        if self._row_window is None and not self._row_dry:
+        if timed:
             self._timed_ns += closed.wall_ns
             if closed.step > 0:
                 self._sampled_steps += 1
-        if self._detector is not None and not self._dry_done:
-            self._detector.step()
+        if self._armed is not None:
+            self._armed.step()
+        return row
 
     def _prepare(self, step: int) -> None:
         """Decide what step ``step`` is: timed, in a window, the traced one, or one of the dry run."""
-        if self._tracer is not None and self._row_window is not None and self._extras[:1] == ["traced"]:
-            self._tracer.stop()
-            self._extras.pop(0)
-            self._row_window = None
-        if self._row_dry:
-            self._dry_left -= 1
-            if self._dry_left > 0:
+        self._row_window, self._row_dry = None, False
+        if not self._records_here():
+            return
+        assert self._recording is not None
+        if self._extras is not None and not self._extras.done:
+            extra = self._extras.advance()
+            if extra is not None:
+                self._row_window, self._row_dry = (0, False) if extra == "traced" else (None, True)
                 return
-            self._end_dry_run()
         finished = False
-        if self._writes_windows() and "kineto" in self._recorders:
+        if "kineto" in self._recorders:
             windows = self._windows or self._make_windows()
             finished = windows.advance(step)
             self._row_window = windows.index
             if finished:
-                self._pairs.append(ClockPair(*_clock.clock_pair()))
-                if len(windows.done) == 1:
-                    self._extras = ["traced", "dry", "verdict"]
-            if self._row_window is not None:
-                return
-        if self._extras:
-            self._run_extra()
-
-    def _run_extra(self) -> None:
-        if self._extras[0] == "traced":
-            from perfkit.loop.line_tracer import LineTracer
-
-            assert self._windows is not None
-            self._tracer = LineTracer(lambda: self._clock.phase)
-            self._tracer.start()
-            if self._tracer.refused is None:
-                self._row_window = len(self._windows.done) - 1
-                return
-            self._notes.append(f"lines were not traced: {self._tracer.refused}")
-            self._extras.pop(0)
-        if self._extras[0] == "dry":
-            self._extras.pop(0)
-            if self._detect == "dry" or (self._detect == "auto" and not _env.cuda_in_use()):
-                self._begin_dry_run()
-                return
-        if self._extras[0] == "verdict":
-            self._extras.pop(0)
-            self._rewrite()
-            self._flush()
+                self._recording.pair_clocks()
+        none_will_come = "kineto" not in self._recorders or (self._windows is not None and self._windows.refused)
+        if self._extras is None and (finished or (none_will_come and step >= _EXTRAS_AT)):
+            self._extras = self._make_extras()
+            if self._row_window is None:
+                self._prepare(step)
+        elif self._extras is not None and self._extras.done and not self._told_early:
+            self._told_early = True
             if not self._quiet and self._stop_after is None:
+                self._recording.flush()
+                self._recording.rewrite()
                 self._tell_early()
 
-    def _writes_windows(self) -> bool:
-        return self._rank is not None and self._rank.rank in self._ranks
+    def _records_here(self) -> bool:
+        return self._recording is not None and self._recording.rank.rank in self._ranks
 
     def _make_windows(self) -> Windows:
         from perfkit.capture.windows import Windows
 
-        assert self._writer is not None
-        action = self._action or default_schedule(self._total).action
+        assert self._recording is not None
         self._windows = Windows(
-            action,
-            file_of=self._writer.window_file,
+            self._action or default_schedule(self._total).action,
+            file_of=self._recording.window_file,
             handlers=self._handlers,
-            trouble=self._trouble,
+            trouble=self._recording.trouble,
             activities=self._activities,
             flags=self._flags,
         )
         return self._windows
 
-    # -- syncs
+    def _make_extras(self) -> ExtraSteps:
+        from perfkit.capture.extras import ExtraSteps
 
-    def _arm_syncs(self) -> None:
-        from perfkit.syncs import detect_syncs
-
-        self._detector = detect_syncs(mode="cuda")
-        self._detector.start()
-
-    def _begin_dry_run(self) -> None:
-        from perfkit.syncs import detect_syncs
-
-        if not self._optimizers:
-            self._dry_done = True
-            self._notes.append(
-                "syncs were not looked for: no optimizer has stepped, so no model is known; "
-                "use perfkit.detect_syncs(device_of=[model]) in the program"
-            )
-            return
-        detector = detect_syncs(mode="dry", device_of=_models_of(self._optimizers))
-        detector.start()
-        self._detector = detector
-        self._row_dry = True
-        self._dry_left = _DRY_STEPS
-
-    def _end_dry_run(self) -> None:
-        assert self._detector is not None
-        self._row_dry = False
-        self._dry_done = True
-        self._detector.stop()
-
-    # -- writing and telling
-
-    def _flush(self) -> None:
-        assert self._writer is not None
-        self._flushed = _clock.now_ns()
-        rows, self._rows = self._rows, []
-        try:
-            self._writer.append_steps(rows)
-        except OSError as error:
-            self._trouble("writing steps.jsonl", error)
-
-    def _rewrite(self, ending: str | None = None) -> None:
-        """Write rank.json, lines.json, ranges.npz and syncs.json anew."""
-        import msgspec
-
-        assert self._writer is not None
-        assert self._rank is not None
-        self._rewritten = _clock.now_ns()
-        timed = max(1, self._timed_ns)
-        sampler = self._sampler
-        # A second of steps at least: one slow file system call is no verdict on the whole.
-        if (
-            sampler is not None
-            and sampler.running
-            and timed > 1_000_000_000
-            and self._overhead_ns + sampler.cost_s * 1e9 > self._budget * timed
-        ):
-            sampler.stop()
-            self._notes.append(f"perfkit took more than {self._budget:.1%} of the step and stopped sampling lines")
-        self._rank = msgspec.structs.replace(
-            self._rank,
-            settings=_env.settings(),
-            loaders=tuple(self._hooks.loaders.values()) if self._hooks is not None else (),
-            errors=tuple(self._errors),
-            notes=tuple(self._notes),
-            steps=self._clock.step_num,
-            overhead_ns=self._overhead_ns + (round(sampler.cost_s * 1e9) if sampler is not None else 0),
-            clock_pairs=tuple(self._pairs),
-            windows=tuple(self._windows.done) if self._windows is not None else (),
-            end_ns=_clock.now_ns() if ending is not None else None,
-            ending=ending,
+        assert self._recording is not None
+        return ExtraSteps(
+            phase=lambda: self._clock.phase,
+            optimizers=self._optimizers,
+            dry=self._detect == "dry" or (self._detect == "auto" and not _env.cuda_in_use()),
+            note=self._recording.note,
         )
-        self._writer.write_rank(self._rank)
+
+    # -- what is written and told
+
+    def _parts(self) -> Parts:
+        """What the recording rewrites: facts for rank.json, lines, ranges and syncs."""
+        sampler, lines = self._sampler, None
+        sampling_ns = round(sampler.cost_s * 1e9) if sampler is not None else 0
         if sampler is not None:
+            self._thin_out(sampler, sampling_ns)
             period_ns, rows = sampler.rows(self._sampled_steps)
-            self._writer.write_lines(
-                Lines(
-                    period_ns=period_ns,
-                    steps=self._sampled_steps,
-                    rows=rows,
-                    traced=self._tracer.rows() if self._tracer is not None else (),
-                )
-            )
-        if self._recorder is not None:
-            self._writer.write_ranges(self._recorder.rows())
-        if self._detector is not None:
-            self._writer.write_syncs(self._detector.to_record())
+            traced = self._extras.lines if self._extras is not None else ()
+            lines = Lines(period_ns=period_ns, steps=self._sampled_steps, rows=rows, traced=traced)
+        detected = self._armed.to_record() if self._armed is not None else None
+        return Parts(
+            facts={
+                "loaders": tuple(self._hooks.loaders.values()) if self._hooks is not None else (),
+                "steps": self._clock.step_num,
+                "overhead_ns": self._overhead_ns + sampling_ns,
+                "windows": tuple(self._windows.done) if self._windows is not None else (),
+            },
+            lines=lines,
+            ranges=self._recorder.rows() if self._recorder is not None else (),
+            syncs=detected or (self._extras.syncs if self._extras is not None else None),
+        )
 
-    def _trouble(self, what: str, error: BaseException | str) -> None:
-        """Tell once, and keep for the report, that a part of perfkit failed."""
-        if what in self._told:
-            return
-        self._told.add(what)
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        self._errors.append(f"{what}: {text}")
-        self._say(f"{what}: {text} (training goes on)")
-
-    def _guarded(self, what: str, do: Callable[[], Any]) -> None:
-        try:
-            do()
-        except PerfkitError as error:
-            self._trouble(what, error)
-        except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-            self._trouble(what, error)
-
-    def _say(self, text: str) -> None:
-        print(f"perfkit: {text}", file=sys.stderr, flush=True)
+    def _thin_out(self, sampler: StackSampler, sampling_ns: int) -> None:
+        """Above the budget, stop the dearest part that training can do without, and say so."""
+        assert self._recording is not None
+        # Judged on a second of steps at least: one slow file system call is no verdict on the whole.
+        over = self._timed_ns > 1_000_000_000 and self._overhead_ns + sampling_ns > self._budget * self._timed_ns
+        if over and sampler.running and self._running:
+            sampler.stop()
+            self._recording.note(f"perfkit took more than {self._budget:.1%} of the step and stopped sampling lines")
 
     def _tell_early(self) -> None:
         """Have the first verdict worked out and printed by a process of low priority, while training goes on."""
@@ -668,26 +555,6 @@ class profile:
     def __repr__(self) -> str:
         state = "recording" if self._running else "not recording"
         return f"<perfkit.profile {self.folder or 'no folder yet'}: {state}, {self.step_num} steps>"
-
-
-def _ending(error: BaseException | None, steps: int, stop_after: int | None) -> str:
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return f"stopped after {steps} steps" if stop_after is not None and steps >= stop_after else "finished"
-    return f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-def _models_of(optimizers: list[Any]) -> list[Any]:
-    """The modules that the optimizers train (with their buffers), and the optimizers themselves."""
-    import torch
-
-    trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    modules = [
-        found
-        for found in gc.get_objects()
-        # type() and not isinstance(): asking a proxy object for its class runs its owner's code.
-        if issubclass(type(found), torch.nn.Module) and any(id(p) in trained for p in found.parameters())
-    ]
-    return [*modules, *optimizers]
 
 
 def _forget_in_children(prof: profile) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from perfkit import _clock
+from perfkit.commands.doctor import patched
 
 HERE = Path(__file__).resolve().parent
 
@@ -22,7 +23,9 @@ def _installed() -> dict[str, Any]:
         "gc.callbacks": [
             callback for callback in gc.callbacks if "perfkit" in str(getattr(callback, "__module__", ""))
         ],
-        "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__.startswith("perfkit")],
+        # What waits for torch's import leaves by itself when torch comes.
+        "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__ == "perfkit._imports"],
+        "perfkit says": [name for name in patched() if not name.startswith("permanent:")],
         "switch interval": sys.getswitchinterval(),
         "settrace": sys.gettrace() if "perfkit" in str(getattr(sys.gettrace(), "__module__", "")) else None,
         "warnings.filters": [f for f in warnings.filters if type(f[1]).__module__.startswith("perfkit")],

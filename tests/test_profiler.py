@@ -293,7 +293,7 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
         ({"detect_syncs": "always"}, "detect_syncs must be"),
         ({"detect_syncs": "cuda"}, "needs a CUDA device: use 'dry'"),
         ({"budget": 0}, "budget must be a share"),
-        ({"stop_after": 0}, "stop_after must be at least 1"),
+        ({"stop_after": 0}, "stop_after must be a whole number of at least 1 step, got 0"),
         ({"schedule": 3}, "schedule must be"),
     ],
 )

@@ -69,7 +69,7 @@ def test_the_demo_measures_what_each_correction_gains(demo: str) -> None:
 
     assert speedup is not None
     assert float(speedup.group(1)) > 1.5
-    assert all(re.search(rf"^{rule} .* ms \(\d+ %\)\s*$", demo, re.M) for rule in ("input-bound", "many-small-ops"))
+    assert all(re.search(rf"^{rule} .* ms \(\d+%\)\s*$", demo, re.M) for rule in ("input-bound", "many-small-ops"))
 
 
 def test_the_verdict_fits_a_terminal_of_80_columns(demo: str) -> None:

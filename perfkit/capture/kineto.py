@@ -83,6 +83,9 @@ class KinetoWindow:
             activities=activities, schedule=schedule, on_trace_ready=on_ready, **flags
         )
         begun = True
+        if _env.world_size() == 1:
+            # With several ranks torch writes this itself; tools ask for it with one rank too.
+            self._profiler.preset_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
         if action(first) == "save":
             self._saved_at = first
         self._profiler.step_num = first
@@ -104,13 +107,10 @@ class KinetoWindow:
 
 
 def save_trace(profiler: Any, path: Path) -> None:
-    """Write a finished profiler's trace as gzip, beside and then renamed, with the rank in it.
+    """Write a finished profiler's trace as gzip, beside and then renamed.
 
     torch exports a trace once; a handler that exports again (torch's own do) is given a copy.
     """
-    if _env.world_size() == 1:
-        # With several ranks torch writes this itself; tools ask for it with one rank too.
-        profiler.add_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
     beside = path.with_name(f".part-{os.getpid()}-{path.name}")
     plain = beside.with_suffix("")
     try:

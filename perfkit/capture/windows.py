@@ -39,7 +39,8 @@ class Windows:
         self._last = 0
         self._ended_early = False
         self._off = False
-        self._refused_at: int | None = None
+        #: Whether a window could not be opened, or the recorder has failed; `trouble` was told why.
+        self.refused = False
         self.done: list[Window] = []
 
     @property
@@ -67,9 +68,8 @@ class Windows:
     def _start(self, step: int) -> None:
         if profiler_running():
             # Two torch profilers cannot run at once, and the first was there first.
-            if self._refused_at is None:
-                self._trouble("opening a window", "another torch profiler is running; perfkit's windows are skipped")
-            self._refused_at = step
+            self.refused = True
+            self._trouble("opening a window", "another torch profiler is running; perfkit's windows are skipped")
             return
         self._first = step
         self._open = KinetoWindow(step, self._action, self._ready, activities=self._activities, flags=self._flags)
@@ -117,7 +117,7 @@ class Windows:
             self._give_up("closing a window", error)
 
     def _give_up(self, what: str, error: Exception) -> None:
-        self._off = True
+        self._off = self.refused = True
         window, self._open = self._open, None
         if window is not None and profiler_running():
             try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfkit import _clock
-from perfkit.run.records import PHASES, Mode, Phases
+from perfkit.run.records import PHASES, Mode, Phase, Phases
 
 _INDEX = {name: index for index, name in enumerate(PHASES)}
 _DATA = _INDEX["data"]
@@ -70,7 +70,7 @@ class StepClock:
         self.active = False
 
     @property
-    def phase(self) -> str:
+    def phase(self) -> Phase:
         """The phase that is running, for the sampler; read from another thread."""
         stack = self._stack
         index = _VALIDATION if self._inside_validation else stack[-1] if stack else self._base
@@ -81,7 +81,7 @@ class StepClock:
         """Whether the loop is waiting for data right now."""
         return bool(self._stack) and self._stack[-1] == _DATA
 
-    def knows(self, *phases: str) -> None:
+    def knows(self, *phases: Phase) -> None:
         """Say that this loop can tell these phases: they are then numbers, 0 where nothing of them happened."""
         self._known.update(_INDEX[phase] for phase in phases)
 
@@ -92,7 +92,7 @@ class StepClock:
             self._sums[self._stack[-1] if self._stack else self._base] += now - self._last
         self._last = now
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: Phase) -> None:
         """Open a phase inside whatever runs."""
         index = _INDEX[phase]
         self._account(_clock.now_ns())
@@ -105,7 +105,7 @@ class StepClock:
         if phase not in ("data", "validation"):
             self.active = True
 
-    def leave(self, phase: str) -> None:
+    def leave(self, phase: Phase) -> None:
         """Close the innermost open phase of that name and all inside it; one that is not open is ignored."""
         index = _INDEX[phase]
         if index not in self._stack:

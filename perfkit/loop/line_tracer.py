@@ -27,10 +27,10 @@ _Trace = Callable[[FrameType, str, Any], Any]
 class LineTracer:
     """Counts and times user lines on the calling thread between `start` and `stop`."""
 
-    def __init__(self, phase: Callable[[], str]) -> None:
+    def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
-        self._lines: dict[tuple[str, CodeType, int], list[int]] = {}
-        self._open: dict[FrameType, tuple[int, int, str]] = {}
+        self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
+        self._open: dict[FrameType, tuple[int, int, Phase]] = {}
         self._adopted: list[tuple[FrameType, _Trace | None]] = []
         self._events = 0
         #: Why nothing was traced, or None.
@@ -98,17 +98,13 @@ class LineTracer:
                     line=line,
                     function=function_name(code),
                     owner=USER,
-                    phase=_phase(phase),
+                    phase=phase,
                     runs=runs,
                     host_ns=total,
                     loop_line=loops[file].get(line),
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.runs))
-
-
-def _phase(name: str) -> Phase:
-    return name  # type: ignore[return-value]  # the clock gives names of the closed list only
 
 
 def innermost_loops(file: str) -> dict[int, int]:

@@ -26,7 +26,7 @@ _SWITCH_S = 0.0005
 #: Distinct lines kept; a training loop has hundreds. Beyond that only lines already known are counted.
 _MAX_LINES = 10_000
 
-_Key = tuple[str, str, int, str, str]
+_Key = tuple[Phase, str, int, str, str]
 
 
 class StackSampler:
@@ -35,7 +35,7 @@ class StackSampler:
     ``phase`` is asked for the running phase, or None while nothing should be booked.
     """
 
-    def __init__(self, thread: int, phase: Callable[[], str | None]) -> None:
+    def __init__(self, thread: int, phase: Callable[[], Phase | None]) -> None:
         self._target = thread
         self._phase = phase
         self._counts: dict[_Key, int] = {}
@@ -103,14 +103,10 @@ class StackSampler:
                 line=line,
                 function=function,
                 owner=owner,
-                phase=_phase(phase),
+                phase=phase,
                 samples=count,
                 host_ns=round(count * period_ns / steps),
             )
             for (phase, file, line, function, owner), count in counts
         ]
         return round(period_ns), tuple(sorted(rows, key=lambda row: -row.samples))
-
-
-def _phase(name: str) -> Phase:
-    return name  # type: ignore[return-value]  # the clock gives names of the closed list only

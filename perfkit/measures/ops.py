@@ -21,6 +21,10 @@ LEAST_ITERATIONS = 8
 #: More are never shown.
 MOST_REPEATS = 20
 
+#: Between two backward nodes of one backward the engine takes 3 µs (mean of 4,000 on one CPU, profiler on); far
+#: more is another backward, or a wait.
+LONGEST_HANDOVER_NS = 20_000
+
 #: Loops in here are torch's own (per-parameter optimizers), or their time is the data phase's.
 NOT_THE_USERS_LOOP = re.compile(rf"{DATA.pattern}|Optimizer\.")
 
@@ -221,7 +225,15 @@ def _backward_time(trace: Trace, nodes: Bools, thread: int, begins: Ints, ends: 
     last = np.append(trace.sequence[forward[1:]] != trace.sequence[forward[:-1]], True)
     forward = forward[last]
     mine = trace.sequence[forward[_within(trace.start_ns[forward], begins, ends)]]
-    paired = node[np.isin(trace.sequence[node], mine)]
-    if not paired.size:
+    if not np.isin(trace.sequence[node], mine).any():
         return None
-    return union(trace.start_ns[paired], trace.end_ns[paired]).length_ns // steps
+    # The engine's own work for a node (finding it, handing over its gradients) lies between it and the next one.
+    every = np.flatnonzero(nodes)
+    every = every[np.lexsort((trace.start_ns[every], trace.track[every]))]
+    until = trace.end_ns[every].copy()
+    follows = np.flatnonzero(trace.track[every[:-1]] == trace.track[every[1:]])
+    gap = trace.start_ns[every[follows + 1]] - until[follows]
+    near = follows[(gap > 0) & (gap < LONGEST_HANDOVER_NS)]
+    until[near] = trace.start_ns[every[near + 1]]
+    paired = np.isin(trace.sequence[every], mine) & (trace.sequence[every] >= 0)
+    return union(trace.start_ns[every[paired]], until[paired]).length_ns // steps

@@ -77,7 +77,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
 def _parts(diagnosis: Diagnosis, console: Console) -> None:
     """The step as one bar with its legend; the device as a line, or as the bar where the phases are not known."""
     phases = diagnosis.phases
-    times = {name: ns for name in PHASES if (ns := getattr(phases, name))} if phases is not None else {}
+    times: dict[str, int] = {}
+    if phases is not None:
+        times = {name: ns for name in PHASES if (ns := getattr(phases, name))}
     device = max(diagnosis.figures.devices, key=lambda device: device.busy_ns, default=None)
     if set(times) - {"other"}:
         _bar(times, console)

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results import Measured
 from perfkit.rules.whole import MAJORITY, Whole, busiest_device, computing, phase_part, whole_of
-from perfkit.rules.wording import percent
+from perfkit.rules.wording import ms, percent
 
 ID = "cannot-tell"
 
@@ -70,6 +70,10 @@ def _reason(measured: Measured, whole: Whole | None) -> str | None:
                 f"compute kernels take {percent(total_ns, whole.wall_ns)} of the {whole.per}, nothing else stands out."
             )
         return f"{idle}, most of it in '{cause}' ({percent(device.causes[cause], device.window_ns)})."
+    data = phase_part(measured, "data", whole)
+    if data is not None and total_ns + data.ns >= MAJORITY * whole.wall_ns:
+        # input-bound has looked at it and found no more than the price of a ready batch.
+        return f"the {whole.per} is so short that handing over a batch, {ms(data.ns)}, is the largest part of it."
     other = phase_part(measured, "other", whole)
     dark = percent(other.ns, whole.wall_ns) if other is not None else "an unknown part"
     return f"the phases seen do not explain the step: {dark} of it lies outside them."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -12,19 +12,6 @@ SCHEMA = 1
 Mode = Literal["train", "validation"]
 
 #: The phases of a step: a closed list, exclusive, in the order they are shown.
-PHASES = (
-    "data",
-    "transfer",
-    "forward",
-    "backward",
-    "optimizer",
-    "validation",
-    "callbacks",
-    "logging",
-    "checkpoint",
-    "other",
-)
-
 Phase = Literal[
     "data",
     "transfer",
@@ -37,6 +24,7 @@ Phase = Literal[
     "checkpoint",
     "other",
 ]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ Files that are rewritten are written beside and renamed; rows are appended as wh
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -42,13 +43,20 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+_runs_of_this_process = itertools.count()
+
+
 def launch_id() -> str:
-    """One word for this launch, the same on all its ranks where torchrun started them."""
+    """One word for a new run of this launch, the same on all its ranks where torchrun started them.
+
+    A process may record several runs one after the other; each rank counts its own, and so alike.
+    """
+    number = next(_runs_of_this_process)
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
-    if run_id is not None:
-        parts = (run_id, os.environ.get("MASTER_PORT", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", ""))
-        return re.sub(r"[^\w.-]+", "-", "-".join(part for part in parts if part))
-    return uuid.uuid4().hex[:12]
+    if run_id is None:
+        return uuid.uuid4().hex[:12]
+    parts = (run_id, os.environ.get("MASTER_PORT"), os.environ.get("TORCHELASTIC_RESTART_COUNT"), number or None)
+    return re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in parts if part is not None))
 
 
 def default_folder(launch: str) -> Path:

@@ -1,0 +1,107 @@
+"""Steps of their own, once per run: one that is traced by line, and two of the dry run for syncs.
+
+They come after the first window, or, where no window will come, after a few steps. They are slower than
+others and are marked in steps.jsonl, so that no timing holds them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, Literal
+
+from perfkit.loop.line_tracer import LineTracer
+from perfkit.run.records import Phase, Syncs, TracedLine
+from perfkit.syncs import SyncDetector, detect_syncs
+
+#: Steps of the dry run: the first pays for set-up and one-off syncs, the second shows what every step has.
+_DRY_STEPS = 2
+
+Extra = Literal["traced", "dry"]
+
+
+class ExtraSteps:
+    """Runs the extra steps one after the other; `advance` says what the coming step is."""
+
+    def __init__(
+        self, *, phase: Callable[[], Phase], optimizers: list[Any], dry: bool, note: Callable[[str], None]
+    ) -> None:
+        self._tracer = LineTracer(phase)
+        self._optimizers = optimizers
+        self._note = note
+        self._detector: SyncDetector | None = None
+        self._now: Extra | None = None
+        self._left = 0
+        self._todo: list[Extra] = ["traced", "dry"] if dry else ["traced"]
+
+    @property
+    def done(self) -> bool:
+        """Whether all of them are over."""
+        return not self._todo and self._now is None
+
+    def advance(self) -> Extra | None:
+        """A step has ended and the next begins: what the next one is, None for an ordinary step."""
+        if self._now is not None:
+            if self._detector is not None and self._now == "dry":
+                self._detector.step()
+            self._left -= 1
+            if self._left > 0:
+                return self._now
+            self.close()
+        while self._todo and self._now is None:
+            extra = self._todo.pop(0)
+            if self._begin_traced() if extra == "traced" else self._begin_dry():
+                self._now = extra
+        return self._now
+
+    def _begin_traced(self) -> bool:
+        self._left = 1
+        self._tracer.start()
+        if self._tracer.refused is not None:
+            self._note(f"lines were not traced: {self._tracer.refused}")
+        return self._tracer.refused is None
+
+    def _begin_dry(self) -> bool:
+        if not self._optimizers:
+            self._note(
+                "syncs were not looked for: no optimizer has stepped, so no model is known; "
+                "use perfkit.detect_syncs(device_of=[model]) in the program"
+            )
+            return False
+        self._left = _DRY_STEPS
+        detector = detect_syncs(mode="dry", device_of=_models_of(self._optimizers))
+        detector.start()
+        self._detector = detector
+        return True
+
+    def close(self) -> None:
+        """End the running extra step and put everything back."""
+        ending, self._now = self._now, None
+        if ending == "traced":
+            self._tracer.stop()
+        elif ending == "dry" and self._detector is not None:
+            self._detector.stop()
+
+    @property
+    def lines(self) -> tuple[TracedLine, ...]:
+        """What the traced step gave."""
+        return self._tracer.rows()
+
+    @property
+    def syncs(self) -> Syncs | None:
+        """What the dry run gave; None where there was none."""
+        return self._detector.to_record() if self._detector is not None else None
+
+
+def _models_of(optimizers: list[Any]) -> list[Any]:
+    """The modules that the optimizers train (for their buffers), and the optimizers themselves."""
+    import torch
+
+    trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    modules = [
+        found
+        for found in gc.get_objects()
+        # type() and not isinstance(): asking a proxy object for its class runs its owner's code.
+        if issubclass(type(found), torch.nn.Module) and any(id(p) in trained for p in found.parameters())
+    ]
+    return [*modules, *optimizers]

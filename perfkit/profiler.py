@@ -28,6 +28,7 @@ from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.iteration import Steps
 from perfkit.run.recording import Parts, Recording, say
 from perfkit.run.records import PHASES, Lines, Phase, Run, Step
+from perfkit.run.remote import check_url, copy_out, is_url
 from perfkit.run.writing import check_folder, claim_folder, default_folder, launch_id, write_atomically, write_run
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class profile:
     and the optimizer's steps.
 
     Args:
-        run: Folder to record into. Default ``runs/<script>-<date>-<time>``. A folder that holds another
+        run: Folder to record into, or a URL for fsspec: then the run is recorded into ``runs/`` and copied
+            there after each window and at the end. Default ``runs/<script>-<date>-<time>``. A folder that holds another
             run is left alone: this one becomes ``<run>-2``.
         schedule: Which steps are recorded in windows: `perfkit.schedule`, or any callable of torch's.
             Default: a window within the first 15 steps, earlier where the run is known to be shorter.
@@ -106,10 +108,12 @@ class profile:
         quiet: bool = False,
         hooks: bool = True,
     ) -> None:
-        if run is not None and "://" in os.fspath(run):
-            raise UsageError(
-                f"a run is recorded into a local folder, got {run!r}: record locally and copy it afterwards"
-            )
+        self._url: str | None = None
+        if run is not None and is_url(run):
+            self._url = os.fspath(run)
+            check_url(self._url)
+            # Recorded here first: a run is written by renaming and appending, which object stores do not have.
+            run = Path("runs") / (self._url.rstrip("/").rsplit("/", 1)[-1] or "run")
         self._wanted = Path(run) if run is not None else None
         if self._wanted is not None:
             check_folder(self._wanted)
@@ -198,6 +202,8 @@ class profile:
         folder = claim_folder(self._wanted or default_folder(launch), launch, overwrite=self._overwrite)
         if self._wanted is not None and folder != self._wanted:
             say(f"{self._wanted} holds another run; this one is recorded into {folder}")
+        if self._url is not None:
+            say(f"recording into {folder}; finished files are copied to {self._url}")
         self.folder = folder
         self._recording = Recording(folder, launch, self._parts)
         if self._recording.rank.rank == 0:
@@ -290,6 +296,7 @@ class profile:
         guarded("writing the run folder", lambda: recording.finish(self._ending(error)))
         if recording.rank.rank == 0:
             guarded("the diagnosis", self._diagnose)
+        self._copy_out()
 
     def _note_what_never_came(self) -> None:
         assert self._recording is not None
@@ -456,6 +463,7 @@ class profile:
             self._row_window = windows.index
             if finished:
                 self._recording.pair_clocks()
+                self._copy_out()
         none_will_come = "kineto" not in self._recorders or (self._windows is not None and self._windows.refused)
         if self._extras is None and (finished or (none_will_come and step >= _EXTRAS_AT)):
             self._extras = self._make_extras()
@@ -528,6 +536,11 @@ class profile:
         if over and sampler.running and self._running:
             sampler.stop()
             self._recording.note(f"perfkit took more than {self._budget:.1%} of the step and stopped sampling lines")
+
+    def _copy_out(self) -> None:
+        if self._url is not None and self.folder is not None and self._recording is not None:
+            folder, url = self.folder, self._url
+            self._recording.guarded(f"copying to {url}", lambda: copy_out(folder, url))
 
     def _tell_early(self) -> None:
         """Have the first verdict worked out and printed by a process of low priority, while training goes on."""

@@ -287,7 +287,7 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"run": "s3://bucket/x"}, "recorded into a local folder"),
+        ({"run": "nosuchsystem://bucket/x"}, "is no URL that fsspec knows"),
         ({"recorders": ("coffee",)}, "recorders may hold 'kineto', got 'coffee'"),
         ({"handlers": [3]}, "a handler must be callable"),
         ({"detect_syncs": "always"}, "detect_syncs must be"),

@@ -57,7 +57,7 @@ def facts() -> list[tuple[str, str]]:
         lines.append((program, path or f"not on the PATH ({what})"))
     if _env.package_version("torch") is not None:
         lines += _private_names()
-        lines.append(("patched now", ", ".join(patched()) or "nothing"))
+        lines += [("" if at else "patched now", name) for at, name in enumerate(patched() or ["nothing"])]
     return lines
 
 
@@ -86,13 +86,14 @@ def _nvtx() -> str:
 
 
 def _private_names() -> list[tuple[str, str]]:
-    lines = []
+    lines: list[tuple[str, str]] = []
     for module, name, what in PRIVATE_NAMES:
         try:
             found = hasattr(importlib.import_module(module), name)
         except ImportError:
             found = False
-        lines.append((f"{module}.{name}", "found" if found else f"MISSING: {what} will not work with this torch"))
+        fact = "found" if found else f"MISSING: {what} will not work with this torch"
+        lines.append(("" if lines else "private names", f"{module}.{name}: {fact}"))
     return lines
 
 

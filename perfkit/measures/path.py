@@ -19,6 +19,7 @@ from perfkit.measures.steps import measure_trace_steps
 from perfkit.measures.steps_rows import measure_step_rows
 from perfkit.measures.syncs import measure_sync_calls
 from perfkit.run.reading import RankFolder, read_run
+from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import read_trace
 
 __all__ = ["measure"]
@@ -30,16 +31,16 @@ def measure(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     """Measure a run folder or a trace file (Kineto JSON, nsys SQLite).
 
     Args:
-        path: What to read; a run may still be recording.
+        path: What to read, also as a URL for fsspec (``s3://bucket/run``); a run may still be recording.
         progress: Called with (bytes read, bytes in all) while a trace is read.
 
     Raises:
         RunError: a folder that holds no run, or an empty one.
         TraceError: a file that is missing or no trace.
     """
-    place = Path(path)
+    place = local_copy(os.fspath(path)) if is_url(path) else Path(path)
     if place.is_dir():
-        return _measure_run(place, progress)
+        return msgspec.structs.replace(_measure_run(place, progress), source=str(path))
     if not place.exists():
         raise TraceError(f"{path} does not exist: name a run folder or a trace file")
     return Measured(source=str(path), **_measure_trace(place, progress))

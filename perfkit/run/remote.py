@@ -1,0 +1,105 @@
+"""Runs and traces at other places: fsspec URLs are copied here to be read, and finished files copied there.
+
+What comes from a URL is hostile: of a run only the files that a run has are fetched, under their own
+names, and no path leaves the folder they are fetched into.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from perfkit.errors import MissingDependency, RunError, TraceError, UsageError
+
+#: What a run folder may hold; anything else at the URL is left there.
+_OF_A_RUN = re.compile(
+    r"run\.json|rank-\d{1,7}/(rank\.json|steps\.jsonl|ranges\.npz|syncs\.json|lines\.json|"
+    r"window-\d{1,9}\.pt\.trace\.json(\.gz)?)"
+)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL for fsspec: ``s3://bucket/run``, ``memory://x``."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)", os.fspath(path)) is not None
+
+
+def _open(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise MissingDependency(f"{url} needs another package: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{url} is no URL that fsspec knows: {error}") from error
+    return system, str(path)
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "perfkit" / "remote"
+
+
+def local_copy(url: str) -> Path:
+    """Copy the run or trace at ``url`` into the user's cache folder; the path of the copy.
+
+    Raises:
+        TraceError: there is nothing at the URL.
+        RunError: it cannot be reached, or is a folder without a run.
+        MissingDependency: fsspec needs another package for this kind of URL.
+    """
+    system, path = _open(url)
+    place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16]
+    try:
+        if not system.exists(path):
+            raise TraceError(f"{url} does not exist: name a run folder or a trace file")
+        if system.isdir(path):
+            return _copy_run(system, path.rstrip("/"), place / "run", url)
+        place.mkdir(parents=True, exist_ok=True)
+        target = place / (Path(path).name or "trace")
+        system.get_file(path, str(target))
+    except OSError as error:
+        raise RunError(f"{url} cannot be read: {error}") from error
+    return target
+
+
+def _copy_run(system: Any, path: str, place: Path, url: str) -> Path:
+    found = {}
+    for file in system.find(path):
+        name = str(file)[len(path) :].lstrip("/")
+        if _OF_A_RUN.fullmatch(name):
+            found[name] = file
+    if not found:
+        raise RunError(f"{url} holds no run (no run.json, no rank-0): name a folder that `perfkit run` wrote")
+    for name, file in found.items():
+        target = place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        system.get_file(file, str(target))
+    return place
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that no file system takes, before anything is started.
+
+    Raises:
+        UsageError, MissingDependency: see `local_copy`.
+    """
+    _open(url)
+
+
+def copy_out(folder: Path, url: str) -> None:
+    """Copy the files of a run folder to ``url``, each whole.
+
+    Raises:
+        OSError, and what else a file system raises: the caller tells it.
+    """
+    system, path = _open(url)
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
+        if file.is_file() and not file.name.startswith("."):
+            target = f"{path.rstrip('/')}/{name}"
+            system.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+            system.put_file(str(file), target)

@@ -1,0 +1,126 @@
+"""Runs and traces behind URLs, on fsspec's own file system in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+
+import perfkit
+from perfkit.measures.path import measure
+from perfkit.run.records import Phases, Step
+from perfkit.run.remote import copy_out, is_url, local_copy
+from perfkit.run.writing import RankWriter
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty file system in memory, and a cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+def make_run(folder: Path) -> Path:
+    writer = RankWriter(folder, 0)
+    writer.append_steps([Step(step=n, start_ns=n, wall_ns=10, phases_ns=Phases(forward=10)) for n in range(9)])
+    writer.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"), [("s3://b/x", True), ("memory://x", True), ("runs/x", False), ("C:/x", False), ("a:b", False)]
+)
+def test_a_url_is_told_from_a_path(path: str, answer: bool) -> None:
+    assert is_url(path) is answer
+
+
+def test_a_run_behind_a_url_is_measured(tmp_path: Path, memory: Any) -> None:
+    copy_out(make_run(tmp_path / "x"), "memory://bucket/x")
+    measured = measure("memory://bucket/x")
+
+    assert measured.source == "memory://bucket/x"
+    assert measured.step is not None
+    assert measured.step.wall_ns == 10
+
+
+def test_a_trace_behind_a_url_is_read(memory: Any) -> None:
+    memory.pipe_file(
+        "/t.json",
+        b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}',
+    )
+    facts = measure("memory://t.json").trace
+
+    assert facts is not None
+    assert facts.events == 1
+
+
+def test_only_the_files_of_a_run_are_fetched(tmp_path: Path, memory: Any) -> None:
+    copy_out(make_run(tmp_path / "x"), "memory://x")
+    memory.pipe_file("/x/secret.txt", b"not ours")
+    memory.pipe_file("/x/rank-0/../../evil.json", b"{}")
+    copied = local_copy("memory://x")
+
+    assert [str(file.relative_to(copied)) for file in copied.rglob("*") if file.is_file()] == ["rank-0/steps.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("memory://nothing", perfkit.TraceError, "does not exist"),
+        ("memory://empty", perfkit.RunError, "holds no run"),
+        ("nosuchsystem://x", perfkit.UsageError, "is no URL that fsspec knows"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_one_clear_error(
+    memory: Any, url: str, error: type[Exception], words: str
+) -> None:
+    memory.pipe_file("/empty/notes.txt", b"")
+
+    with pytest.raises(error, match=words):
+        measure(url)
+
+
+def train(prof: perfkit.profile) -> None:
+    with prof:
+        for _ in range(8):
+            torch.ones(3).sum()
+            prof.step()
+
+
+def test_a_run_recorded_to_a_url_arrives_there_with_its_window(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(
+        perfkit.profile(
+            "memory://bucket/mine", schedule=perfkit.schedule(wait=1, warmup=1, active=1, repeat=1), quiet=True
+        )
+    )
+
+    names = {file.removeprefix("/bucket/mine/") for file in memory.find("/bucket/mine")}
+    assert {"run.json", "rank-0/rank.json", "rank-0/steps.jsonl", "rank-0/window-0.pt.trace.json.gz"} <= names
+    assert (tmp_path / "runs" / "mine" / "run.json").is_file()
+
+
+def test_a_copy_that_fails_is_said_once_and_training_goes_on(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*anything: Any, **more: Any) -> None:
+        raise PermissionError("read-only bucket")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(type(memory), "put_file", refused)
+    train(
+        perfkit.profile(
+            "memory://bucket/mine", schedule=perfkit.schedule(wait=1, warmup=1, active=1, repeat=2), quiet=True
+        )
+    )
+
+    assert capsys.readouterr().err.count("PermissionError: read-only bucket (training goes on)") == 1

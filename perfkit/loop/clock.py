@@ -56,6 +56,8 @@ class StepClock:
         self._start = self._last = 0
         self.step_num = 0
         self.running = False
+        #: Whether a `Steps` is being iterated; one inside another is part of the outer one's step.
+        self.iterating = False
         #: Whether anything but a fetch happened since the step began; a step without is no step yet.
         self.active = False
 
@@ -86,10 +88,12 @@ class StepClock:
         self._known.update(_INDEX[phase] for phase in phases)
 
     def _account(self, now: int) -> None:
+        # max: a clock that jumps back must not take time from a phase.
+        passed = max(0, now - self._last)
         if self._inside_validation:
-            self._sums[_VALIDATION] += now - self._last
+            self._sums[_VALIDATION] += passed
         else:
-            self._sums[self._stack[-1] if self._stack else self._base] += now - self._last
+            self._sums[self._stack[-1] if self._stack else self._base] += passed
         self._last = now
 
     def enter(self, phase: Phase) -> None:
@@ -152,13 +156,12 @@ class StepClock:
         """End the step here; the next begins when ``on_step`` has returned."""
         if not self.running:
             return
-        now = _clock.now_ns()
-        self._account(now)
+        self._account(_clock.now_ns())
         self._settle()
         phases = Phases(
             **{name: self._sums[index] if index in self._known else None for index, name in enumerate(PHASES)}
         )
-        closed = ClosedStep(self.step_num, mode, self._start, now - self._start, phases)
+        closed = ClosedStep(self.step_num, mode, self._start, sum(self._sums), phases)
         self.step_num += 1
         self.running = False
         try:

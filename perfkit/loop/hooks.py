@@ -46,6 +46,7 @@ class LoopHooks:
         self._fetches = 0
         self._engines = 0
         self._optimizing = 0
+        self._closures = 0
         self._stepped = False
         self._loaders: dict[int, Mode] = {}
         self._kept_alive: list[Any] = []
@@ -116,12 +117,22 @@ class LoopHooks:
     def _mine(self) -> bool:
         return get_ident() == self._thread and self._clock.running
 
+    def _forget_broken_optimizer(self) -> None:
+        """Close an optimizer step that raised, for which torch calls no post hook.
+
+        Called where none can be open: at a fetch or a backward outside of a closure.
+        """
+        if self._optimizing and not self._closures:
+            self._optimizing = 0
+            self._clock.leave("optimizer")
+
     # -- data
 
     def _fetch(self, iterator: Any, fetch: Callable[[Any], Any]) -> Any:
         if not self._mine() or self._fetches:
             # Another thread's, or a loader that reads from a loader: the outer fetch has the time.
             return fetch(iterator)
+        self._forget_broken_optimizer()
         training = self._before_fetch(iterator)
         self._fetches += 1
         if training:
@@ -211,7 +222,6 @@ class LoopHooks:
 
     def _close(self, mode: Mode = "train") -> None:
         self._stepped = False
-        # An optimizer that raised never ran its post hook.
         self._optimizing = 0
         self._clock.close(mode)
 
@@ -221,6 +231,7 @@ class LoopHooks:
         if not self._mine() or self._engines:
             backward(*args, **kwargs)
             return
+        self._forget_broken_optimizer()
         self._doubted = self._doubted_since = None  # the loader we doubted trains
         self._clock.validation(False)
         self._engines += 1
@@ -260,10 +271,12 @@ class LoopHooks:
     def _wrap_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         @functools.wraps(closure)
         def timed() -> Any:
+            self._closures += 1
             self._clock.enter("forward")
             try:
                 return closure()
             finally:
+                self._closures -= 1
                 self._clock.leave("forward")
 
         return timed

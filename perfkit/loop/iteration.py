@@ -24,8 +24,12 @@ class Steps(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         clock = self._clock
+        if clock.iterating:
+            yield from self._iterable
+            return
         self._on_begin()
         clock.start()
+        clock.iterating = True
         fetched = False
         try:
             clock.enter("data")
@@ -44,6 +48,7 @@ class Steps(Generic[T]):
         finally:
             # break, return and exceptions arrive here while the item's own step is open; an exhausted
             # iterable arrives with a fetch that brought nothing, which is no step.
+            clock.iterating = False
             if fetched:
                 clock.close()
             clock.drop()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfkit import _clock
+from perfkit.loop.device_clock import DeviceClock
 from perfkit.run.records import PHASES, Mode, Phase, Phases
 
 _INDEX = {name: index for index, name in enumerate(PHASES)}
@@ -56,6 +57,8 @@ class StepClock:
         self._start = self._last = 0
         self.step_num = 0
         self.running = False
+        #: The same boundaries on a device, where there is one.
+        self.device: DeviceClock | None = None
         #: Whether a `Steps` is being iterated; one inside another is part of the outer one's step.
         self.iterating = False
         #: Whether anything but a fetch happened since the step began; a step without is no step yet.
@@ -70,6 +73,8 @@ class StepClock:
         self._inside_validation = False
         self.running = True
         self.active = False
+        if self.device is not None:
+            self.device.begin_step()
 
     @property
     def phase(self) -> Phase:
@@ -90,11 +95,12 @@ class StepClock:
     def _account(self, now: int) -> None:
         # max: a clock that jumps back must not take time from a phase.
         passed = max(0, now - self._last)
-        if self._inside_validation:
-            self._sums[_VALIDATION] += passed
-        else:
-            self._sums[self._stack[-1] if self._stack else self._base] += passed
+        index = _VALIDATION if self._inside_validation else self._stack[-1] if self._stack else self._base
+        self._sums[index] += passed
         self._last = now
+        if self.device is not None:
+            # On the device a time cannot be moved afterwards: what is undecided counts as other there.
+            self.device.mark(_OTHER if index == _UNDECIDED else index)
 
     def enter(self, phase: Phase) -> None:
         """Open a phase inside whatever runs."""
@@ -162,6 +168,8 @@ class StepClock:
             **{name: self._sums[index] if index in self._known else None for index, name in enumerate(PHASES)}
         )
         closed = ClosedStep(self.step_num, mode, self._start, sum(self._sums), phases)
+        if self.device is not None:
+            self.device.end_step(self.step_num)
         self.step_num += 1
         self.running = False
         try:

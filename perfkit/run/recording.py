@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 import msgspec
 
 from perfkit import _clock, _env
-from perfkit.run.records import ClockPair, Lines, RangeRow, Rank, Step, Syncs
+from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 from perfkit.run.writing import RankWriter
 
 #: Rows wait in memory for at most so many steps or so long; a kill loses no more than that.
 _FLUSH_ROWS = 64
 _FLUSH_NS = 1_000_000_000
+#: Rows that are held for their device times; a device is seldom further behind than this (DESIGN section 3).
+_HELD = 64
 #: ranges, syncs, lines and rank.json are rewritten this often (DESIGN section 3).
 _REWRITE_NS = 30_000_000_000
 
@@ -41,6 +44,7 @@ class Recording:
         self._writer = RankWriter(folder, _env.rank())
         self._parts = parts
         self._rows: list[Step] = []
+        self._held: deque[Step] = deque()
         self._flushed = self._rewritten = _clock.now_ns()
         self._told: set[str] = set()
         self.errors: list[str] = []
@@ -61,14 +65,32 @@ class Recording:
         """Where window ``index``'s trace goes."""
         return self._writer.window_file(index)
 
-    def add(self, row: Step) -> None:
-        """Keep a row, and write what has waited long enough."""
-        self._rows.append(row)
+    def add(self, row: Step, *, awaits_device: bool = False) -> int | None:
+        """Keep a row, and write what has waited long enough.
+
+        A row that ``awaits_device`` times is held until `settle` brings them, or until so many later ones are
+        held that it is written without. Then the first step that is still awaited is returned, else None.
+        """
+        given_up = None
+        if awaits_device:
+            self._held.append(row)
+            if len(self._held) > _HELD:
+                self._rows.append(self._held.popleft())
+                given_up = self._held[0].step
+        else:
+            self._rows.append(row)
         now = _clock.now_ns()
         if len(self._rows) >= _FLUSH_ROWS or now - self._flushed > _FLUSH_NS:
             self.flush()
         if now - self._rewritten > _REWRITE_NS:
             self.rewrite()
+        return given_up
+
+    def settle(self, step: int, phases: Phases | None) -> None:
+        """The device times of a held row, None where there are none after all."""
+        while self._held and self._held[0].step <= step:
+            row = self._held.popleft()
+            self._rows.append(msgspec.structs.replace(row, device_phases_ns=phases) if row.step == step else row)
 
     def pair_clocks(self) -> None:
         """Note how the run's clock stands to unix time now: done at the start and at each window."""
@@ -107,6 +129,8 @@ class Recording:
     def finish(self, ending: str) -> None:
         """Write everything a last time."""
         try:
+            self._rows.extend(self._held)
+            self._held.clear()
             self.flush()
             self.rewrite(ending)
         finally:

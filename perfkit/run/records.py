@@ -210,7 +210,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """rank.json, one per rank. ``ending`` is None while the run goes on.
 
-    ``overhead_ns`` is perfkit's own time inside the steps, summed; ``errors`` are perfkit's own, each told once.
+    ``overhead_ns`` is perfkit's own time inside the steps, summed; ``errors`` are perfkit's own, each told once;
+    ``graph_breaks`` says why torch.compile broke graphs, and how often.
     """
 
     schema: int = SCHEMA
@@ -230,5 +231,6 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     steps: int = 0
     overhead_ns: int | None = None
+    graph_breaks: dict[str, int] = {}
     clock_pairs: tuple[ClockPair, ...] = ()
     windows: tuple[Window, ...] = ()

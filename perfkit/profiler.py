@@ -24,6 +24,7 @@ from perfkit import _clock, _env
 from perfkit.capture.schedules import Schedule, as_action, default_schedule
 from perfkit.errors import RunError, UsageError
 from perfkit.loop.clock import ClosedStep, StepClock
+from perfkit.loop.compiles import CompileCounter, graph_breaks
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.iteration import Steps
 from perfkit.run.recording import Parts, Recording, say
@@ -33,10 +34,12 @@ from perfkit.run.writing import check_folder, claim_folder, default_folder, laun
 
 if TYPE_CHECKING:
     from perfkit.capture.extras import ExtraSteps
+    from perfkit.capture.models import WindowRanges
     from perfkit.capture.windows import Windows
     from perfkit.diagnosis import Diagnosis
     from perfkit.loop.sampler import StackSampler
     from perfkit.ranges import Recorder
+    from perfkit.ranges.borrowed import BorrowedNvtx
     from perfkit.syncs import SyncDetector
 
 T = TypeVar("T")
@@ -70,6 +73,8 @@ class profile:
         on_trace_ready: One more handler, under torch's name for it.
         detect_syncs: "auto" finds host-device syncs: on a GPU in every step, on a CPU by a dry run in
             two steps of its own. None does not.
+        borrow_nvtx: Take the ranges that the program has through nvtx and torch.cuda.nvtx into the run's ranges
+            and windows, as long as the profile records; `perfkit.ranges.borrowed` says which can be seen.
         ranks: Ranks that record windows; every rank records its steps.
         budget: perfkit's own time as a share of the step (0.01 = 1 %) above which it stops sampling.
         overwrite: Replace a run that lies in the folder.
@@ -100,6 +105,7 @@ class profile:
         handlers: Iterable[Callable[[Any], Any]] = (),
         on_trace_ready: Callable[[Any], Any] | None = None,
         detect_syncs: DetectSyncs | None = None,
+        borrow_nvtx: bool = False,
         ranks: Iterable[int] = (0,),
         budget: float = 0.01,
         overwrite: bool = False,
@@ -140,6 +146,7 @@ class profile:
         if detect_syncs == "cuda" and not _env.cuda_in_use() and _env.torch_if_loaded() is not None:
             raise UsageError("detect_syncs='cuda' needs a CUDA device: use 'dry', which runs on a CPU")
         self._detect = detect_syncs
+        self._borrow_nvtx = borrow_nvtx
         self._ranks = tuple(ranks)
         if not 0 < budget <= 1:
             raise UsageError(f"budget must be a share of the step above 0 and at most 1, got {budget!r}")
@@ -163,10 +170,14 @@ class profile:
         self._sampler: StackSampler | None = None
         self._armed: SyncDetector | None = None
         self._recorder: Recorder | None = None
+        self._compiles: CompileCounter | None = None
+        self._borrowed: BorrowedNvtx | None = None
+        self._window_ranges: WindowRanges | None = None
         self._optimizers: list[Any] = []
         self._row_window: int | None = None
         self._row_dry = False
         self._told_early = False
+        self._epoch_told = False
         self._overhead_ns = 0
         self._timed_ns = 0
         self._sampled_steps = 0
@@ -175,6 +186,11 @@ class profile:
         self._samples: int | None = None
         self._tokens: int | None = None
         self._total = min((n for n in (stop_after, total_steps) if n is not None), default=None)
+        if isinstance(schedule, Schedule) and self._total is not None and schedule.first_window_end > self._total:
+            raise UsageError(
+                f"the schedule's first window needs {schedule.first_window_end} steps, the run has {self._total}: "
+                "shorten wait or skip_first, or leave schedule out"
+            )
         self._early: subprocess.Popen[str] | None = None
         self._running = False
 
@@ -236,17 +252,24 @@ class profile:
 
     def _attach(self) -> None:
         from perfkit.loop.sampler import StackSampler
-        from perfkit.ranges import start_recorder
+        from perfkit.ranges import borrow_nvtx, start_recorder
 
         clock = self._clock
         if not self._hooked:
             # The hooks still see loaders, batch sizes and optimizers; their phases go to a clock nobody reads.
             clock = StepClock(lambda closed: None)
             clock.start()
-        self._hooks = LoopHooks(clock, on_optimizer=self._optimizers.append)
+        self._hooks = LoopHooks(clock, on_optimizer=self._optimizers.append, on_epoch_end=self._on_epoch_end)
         self._hooks.attach()
         gc.callbacks.append(self._on_gc)
         self._recorder = start_recorder()
+        if self._borrow_nvtx:
+            self._borrowed = borrow_nvtx()
+        if _env.cuda_in_use():
+            from perfkit.loop.device_clock import make_cuda_clock
+
+            self._clock.device = make_cuda_clock()
+        self._compiles = CompileCounter()
         if self._detect == "cuda" or (self._detect == "auto" and _env.cuda_in_use()):
             from perfkit.syncs import detect_syncs
 
@@ -286,13 +309,18 @@ class profile:
         if self._windows is not None:
             windows = self._windows
             guarded("closing the window", lambda: windows.close(self._clock.step_num - 1))
+        if self._window_ranges is not None:
+            guarded("taking the ranges off the modules", self._window_ranges.remove)
         if self._armed is not None:
             guarded("ending sync detection", self._armed.stop)
+        if self._borrowed is not None:
+            guarded("giving back nvtx", self._borrowed.give_back)
         if self._recorder is not None:
             guarded("ending the range recorder", self._recorder.stop)
         _active = None
         recording = self._recording
         self._note_what_never_came()
+        self._settle(recording)
         guarded("writing the run folder", lambda: recording.finish(self._ending(error)))
         if recording.rank.rank == 0:
             guarded("the diagnosis", self._diagnose)
@@ -353,7 +381,7 @@ class profile:
         if self._hooks is not None:
             self._hooks.boundaries = False
         self._clock.knows("data")
-        return Steps(iterable, self._clock, lambda: self._know_length(iterable))
+        return Steps(iterable, self._clock, lambda: self._know_length(iterable), self._on_epoch_end)
 
     def _know_length(self, iterable: Iterable[Any]) -> None:
         if self._total is None and self._windows is None:
@@ -362,6 +390,16 @@ class profile:
                 self._total = len(iterable)  # type: ignore[arg-type]  # TypeError is the answer "unknown"
             except TypeError:
                 return
+
+    def _on_epoch_end(self) -> None:
+        """Say once, at the end of the first epoch, that a window has not come yet: the schedule may be a mistake."""
+        if self._epoch_told or self._recording is None or not self._records_here():
+            return
+        self._epoch_told = True
+        steps = self._clock.step_num
+        waits = self._windows is not None and not self._windows.done and self._windows.index is None
+        if waits and steps and not self._quiet:
+            say(f"no window yet: the first epoch had {steps} steps and the schedule's first window comes later")
 
     def step(self, samples: int | None = None, tokens: int | None = None) -> None:
         """End the running step here and begin the next.
@@ -409,7 +447,10 @@ class profile:
         assert recording is not None
         timed = self._row_window is None and not self._row_dry
         try:
-            recording.add(self._row(closed, timed))
+            self._settle(recording)
+            given_up = recording.add(self._row(closed, timed), awaits_device=self._clock.device is not None)
+            if given_up is not None and self._clock.device is not None:
+                self._clock.device.forget(given_up)
             self._prepare(closed.step + 1)
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
             recording.trouble("recording a step", error)
@@ -431,6 +472,7 @@ class profile:
             phases_ns=closed.phases_ns,
             samples=samples,
             tokens=self._tokens,
+            recompiles=self._compiles.since_last() if self._compiles is not None else None,
             gc_ns=self._gc_ns,
             window=self._row_window,
             dry=self._row_dry,
@@ -444,6 +486,12 @@ class profile:
         if self._armed is not None:
             self._armed.step()
         return row
+
+    def _settle(self, recording: Recording) -> None:
+        """Hand on the device times that are there by now."""
+        if self._clock.device is not None:
+            for step, phases in self._clock.device.resolved():
+                recording.settle(step, phases)
 
     def _prepare(self, step: int) -> None:
         """Decide what step ``step`` is: timed, in a window, the traced one, or one of the dry run."""
@@ -480,9 +528,12 @@ class profile:
         return self._recording is not None and self._recording.rank.rank in self._ranks
 
     def _make_windows(self) -> Windows:
+        from perfkit.capture.models import WindowRanges
         from perfkit.capture.windows import Windows
 
         assert self._recording is not None
+        guarded, ranges = self._recording.guarded, WindowRanges(self._optimizers, self._recording.note)
+        self._window_ranges = ranges
         self._windows = Windows(
             self._action or default_schedule(self._total).action,
             file_of=self._recording.window_file,
@@ -490,6 +541,7 @@ class profile:
             trouble=self._recording.trouble,
             activities=self._activities,
             flags=self._flags,
+            beside=lambda open_: guarded("ranges around modules", lambda: ranges.follow(open_)),
         )
         return self._windows
 
@@ -520,6 +572,7 @@ class profile:
             facts={
                 "loaders": tuple(self._hooks.loaders.values()) if self._hooks is not None else (),
                 "steps": self._clock.step_num,
+                "graph_breaks": graph_breaks(),
                 "overhead_ns": self._overhead_ns + sampling_ns,
                 "windows": tuple(self._windows.done) if self._windows is not None else (),
             },

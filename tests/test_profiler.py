@@ -347,3 +347,34 @@ def test_a_tracing_debugger_is_left_alone_and_the_lines_are_given_up(tmp_path: P
 def no_collection_in_the_middle() -> None:
     """Objects of earlier tests are gone before a test asks which models an optimizer trains."""
     gc.collect()
+
+
+def test_a_schedule_longer_than_a_run_of_known_length_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    long = perfkit.schedule(wait=50, warmup=1, active=1)
+
+    with pytest.raises(perfkit.UsageError, match="first window needs 52 steps, the run has 40"):
+        perfkit.profile(tmp_path / "x", schedule=long, total_steps=40)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_window_that_has_not_come_by_the_end_of_the_first_epoch_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], explicit: bool
+) -> None:
+    training = Training()
+    with perfkit.profile(tmp_path / "x", schedule=perfkit.schedule(wait=100, warmup=1, active=1)) as prof:
+        for _ in range(3):
+            training.run(prof.steps(training.loader) if explicit else None)
+
+    assert capsys.readouterr().err.count("no window yet: the first epoch had 12 steps") == 1
+
+
+def test_graphs_that_were_compiled_stand_in_the_step_that_compiled_them(tmp_path: Path) -> None:
+    training = Training()
+    training.model = torch.compile(training.model, backend="eager", dynamic=False)  # type: ignore[assignment]  # callable
+    with record(tmp_path / "x") as prof:
+        for number in prof.steps(range(6)):
+            training.step([torch.ones(2 if number < 4 else 3, 8)])
+
+    recompiles = [row.recompiles for row in rank_of(tmp_path / "x").steps]
+    assert recompiles[0] is None or recompiles[0] >= 1
+    assert recompiles[1:] == [0, 0, 0, 1, 0]

@@ -28,7 +28,7 @@ class LoopHooks:
     With ``boundaries``, it also says where a step ends: at the fetch of a training loader after an
     optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after
     the optimizer that steps last in the cycle. ``on_optimizer`` is called with each optimizer before
-    its first step.
+    its first step, ``on_epoch_end`` when a training loader is exhausted.
     """
 
     def __init__(
@@ -37,10 +37,12 @@ class LoopHooks:
         *,
         boundaries: bool = True,
         on_optimizer: Callable[[Any], None] = lambda optimizer: None,
+        on_epoch_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self.boundaries = boundaries
         self._on_optimizer = on_optimizer
+        self._on_epoch_end = on_epoch_end
         self._thread = get_ident()
         self._undo: list[Callable[[], None]] = []
         self._fetches = 0
@@ -139,6 +141,10 @@ class LoopHooks:
             self._clock.enter("data")
         try:
             return fetch(iterator)
+        except StopIteration:
+            if training:
+                self._on_epoch_end()
+            raise
         finally:
             self._fetches -= 1
             if training:

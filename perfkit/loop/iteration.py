@@ -17,10 +17,13 @@ class Steps(Generic[T]):
     last. ``len()`` and attributes (``loader.sampler``, ``loader.dataset``) are the iterable's own.
     """
 
-    def __init__(self, iterable: Iterable[T], clock: StepClock, on_begin: Callable[[], None]) -> None:
+    def __init__(
+        self, iterable: Iterable[T], clock: StepClock, on_begin: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
         self._iterable = iterable
         self._clock = clock
         self._on_begin = on_begin
+        self._on_end = on_end
 
     def __iter__(self) -> Iterator[T]:
         clock = self._clock
@@ -38,6 +41,7 @@ class Steps(Generic[T]):
                 try:
                     item = next(iterator)
                 except StopIteration:
+                    self._on_end()
                     return
                 clock.leave("data")
                 fetched = True

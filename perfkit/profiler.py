@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perfkit import _clock, _env
-from perfkit.capture.schedules import Schedule, as_action, default_schedule
+from perfkit.capture.schedules import Action, Schedule, as_action, default_schedule
 from perfkit.errors import RunError, UsageError
 from perfkit.loop.clock import ClosedStep, StepClock
 from perfkit.loop.compiles import CompileCounter, graph_breaks
@@ -35,6 +36,7 @@ from perfkit.run.writing import check_folder, claim_folder, default_folder, laun
 if TYPE_CHECKING:
     from perfkit.capture.extras import ExtraSteps
     from perfkit.capture.models import WindowRanges
+    from perfkit.capture.windows import Recorder as WindowRecorder
     from perfkit.capture.windows import Windows
     from perfkit.diagnosis import Diagnosis
     from perfkit.loop.sampler import StackSampler
@@ -48,6 +50,9 @@ DetectSyncs = Literal["auto", "cuda", "dry"]
 
 #: Where no window will come, the extra steps begin here: the first steps do things that no later one does.
 _EXTRAS_AT = 5
+
+#: What a window can record.
+_RECORDERS = ("kineto", "cuda_profiler", "memory")
 
 #: The profile that is recording in this process.
 _active: profile | None = None
@@ -68,7 +73,8 @@ class profile:
             Default: a window within the first 15 steps, earlier where the run is known to be shorter.
         activities: ``torch.profiler.ProfilerActivity`` set; default what the machine has.
         record_shapes, profile_memory, with_stack, with_flops, with_modules: torch's flags for a window.
-        recorders: What a window records: ``("kineto",)``, or ``()`` for no windows.
+        recorders: What a window records: "kineto" (torch's profiler, the trace), "cuda_profiler" (opens the
+            capture range of nsys and ncu), "memory" (a snapshot of device memory); ``()`` for no windows.
         handlers: Callables that get the torch profiler of each finished window.
         on_trace_ready: One more handler, under torch's name for it.
         detect_syncs: "auto" finds host-device syncs: on a GPU in every step, on a CPU by a dry run in
@@ -134,9 +140,9 @@ class profile:
             "with_modules": with_modules,
         }
         self._recorders = tuple(recorders)
-        unknown = [name for name in self._recorders if name != "kineto"]
+        unknown = [name for name in self._recorders if name not in _RECORDERS]
         if unknown:
-            raise UsageError(f"recorders may hold 'kineto', got {unknown[0]!r}")
+            raise UsageError(f"recorders may hold {', '.join(map(repr, _RECORDERS))}, got {unknown[0]!r}")
         self._handlers = (*handlers, *(() if on_trace_ready is None else (on_trace_ready,)))
         for handler in self._handlers:
             if not callable(handler):
@@ -505,14 +511,14 @@ class profile:
                 self._row_window, self._row_dry = (0, False) if extra == "traced" else (None, True)
                 return
         finished = False
-        if "kineto" in self._recorders:
+        if self._recorders:
             windows = self._windows or self._make_windows()
             finished = windows.advance(step)
             self._row_window = windows.index
             if finished:
                 self._recording.pair_clocks()
                 self._copy_out()
-        none_will_come = "kineto" not in self._recorders or (self._windows is not None and self._windows.refused)
+        none_will_come = not self._recorders or (self._windows is not None and self._windows.refused)
         if self._extras is None and (finished or (none_will_come and step >= _EXTRAS_AT)):
             self._extras = self._make_extras()
             if self._row_window is None:
@@ -534,16 +540,36 @@ class profile:
         assert self._recording is not None
         guarded, ranges = self._recording.guarded, WindowRanges(self._optimizers, self._recording.note)
         self._window_ranges = ranges
+        action = self._action or default_schedule(self._total).action
         self._windows = Windows(
-            self._action or default_schedule(self._total).action,
-            file_of=self._recording.window_file,
-            handlers=self._handlers,
+            action,
+            [self._make_recorder(name, action) for name in self._recorders],
             trouble=self._recording.trouble,
-            activities=self._activities,
-            flags=self._flags,
             beside=lambda open_: guarded("ranges around modules", lambda: ranges.follow(open_)),
         )
         return self._windows
+
+    def _make_recorder(self, name: str, action: Callable[[int], Action]) -> WindowRecorder:
+        recording = self._recording
+        assert recording is not None
+        if name == "cuda_profiler":
+            from perfkit.capture.cuda_profiler import CudaProfilerGate
+
+            return CudaProfilerGate()
+        if name == "memory":
+            from perfkit.capture.memory import MemorySnapshot
+
+            return MemorySnapshot(recording.memory_file, recording.note)
+        from perfkit.capture.kineto import KinetoRecorder
+
+        return KinetoRecorder(
+            action,
+            file_of=recording.window_file,
+            handlers=self._handlers,
+            trouble=recording.trouble,
+            activities=self._activities,
+            flags=self._flags,
+        )
 
     def _make_extras(self) -> ExtraSteps:
         from perfkit.capture.extras import ExtraSteps
@@ -574,7 +600,7 @@ class profile:
                 "steps": self._clock.step_num,
                 "graph_breaks": graph_breaks(),
                 "overhead_ns": self._overhead_ns + sampling_ns,
-                "windows": tuple(self._windows.done) if self._windows is not None else (),
+                "windows": self._windows.done if self._windows is not None else (),
             },
             lines=lines,
             ranges=self._recorder.rows() if self._recorder is not None else (),
@@ -599,13 +625,19 @@ class profile:
         """Have the first verdict worked out and printed by a process of low priority, while training goes on."""
         assert self.folder is not None
         command = [sys.executable, "-m", "perfkit", "diagnose", str(self.folder), "--early"]
+        if (nice := shutil.which("nice")) is not None:
+            command = [nice, "-n", "10", *command]
         env = {**os.environ, "PERFKIT_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-        self._early = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env=env
-        )
-        process = self._early
+        windows = self._windows
 
         def tell() -> None:
+            if windows is not None:
+                windows.wait()
+            if not self._running:
+                return
+            process = self._early = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env=env
+            )
             text, _ = process.communicate()
             if process.returncode == 0 and self._running:
                 print(text, file=sys.stderr, flush=True)

@@ -176,7 +176,7 @@ def test_a_part_of_perfkit_that_cannot_start_is_told_and_training_goes_on(
     def broken(*anything: Any, **more: Any) -> Any:
         raise RuntimeError(f"no {part} today")
 
-    import perfkit.capture.windows
+    import perfkit.capture.kineto
     import perfkit.loop.hooks
     import perfkit.loop.sampler
     import perfkit.ranges
@@ -185,7 +185,7 @@ def test_a_part_of_perfkit_that_cannot_start_is_told_and_training_goes_on(
         "hooks": (perfkit.loop.hooks.LoopHooks, "attach"),
         "sampler": (perfkit.loop.sampler.StackSampler, "start"),
         "recorder": (perfkit.ranges, "start_recorder"),
-        "window": (perfkit.capture.windows, "KinetoWindow"),
+        "window": (perfkit.capture.kineto.KinetoRecorder, "open"),
     }
     monkeypatch.setattr(*places[part], broken)
     with perfkit.profile(tmp_path / "x", schedule=SHORT, quiet=True):

@@ -288,7 +288,7 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"run": "nosuchsystem://bucket/x"}, "is no URL that fsspec knows"),
-        ({"recorders": ("coffee",)}, "recorders may hold 'kineto', got 'coffee'"),
+        ({"recorders": ("coffee",)}, "recorders may hold 'kineto', 'cuda_profiler', 'memory', got 'coffee'"),
         ({"handlers": [3]}, "a handler must be callable"),
         ({"detect_syncs": "always"}, "detect_syncs must be"),
         ({"detect_syncs": "cuda"}, "needs a CUDA device: use 'dry'"),

@@ -6,10 +6,10 @@ others and are marked in steps.jsonl, so that no timing holds them.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any, Literal
 
+from perfkit.capture.models import trained_modules
 from perfkit.loop.line_tracer import LineTracer
 from perfkit.run.records import Phase, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
@@ -69,7 +69,7 @@ class ExtraSteps:
             )
             return False
         self._left = _DRY_STEPS
-        detector = detect_syncs(mode="dry", device_of=_models_of(self._optimizers))
+        detector = detect_syncs(mode="dry", device_of=[*trained_modules(self._optimizers), *self._optimizers])
         detector.start()
         self._detector = detector
         return True
@@ -91,17 +91,3 @@ class ExtraSteps:
     def syncs(self) -> Syncs | None:
         """What the dry run gave; None where there was none."""
         return self._detector.to_record() if self._detector is not None else None
-
-
-def _models_of(optimizers: list[Any]) -> list[Any]:
-    """The modules that the optimizers train (for their buffers), and the optimizers themselves."""
-    import torch
-
-    trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    modules = [
-        found
-        for found in gc.get_objects()
-        # type() and not isinstance(): asking a proxy object for its class runs its owner's code.
-        if issubclass(type(found), torch.nn.Module) and any(id(p) in trained for p in found.parameters())
-    ]
-    return [*modules, *optimizers]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from perfkit import _env
 from perfkit.capture.schedules import Action
+from perfkit.capture.windows import Recorder
 
 
 def profiler_running() -> bool:
@@ -43,18 +45,37 @@ def _quiet() -> Iterator[None]:
         os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
-class KinetoWindow:
-    """Records the steps from ``first`` on until ``action`` says "save", then calls ``on_ready`` with the profiler."""
+class KinetoRecorder(Recorder):
+    """Records windows with ``torch.profiler``; hands each to the handlers and writes its trace beside training."""
+
+    name = "kineto"
 
     def __init__(
         self,
-        first: int,
         action: Callable[[int], Action],
-        on_ready: Callable[[Any], None],
         *,
+        file_of: Callable[[int], Path],
+        handlers: Sequence[Callable[[Any], Any]],
+        trouble: Callable[[str, BaseException | str], None],
         activities: Iterable[Any] | None,
         flags: Mapping[str, Any],
     ) -> None:
+        self._action = action
+        self._file_of = file_of
+        self._handlers = handlers
+        self._trouble = trouble
+        self._activities = activities
+        self._flags = flags
+        self._profiler: Any = None
+        self._index = 0
+        self._problems: dict[int, str] = {}
+        self._writers: dict[int, threading.Thread] = {}
+
+    def open(self, index: int, step: int) -> str | None:
+        """Start torch's profiler, which numbers its steps like the run: ``ProfilerStep#N`` is row N."""
+        if profiler_running():
+            # Two torch profilers cannot run at once, and the first was there first.
+            return "another torch profiler is running; perfkit's windows are skipped"
         import torch
         from torch.profiler import ProfilerAction
 
@@ -64,73 +85,112 @@ class KinetoWindow:
             "record": ProfilerAction.RECORD,
             "save": ProfilerAction.RECORD_AND_SAVE,
         }
-        self._action = action
-        self._saved_at: int | None = None
         begun = False
+        saved_at: int | None = None
 
-        def schedule(step: int) -> Any:
+        def schedule(asked: int) -> Any:
+            nonlocal saved_at
             # The constructor asks for step 0, whatever the run's number is.
-            if not begun:
-                return names[action(first)]
-            if self._saved_at is not None and step > self._saved_at:
+            number = asked if begun else step
+            if saved_at is not None and number > saved_at:
                 return ProfilerAction.NONE
-            wanted = action(step)
+            wanted = self._action(number)
             if wanted == "save":
-                self._saved_at = step
+                saved_at = number
             return names[wanted]
 
-        self._profiler = torch.profiler.profile(
-            activities=activities, schedule=schedule, on_trace_ready=on_ready, **flags
+        profiler = torch.profiler.profile(
+            activities=self._activities, schedule=schedule, on_trace_ready=self._ready, **self._flags
         )
         begun = True
         if _env.world_size() == 1:
             # With several ranks torch writes this itself; tools ask for it with one rank too.
-            self._profiler.preset_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
-        if action(first) == "save":
-            self._saved_at = first
-        self._profiler.step_num = first
+            profiler.preset_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
+        profiler.step_num = step
+        self._index = index
+        self._profiler = profiler
         with _quiet():
-            self._profiler.start()
+            profiler.start()
+        return None
 
-    def step(self) -> bool:
-        """Go on to the next step; whether the window is still open."""
-        done = self._saved_at is not None and self._profiler.step_num >= self._saved_at
+    def advance(self) -> None:
+        """Go on to the next step."""
         self._profiler.step()
-        if done:
-            # It records nothing any more; stopping it ends the step marker it has just begun.
-            self._profiler.stop()
-        return not done
 
-    def close(self) -> None:
-        """Close the window early; what was recorded is still handed on."""
-        self._profiler.stop()
+    def end(self, index: int, *, early: bool) -> None:
+        """Stop recording; what was recorded is handed on, also early."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        try:
+            if not early:
+                profiler.step()  # from the step that saves to none: this is where torch stops and calls _ready
+        finally:
+            # Ends the step marker that step() has just begun, or the recording that is cut short.
+            profiler.stop()
 
-
-def save_trace(profiler: Any, path: Path) -> None:
-    """Write a finished profiler's trace as gzip, beside and then renamed.
-
-    torch exports a trace once; a handler that exports again (torch's own do) is given a copy.
-    """
-    beside = path.with_name(f".part-{os.getpid()}-{path.name}")
-    plain = beside.with_suffix("")
-    try:
-        profiler.export_chrome_trace(str(plain))
-        if not plain.is_file() or not plain.stat().st_size:
-            # torch reports a failed export on stderr only.
-            raise OSError(f"torch wrote no trace to {path.parent}")
-        with plain.open("rb") as source, gzip.open(beside, "wb", compresslevel=1) as target:
-            # Level 1: 12x instead of 17x smaller, at a quarter of the time, while training waits.
-            shutil.copyfileobj(source, target, 2**20)
-        os.replace(beside, path)
-    finally:
-        plain.unlink(missing_ok=True)
-        beside.unlink(missing_ok=True)
-
-    def export_again(target: str, *ignored: Any, **torchs_options: Any) -> None:
-        if str(target).endswith(".gz"):
-            shutil.copyfile(path, target)
+    def _ready(self, profiler: Any) -> None:
+        index, path = self._index, self._file_of(self._index)
+        plain = path.with_name(f".part-{os.getpid()}-{path.name}").with_suffix("")
+        try:
+            profiler.export_chrome_trace(str(plain))
+            if not plain.is_file() or not plain.stat().st_size:
+                # torch reports a failed export on stderr only.
+                raise OSError(f"torch wrote no trace to {path.parent}")
+        except Exception as error:  # noqa: BLE001 - a full disk must not end training
+            plain.unlink(missing_ok=True)
+            self._fail(index, path, error)
         else:
-            with gzip.open(path, "rb") as source, open(target, "wb") as copy:
-                shutil.copyfileobj(source, copy, 2**20)
+            # torch exports a trace once; a handler that exports again (torch's own do) is given a copy.
+            profiler.export_chrome_trace = lambda target, *ignored, **torchs: _copy(plain, str(target))
+        for handler in self._handlers:
+            try:
+                handler(profiler)
+            except Exception as error:  # noqa: BLE001 - a handler's failure must not end training
+                self._trouble(f"the trace handler {getattr(handler, '__name__', handler)!s}", error)
+        if plain.is_file():
+            # Compressing takes longer than all the rest, needs no lock, and so goes on beside training.
+            writer = threading.Thread(target=self._compress, args=(index, plain, path), name="perfkit writer")
+            self._writers[index] = writer
+            writer.start()
 
-    profiler.export_chrome_trace = export_again
+    def _compress(self, index: int, plain: Path, path: Path) -> None:
+        beside = path.with_name(f".part-{os.getpid()}-{path.name}")
+        try:
+            _copy(plain, str(beside))
+            os.replace(beside, path)
+        except OSError as error:
+            self._fail(index, path, error)
+        finally:
+            plain.unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
+
+    def _fail(self, index: int, path: Path, error: Exception) -> None:
+        self._problems[index] = f"{type(error).__name__}: {error}"
+        self._trouble(f"writing {path.name}", error)
+
+    def wait(self) -> None:
+        """Until every trace is written."""
+        for writer in list(self._writers.values()):
+            writer.join()
+
+    def problem(self, index: int) -> str | None:
+        """Why the window has no trace."""
+        return self._problems.get(index)
+
+    def file(self, index: int) -> str | None:
+        """The trace's name, once it is whole."""
+        path = self._file_of(index)
+        return path.name if path.is_file() else None
+
+
+def _copy(plain: Path, target: str) -> None:
+    """Copy a trace; as gzip where the name says so."""
+    with plain.open("rb") as source:
+        if target.endswith(".gz"):
+            # Level 1: 12x instead of 17x smaller, at a quarter of the time.
+            with gzip.open(target, "wb", compresslevel=1) as packed:
+                shutil.copyfileobj(source, packed, 2**20)
+        else:
+            with open(target, "wb") as copy:
+                shutil.copyfileobj(source, copy, 2**20)

@@ -1,127 +1,176 @@
-"""Opens and closes windows by the schedule, one recorder at a time, and never lets one take training down."""
+"""Opens and closes windows by the schedule, for every recorder alike, and never lets one take training down."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from perfkit.capture.kineto import KinetoWindow, profiler_running, save_trace
 from perfkit.capture.schedules import Action
 from perfkit.run.records import Window
 
+Trouble = Callable[[str, BaseException | str], None]
+
+
+class Recorder:
+    """Something dear that is recorded in windows. All of it is called between two steps."""
+
+    #: As in ``profile(recorders=...)``.
+    name: str
+
+    def open(self, index: int, step: int) -> str | None:
+        """Window ``index`` begins with ``step``, to warm up or at once; a sentence why not, where it cannot."""
+        return None
+
+    def activate(self, index: int) -> None:
+        """The first step to be kept is about to begin."""
+
+    def advance(self) -> None:
+        """Another step of the window begins."""
+
+    def end(self, index: int, *, early: bool) -> None:
+        """The window is over; ``early`` where the run ends inside it. Whatever was on is off afterwards."""
+
+    def wait(self) -> None:
+        """Until what was handed to other threads is done."""
+
+    def problem(self, index: int) -> str | None:
+        """What is wrong with window ``index``, None where nothing is."""
+        return None
+
+    def file(self, index: int) -> str | None:
+        """The name of the window's trace, once it is whole."""
+        return None
+
 
 class Windows:
-    """Drives the Kineto recorder from step to step.
+    """Drives recorders from step to step.
 
-    ``file_of(index)`` gives the path of a window's trace, ``handlers`` get the torch profiler of each
-    finished window, ``trouble(what, error)`` is told what went wrong: nothing is raised from here.
+    ``beside(open)`` is called between steps with whether a window is open (and must not raise);
+    ``trouble(what, error)`` is told what went wrong, and that recorder is left out from then on.
     """
 
     def __init__(
         self,
         action: Callable[[int], Action],
+        recorders: Sequence[Recorder],
         *,
-        file_of: Callable[[int], Path],
-        handlers: tuple[Callable[[Any], Any], ...],
-        trouble: Callable[[str, BaseException | str], None],
-        activities: tuple[Any, ...] | None,
-        flags: dict[str, bool],
+        trouble: Trouble,
+        beside: Callable[[bool], None],
     ) -> None:
         self._action = action
-        self._file_of = file_of
-        self._handlers = handlers
+        self._recorders = list(recorders)
+        self._all = tuple(recorders)
         self._trouble = trouble
-        self._activities = activities
-        self._flags = flags
-        self._open: KinetoWindow | None = None
-        self._first = 0
-        self._last = 0
-        self._ended_early = False
-        self._off = False
-        #: Whether a window could not be opened, or the recorder has failed; `trouble` was told why.
+        self._beside = beside
+        self._open: list[Recorder] = []
+        self._inside = self._active = self._saving = False
+        self._first = self._last = 0
+        #: (first step, last step, closed early) of each window that is over.
+        self._over: list[tuple[int, int, bool]] = []
+        #: Whether no recorder is left that could open a window; `trouble` was told why.
         self.refused = False
-        self.done: list[Window] = []
 
     @property
     def index(self) -> int | None:
         """The open window, None between windows."""
-        return len(self.done) if self._open is not None else None
+        return len(self._over) if self._inside else None
+
+    @property
+    def done(self) -> tuple[Window, ...]:
+        """The windows that are over, as they stand now: a trace has its name once it is written."""
+        return tuple(self._window(index) for index in range(len(self._over)))
+
+    def _window(self, index: int) -> Window:
+        first, last, early = self._over[index]
+        problems = [problem for recorder in self._all if (problem := recorder.problem(index)) is not None]
+        if early:
+            problems.append("closed early: the run ended inside it")
+        files = [file for recorder in self._all if (file := recorder.file(index)) is not None]
+        return Window(
+            index=index,
+            first_step=first,
+            last_step=last,
+            file=files[0] if files else None,
+            complete=not problems,
+            problem="; ".join(problems) or None,
+        )
 
     def advance(self, step: int) -> bool:
         """Step ``step`` is about to begin. Whether a window was finished just now."""
-        if self._off:
+        if self.refused:
             return False
-        finished = False
         try:
-            if self._open is not None:
-                self._last = step - 1
-                if not self._open.step():
-                    self._open = None
-                    finished = True
-            if self._open is None and self._action(step) != "none":
-                self._start(step)
-        except Exception as error:  # noqa: BLE001 - a recorder's failure must not end training
-            self._give_up("recording a window", error)
+            action = self._action(step)
+        except Exception as error:  # noqa: BLE001 - the user's schedule; training goes on without windows
+            self._trouble("asking the schedule", error)
+            self.close(step - 1)
+            self.refused = True
+            return False
+        finished = self._inside and self._saving
+        if finished:
+            self._end(step - 1, early=False)
+        elif self._inside:
+            self._each(lambda recorder: recorder.advance())
+        if not self._inside and action != "none":
+            self._begin(step)
+        if self._inside and not self._active and action in ("record", "save"):
+            self._active = True
+            self._first = step
+            self._each(lambda recorder: recorder.activate(len(self._over)))
+        self._saving = action == "save"
+        self._beside(self._inside)
         return finished
 
-    def _start(self, step: int) -> None:
-        if profiler_running():
-            # Two torch profilers cannot run at once, and the first was there first.
-            self.refused = True
-            self._trouble("opening a window", "another torch profiler is running; perfkit's windows are skipped")
-            return
+    def _begin(self, step: int) -> None:
+        self._open = []
+        for recorder in list(self._recorders):
+            try:
+                refusal = recorder.open(len(self._over), step)
+            except Exception as error:  # noqa: BLE001 - a recorder's failure must not end training
+                self._drop(recorder, f"opening a {recorder.name} window", error)
+                continue
+            if refusal is not None:
+                self._drop(recorder, "opening a window", refusal)
+            else:
+                self._open.append(recorder)
+        self._inside = bool(self._open)
+        self._active = False
         self._first = step
-        self._open = KinetoWindow(step, self._action, self._ready, activities=self._activities, flags=self._flags)
 
-    def _ready(self, profiler: Any) -> None:
-        index = len(self.done)
-        path = self._file_of(index)
-        problem = None
-        try:
-            save_trace(profiler, path)
-        except Exception as error:  # noqa: BLE001 - a full disk must not end training
-            problem = f"{type(error).__name__}: {error}"
-            self._trouble(f"writing {path.name}", error)
-        for handler in self._handlers:
+    def _each(self, do: Callable[[Recorder], None]) -> None:
+        for recorder in list(self._open):
             try:
-                handler(profiler)
-            except Exception as error:  # noqa: BLE001 - a handler's failure must not end training
-                self._trouble(f"the trace handler {getattr(handler, '__name__', handler)!s}", error)
-        if self._ended_early:
-            problem = problem or "closed early: the run ended inside it"
-        first = next(
-            (step for step in range(self._first, self._last + 1) if self._action(step) in ("record", "save")), None
-        )
-        self.done.append(
-            Window(
-                index=index,
-                first_step=self._first if first is None else first,
-                last_step=self._last,
-                file=path.name if path.is_file() else None,
-                complete=problem is None,
-                problem=problem,
-            )
-        )
+                do(recorder)
+            except Exception as error:  # noqa: BLE001 - see _begin
+                self._drop(recorder, f"recording a {recorder.name} window", error)
+                try:
+                    recorder.end(len(self._over), early=True)
+                except Exception:  # noqa: BLE001 - it is being abandoned; the first error is the one to tell
+                    pass
 
-    def close(self, step: int) -> None:
-        """The run ends during step ``step``: save what an open window has, and leave no profiler enabled."""
-        if self._open is None:
-            return
-        self._last = step
-        self._ended_early = True
-        window, self._open = self._open, None
-        try:
-            window.close()
-        except Exception as error:  # noqa: BLE001 - see advance
-            self._give_up("closing a window", error)
-
-    def _give_up(self, what: str, error: Exception) -> None:
-        self._off = self.refused = True
-        window, self._open = self._open, None
-        if window is not None and profiler_running():
-            try:
-                window.close()
-            except Exception:  # noqa: BLE001 - it is being abandoned; the first error is the one to tell
-                pass
+    def _drop(self, recorder: Recorder, what: str, error: BaseException | str) -> None:
+        if recorder in self._recorders:
+            self._recorders.remove(recorder)
+        if recorder in self._open:
+            self._open.remove(recorder)
+        self.refused = not self._recorders
         self._trouble(what, error)
+
+    def _end(self, last: int, *, early: bool) -> None:
+        index = len(self._over)
+        self._inside = self._saving = False
+        self._each(lambda recorder: recorder.end(index, early=early))
+        if self._active:
+            self._over.append((self._first, last, early))
+        self._open = []
+
+    def close(self, last: int) -> None:
+        """The run ends with step ``last``: save what an open window has, and leave nothing on."""
+        if self._inside:
+            self._beside(False)
+            self._end(last, early=True)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the traces of the windows that are over are written."""
+        for recorder in self._all:
+            recorder.wait()

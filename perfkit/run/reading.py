@@ -112,15 +112,17 @@ class RankFolder:
 
         try:
             with numpy.load(path, allow_pickle=False) as arrays:
-                columns = {name: arrays[name].tolist() for name in RangeRow.__struct_fields__}
+                # A file written before there were device times has no such columns.
+                fields = [name for name in RangeRow.__struct_fields__ if name in arrays or "device" not in name]
+                columns = {name: arrays[name].tolist() for name in fields}
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             self.lost.append(f"ranges.npz: damaged ({error})")
             return ()
-        rows = zip(*(columns[name] for name in RangeRow.__struct_fields__), strict=False)
+        for name in set(fields) & {"device_count", "device_ns"}:
+            columns[name] = [None if value == -1 else value for value in columns[name]]
+        rows = zip(*columns.values(), strict=False)
         try:
-            return tuple(
-                msgspec.convert(dict(zip(RangeRow.__struct_fields__, row, strict=True)), RangeRow) for row in rows
-            )
+            return tuple(msgspec.convert(dict(zip(fields, row, strict=True)), RangeRow) for row in rows)
         except msgspec.ValidationError as error:
             self.lost.append(f"ranges.npz: damaged ({error})")
             return ()

@@ -65,6 +65,10 @@ class Recording:
         """Where window ``index``'s trace goes."""
         return self._writer.window_file(index)
 
+    def memory_file(self, index: int) -> Path:
+        """Where window ``index``'s snapshot of device memory goes."""
+        return self._writer.memory_file(index)
+
     def add(self, row: Step, *, awaits_device: bool = False) -> int | None:
         """Keep a row, and write what has waited long enough.
 

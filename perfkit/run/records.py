@@ -46,7 +46,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One row of steps.jsonl: one training step, or ``steps`` merged ones (times and counts are then sums).
 
     ``window`` is the open window's index or None; ``dry`` marks the steps of the dry run. Measures of
-    time leave out both. ``memory_bytes`` is device memory allocated at the end of the step.
+    time leave out both. ``memory_bytes`` is device memory allocated at the end of the step, ``memory_peak_bytes``
+    the allocator's running peak where it rose, ``rss_bytes`` this process's resident memory; ``alloc_retries``
+    and ``device_allocs`` (cudaMalloc calls) are of the 50 steps that end with this one. All of them are read
+    every few steps and are None in between.
     """
 
     step: int
@@ -60,6 +63,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples: int | None = None
     tokens: int | None = None
     memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    rss_bytes: int | None = None
+    alloc_retries: int | None = None
+    device_allocs: int | None = None
     syncs: int | None = None
     recompiles: int | None = None
     gc_ns: int | None = None
@@ -111,7 +118,12 @@ class Syncs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step."""
+    """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step.
+
+    ``worker`` is None for a line of the training process. For a line that ran in the workers of a DataLoader it is
+    the type of that loader's dataset, ``phase`` is "data", and ``host_ns`` is summed over the workers, which
+    work beside training: it is not part of the step's wall time.
+    """
 
     file: str
     line: int
@@ -120,6 +132,23 @@ class LineRow(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     samples: int
     host_ns: int
+    worker: str | None = None
+
+
+class Workers(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers of the loaders over one type of dataset did, summed over ``processes`` worker processes.
+
+    ``alive_ns`` is how long they lived while sampled, ``busy_ns`` the part in which they fetched or collated
+    (the rest they waited for an index, or for room in the queue), ``cpu_ns`` the processor time they used.
+    Busy without using the processor is waiting for a disk or a network.
+    """
+
+    dataset: str
+    processes: int
+    samples: int
+    alive_ns: int
+    busy_ns: int
+    cpu_ns: int
 
 
 class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,16 +170,23 @@ class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """lines.json: what was learnt per source line. ``period_ns`` is the sampler's, ``steps`` the steps it saw."""
+    """lines.json: what was learnt per source line. ``period_ns`` is the sampler's, ``steps`` the steps it saw.
+
+    ``workers`` has one entry per type of dataset that loader workers read.
+    """
 
     period_ns: int
     steps: int
     rows: tuple[LineRow, ...] = ()
     traced: tuple[TracedLine, ...] = ()
+    workers: tuple[Workers, ...] = ()
 
 
 class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One range of ranges.npz: how often it ran and how long. ``hist[i]`` counts durations in [2^i, 2^(i+1)) ns."""
+    """One range of ranges.npz: how often it ran and how long. ``hist[i]`` counts durations in [2^i, 2^(i+1)) ns.
+
+    ``device_ns`` is the time the device took for ``device_count`` of them, both None where it was not measured.
+    """
 
     name: str
     category: str
@@ -162,6 +198,8 @@ class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
     min_ns: int
     max_ns: int
     hist: tuple[int, ...]
+    device_count: int | None = None
+    device_ns: int | None = None
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +222,22 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     last_step: int
     file: str | None
     complete: bool
+    problem: str | None = None
+
+
+class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating point operations of one step on one device, counted once.
+
+    ``by_precision`` is by what the units computed in: "bfloat16", "float16", "float32", "tf32", "float64",
+    "float8". ``recomputed`` is the part that ran again in the backward (activation checkpointing); it is
+    contained. ``device`` is the device's name, None on a CPU. Where ``problem`` is not None the count would
+    be wrong, and ``by_precision`` is empty.
+    """
+
+    step: int
+    by_precision: dict[str, int] = {}
+    recomputed: int = 0
+    device: str | None = None
     problem: str | None = None
 
 
@@ -232,5 +286,6 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     overhead_ns: int | None = None
     graph_breaks: dict[str, int] = {}
+    flops: StepFlops | None = None
     clock_pairs: tuple[ClockPair, ...] = ()
     windows: tuple[Window, ...] = ()

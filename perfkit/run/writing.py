@@ -204,6 +204,9 @@ class RankWriter:
             min_ns=numpy.array([row.min_ns for row in rows], dtype=numpy.int64),
             max_ns=numpy.array([row.max_ns for row in rows], dtype=numpy.int64),
             hist=numpy.array([row.hist for row in rows], dtype=numpy.int64).reshape(len(rows), 64),
+            # Not measured is -1: an array has no null.
+            device_count=numpy.array([_or_minus_one(row.device_count) for row in rows], dtype=numpy.int64),
+            device_ns=numpy.array([_or_minus_one(row.device_ns) for row in rows], dtype=numpy.int64),
         )
         write_atomically(self.folder / "ranges.npz", buffer.getvalue())
 
@@ -211,11 +214,19 @@ class RankWriter:
         """Where window ``index``'s trace goes; the ending is the one that older tools look for."""
         return self.folder / f"window-{index}.pt.trace.json.gz"
 
+    def memory_file(self, index: int) -> Path:
+        """Where window ``index``'s snapshot of device memory goes."""
+        return self.folder / f"memory-{index}.pickle"
+
     def close(self) -> None:
         """Close steps.jsonl."""
         if self._steps is not None:
             self._steps.close()
             self._steps = None
+
+
+def _or_minus_one(value: int | None) -> int:
+    return -1 if value is None else value
 
 
 def merge_pairwise(rows: Sequence[Step]) -> list[Step]:

@@ -242,7 +242,7 @@ class profile:
     def _run_record(self, launch: str) -> Run:
         chosen = self._schedule if self._schedule is not None else default_schedule(self._total)
         numbers = (
-            {name: int(getattr(chosen, name)) for name in Schedule.__struct_fields__}
+            {name: getattr(chosen, name) for name in Schedule.__struct_fields__}
             if isinstance(chosen, Schedule)
             else None
         )

@@ -21,6 +21,11 @@ from perfkit.capture.schedules import Action
 from perfkit.capture.windows import Recorder
 
 
+#: A window's trace above this, before compression, is not kept: three steps of a large model are some 100 MB, and
+#: what is a hundred times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
+MAX_BYTES = 2 * 2**30
+
+
 def profiler_running() -> bool:
     """Whether anybody's torch profiler is on in this process."""
     from torch import autograd
@@ -137,6 +142,11 @@ class KinetoRecorder(Recorder):
             if not plain.is_file() or not plain.stat().st_size:
                 # torch reports a failed export on stderr only.
                 raise OSError(f"torch wrote no trace to {path.parent}")
+            if plain.stat().st_size > MAX_BYTES:
+                raise OSError(
+                    f"the trace has {plain.stat().st_size >> 20} MB, more than {MAX_BYTES >> 20}: record fewer active "
+                    "steps, or leave out record_shapes, with_stack and profile_memory"
+                )
         except Exception as error:  # noqa: BLE001 - a full disk must not end training
             plain.unlink(missing_ok=True)
             self._fail(index, path, error)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from perfkit import _clock
 from perfkit.errors import UsageError
 
 Action = Literal["none", "warmup", "record", "save"]
@@ -31,9 +32,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int = 0
     skip_first: int = 0
     skip_first_wait: int = 0
+    every_s: float | None = None
 
     def action(self, step: int) -> Action:
-        """What happens in step ``step`` (0-based)."""
+        """What happens in step ``step`` (0-based), by steps alone; with ``every_s`` see `timed`."""
         step -= self.skip_first
         if step < 0:
             return "none"
@@ -56,14 +58,52 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return self.skip_first + wait + self.warmup + self.active
 
     def __call__(self, step: int) -> Any:
+        if self.every_s is not None:
+            raise UsageError("a schedule by time (every_s) needs perfkit.profile: torch's profiler knows steps only")
         from torch.profiler import ProfilerAction
 
         names = {action: name for name, action in _TORCH_NAMES.items()}
         return ProfilerAction[names[self.action(step)]]
 
 
+def timed(schedule: Schedule) -> Callable[[int], Action]:
+    """Windows by time: the first as the schedule says, each later one ``every_s`` after the one before began.
+
+    Asked for each step in turn; asked again for a step of the open window it answers the same.
+    """
+    every_ns = round((schedule.every_s or 0) * 1e9)
+    first = schedule.skip_first + (0 if schedule.skip_first_wait else schedule.wait)
+    length = schedule.warmup + schedule.active
+    began_step: int | None = None
+    began_ns = 0
+    windows = 0
+
+    def action(step: int) -> Action:
+        nonlocal began_step, began_ns, windows
+        if began_step is None or step >= began_step + length:
+            if schedule.repeat and windows >= schedule.repeat:
+                return "none"
+            due = step >= first if windows == 0 else _clock.now_ns() >= began_ns + every_ns
+            if not due:
+                return "none"
+            began_step, began_ns, windows = step, _clock.now_ns(), windows + 1
+        position = step - began_step
+        if position < schedule.warmup:
+            return "warmup"
+        return "record" if position < length - 1 else "save"
+
+    return action
+
+
 def schedule(
-    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
+    *,
+    wait: int,
+    warmup: int,
+    active: int,
+    repeat: int = 0,
+    skip_first: int = 0,
+    skip_first_wait: int = 0,
+    every_s: float | None = None,
 ) -> Schedule:
     """Say which steps are recorded, as ``torch.profiler.schedule`` does.
 
@@ -74,9 +114,10 @@ def schedule(
         repeat: How many cycles; 0 goes on to the end of the run.
         skip_first: Steps before the first cycle.
         skip_first_wait: Not 0 leaves out the wait of the first cycle.
+        every_s: Later cycles begin so many seconds after the one before began, instead of after ``wait`` steps.
 
     Raises:
-        UsageError: a number is negative or no whole number, or ``active`` is below 1.
+        UsageError: a number is negative or no whole number, ``active`` is below 1, or ``every_s`` is not above 0.
     """
     numbers = {
         "wait": wait,
@@ -93,7 +134,9 @@ def schedule(
             raise UsageError(f"{name} must not be negative, got {value}")
     if active < 1:
         raise UsageError(f"active must be at least 1 step, got {active}: a window without steps records nothing")
-    return Schedule(**numbers)
+    if every_s is not None and not every_s > 0:
+        raise UsageError(f"every_s must be a time above 0 seconds, got {every_s!r}")
+    return Schedule(**numbers, every_s=every_s)
 
 
 #: Without a word from the user: ten steps to get warm, which also give ten clean rows to compare the window
@@ -118,7 +161,7 @@ def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]
         UsageError: it is not callable, or gives something else for step 0.
     """
     if isinstance(given, Schedule):
-        return given.action
+        return given.action if given.every_s is None else timed(given)
     if not callable(given):
         raise UsageError(
             f"schedule must be perfkit.schedule(...) or a callable from step to ProfilerAction, got {given!r}"

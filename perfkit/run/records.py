@@ -256,7 +256,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     folder: str
     world_size: int
-    schedule: dict[str, int] | None = None
+    schedule: dict[str, float | None] | None = None
     options: dict[str, str] = {}
     total_steps: int | None = None
 

@@ -33,17 +33,17 @@ class Net(torch.nn.Module):
         return self.head(x)
 
 
-def train(model: Any, prof: perfkit.profile, steps: int = 8, fail_at: int | None = None) -> list[bool]:
-    """Train; whether the first layer was a range in each step."""
+def train(model: Any, prof: perfkit.profile, error: BaseException | None = None) -> list[bool]:
+    """Train, and raise ``error`` inside the window; whether the first layer was a range in each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     annotated = []
-    for step in prof.steps(range(steps)):
+    for step in prof.steps(range(8)):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
         inner = getattr(model, "_orig_mod", model)
         annotated.append("_compiled_call_impl" in vars(inner.embed))
-        if step == fail_at:
-            raise RuntimeError("training's own error")
+        if step == 3 and error is not None:
+            raise error
     return annotated
 
 
@@ -65,21 +65,14 @@ def test_a_window_holds_a_range_per_top_level_module_and_no_other_step_does(tmp_
         assert dict(zip(table["name"].tolist(), table["category"].tolist(), strict=True))["layers.1"] == "module"
 
 
-def test_modules_are_as_before_where_training_fails_inside_the_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("training's own error"), SystemExit(0), KeyboardInterrupt()], ids=repr)
+def test_modules_are_as_before_however_the_run_ends_inside_the_window(tmp_path: Path, error: BaseException) -> None:
     net = Net()
     before = [(type(vars(module)), list(vars(module))) for module in net.modules()]
-    with pytest.raises(RuntimeError, match="training's own error"), record(tmp_path / "x") as prof:
-        train(net, prof, fail_at=3)
+    with pytest.raises(type(error)), record(tmp_path / "x") as prof:
+        train(net, prof, error)
 
     assert [(type(vars(module)), list(vars(module))) for module in net.modules()] == before
-
-
-def test_modules_are_as_before_where_the_run_ends_inside_the_window(tmp_path: Path) -> None:
-    net = Net()
-    with record(tmp_path / "x") as prof:
-        train(net, prof, steps=4)
-
-    assert type(vars(net.embed)) is dict
 
 
 def test_a_compiled_model_is_left_alone_with_a_note_and_compiles_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import perfkit
 from perfkit import _env
-from perfkit.capture import memory
+from perfkit.capture import kineto, memory
 from perfkit.capture.cuda_profiler import CudaProfilerGate
 from perfkit.capture.memory import MemorySnapshot
 from perfkit.capture.windows import Recorder, Windows
@@ -170,3 +170,16 @@ def test_a_window_closed_by_an_early_end_says_so_for_every_recorder() -> None:
     windows, _ = drive(Diary(), steps=3)
 
     assert [w.problem for w in windows.done] == ["closed early: the run ended inside it"]
+
+
+def test_a_trace_above_the_limit_is_not_kept_and_the_way_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kineto, "MAX_BYTES", 100)
+    schedule = perfkit.schedule(wait=1, warmup=0, active=1, repeat=1)
+    with perfkit.profile(tmp_path / "x", schedule=schedule, quiet=True) as prof:
+        for _ in range(4):
+            prof.step()
+
+    assert "record fewer active steps" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "x" / "rank-0").glob("*trace*")] == []

@@ -40,6 +40,7 @@ def test_a_schedule_does_in_every_step_what_torchs_own_does(**numbers: int) -> N
         ({"wait": 1, "warmup": 1, "active": 0}, "active must be at least 1 step, got 0"),
         ({"wait": -1, "warmup": 1, "active": 1}, "wait must not be negative, got -1"),
         ({"wait": 1, "warmup": 1.5, "active": 1}, "warmup must be a whole number of steps, got 1.5"),
+        ({"wait": 1, "warmup": 0, "active": 1, "every_s": 0}, "every_s must be a time above 0 seconds, got 0"),
         ({"wait": True, "warmup": 1, "active": 1}, "wait must be a whole number"),
     ],
 )
@@ -67,3 +68,20 @@ def test_the_default_schedules_first_window_is_complete_within_30_steps_and_with
 
     assert chosen.first_window_end <= min(30, total or 30)
     assert "save" in [chosen.action(step) for step in range(total or 30)]
+
+
+def test_windows_by_time_come_as_often_as_they_are_asked_for(clock: Any) -> None:
+    action = as_action(perfkit.schedule(wait=2, warmup=1, active=2, repeat=3, every_s=10))
+    seen = []
+    for step in range(40):
+        seen.append(action(step))
+        assert action(step) == seen[-1]
+        clock.pass_ms(1000)
+
+    assert [step for step, what in enumerate(seen) if what == "warmup"] == [2, 12, 22]
+    assert [step for step, what in enumerate(seen) if what == "save"] == [4, 14, 24]
+
+
+def test_a_schedule_by_time_is_refused_by_torchs_own_profiler_with_the_reason() -> None:
+    with pytest.raises(perfkit.UsageError, match=r"needs perfkit\.profile"):
+        perfkit.schedule(wait=1, warmup=1, active=1, every_s=5)(0)

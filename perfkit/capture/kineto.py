@@ -20,7 +20,6 @@ from perfkit import _env
 from perfkit.capture.schedules import Action
 from perfkit.capture.windows import Recorder
 
-
 #: A window's trace above this, before compression, is not kept: three steps of a large model are some 100 MB, and
 #: what is a hundred times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
 MAX_BYTES = 2 * 2**30

@@ -39,6 +39,9 @@ def run(
         "--syncs",
         help="auto: find host-device syncs, in every step on a GPU, in two dry steps on a CPU. Or dry, cuda, off.",
     ),
+    nvtx: bool = typer.Option(
+        False, "--nvtx", help="Also record ranges that the script has through nvtx or torch.cuda.nvtx."
+    ),
     with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (dear)."),
     record_shapes: bool = typer.Option(False, "--record-shapes", help="Record input shapes in windows."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a run that lies in the folder."),
@@ -55,6 +58,7 @@ def run(
         out,
         schedule=_parse_schedule(schedule),
         detect_syncs=None if syncs == "off" else _detect_mode(syncs),
+        borrow_nvtx=nvtx,
         with_stack=with_stack,
         record_shapes=record_shapes,
         overwrite=overwrite,

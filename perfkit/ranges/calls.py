@@ -7,6 +7,7 @@ something listened (cloudpickle: notebooks, Ray) still runs in a process where n
 
 from __future__ import annotations
 
+import builtins
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,11 @@ def throwaway() -> list[int]:
 tls = threading.local()
 new_buffer: Callable[[], list[int]] = throwaway
 clock = time.perf_counter_ns
+# Where there are very many events: beyond so many values in its list a thread calls `full()`, which returns the
+# list to go on with. (`len` lies here because the user's module may hold another one.)
+limit = 1 << 18
+full: Callable[[], list[int]] = throwaway
+len = builtins.len
 
 # NVTX: (attributes, domain handle) -> ..., (domain handle), ...
 push: Callable[..., Any] = _nothing
@@ -37,6 +43,12 @@ pop: Callable[..., Any] = _nothing
 start: Callable[..., Any] = _no_range
 end: Callable[..., Any] = _nothing
 mark: Callable[..., Any] = _nothing
+
+# Device time: the range's number -> handle, handle -> None; and for `with`, which keeps no handle: number -> None.
+device_begin: Callable[..., Any] = _nothing
+device_end: Callable[..., Any] = _nothing
+device_enter: Callable[..., Any] = _nothing
+device_leave: Callable[..., Any] = _nothing
 
 # The torch profiler: name -> handle, handle -> None.
 profiler_enter: Callable[..., Any] = _nothing

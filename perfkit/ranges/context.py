@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.ranges import arguments, calls, dynamo, nvtx, switch, torch_profiler
 from perfkit.ranges.arguments import Payload
-from perfkit.ranges.switch import NVTX, PROFILER, RECORDER
+from perfkit.ranges.switch import DENSE, NVTX, PROFILER, RECORDER
 
 #: How many different ranges are kept (11 MB when full). A program has some hundred range names; only one that
 #: puts numbers into them reaches this. Beyond it a range is made anew each time, and the recorder sums them up.
@@ -46,19 +46,28 @@ class Range(_WithoutTorch):
     #: What Dynamo reads of a ``record_function`` besides its name.
     args: str | None = None
 
-    def __init__(self, number: int, name: str, color: int | None, category: str | None, domain: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        color: int | None,
+        category: str | None,
+        domain: str,
+        device_time: bool = False,
+    ) -> None:
         self.number = number
         self.name = name
         self.color = color
         self.category = category
         self.domain = domain
+        self.device_time = device_time
         self._nvtx: tuple[Any, Any] | None = None
 
     def __repr__(self) -> str:
         return f"perfkit.range({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return find, (self.name, self.color, self.category, self.domain)
+        return find, (self.name, self.color, self.category, self.domain, self.device_time)
 
     def __call__(self, function: Any) -> Any:
         from perfkit.ranges.decorator import decorate
@@ -105,30 +114,55 @@ def inherit(record_function: type) -> None:
     Range.__bases__ = (_WithTorch,)
 
 
-class _Named(Range):
+class Named(Range):
     """A range that is kept; each is the one instance of a subclass."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._enter_off = ContextVar("perfkit.range", default=self).get
         self._mode = 0
+        self._loaded: type[Loaded] | None = None
 
     def listen(self, mode: int) -> None:
+        if self.device_time and mode & RECORDER:
+            mode |= _DEVICE
         if mode == 0:
             entering: Any = self._enter_off
             leaving: Any = _leave_off
         else:
-            entering, leaving = _functions(mode)(self, self.number, ~self.number, self.name, *self._nvtx_of(mode))
+            entering, leaving = _functions(mode)(self, *(self.nvtx() if mode & NVTX else (None, None)))
             entering = staticmethod(entering)
-        pair = (("__enter__", entering), ("__exit__", staticmethod(leaving)))
-        # Another thread may enter between the two assignments. In this order (a listener that comes: the exit
-        # first) it can at worst end what it did not begin, which every listener ignores, and never leave one open.
-        for attribute, function in reversed(pair) if mode & ~self._mode else pair:
-            setattr(type(self), attribute, function)
+        _put(type(self), entering, leaving, first_leave=bool(mode & ~self._mode))
+        if self._loaded is not None:
+            self._listen_loaded(self._loaded, mode)
         self._mode = mode
 
-    def _nvtx_of(self, mode: int) -> tuple[Any, Any]:
-        return self.nvtx() if mode & NVTX else (None, None)
+    def loaded(self, payload: Payload) -> Loaded:
+        """This range with a payload that an NVTX tool shall see."""
+        if self._loaded is None:
+            with switch.lock:
+                content = {"__slots__": (), "__module__": "perfkit", "made": self}
+                content.update((name, getattr(self, name)) for name in _FIELDS)
+                made = type("range", (Loaded,), content)
+                self._listen_loaded(made, self._mode)
+                self._loaded = made
+        return self._loaded(payload)
+
+    def _listen_loaded(self, loaded: type[Loaded], mode: int) -> None:
+        if mode & NVTX:
+            mode = mode & ~NVTX | _LOADED
+        _put(loaded, *_functions(mode)(self, [], self.nvtx()[1]), first_leave=bool(mode & ~self._mode))
+
+
+_FIELDS = ("number", "name", "color", "category", "domain", "device_time")
+
+
+def _put(cls: type, entering: object, leaving: Any, *, first_leave: bool) -> None:
+    # Another thread may enter between the two assignments. In this order (a listener that comes: the exit
+    # first) it can at worst end what it did not begin, which every listener ignores, and never leave one open.
+    pair = (("__enter__", entering), ("__exit__", staticmethod(leaving)))
+    for attribute, function in reversed(pair) if first_leave else pair:
+        setattr(cls, attribute, function)
 
 
 def _leave_off(a: object, b: object, c: object, d: object = None) -> None:
@@ -136,9 +170,15 @@ def _leave_off(a: object, b: object, c: object, d: object = None) -> None:
     pass
 
 
-# What a pair of functions consists of, per listener: the torch profiler outermost, then NVTX, then the
-# recorder, which so sees the tightest interval. `number` says which range begins, `~number` which one ends.
+#: Beside the listeners, what makes a pair of functions another one: a range with device time, one with a payload.
+_DEVICE = 16
+_LOADED = 32
+
+# What a pair of functions consists of, in this order: the torch profiler outside NVTX, and the recorder innermost,
+# which so sees the tightest interval. `number` says which range begins, `~number` which one ends.
 _BEGIN = {
+    _DEVICE: """
+        device_enter(number)""",
     PROFILER: """
         try:
             handles = profiler.open_handles.by_id[number]
@@ -147,14 +187,28 @@ _BEGIN = {
         handles.append(profiler_enter(name))""",
     NVTX: """
         push(attributes, handle)""",
+    # Attributes are made once and given each payload in turn. Whoever pushes has them for itself meanwhile, so
+    # there are as many as threads have ever pushed at once. (Making them each time costs 1 us.)
+    _LOADED: """
+        try:
+            loaded = attributes.pop()
+        except IndexError:
+            loaded = self.nvtx()[0]
+        loaded.payload = self.payload
+        push(loaded, handle)
+        attributes.append(loaded)""",
     RECORDER: """
         try:
             buffer = tls.buffer
         except AttributeError:
-            buffer = new_buffer()
-        buffer.append(number)
-        buffer.append(clock())""",
+            buffer = new_buffer()""",
+    DENSE: """
+        if len(buffer) > limit:
+            buffer = full()""",
 }
+_BEGIN_EVENT = """
+        buffer.append(number)
+        buffer.append(clock())"""
 _END = {
     RECORDER: """
         try:
@@ -165,6 +219,8 @@ _END = {
         buffer.append(clock())""",
     NVTX: """
         pop(handle)""",
+    _LOADED: """
+        pop(handle)""",
     PROFILER: """
         try:
             opened = profiler.open_handles.by_id[number].pop()
@@ -172,6 +228,8 @@ _END = {
             pass
         else:
             profiler_exit(opened)""",
+    _DEVICE: """
+        device_leave(number)""",
 }
 
 _binders: dict[int, Callable[..., Callable[..., tuple[Any, Any]]]] = {}
@@ -184,31 +242,42 @@ def _functions(mode: int) -> Callable[..., tuple[Any, Any]]:
     changes its calls has them made again (`switch.refresh`).
     """
     if mode not in _binders:
-        listeners = [bit for bit in (PROFILER, NVTX, RECORDER) if mode & bit]
+        begins = [text for bit, text in _BEGIN.items() if mode & bit]
+        ends = [text for bit, text in _END.items() if mode & bit]
         text = (
-            "def bind(profiler, tls, new_buffer, clock, push, pop, profiler_enter, profiler_exit):\n"
-            "  def make(self, number, inverse, name, attributes, handle):\n"
-            "    def enter(_=None):"
-            + "".join(_BEGIN[bit] for bit in listeners)
+            f"def bind(profiler, {', '.join(_CALLS)}):\n"
+            "  def make(self, attributes, handle):\n"
+            "    number, inverse, name = self.number, ~self.number, self.name\n"
+            f"    def enter({'self' if mode & _LOADED else '_=None'}):"
+            + "".join(begins)
+            + (_BEGIN_EVENT if mode & RECORDER else "")
             + "\n        return self\n"
             + "    def leave(a, b, c, d=None):"
-            + "".join(_END[bit] for bit in reversed(listeners))
-            + "\n    return enter, leave\n  return make\n"
+            + "".join(ends)
+            + "\n        return None\n"
+            + "    return enter, leave\n"
+            + "  return make\n"
         )
         space: dict[str, Any] = {}
         exec(compile(text, "<perfkit range>", "exec", dont_inherit=True), space)
         _binders[mode] = space["bind"]
         dynamo.leave_alone(*_codes_within(space["bind"].__code__))
-    return _binders[mode](
-        torch_profiler,
-        calls.tls,
-        calls.new_buffer,
-        calls.clock,
-        calls.push,
-        calls.pop,
-        calls.profiler_enter,
-        calls.profiler_exit,
-    )
+    return _binders[mode](torch_profiler, *(getattr(calls, name) for name in _CALLS))
+
+
+_CALLS = (
+    "tls",
+    "new_buffer",
+    "limit",
+    "full",
+    "clock",
+    "push",
+    "pop",
+    "profiler_enter",
+    "profiler_exit",
+    "device_enter",
+    "device_leave",
+)
 
 
 def _codes_within(code: CodeType) -> Iterator[CodeType]:
@@ -227,6 +296,7 @@ class _Open(NamedTuple):
     profiler: Any
     nvtx: Any
     buffer: Any
+    device: Any
 
 
 #: The async ranges open in this task. In a context variable, so that tasks of any event loop have their own.
@@ -236,6 +306,7 @@ _open_async: ContextVar[tuple[_Open, ...]] = ContextVar("perfkit.open_ranges", d
 def begin(made: Range, *, nested: bool) -> _Open:
     """Enter a range whatever listens; ``nested=False`` where it may end out of order (NVTX start/end ranges)."""
     mode = switch.mode
+    device = calls.device_begin(made.number) if mode & RECORDER and made.device_time else None
     profiler = calls.profiler_enter(made.name) if mode & PROFILER else None
     started = None
     if mode & NVTX:
@@ -250,9 +321,11 @@ def begin(made: Range, *, nested: bool) -> _Open:
         buffer = getattr(calls.tls, "buffer", None)
         if buffer is None:
             buffer = calls.new_buffer()
+        if mode & DENSE and len(buffer) > calls.limit:
+            buffer = calls.full()
         # One call that cannot be split: the event that follows may be written from another thread.
         buffer.extend((made.number, calls.clock()))
-    return _Open(made, mode, nested, profiler, started, buffer)
+    return _Open(made, mode, nested, profiler, started, buffer, device)
 
 
 def end(opened: _Open) -> None:
@@ -266,12 +339,18 @@ def end(opened: _Open) -> None:
             calls.end(*opened.nvtx)
     if opened.mode & PROFILER:
         calls.profiler_exit(opened.profiler)
+    if opened.device is not None:
+        calls.device_end(opened.device)
 
 
-class OneOff(Range):
-    """A range made for one use; what it must end is kept in the object."""
+class Nameless(Range):
+    """A range beyond the limit, made for one use: its name is its own, its number that of all others."""
 
-    _opened: list[_Open]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.payload: Payload | None = None
+        # What it must end is kept in the object.
+        self._opened: list[_Open] = []
 
     def __enter__(self) -> Range:
         self._opened.append(begin(self, nested=True))
@@ -281,42 +360,32 @@ class OneOff(Range):
         if self._opened:
             end(self._opened.pop())
 
-
-class Nameless(OneOff):
-    """A range beyond the limit: its name is its own, its number that of all others."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._opened = []
-
     def nvtx(self) -> tuple[Any, Any]:
-        return nvtx.attributes(self.name, self.color, self.category, self.domain, None, keep=False)
+        return nvtx.attributes(self.name, self.color, self.category, self.domain, self.payload, keep=False)
 
 
-class Loaded(OneOff):
-    """A range with a payload that an NVTX tool shall see; all else is the range's."""
+class Loaded(Range):
+    """A range with a payload that an NVTX tool shall see; `Named.loaded` makes a subclass for each range."""
 
-    def __init__(self, made: Range, payload: Payload) -> None:
-        self._opened = []
-        self._range = made
+    made: Named
+    _nvtx = None
+
+    def __init__(self, payload: Payload) -> None:
         self.payload = payload
-        self.number, self.name = made.number, made.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return with_payload, (self._range, self.payload)
+        return with_payload, (self.made, self.payload)
 
     def nvtx(self) -> tuple[Any, Any]:
-        made = self._range
-        keep = not isinstance(made, OneOff)
-        return nvtx.attributes(made.name, made.color, made.category, made.domain, self.payload, keep=keep)
+        return nvtx.attributes(self.name, self.color, self.category, self.domain, self.payload)
 
 
-#: Every kept range by (name, color, category, domain), colours as numbers and the domain filled in.
-_ranges: dict[tuple[str, int | None, str | None, str], Range] = {}
+#: Every kept range by its arguments, colours as numbers and the domain filled in.
+_ranges: dict[tuple[str, int | None, str | None, str, bool], Range] = {}
 _by_number: list[Range] = []
 
 
-def find(name: object, color: object, category: object, domain: object) -> Range:
+def find(name: object, color: object, category: object, domain: object, device_time: object = False) -> Range:
     """The range of these arguments, made on first use.
 
     Raises:
@@ -326,7 +395,7 @@ def find(name: object, color: object, category: object, domain: object) -> Range
     number = arguments.check_color(color)
     group = arguments.check_text("category", category) if category is not None else None
     space = arguments.check_text("domain", domain) if domain is not None else arguments.DOMAIN
-    key = (text, number, group, space)
+    key = (text, number, group, space, bool(device_time))
     with switch.lock:
         found = _ranges.get(key)
         if found is not None:
@@ -343,12 +412,6 @@ def find(name: object, color: object, category: object, domain: object) -> Range
     return Nameless(others.number, *key)
 
 
-def restore(name: str, color: int | None, category: str | None, domain: str, payload: Payload | None = None) -> Range:
-    """A range that was pickled or copied: the same object in the same process."""
-    found = find(name, color, category, domain)
-    return found if payload is None else with_payload(found, payload)
-
-
 def with_payload(made: Range, payload: object) -> Range:
     """``made`` with a payload, where a tool is there to see it; a payload that cannot be is dropped and told."""
     value = arguments.check_payload(payload)
@@ -361,7 +424,11 @@ def with_payload(made: Range, payload: object) -> Range:
         return made
     if not switch.mode & NVTX:
         return made
-    return Loaded(made, value)
+    if isinstance(made, Named):
+        return made.loaded(value)
+    if isinstance(made, Nameless):
+        made.payload = value
+    return made
 
 
 def by_number(number: int) -> Range:
@@ -369,18 +436,16 @@ def by_number(number: int) -> Range:
     return _by_number[number]
 
 
-def _new(name: str, color: int | None, category: str | None, domain: str) -> Range:
+def _new(*key: Any) -> Range:
     with switch.lock:
-        made: _Named = type("range", (_Named,), {"__slots__": (), "__module__": "perfkit"})(
-            len(_by_number), name, color, category, domain
-        )
+        made: Named = type("range", (Named,), {"__slots__": (), "__module__": "perfkit"})(len(_by_number), *key)
         _by_number.append(made)
     switch.register(made)
     return made
 
 
 # Number 0: the row of all ranges beyond the limit.
-_new(OTHERS, None, None, arguments.DOMAIN)
+_new(OTHERS, None, None, arguments.DOMAIN, False)
 
 dynamo.leave_alone(
     *(
@@ -391,8 +456,8 @@ dynamo.leave_alone(
             torch_profiler.new_handles,
             Range.__aenter__,
             Range.__aexit__,
-            OneOff.__enter__,
-            OneOff.__exit__,
+            Nameless.__enter__,
+            Nameless.__exit__,
         )
     )
 )

@@ -50,7 +50,7 @@ from typing import Any, cast
 from perfkit.errors import UsageError
 from perfkit.ranges import calls, dynamo, switch
 from perfkit.ranges.context import Range
-from perfkit.ranges.switch import NVTX, PROFILER, RECORDER
+from perfkit.ranges.switch import DENSE, NVTX, PROFILER, RECORDER
 
 _numbers = itertools.count(1)
 
@@ -146,6 +146,8 @@ def _signature(code: types.CodeType) -> tuple[str, str]:
 
 def _begin(mode: int, index: int, made: Range, site: str, suspends: bool) -> list[str]:
     lines = []
+    if mode & RECORDER and made.device_time:
+        lines.append(f"__perfkit_device{index} = __perfkit__.device_begin({site}.number{index})")
     if mode & PROFILER:
         lines.append(f"__perfkit_profiler{index} = __perfkit__.profiler_enter({made.name!r})")
     if mode & NVTX:
@@ -154,11 +156,14 @@ def _begin(mode: int, index: int, made: Range, site: str, suspends: bool) -> lis
     if mode & RECORDER:
         lines.append("try: __perfkit_buffer = __perfkit__.tls.buffer")
         lines.append("except AttributeError: __perfkit_buffer = __perfkit__.new_buffer()")
+        if mode & DENSE:
+            lines.append("if __perfkit__.len(__perfkit_buffer) > __perfkit__.limit:")
+            lines.append("    __perfkit_buffer = __perfkit__.full()")
         lines += _event(f"{site}.number{index}", suspends)
     return lines
 
 
-def _end(mode: int, index: int, site: str, suspends: bool) -> list[str]:
+def _end(mode: int, index: int, made: Range, site: str, suspends: bool) -> list[str]:
     lines = []
     if mode & RECORDER:
         lines += _event(f"{site}.inverse{index}", suspends)
@@ -168,6 +173,8 @@ def _end(mode: int, index: int, site: str, suspends: bool) -> list[str]:
         lines.append(f"__perfkit__.pop({site}.handle{index})")
     if mode & PROFILER:
         lines.append(f"__perfkit__.profiler_exit(__perfkit_profiler{index})")
+    if mode & RECORDER and made.device_time:
+        lines.append(f"__perfkit__.device_end(__perfkit_device{index})")
     return lines
 
 
@@ -201,7 +208,7 @@ except StopAsyncIteration:
 def _compile(code: types.CodeType, ranges: tuple[Range, ...], site: str, mode: int) -> types.CodeType:
     """The trampoline of a function with this code, for these listeners."""
     parameters, arguments = _signature(code)
-    call = f"{site}.function({arguments})"
+    call = f"__perfkit_function({arguments})"
     flags = code.co_flags
     awaits = flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
     suspends = bool(awaits or flags & inspect.CO_GENERATOR)
@@ -213,8 +220,12 @@ def _compile(code: types.CodeType, ranges: tuple[Range, ...], site: str, mode: i
         body = f"return (yield from {call})"
     else:
         body = f"return {call}"
-    begins = [line for index, made in enumerate(ranges) for line in _begin(mode, index, made, site, suspends)]
-    ends = [line for index in reversed(range(len(ranges))) for line in _end(mode, index, site, suspends)]
+    # Taken into a local first: Python 3.11 specializes `site.function`, but not the call `site.function(...)`.
+    begins = [f"__perfkit_function = {site}.function"]
+    begins += [line for index, made in enumerate(ranges) for line in _begin(mode, index, made, site, suspends)]
+    ends = [
+        line for index, made in reversed(list(enumerate(ranges))) for line in _end(mode, index, made, site, suspends)
+    ]
     text = "\n".join(
         [
             f"{'async ' if awaits else ''}def trampoline({parameters}):",

@@ -75,6 +75,12 @@ class Stream:
             self.dropped += len(self.opened) - MAX_OPEN
             del self.opened[: len(self.opened) - MAX_OPEN]
 
+    def forget(self) -> None:
+        """Begin anew: events in between are lost, so the ends of what is open now will not be recognized."""
+        self.dropped += len(self.opened)
+        self.opened.clear()
+        self._pending.clear()
+
     def _read_one_by_one(self, values: list[int]) -> None:
         pending, opened, last = self._pending, self.opened, self._last_ns
         for value in values:

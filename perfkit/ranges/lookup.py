@@ -39,6 +39,7 @@ class RangeFunction(Protocol):
         category: str | None = None,
         domain: str | None = None,
         payload: Payload | None = None,
+        device_time: bool = False,
     ) -> Range: ...
 
     @overload
@@ -49,6 +50,7 @@ class RangeFunction(Protocol):
         category: str | None = None,
         domain: str | None = None,
         payload: Payload | None = None,
+        device_time: bool = False,
     ) -> Callable[[Decorated], Decorated]: ...
 
     def push(
@@ -71,6 +73,7 @@ def _range(
     category: str | None = None,
     domain: str | None = None,
     payload: Payload | None = None,
+    device_time: bool = False,
 ) -> Any:
     """A named range of time: ``with perfkit.range("loss"):``, ``async with``, or ``@perfkit.range``.
 
@@ -88,52 +91,66 @@ def _range(
         category: groups ranges within a domain ("forward", "data").
         domain: the namespace of a library's ranges. Default "perfkit".
         payload: an int of 64 bits or a float, for NVTX tools. Anything else is dropped and told once.
+        device_time: on CUDA also record how long the device took, from events on the current stream, without
+            waiting for it. The ranges of one name with and without it are two.
 
     Raises:
         UsageError: a name, color, category or domain that cannot be, or something that cannot be decorated.
     """
+    # Spelled out and in this order, because every test on the way of `perfkit.range("x")` counts.
     try:
-        if color is None and category is None and domain is None and payload is None:
-            return _by_name[name]
-        found = _by_arguments[name, color, category, domain]
+        if color is None and category is None and domain is None and not device_time:
+            if payload is None:
+                return _by_name[name]
+            found = _by_name[name]
+        else:
+            found = _by_arguments[name, color, category, domain, device_time]
+            if payload is None:
+                return found
     except (KeyError, TypeError):
         # Not made yet; or not hashable, which `_make` refuses. Not called here: its errors would carry this one.
         pass
     else:
-        return found if payload is None else context.with_payload(found, payload)
-    return _make(name, color, category, domain, payload)
+        if type(payload) in _PLAIN and not switch.mode & NVTX:
+            return found
+        return context.with_payload(found, payload)
+    return _make(name, color, category, domain, payload, device_time)
 
 
-def _make(name: Any, color: Any, category: Any, domain: Any, payload: Any) -> Any:
+#: Types of a payload that need no look where nobody sees it.
+_PLAIN = frozenset((int, float))
+
+
+def _make(name: Any, color: Any, category: Any, domain: Any, payload: Any, device_time: Any) -> Any:
     if name is None:
-        return _Unnamed(color, category, domain, payload)
+        return _Unnamed(color, category, domain, payload, device_time)
     if not isinstance(name, str) and (
         callable(name) or isinstance(name, (staticmethod, classmethod)) or decorator.is_module(name)
     ):
-        return _Unnamed(color, category, domain, payload)(name)
+        return _Unnamed(color, category, domain, payload, device_time)(name)
     torch_observer.observe()
-    made = context.find(name, color, category, domain)
-    if not isinstance(made, context.OneOff):
-        if color is None and category is None and domain is None and payload is None:
+    made = context.find(name, color, category, domain, device_time)
+    if isinstance(made, context.Named):
+        if color is None and category is None and domain is None and not device_time:
             _by_name[name] = made
         elif len(_by_arguments) < context.LIMIT:
-            _by_arguments[name, color, category, domain] = made
+            _by_arguments[name, color, category, domain, device_time] = made
     return made if payload is None else context.with_payload(made, payload)
 
 
 class _Unnamed:
     """``@perfkit.range(color="red")``: waits for the function that gives it its name."""
 
-    def __init__(self, color: Any, category: Any, domain: Any, payload: Any) -> None:
+    def __init__(self, color: Any, category: Any, domain: Any, payload: Any, device_time: Any) -> None:
         arguments.check_color(color)
         for what, text in (("category", category), ("domain", domain)):
             if text is not None:
                 arguments.check_text(what, text)
-        self._arguments = color, category, domain, payload
+        self._arguments = color, category, domain, payload, device_time
 
     def __call__(self, target: Any) -> Any:
-        color, category, domain, payload = self._arguments
-        made = context.find(decorator.name_of(target), color, category, domain)
+        color, category, domain, payload, device_time = self._arguments
+        made = context.find(decorator.name_of(target), color, category, domain, device_time)
         return decorator.decorate(target, made if payload is None else context.with_payload(made, payload))
 
     def __enter__(self) -> Any:

@@ -20,6 +20,8 @@ from perfkit.errors import PerfkitWarning
 RECORDER = 1
 NVTX = 2
 PROFILER = 4
+#: The recorder has found so many events that the threads are to look after the length of their lists themselves.
+DENSE = 8
 
 #: Bits of the listeners that are on now.
 mode = 0

@@ -56,7 +56,7 @@ def stderr_console() -> Console:
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False) -> None:
-    """Write a diagnosis; ``all`` shows every finding and the evidence behind each."""
+    """Write a diagnosis; ``all`` shows every finding, the evidence behind each, and the ranges."""
     step = diagnosis.step
     source = place(diagnosis.source, None) + (f" · {step.source}" if step is not None else "")
     _put(Text(source, style="dim"), console)
@@ -71,6 +71,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
         _finding(number, finding, explained, diagnosis, console, all=all)
     if len(shown) < len(roots):
         _put(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
+    if all:
+        _ranges(diagnosis, console)
     _missing(diagnosis, console, all=all)
 
 
@@ -209,6 +211,25 @@ def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
 
 def _why_no_price(finding: Finding) -> str:
     return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
+
+
+def _ranges(diagnosis: Diagnosis, console: Console) -> None:
+    """A line per range, longest first: how often, time per step in the trace, time of one."""
+    figures = diagnosis.figures
+    steps = figures.trace.steps if figures.trace is not None else 0
+    # The run's own table sums up all steps, and those in windows are slower: where the trace has a range, it speaks.
+    traced = {row.name for row in figures.ranges if row.source == "trace"}
+    rows = [row for row in figures.ranges if row.source == "trace" or row.name not in traced]
+    if not rows:
+        return
+    names = [Text(_CONTROL.sub("?", row.name)) for row in rows]
+    width = min(max(len("range"), *(name.cell_len for name in names)), max(20, console.width - 36))
+    _put(Text(f"{'range':<{width}}{'count':>10}{'per step':>14}{'each':>12}", style="dim"), console)
+    for row, name in zip(rows, names, strict=True):
+        name.truncate(width, overflow="ellipsis", pad=True)
+        per_step = ms(row.host_ns // steps) if steps and row.source == "trace" else "-"
+        name.append(f"{row.count:>10}{per_step:>14}{ms(row.host_ns // max(1, row.count)):>12}")
+        _put(name, console)
 
 
 def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:

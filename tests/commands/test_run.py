@@ -235,3 +235,18 @@ def test_two_ranks_write_their_own_folders_into_one_run(tmp_path: Path) -> None:
     assert sorted(run.ranks) == [0, 1]
     assert run.missing_ranks == []
     assert [len(rank.windows) for rank in run.ranks.values()] == [1, 0]
+
+
+def test_ranges_that_a_script_has_through_nvtx_are_recorded_when_asked(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        SLEEPS.replace("import torch\n", "import torch\nimport nvtx\nfrom nvtx import push_range, pop_range\n", 1)
+        .replace("0.0", "0.00")
+        .replace("    loss = ", "    push_range('mine', domain='app')\n    pop_range(domain='app')\n    loss = ")
+    )
+    for folder, option in (("with", ["--nvtx"]), ("without", [])):
+        done = cli("run", "--out", folder, *option, "train.py")
+        assert done.returncode == 0, done.stderr
+
+    rows = {folder: read_run(tmp_path / folder).ranks[0].ranges for folder in ("with", "without")}
+    assert [(row.domain, row.count) for row in rows["with"] if row.name == "mine"] == [("app", 30)]
+    assert "mine" not in {row.name for row in rows["without"]}

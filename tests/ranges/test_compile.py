@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -190,3 +191,35 @@ def test_ranges_made_before_torch_is_imported_compile_too(run_python: Callable[.
         assert {row.name: row.count for row in first.rows()} == {"early": 2}, first.rows()
         """
     )
+
+
+def test_switching_counts_no_recompile_and_no_graph_break_in_torchs_own_counters() -> None:
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    net, x = Net(), torch.ones(2, 4)
+    compiled = torch.compile(root, backend="eager", fullgraph=True)
+    compiled(net, x)
+    unique = counters["stats"]["unique_graphs"]
+
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for mode in (*MODES, *reversed(MODES)):
+            with listening(*mode):
+                compiled(net, x)
+    assert unique == counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+def test_inductor_compiles_a_training_step_once_whatever_is_switched() -> None:
+    net, x = Net(), torch.ones(2, 4)
+    plain = root(net, x)
+    compiled = torch.compile(root, fullgraph=True)
+    compiled(net, x).sum().backward()
+
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for mode in MODES:
+            with listening(*mode):
+                result = compiled(net, x)
+                result.sum().backward()
+            assert torch.allclose(result, plain)

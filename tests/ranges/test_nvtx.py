@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,12 @@ class Call(NamedTuple):
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("nvtx") / "injection.so"
     source = Path(__file__).with_name("nvtx_injection.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(built), str(source)], check=True)
+    headers = find_spec("nvidia.cu13")  # the wheel nvidia-nvtx, in the dependency group dev
+    assert headers is not None
+    assert headers.submodule_search_locations is not None
+    include = f"-I{headers.submodule_search_locations[0]}/include"
+    command = ["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", include, "-o", str(built), str(source)]
+    subprocess.run(command, check=True)
     return built
 
 
@@ -71,6 +77,25 @@ def test_names_colors_categories_domains_and_payloads_arrive(received: Received)
     assert [(pop.what, pop.domain) for pop in pops] == [("pop", "mine"), ("pop", "perfkit")]
     assert mark[0] == "mark"
     assert mark[4:] == ("instant", "ff0000ff", "0", "-1")
+
+
+def test_each_range_arrives_from_the_thread_it_ran_in(received: Received, tmp_path: Path) -> None:
+    calls = received(
+        f"""
+        import threading, perfkit
+        def work(name):
+            with perfkit.range(name): ids[name] = threading.get_native_id()
+        ids = {{}}
+        for name in ("first", "second"):
+            thread = threading.Thread(target=work, args=(name,)); thread.start(); thread.join()
+        work("main")
+        open({str(tmp_path / "ids")!r}, "w").write("\\n".join(f"{{k}} {{v}}" for k, v in ids.items()))
+        """
+    )
+    seen = {(call.text, call.thread) for call in calls if call.what == "push"}
+
+    assert seen == {tuple(line.split()) for line in (tmp_path / "ids").read_text().splitlines()}
+    assert len({thread for _, thread in seen}) >= 2
 
 
 def test_payloads_change_from_entry_to_entry_under_one_name(received: Received) -> None:
@@ -116,6 +141,45 @@ def test_pushes_equal_pops_through_exceptions_toggles_and_threads(received: Rece
     assert len(balance) == 4
     assert set(balance.values()) == {0}
     assert sum(call.what == "push" for call in calls) == 3 * 200 * 2 + 20
+
+
+def test_modules_of_a_model_are_pushed_and_popped_also_where_one_raises(received: Received) -> None:
+    calls = received(
+        """
+        import perfkit, torch
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        with perfkit.annotate_modules(model, category="module"):
+            model(torch.ones(1, 2))
+            try: model(torch.ones(1, 3))
+            except RuntimeError: pass
+        model(torch.ones(1, 2))
+        """
+    )
+    pushes = [call for call in calls if call.what == "push"]
+
+    assert [call.text for call in pushes] == ["Sequential", "0", "1", "Sequential", "0"]
+    assert {call.category for call in pushes} == {next(call.id for call in calls if call.what == "category")}
+    assert sum(call.what == "pop" for call in calls) == len(pushes)
+
+
+def test_borrowed_ranges_reach_the_tool_once_as_without_perfkit(received: Received) -> None:
+    calls = received(
+        """
+        import nvtx
+        from perfkit.ranges import borrow_nvtx, start_recorder
+        recorder, loan = start_recorder(), borrow_nvtx()
+        @nvtx.annotate("decorated", domain="mine")
+        def f(): nvtx.push_range("pushed"); nvtx.pop_range()
+        with nvtx.annotate("with", color="red"): f()
+        loan.give_back(); recorder.stop()
+        assert {row.name for row in recorder.rows()} == {"with", "pushed"}
+        with nvtx.annotate("later"): pass
+        """
+    )
+    pushes = [(call.text, call.domain) for call in calls if call.what == "push"]
+
+    assert pushes == [("with", "-"), ("decorated", "mine"), ("pushed", "-"), ("later", "-")]
+    assert sum(call.what == "pop" for call in calls) == len(pushes)
 
 
 def test_what_may_overlap_goes_through_start_and_end(received: Received) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from perfkit.comparison import Comparison, Count, Difference
 from perfkit.diagnosis import Diagnosis, Figures
-from perfkit.measures.results import DeviceTime
+from perfkit.measures.results import DeviceTime, RangeTime, TraceFacts
 from perfkit.reports.terminal import print_comparison, print_diagnosis
 
 MS = 1_000_000
@@ -157,3 +157,26 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(diagnosis: Diagnosi
 
     assert "?]0;title op" in text
     assert "\x1b" not in text
+
+
+def test_all_shows_ranges_with_their_time_per_step_and_the_short_form_none(
+    diagnosis: Diagnosis, written: Callable[..., str]
+) -> None:
+    trace = TraceFacts(
+        path="w.json", format="kineto", events=9, device_events=0, devices=(), steps=3, span_ns=9 * MS, rank=0,
+        world_size=1, has_stacks=False, has_shapes=False, lost=(),
+    )  # fmt: skip
+    ranges = (
+        RangeTime(name="layers.0.attention", count=6, host_ns=12 * MS, source="trace"),
+        RangeTime(name="layers.0.attention", count=10, host_ns=99 * MS, source="ranges.npz"),
+        RangeTime(name="whole run \x1b[31m", count=40, host_ns=80 * MS, source="ranges.npz"),
+    )
+    figures = msgspec.structs.replace(diagnosis.figures, ranges=ranges, trace=trace)
+    diagnosis = msgspec.structs.replace(diagnosis, figures=figures)
+
+    assert written(print_diagnosis, diagnosis, all=True).splitlines()[-4:-1] == [
+        "range                  count      per step        each",
+        "layers.0.attention         6        4.0 ms      2.0 ms",
+        "whole run ?[31m           40             -      2.0 ms",
+    ]
+    assert "layers.0" not in written(print_diagnosis, diagnosis)

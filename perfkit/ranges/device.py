@@ -1,0 +1,174 @@
+"""Device time of the ranges that ask for it, from pairs of CUDA events; nothing here waits for the device.
+
+While a recorder runs, ``perfkit.range("x", device_time=True)`` records an event on the current stream where it
+begins and one where it ends. The device passes them when it gets there; so a pair lies in a queue until both
+have been passed, and is read, and used again, by one of the next ranges that end. What that costs:
+
+- Events come from a pool of `POOL` pairs per device. A device that is so far behind that all of them wait
+  gets no more: the range goes without a device time, which is counted and told once.
+- While a CUDA graph is captured nothing is recorded: the events would become part of the graph.
+- Events are asked by threads that end such a range, by `Recorder.stop`, and after it by `Recorder.rows`; never by
+  the thread that drains, because ``cudaEventQuery`` in one thread spoils a capture that runs in another.
+
+Not run on a GPU yet: tests/gpu holds what is to hold there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from perfkit.ranges import dynamo, switch
+
+#: Pairs of events per device. A training step has some hundred ranges at most, and the host is rarely more than a
+#: few steps ahead of the device; a pair is two CUDA events, well below a kilobyte.
+POOL = 1024
+
+#: Pairs that are read when a range ends: more than one, so that the queue becomes shorter.
+_PER_END = 4
+
+
+class Pair:
+    """Two events: where a range began and where it ended on its stream."""
+
+    __slots__ = ("begin", "device", "end", "key")
+
+    def __init__(self, event: Callable[..., Any], device: int) -> None:
+        self.begin = event(enable_timing=True)
+        self.end = event(enable_timing=True)
+        self.device = device
+        self.key = ("", -1)
+
+
+class DeviceTimes:
+    """Counts and device times per thread name and range number, for one recorder.
+
+    ``cuda`` is ``torch.cuda``, taken from the loaded torch when it is needed.
+    """
+
+    def __init__(self, thread_name: Callable[[], str], cuda: Any = None, pool: int = POOL) -> None:
+        self.sums: dict[tuple[str, int], tuple[int, int]] = {}  # (count, ns)
+        self.dropped = 0
+        self._thread_name = thread_name
+        self._cuda = cuda
+        self._pool = pool
+        self._made: dict[int, int] = {}
+        self._free: dict[int, list[Pair]] = {}
+        self._waiting: dict[int, deque[Pair]] = {}
+        self._reading = threading.Lock()
+        self._tls = threading.local()
+        self._broken = False
+
+    def begin(self, number: int) -> Pair | None:
+        """Record the begin of a range; None where there is nothing to time."""
+        try:
+            if self._cuda is None:
+                self._cuda = getattr(sys.modules.get("torch"), "cuda", None)
+            # Not is_available(), which would start CUDA: before the program has, no range has work on a device.
+            if self._broken or self._cuda is None or not self._cuda.is_initialized():
+                return None
+            if self._cuda.is_current_stream_capturing():
+                return None
+            pair = self._take(self._cuda.current_device())
+            if pair is not None:
+                pair.key = (self._name(), number)
+                pair.begin.record()
+            return pair
+        except Exception as error:  # noqa: BLE001 - timing may not break what is timed
+            self._give_up(error)
+            return None
+
+    def end(self, pair: Pair | None) -> None:
+        """Record the end of a range, and read a few of those that the device has passed."""
+        if pair is None or self._broken:
+            return
+        try:
+            if self._cuda.is_current_stream_capturing() or self._cuda.current_device() != pair.device:
+                # It began outside of the graph that is captured now, or on another device.
+                self.dropped += 1
+                self._free[pair.device].append(pair)
+                return
+            pair.end.record()
+            self._waiting[pair.device].append(pair)
+            self.read(_PER_END)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+
+    def enter(self, number: int) -> None:
+        """`begin` for a ``with``, which has no place for the pair: it is kept per thread and range."""
+        if not hasattr(self._tls, "opened"):
+            self._tls.opened = {}
+        self._tls.opened.setdefault(number, []).append(self.begin(number))
+
+    def leave(self, number: int) -> None:
+        """`end` of the pair that this thread entered last for this range."""
+        opened = getattr(self._tls, "opened", {}).get(number)
+        if opened:
+            self.end(opened.pop())
+
+    def read(self, limit: int | None = None) -> None:
+        """Add up pairs that the device has passed, oldest first; ``limit`` of them per device, or all."""
+        if self._broken or not self._reading.acquire(blocking=False):
+            return
+        try:
+            for device, waiting in list(self._waiting.items()):
+                for _ in itertools.repeat(None, len(waiting) if limit is None else limit):
+                    if not waiting or not (waiting[0].begin.query() and waiting[0].end.query()):
+                        break
+                    pair = waiting.popleft()
+                    count, total_ns = self.sums.get(pair.key, (0, 0))
+                    self.sums[pair.key] = (count + 1, total_ns + round(pair.begin.elapsed_time(pair.end) * 1e6))
+                    self._free[device].append(pair)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+        finally:
+            self._reading.release()
+
+    def read_rest(self) -> None:
+        """`read` all, unless this thread captures a CUDA graph."""
+        try:
+            if self._waiting and not self._cuda.is_current_stream_capturing():
+                self.read()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error)
+
+    def _take(self, device: int) -> Pair | None:
+        free = self._free.setdefault(device, [])
+        self._waiting.setdefault(device, deque())
+        try:
+            return free.pop()
+        except IndexError:
+            pass
+        if self._made.get(device, 0) < self._pool:
+            self._made[device] = self._made.get(device, 0) + 1
+            return Pair(self._cuda.Event, device)
+        self.dropped += 1
+        switch.tell(
+            f"{self._pool} ranges wait for device {device} to pass them: until it does, further ones have no device "
+            f"time. Give device_time=True to fewer ranges",
+            once=f"device time pool {device}",
+        )
+        return None
+
+    def _name(self) -> str:
+        try:
+            name: str = self._tls.name
+        except AttributeError:
+            name = self._tls.name = self._thread_name()
+        return name
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = True
+        switch.tell(f"ranges have no device time from here on: {type(error).__name__}: {error}", once="device time")
+
+
+dynamo.leave_alone(
+    *(
+        function.__code__
+        for function in (DeviceTimes.begin, DeviceTimes.end, DeviceTimes.enter, DeviceTimes.leave, DeviceTimes.read)
+    )
+)

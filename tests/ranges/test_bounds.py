@@ -1,0 +1,148 @@
+"""Memory of the recorder: lists, rows and drains have bounds; what does not fit is counted and told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import perfkit
+from perfkit.ranges import Recorder, recorder, start_recorder, switch
+
+LIMIT = 100
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """A recorder whose lists are full at 100 values, whose threads look after them, and whose drainer is starved."""
+    monkeypatch.setattr(recorder, "_LIMIT", LIMIT)
+    monkeypatch.setattr(recorder, "_PATIENCE", 0.001)
+    started = start_recorder()
+    started._stopped.set()
+    started._drainer.join()
+    switch.listen(switch.DENSE, True)
+    yield started
+    started.stop()
+
+
+def length(of: Recorder) -> int:
+    return len(of._tls.buffer)
+
+
+def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: Recorder) -> None:
+    @perfkit.range("called densely")
+    def call() -> None: ...
+
+    longest = 0
+    for _ in range(1000):
+        with perfkit.range("entered densely"):
+            call()
+        longest = max(longest, length(small))
+
+    assert longest <= LIMIT + 8
+    assert {row.name: row.count for row in small.rows()} == {"called densely": 1000, "entered densely": 1000}
+    assert small.dropped == 0
+
+
+def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: Recorder) -> None:
+    longest = 0
+    with (
+        pytest.warns(perfkit.PerfkitWarning, match=r"some have been dropped.*test_bounds\.py") as told,
+        small._lock,  # as if another thread had been draining all the while
+    ):
+        for _ in range(1000):
+            with perfkit.range("too dense"):
+                pass
+            longest = max(longest, length(small))
+
+    assert longest <= 2 * LIMIT + 4
+    (row,) = small.rows()
+    assert row.count + small.dropped == 1000
+    assert 0 < row.count <= LIMIT
+    assert len(told) == 1
+
+
+def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(small: Recorder) -> None:
+    switch._told.add("dropped")
+    outer = perfkit.range("open meanwhile")
+    outer.__enter__()
+    small.drain()
+    with small._lock:
+        for _ in range(60):
+            with perfkit.range("filling"):
+                pass
+    outer.__exit__(None, None, None)
+
+    assert "open meanwhile" not in {row.name for row in small.rows()}
+    assert small.dropped > 0
+
+
+def test_threads_look_after_their_lists_once_a_drain_found_very_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_MANY", LIMIT)
+    started = start_recorder()
+    started._stopped.set()
+    started._drainer.join()
+    modes: list[int] = []
+
+    def wait(period: float) -> bool:
+        modes.append(switch.mode)
+        for _ in range(LIMIT if len(modes) == 2 else 1):
+            with perfkit.range("burst"):
+                pass
+        return len(modes) == 3
+
+    monkeypatch.setattr(started._stopped, "wait", wait)
+    started._drain_until_stopped()
+    started.stop()
+
+    assert [*modes, switch.mode] == [switch.RECORDER, switch.RECORDER, switch.RECORDER | switch.DENSE, 0]
+
+
+def test_rows_beyond_their_limit_share_one_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_MAX_ROWS", 3)
+    started = start_recorder()
+    for index in range(6):
+        with perfkit.range(f"row {index}"):
+            pass
+    with pytest.warns(perfkit.PerfkitWarning, match="more than 3 pairs of a range and a thread"):
+        rows = started.rows()
+    started.stop()
+
+    assert [row.count for row in rows] == [1, 1, 1, 3]
+    assert rows[-1].name == "(more than 4096 names)"
+
+
+@pytest.mark.slow
+def test_ten_million_ranges_are_recorded_in_bounded_memory(run_python: Callable[..., object]) -> None:
+    run_python(
+        """
+        import threading, perfkit
+        from perfkit.ranges import start_recorder
+
+        def peak_mb():
+            with open("/proc/self/status") as status:
+                return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+        @perfkit.range("called")
+        def call(): pass
+
+        def work(n):
+            for _ in range(n):
+                with perfkit.range("entered"):
+                    call()
+
+        recorder = start_recorder()
+        work(200_000)
+        recorder.rows()
+        before = peak_mb()
+        threads = [threading.Thread(target=work, args=(2_500_000,), name=f"worker-{i}") for i in range(2)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        recorder.stop()
+        peak = peak_mb()
+        assert sum(row.count for row in recorder.rows()) + recorder.dropped == 10_400_000
+        assert recorder.dropped == 0, recorder.dropped
+        # A first burst of 40 MB, two lists of 7 MB, 40 MB in a drain, and as much again for a busy machine.
+        assert peak - before < 200, (before, peak)
+        """
+    )

@@ -9,8 +9,14 @@ operation. The time the host was blocked, and the waits that torch does not tell
 device, event and accelerator), come from wrappers around a few entry points; none of them causes a graph
 break, and on a host tensor each costs one attribute read.
 
-Not seen: non-blocking copies from pageable memory, waits inside kernels that are not torch's, and ops called
-as ``torch.ops.aten.x`` outside any torch function (their warning goes from C++ straight to stderr).
+A backward on CUDA runs in threads of torch's own; what syncs in its C++ code is told at the end, in the thread
+and at the line that called ``backward()``, and what syncs in a Python hook at the hook's line.
+
+Torch does not tell non-blocking copies with pageable memory. A detection that asks for what may sync gets
+them from wrappers around the calls that copy (the wide set).
+
+Not seen: waits inside kernels that are not torch's, and ops called as ``torch.ops.aten.x`` outside any torch
+function (their warning goes from C++ straight to stderr).
 """
 
 from __future__ import annotations
@@ -30,8 +36,9 @@ import torch
 
 from perfkit import _callsite, _clock
 from perfkit.run.records import SyncKind
-from perfkit.syncs.ledger import Cause, Listener, report
+from perfkit.syncs.ledger import ENGINE_THREAD, Cause, Listener, report
 from perfkit.syncs.patches import Patches, note_installed, note_removed
+from perfkit.syncs.table import PAGEABLE
 
 #: How torch's warning begins, on CUDA and on HIP.
 SYNC_TEXT = "called a synchronizing"
@@ -54,6 +61,9 @@ _METHODS: dict[str, Cause] = {
     "__index__": Cause("read", "int(tensor)"),
     "__repr__": Cause("print", "print(tensor)"),
 }
+
+#: The wide set: methods of Tensor that copy between host and device.
+_COPIES = ("to", "cuda", "copy_")
 
 #: What a call by this name is, where only the source of the line can tell.
 _KIND_OF_CALL: dict[str, SyncKind] = {
@@ -81,22 +91,34 @@ class CudaPath:
         self._listeners: list[Listener] = []
         self._lock = threading.RLock()
         self._patches = Patches()
+        self._wide: list[Listener] = []
+        self._wide_patches = Patches()
         self._entry: tuple[Any, ...] = ("ignore", self, UserWarning, None, 0)
         self._mode_before = 0
         self._arming = False
         self._local = threading.local()
 
-    def enter(self, listener: Listener) -> None:
-        """Let ``listener`` hear of every sync of the process; the first one arms the path."""
+    def enter(self, listener: Listener, *, wide: bool = False) -> None:
+        """Let ``listener`` hear of every sync of the process; the first one arms the path, the first ``wide`` one
+        also the wide set.
+        """
         with self._lock:
             if not self._listeners:
                 self._arm()
             self._listeners = [*self._listeners, listener]
+            if wide:
+                if not self._wide:
+                    self._wrap_copies()
+                self._wide.append(listener)
 
     def leave(self, listener: Listener) -> None:
         """Stop telling ``listener``; the last one disarms the path."""
         with self._lock:
             self._listeners = [other for other in self._listeners if other is not listener]
+            if listener in self._wide:
+                self._wide.remove(listener)
+                if not self._wide:
+                    self._wide_patches.undo()
             if not self._listeners:
                 self._disarm()
 
@@ -180,13 +202,18 @@ class CudaPath:
             cause = Cause("explicit", op, explicit=True)
             self._patches.set(owner, "synchronize", functools.wraps(original)(self._waiting(original, cause)))
 
+    def _wrap_copies(self) -> None:
+        for name in _COPIES:
+            original = getattr(torch.Tensor, name)
+            self._wide_patches.set(torch.Tensor, name, functools.wraps(original)(self._copying(original, name)))
+
     def _timed(self, original: Callable[..., Any], cause: Cause) -> Callable[..., Any]:
         is_compiling = torch.compiler.is_compiling
 
         def timed(self_: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if not self_.is_cuda or is_compiling():
                 return original(self_, *args, **kwargs)
-            return self._measure(original, cause, (self_, *args), kwargs, explicit=False)
+            return self._measure(original, cause, (self_, *args), kwargs)
 
         return timed
 
@@ -199,15 +226,34 @@ class CudaPath:
                 return self_.to("cpu", *args, **kwargs)
             if not self_.is_cuda:
                 return original(self_, *args, **kwargs)
-            return self._measure(original, cause, (self_, *args), kwargs, explicit=False)
+            return self._measure(original, cause, (self_, *args), kwargs)
 
         return timed
 
     def _waiting(self, original: Callable[..., Any], cause: Cause) -> Callable[..., Any]:
         def waiting(*args: Any, **kwargs: Any) -> Any:
-            return self._measure(original, cause, args, kwargs, explicit=True)
+            return self._measure(original, cause, args, kwargs, untold=lambda result: cause)
 
         return waiting
+
+    def _copying(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        is_compiling = torch.compiler.is_compiling
+
+        def copying(self_: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(self_, *args, **kwargs)
+            source = args[0] if name == "copy_" and args else kwargs.get("src", self_)
+            target_before = self_ if name == "copy_" else None
+
+            def untold(result: Any) -> Cause | None:
+                if not _non_blocking(args, kwargs):
+                    return None
+                return _pageable_copy(name, source, result if target_before is None else target_before)
+
+            kind: SyncKind = "copy-d2h" if source.is_cuda else "copy-h2d"
+            return self._measure(original, Cause(kind, name, explicit=True), (self_, *args), kwargs, untold=untold)
+
+        return copying
 
     def _measure(
         self,
@@ -216,9 +262,12 @@ class CudaPath:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
-        explicit: bool,
+        untold: Callable[[Any], Cause | None] | None = None,
     ) -> Any:
-        """Run an entry point and book the time with it if it synced. The outermost one owns the time."""
+        """Run an entry point and book the time with it if it synced. The outermost one owns the time.
+
+        ``untold`` says from the result whether a call that torch tells nothing of synced.
+        """
         if getattr(self._local, "call", None) is not None:
             return original(*args, **kwargs)
         call = self._local.call = _OpenCall()
@@ -228,16 +277,41 @@ class CudaPath:
         finally:
             self._local.call = None
         blocked_ns = _clock.now_ns() - start
-        if call.raw_syncs or explicit:
-            self._report(cause, sys._getframe(1), max(1, call.raw_syncs), blocked_ns)
+        found = cause if call.raw_syncs else untold(result) if untold is not None else None
+        if found is not None:
+            self._report(found, sys._getframe(1), max(1, call.raw_syncs), blocked_ns)
         return result
 
     def _report(self, cause: Cause, frame: FrameType, raw_syncs: int = 1, blocked_ns: int | None = None) -> None:
         self._local.reporting = True  # a callback may sync, or warn
         try:
-            report(self._listeners, cause, frame, raw_syncs=raw_syncs, blocked_ns=blocked_ns)
+            thread = ENGINE_THREAD if _in_engine_thread() else None
+            report(self._listeners, cause, frame, thread=thread, raw_syncs=raw_syncs, blocked_ns=blocked_ns)
         finally:
             self._local.reporting = False
+
+
+def _in_engine_thread() -> bool:
+    """Whether this thread is one that torch has started to run a backward."""
+    # Private to torch and to Python; a test tells when they move.
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
+def _non_blocking(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a copy was asked not to block: the first flag of `to`, `cuda` and `copy_`."""
+    return bool(kwargs.get("non_blocking", next((arg for arg in args if isinstance(arg, bool)), False)))
+
+
+def _pageable_copy(op: str, source: torch.Tensor, target: torch.Tensor) -> Cause | None:
+    """The cause of a non-blocking copy that waits all the same, as its side on the host is not pinned."""
+    if source.is_cuda == target.is_cuda or not source.numel():
+        return None
+    if target.is_cuda:
+        return None if source.is_pinned() else Cause("copy-h2d", op, "may", PAGEABLE, explicit=True)
+    # `.to("cpu", non_blocking=True)` makes pinned memory itself.
+    return None if target.is_pinned() else Cause("copy-d2h", op, explicit=True)
 
 
 def _filters_mutated() -> None:

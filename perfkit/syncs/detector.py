@@ -6,9 +6,11 @@ import functools
 import inspect
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -17,12 +19,12 @@ import msgspec
 from perfkit import _env
 from perfkit.errors import PerfkitWarning, SyncBudgetExceeded, SyncError, UsageError
 from perfkit.run.records import SyncEvent, SyncKind, Syncs
-from perfkit.syncs.ledger import Ledger, Sync
+from perfkit.syncs.ledger import ENGINE_THREAD, Ledger, Sync
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from perfkit.syncs.dry_run import DryRun
+    from perfkit.syncs.dry_state import DryRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +47,7 @@ def detect_syncs(
     ignore: Iterable[str] | str = (),
     certainty: Literal["certain", "may"] = "certain",
     implicit_only: bool = False,
+    threads: Literal["current", "all"] = "current",
     device_of: Any = (),
     simulate: bool | None = None,
 ) -> SyncDetector:
@@ -58,9 +61,9 @@ def detect_syncs(
     Also a decorator (``step.syncs`` is then the detection of the last call), and ``start()`` / ``stop()``.
     Detections nest: each counts, and the innermost acts on a sync.
 
-    On CUDA ("cuda"; not yet run on a GPU) torch's sync debug mode tells each sync of every thread, at no
-    cost per operation. Without a GPU ("dry") the program runs on the CPU with real values and the syncs
-    that CUDA would make are told, for the current thread. "auto" takes CUDA if there is one.
+    On CUDA ("cuda"; not yet run on a GPU) torch's sync debug mode tells each sync, at no cost per operation.
+    Without a GPU ("dry") the program runs on the CPU with real values and the syncs that CUDA would make are
+    told. "auto" takes CUDA if there is one.
 
     Args:
         mode: "auto", "cuda" or "dry".
@@ -72,9 +75,12 @@ def detect_syncs(
         kinds: count only these kinds (see `perfkit.run.records.SyncKind`).
         ignore: leave out syncs by file ("**/logging.py": matched with the user's file and the library's)
             or by function ("fn:save_checkpoint").
-        certainty: "may" also counts what might sync, depending on what cannot be known; each says why.
+        certainty: "may" also counts what might sync, depending on what cannot be known; each says why. On CUDA it
+            also wraps ``Tensor.to``, ``cuda`` and ``copy_``, for non-blocking copies with pageable memory.
         implicit_only: leave out what the code asks for by name: ``synchronize()``, ``.cpu()``, ``.to()``,
             ``copy_``, ``torch.tensor(device=)``. What stays is hidden: ``bool``, ``.item()``, printing, masks.
+        threads: whose syncs count: those of the thread that starts the detection and of the backwards it calls,
+            or of "all" threads; `SyncEvent.thread` tells them apart. CUDA only: a dry run sees its own thread.
         device_of: dry run of a script that runs on the CPU: the modules, optimizers or tensors that would
             be on the device. What is computed with them is on the device too; copies to the device are
             not reported, since such a script makes none.
@@ -96,6 +102,7 @@ def detect_syncs(
         ignore=(ignore,) if isinstance(ignore, str) else tuple(ignore),
         certainty=certainty,
         implicit_only=implicit_only,
+        threads=threads,
         device_of=device_of,
         simulate=simulate,
     )
@@ -118,6 +125,7 @@ class SyncDetector:
         ignore: tuple[str, ...],
         certainty: Literal["certain", "may"],
         implicit_only: bool,
+        threads: Literal["current", "all"],
         device_of: Any,
         simulate: bool | None,
     ) -> None:
@@ -132,13 +140,17 @@ class SyncDetector:
             "ignore": ignore,
             "certainty": certainty,
             "implicit_only": implicit_only,
+            "threads": threads,
             "device_of": device_of,
             "simulate": simulate,
         }
         _check_choice("mode", mode, ("auto", "cuda", "dry"))
         _check_choice("certainty", certainty, ("certain", "may"))
+        _check_choice("threads", threads, ("current", "all"))
         if not callable(on_sync):
             _check_choice("on_sync", on_sync, ("record", "warn", "raise"), also="a function")
+        if kinds == ():
+            raise UsageError("detect_syncs(kinds=) must name at least one kind: leave it out to count all")
         for kind in kinds or ():
             _check_choice("kinds", kind, _KINDS)
         for pattern in ignore:
@@ -151,16 +163,18 @@ class SyncDetector:
         self.mode = _choose_mode(mode)
         self._simulate = (not named) if simulate is None else simulate
         self._device_of_given = bool(named)
-        _check_together(mode, simulate, bool(named), max_blocked_ms)
+        _check_together(mode, simulate, bool(named), max_blocked_ms, threads)
         if self.mode == "dry":
             _check_on_cpu(named)
         self._waiting_marks = named
         self._ledger = Ledger()
         self._ignore_hits = dict.fromkeys(ignore, 0)
         self._running = False
+        self._thread = threading.get_ident()
         self._dry_run: DryRun | None = None
         self._uses_before = 0
         self._unjudged: dict[str, str] = {}
+        self._mixed: dict[str, str] = {}
         self._observed = False
         self._steps = 0
 
@@ -176,10 +190,11 @@ class SyncDetector:
             raise UsageError("this detection is already running: stop() it first, or make another detect_syncs()")
         if _env.disabled():
             return self
+        self._thread = threading.get_ident()
         if self.mode == "cuda":
             from perfkit.syncs.cuda_path import cuda_path
 
-            cuda_path.enter(self)
+            cuda_path.enter(self, wide=self._arguments["certainty"] == "may")
         else:
             from perfkit.syncs import dry_run
 
@@ -217,6 +232,7 @@ class SyncDetector:
             dry_run.leave(self, self._dry_run)
             self._observed = self.observed
             self._unjudged.update(self._dry_run.unjudged)
+            self._mixed.update(self._dry_run.mixed)
             self._dry_run = None
         self._running = False
 
@@ -279,6 +295,10 @@ class SyncDetector:
         self._steps += 1
 
     # What the two paths call.
+
+    def hears(self, thread: str) -> bool:
+        """Whether syncs of the running thread, whose name is ``thread``, count here."""
+        return self._arguments["threads"] == "all" or threading.get_ident() == self._thread or thread == ENGINE_THREAD
 
     def take(self, sync: Sync) -> bool:
         """Book a sync unless the filters leave it out; whether it was booked."""
@@ -365,6 +385,11 @@ class SyncDetector:
         if self.allowed:
             reasons = ", ".join(f"{count} for {reason!r}" for reason, count in self.allowed.items())
             told.append(f"allowed syncs, not counted: {reasons}")
+        if self.mode == "dry" and self._arguments["threads"] == "all":
+            told.append('threads="all" did not hold: a dry run sees only the thread it runs in')
+        if self._mixed:
+            lines = ", ".join(f"{place} ({op})" for place, op in list(self._mixed.items())[:_SHOWN])
+            told.append(f"CUDA refuses tensors of the host beside those of the device: {lines}")
         if self._unjudged:
             errors = "; ".join(f"{op} ({error})" for op, error in self._unjudged.items())
             told.append(f"ops that perfkit failed to judge, please report: {errors}")
@@ -443,20 +468,39 @@ class SyncDetector:
     def table(self) -> Table:
         """The events as a rich table: ``rich.print(syncs.table())``."""
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=self._headline(), caption=self.note, title_justify="left", caption_justify="left")
-        table.add_column("line", overflow="fold")
-        table.add_column("sync")
-        table.add_column("times", justify="right", no_wrap=True)
-        if self.mode == "cuda":
-            table.add_column("blocked", justify="right")
-        table.add_column("what to change")
+        # Text: the brackets in "device_of=[model]" are no markup.
+        caption = Text(self.note) if self.note else None
+        table = Table(title=self._headline(), caption=caption, title_justify="left", caption_justify="left")
+        for name in self._columns():
+            number = name in ("times", "blocked")
+            table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
+        for row in self._rows():
+            table.add_row(*map(Text, row))
+        return table
+
+    def _columns(self) -> list[str]:
+        # Only on CUDA has a sync a price.
+        return ["line", "sync", "times", *(["blocked"] if self.mode == "cuda" else []), "what to change"]
+
+    def _rows(self) -> list[list[str]]:
+        rows = []
         for event in self.events:
             cells = [_place(event), _what(event), _times(event)]
             if self.mode == "cuda":
                 cells.append("-" if event.blocked_ns is None else f"{event.blocked_ns / 1e6:.2f} ms")
-            table.add_row(*cells, event.advice)
-        return table
+            rows.append([*cells, event.advice])
+        return rows
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        html = ["<table>", f"<caption>{escape(self._headline())}</caption>"]
+        if self.events:
+            html.append(_html_row("th", self._columns()))
+            html += [_html_row("td", row) for row in self._rows()]
+        notes = [f"<p>{escape(line)}</p>" for line in (self.note or "").splitlines()]
+        return "\n".join([*html, "</table>", *notes])
 
     def _headline(self) -> str:
         if not self.observed:
@@ -515,6 +559,10 @@ def _times(event: SyncEvent) -> str:
     return f"{event.per_step:.3g} per step"
 
 
+def _html_row(tag: str, cells: list[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
 def _sentence(event: SyncEvent) -> str:
     times = f", {event.count}x" if event.count > 1 else ""
     return f"{_place(event)}: the host waits for the device: {_what(event)}{times}."
@@ -546,17 +594,21 @@ def _choose_mode(mode: Mode) -> Literal["cuda", "dry"]:
 
 
 def _in_simulation() -> bool:
-    from perfkit.syncs.dry_shims import current
+    from perfkit.syncs.dry_state import current
 
     run = current()
     return run is not None and run.simulate
 
 
-def _check_together(mode: Mode, simulate: bool | None, named: bool, max_blocked_ms: float | None) -> None:
+def _check_together(mode: Mode, simulate: bool | None, named: bool, max_blocked_ms: float | None, threads: str) -> None:
     if mode == "cuda" and (named or simulate is not None):
         raise UsageError('device_of= and simulate= belong to the dry run, not to mode="cuda": leave them out')
     if mode == "dry" and max_blocked_ms is not None:
         raise UsageError('max_blocked_ms= cannot be checked in mode="dry", where a sync has no price: use max_syncs=')
+    if mode == "dry" and threads == "all":
+        raise UsageError(
+            'threads="all" cannot hold in mode="dry", which sees the thread it runs in: leave threads= out'
+        )
     if simulate and named:
         raise UsageError(
             "simulate=True is for a script that asks for cuda, device_of= for one that runs on the CPU: give one"

@@ -10,44 +10,28 @@ import linecache
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
 from torch.utils import _device
 
 from perfkit._callsite import owner_of
+from perfkit.syncs.dry_state import CUDA, FOLLOWED_CPU, DryRun, takes_device_tensor
 from perfkit.syncs.ledger import Cause
-from perfkit.syncs.marks import any_on_device, is_pinned, on_device, pin, put_on_device, take_off_device
+from perfkit.syncs.marks import (
+    any_on_device,
+    is_pinned,
+    on_device,
+    pin,
+    put_all_on_device,
+    put_on_device,
+    take_off_device,
+)
 from perfkit.syncs.table import upload
 
-if TYPE_CHECKING:
-    from perfkit.syncs.dry_run import DryRun
-
 Call = Callable[..., Any]
-Handler = Callable[["DryRun", Call, tuple[Any, ...], dict[str, Any]], Any]
-
-CUDA = torch.device("cuda", 0)
-
-# What `.device` answers for a device tensor where the script runs on the CPU: equal to any other CPU device,
-# but this very object, so that `torch.zeros(3, device=x.device)` is known to follow x.
-FOLLOWED_CPU = torch.device("cpu")
-
-#: What the read of one value inside these calls is called.
-SCALAR_READS: dict[Any, str] = {
-    torch.Tensor.item: "item",
-    torch.Tensor.__bool__: "bool(tensor)",
-    torch.Tensor.__float__: "float(tensor)",
-    torch.Tensor.__int__: "int(tensor)",
-    torch.Tensor.__index__: "int(tensor)",
-    torch.Tensor.__complex__: "complex(tensor)",
-    torch.Tensor.__getitem__: "int index",
-    torch.Tensor.__setitem__: "int index",
-    torch.Tensor.__contains__: "value in tensor",
-    torch.Tensor.is_nonzero: "is_nonzero",
-    torch.is_nonzero: "is_nonzero",
-    torch.arange: "arange(tensor)",
-}
+Handler = Callable[[DryRun, Call, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _program_frame() -> FrameType | None:
@@ -244,9 +228,7 @@ def with_device(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str
 
 def _put_all(run: DryRun, result: Any) -> None:
     run.device_uses += 1
-    for tensor in result if isinstance(result, (list, tuple)) else (result,):
-        if isinstance(tensor, torch.Tensor):
-            put_on_device(tensor)
+    put_all_on_device(result)
 
 
 def _factory(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -270,7 +252,7 @@ def _from_data(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
     else:
         wanted = data_here or (run.default_is_device() and not isinstance(data, torch.Tensor))
     if isinstance(data, (list, tuple)):
-        # A list of device tensors is read one by one; C++ does it out of the modes' sight.
+        # A list of device tensors is read one by one.
         for _ in range(sum(map(any_on_device, data))):
             run.sync(Cause("read", "tensor(list of tensors)"))
     if not wanted:
@@ -279,7 +261,8 @@ def _from_data(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
             result = func(*args, **kwargs).clone()
             take_off_device(result)
             return result
-        return func(*args, **kwargs)
+        with run.muted():
+            return func(*args, **kwargs)
     with run.muted():
         result = func(
             *args, **({**kwargs, "device": "cpu"} if device is not None or run.default_is_device() else kwargs)
@@ -310,6 +293,35 @@ def _checks_on_cpu_only(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: 
         return func(*args, **kwargs)
 
 
+# What writes to a tensor in place.
+
+#: In-place calls that may write to the host what they read on the device.
+_CROSSING = ("copy_", "fill_", "set_", "index_put_", "_foreach_copy_")
+
+
+def _in_place(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = func(*args, **kwargs)
+    if takes_device_tensor(args, kwargs):
+        run.device_uses += 1
+        if not run.simulate and args:
+            # `total += loss` in a script on the CPU: on CUDA it runs only with `total` on the device too.
+            put_all_on_device(args[0])
+    return result
+
+
+def _in_place_calls() -> list[Any]:
+    found = [getattr(torch.Tensor, f"__i{name}__", None) for name in _IN_PLACE_OPERATORS]
+    for owner in (torch.Tensor, torch):
+        names = (name for name in dir(owner) if name.endswith("_") and not name.endswith("__"))
+        found += [getattr(owner, name) for name in names if name not in _CROSSING]
+    return [call for call in found if callable(call)]
+
+
+_IN_PLACE_OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+
 _PRINT = Cause("print", "print(tensor)")
 _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 
@@ -320,6 +332,7 @@ def _getter(name: str) -> Any:
 
 
 HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys(_in_place_calls(), _in_place),
     **{factory: _factory for factory in _device._device_constructors() if factory not in _FROM_DATA},
     **dict.fromkeys(_FROM_DATA, _from_data),
     _getter("device"): _device_of,

@@ -10,38 +10,27 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.autograd.graph
+import torch.distributed
+import torch.overrides
 import torch.utils.data
+from torch.nn.parallel import comm
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit import _clock
-from perfkit.syncs.dry_calls import CUDA
+from perfkit.syncs.dry_state import CUDA, DryRun, current
 from perfkit.syncs.ledger import Cause
 from perfkit.syncs.marks import any_on_device, on_device, pin, put_on_device
 from perfkit.syncs.patches import Patches
 
-if TYPE_CHECKING:
-    from perfkit.syncs.dry_run import DryRun
-
 Function = Callable[..., Any]
-
-_local = threading.local()
-
-
-def current() -> DryRun | None:
-    """The dry run of this thread, None where there is none."""
-    run: DryRun | None = getattr(_local, "run", None)
-    return run
-
-
-def set_current(run: DryRun | None) -> None:
-    """Make ``run`` the dry run of this thread, or say that it has none."""
-    _local.run = run
 
 
 def _simulating() -> DryRun | None:
@@ -97,6 +86,7 @@ _CUDA_ANSWERS: dict[str, Any] = {
     "reset_peak_memory_stats": None,
     "reset_max_memory_allocated": None,
     "reset_accumulated_memory_stats": None,
+    "memory_stats": defaultdict(int),
     "memory_summary": f"{_NAME}: no memory is accounted for",
     "mem_get_info": (_MEMORY_BYTES, _MEMORY_BYTES),
     "set_per_process_memory_fraction": None,
@@ -192,6 +182,37 @@ def _answering(original: Function, answer: Any) -> Function:
     return ask
 
 
+# Private to torch: the stack of function modes. A test tells when it moves.
+_overrides: Any = torch.overrides
+
+
+def remove_function_mode(mode: Any) -> None:
+    """Take a mode off the function mode stack, also from below others that are still open."""
+    if mode not in _overrides._get_current_function_mode_stack():
+        return
+    above = []
+    while (top := _overrides._pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _overrides._push_mode(other)
+
+
+@contextmanager
+def _backward(run: DryRun) -> Iterator[None]:
+    """Around the autograd engine: it was called with the function mode off, and hooks need it on."""
+    calls, run.calls = run.calls, []
+    was, run.in_backward = run.in_backward, True
+    entered = run.function_mode not in _overrides._get_current_function_mode_stack()
+    if entered:
+        run.function_mode.__enter__()
+    try:
+        yield
+    finally:
+        if entered:
+            remove_function_mode(run.function_mode)
+        run.calls, run.in_backward = calls, was
+
+
 def _follow_backward(patches: Patches) -> None:
     # Private to torch; a test tells when it moves. Both modules hold it under their own name.
     engine = torch.autograd.graph._engine_run_backward
@@ -200,7 +221,7 @@ def _follow_backward(patches: Patches) -> None:
         run = current()
         if run is None:
             return engine(*args, **kwargs)
-        with run.backward():
+        with _backward(run):
             return engine(*args, **kwargs)
 
     patches.set(torch.autograd.graph, "_engine_run_backward", run_backward)
@@ -294,6 +315,8 @@ def _pretend_rng(patches: Patches) -> None:
 def _pretend_streams(patches: Patches) -> None:
     patches.set(torch.cuda, "Stream", _Stream)
     patches.set(torch.cuda, "Event", _Event)
+    patches.set(torch, "Stream", _device_class(torch.Stream, _Stream))
+    patches.set(torch, "Event", _device_class(torch.Event, _Event))
     patches.set(torch.accelerator, "current_stream", _answering(torch.accelerator.current_stream, _Stream()))
     # Its C++ code takes only torch's own streams.
     patches.set(torch.Tensor, "record_stream", _answering(torch.Tensor.record_stream, None))
@@ -302,26 +325,26 @@ def _pretend_streams(patches: Patches) -> None:
     patches.set(torch.cuda, "stream", _answering(torch.cuda.stream, _Stream()))
 
 
-_torch_generator = torch.Generator
+def _device_class(original: Any, pretended: Callable[[], Any]) -> Any:
+    """A class that makes one of ``pretended`` for cuda and one of ``original`` else, and counts both as instances."""
 
+    class Instances(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, (original, _Stream, _Event))
 
-class _AnyGenerator(type):
-    """Counts torch's own generators as instances: the program may hold some from before."""
+    class ByDevice(metaclass=Instances):
+        def __new__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if _simulating() is not None and device is not None and torch.device(device).type == "cuda":
+                return pretended()
+            return original(*(() if device is None else (device,)), *args, **kwargs)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, _torch_generator)
-
-
-class _Generator(metaclass=_AnyGenerator):
-    """Stands in for torch.Generator: one for cuda is one of the CPU."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:
-        cuda = _simulating() is not None and torch.device(device).type == "cuda"
-        return _torch_generator("cpu" if cuda else device)
+    return ByDevice
 
 
 def _pretend_generator(patches: Patches) -> None:
-    patches.set(torch, "Generator", _Generator)
+    # Instances: the program may hold some of torch's own from before. One for cuda is one of the CPU.
+    original = torch.Generator
+    patches.set(torch, "Generator", _device_class(original, original))
 
 
 def _pretend_autocast(patches: Patches) -> None:
@@ -407,6 +430,49 @@ def _pretend_pinning(patches: Patches) -> None:
     patches.set(_BaseDataLoaderIter, "__next__", next_batch)
 
 
+def _pretend_scatter(patches: Patches) -> None:
+    # DataParallel's C++ code is in CUDA builds only; on one device it hands the batch to that.
+    scatter = comm.scatter
+
+    def scattering(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _simulating() is None:
+            return scatter(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]  # torch's is untyped
+        return (tensor.to(CUDA, non_blocking=True),)
+
+    patches.set(comm, "scatter", scattering)
+
+
+#: Calls of torch.distributed that wait for the device, with NCCL.
+_COLLECTIVES = (
+    "barrier",
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+)
+_NCCL = "with NCCL it waits for the device, and a dry run has none"
+
+
+def _pretend_collectives(patches: Patches) -> None:
+    if not torch.distributed.is_available():
+        return
+
+    def collective(original: Function) -> Function:
+        cause = Cause("collective", f"dist.{original.__name__}", "may", _NCCL, explicit=original.__name__ == "barrier")
+
+        def communicate(*args: Any, **kwargs: Any) -> Any:
+            run = _simulating()
+            return original(*args, **kwargs) if run is None else run.told_once(cause, original, args, kwargs)
+
+        return communicate
+
+    for name in _COLLECTIVES:
+        # Both modules hold them under their own name.
+        replaced = collective(getattr(torch.distributed, name))
+        patches.set(torch.distributed, name, replaced)
+        patches.set(torch.distributed.distributed_c10d, name, replaced)
+
+
 class _Group:
     """Shims that stand as long as a dry run of any thread needs them."""
 
@@ -443,6 +509,8 @@ _pretending = _Group(
     _pretend_groups,
     _pretend_load,
     _pretend_pinning,
+    _pretend_scatter,
+    _pretend_collectives,
 )
 
 

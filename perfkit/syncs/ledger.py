@@ -71,6 +71,9 @@ class Sync(NamedTuple):
 class Listener(Protocol):
     """A detection: takes each sync, and acts on it (warns, raises, calls back) where it is the innermost."""
 
+    def hears(self, thread: str) -> bool:
+        """Whether syncs of the running thread, whose name is ``thread``, are told to it."""
+
     def take(self, sync: Sync) -> bool:
         """Book the sync unless the detection's filters leave it out; whether it was booked."""
 
@@ -80,6 +83,9 @@ class Listener(Protocol):
     def act(self, sync: Sync) -> None:
         """Do what ``on_sync`` says; may raise SyncError."""
 
+
+#: Name of the threads in which torch runs a backward on CUDA: they work for the thread that called it.
+ENGINE_THREAD = "autograd"
 
 #: Torch code that only leads to other torch code: naming it would tell nothing.
 _PASSAGES = (
@@ -125,14 +131,21 @@ def report(
     cause: Cause,
     frame: FrameType | None,
     *,
+    thread: str | None = None,
     raw_syncs: int = 1,
     blocked_ns: int | None = None,
 ) -> None:
-    """Book one sync that happened below ``frame`` with all ``listeners``; the last one that took it acts.
+    """Book one sync that happened below ``frame`` with the ``listeners`` that hear this thread; the last one acts.
+
+    ``thread`` is what to call the thread where Python's name for it tells nothing.
 
     Raises:
         SyncError: from the acting listener, under ``on_sync="raise"``.
     """
+    thread = thread or threading.current_thread().name
+    listeners = [listener for listener in listeners if listener.hears(thread)]
+    if not listeners:
+        return
     site = _callsite.find_callsite(frame)
     if site is None:  # perfkit's and torch's own frames only: a thread of torch's
         site = _callsite.CallSite("<no Python line>", 0, "", "torch")
@@ -145,7 +158,7 @@ def report(
     if "distributed_c10d.py" in code:
         cause = cause._replace(kind="collective")
     owner = site.owner if site.via is None else _callsite.owner_of(site.via.rsplit(":", 1)[0])
-    sync = Sync(cause, site, owner, code, threading.current_thread().name, raw_syncs, blocked_ns)
+    sync = Sync(cause, site, owner, code, thread, raw_syncs, blocked_ns)
     takers = [listener for listener in listeners if listener.take(sync)]
     if takers:
         takers[-1].act(sync)

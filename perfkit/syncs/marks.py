@@ -3,7 +3,7 @@
 A tensor of a dry run is an ordinary CPU tensor. That it counts as "on the device" is one attribute on the
 Python object of its storage, which torch keeps for as long as the storage lives: views, ``.data``,
 ``.grad`` and saved tensors share the storage and so the mark. A tensor without a storage (sparse) carries
-the mark itself.
+the mark itself, one that functorch wraps leaves it to what is inside.
 """
 
 from __future__ import annotations
@@ -19,11 +19,21 @@ _PINNED = "_perfkit_pinned"
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
+# Private to torch: a test tells when they move.
+_functorch: Any = torch._C._functorch
+
+
 def _carrier(tensor: torch.Tensor) -> Any:
     try:
         return _storage_of(tensor)
-    except (NotImplementedError, RuntimeError):  # sparse and functorch tensors have no storage
-        return tensor
+    except (NotImplementedError, RuntimeError):
+        return _carrier_without_storage(tensor)
+
+
+def _carrier_without_storage(tensor: torch.Tensor) -> Any:
+    if _functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap, grad: what is wrapped comes out again
+        return _carrier(_functorch.get_unwrapped(tensor))
+    return tensor  # sparse
 
 
 def on_device(tensor: torch.Tensor) -> bool:
@@ -32,12 +42,25 @@ def on_device(tensor: torch.Tensor) -> bool:
     try:
         return getattr(_storage_of(tensor), _DEVICE, False)
     except (NotImplementedError, RuntimeError):
-        return getattr(tensor, _DEVICE, False)
+        return getattr(_carrier_without_storage(tensor), _DEVICE, False)
 
 
 def put_on_device(tensor: torch.Tensor) -> None:
     """Count the tensor, and all that share its storage, as being on the simulated device."""
     setattr(_carrier(tensor), _DEVICE, True)
+
+
+def put_all_on_device(value: Any) -> None:
+    """Count a tensor, or each tensor of a list or tuple, as being on the simulated device; others are passed over."""
+    if isinstance(value, torch.Tensor):
+        # Written out, as each op of a dry run does this with its result.
+        try:
+            _storage_of(value)._perfkit_on_device = True  # type: ignore[attr-defined]  # _DEVICE
+        except (NotImplementedError, RuntimeError):
+            setattr(_carrier_without_storage(value), _DEVICE, True)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            put_all_on_device(item)
 
 
 def take_off_device(tensor: torch.Tensor) -> None:

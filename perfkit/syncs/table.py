@@ -88,6 +88,10 @@ def _fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     return None if on_device(args[0]) else Cause("read", "fill_ of a host tensor by a device value")
 
 
+def _masked_fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+    return Cause("read", "masked_fill by a device value") if on_device(_argument(args, kwargs, 2, "value")) else None
+
+
 def _repeat_interleave(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     return None if kwargs.get("output_size") is not None else Cause("shape", "repeat_interleave")
 
@@ -106,7 +110,6 @@ _SOLVER = "it depends on the solver library that torch picks"
 _RULES: dict[str, Rule] = {
     "aten::_local_scalar_dense": _always(Cause("read", "item")),
     "aten::nonzero": _always(Cause("shape", "nonzero")),
-    "aten::argwhere": _always(Cause("shape", "argwhere")),
     "aten::masked_select": _always(Cause("shape", "masked_select")),
     "aten::_unique": _always(Cause("shape", "unique")),
     "aten::_unique2": _always(Cause("shape", "unique")),
@@ -117,7 +120,6 @@ _RULES: dict[str, Rule] = {
     "aten::repeat_interleave.Tensor": _repeat_interleave,
     "aten::equal": _always(Cause("read", "equal")),
     "aten::allclose": _always(Cause("read", "allclose")),
-    "aten::is_nonzero": _always(Cause("read", "is_nonzero")),
     "aten::multinomial": _always(Cause("read", "multinomial")),
     "aten::mode": _always(Cause("read", "mode")),
     "aten::histc": _histc,
@@ -141,6 +143,8 @@ _RULES: dict[str, Rule] = {
     "aten::_index_put_impl_": _index_put,
     "aten::copy_": _copy,
     "aten::fill_.Tensor": _fill,
+    "aten::masked_fill.Tensor": _masked_fill,
+    "aten::masked_fill_.Tensor": _masked_fill,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,17 @@ def run_program(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return names
 
     return run
+
+
+@pytest.fixture
+def marks() -> Callable[[str], dict[int, int]]:
+    """Line -> how often it syncs, from the ``# sync: 2`` comments of a program."""
+
+    def read(source: str) -> dict[int, int]:
+        found = ((number, re.search(r"# sync: (\d+)", line)) for number, line in enumerate(source.splitlines(), 1))
+        return {number: int(mark[1]) for number, mark in found if mark and mark[1] != "0"}
+
+    return read
 
 
 # Not the monkeypatch fixture: it may be undone only after `nothing_of_a_detection_is_left` has looked.

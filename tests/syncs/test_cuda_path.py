@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import sys
 import threading
@@ -104,7 +105,7 @@ def test_syncs_of_all_threads_are_counted_with_their_thread(pretended_cuda: list
         for _ in range(100):
             torch_warns()
 
-    with detect_syncs("cuda") as syncs:
+    with detect_syncs("cuda", threads="all") as syncs, detect_syncs("cuda", on_sync="raise") as here:
         threads = [threading.Thread(target=work, name=f"logger-{n}") for n in range(4)]
         for thread in threads:
             thread.start()
@@ -112,6 +113,74 @@ def test_syncs_of_all_threads_are_counted_with_their_thread(pretended_cuda: list
             thread.join()
 
     assert sorted((event.thread, event.count) for event in syncs.events) == [(f"logger-{n}", 100) for n in range(4)]
+    assert here.events == ()
+
+
+def test_a_backward_in_a_thread_of_torchs_counts_for_the_current_thread(pretended_cuda: list[int]) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        torch_warns()
+        done.set()
+
+    with detect_syncs("cuda") as syncs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch._C, "_current_graph_task_id", lambda: 0)
+        _thread.start_new_thread(work, ())  # unknown to Python's threading, as torch's threads are
+        assert done.wait(10)
+
+    assert [(event.thread, event.count) for event in syncs.events] == [("autograd", 1)]
+
+
+def test_a_sync_in_a_python_backward_is_told_at_its_own_line(
+    pretended_cuda: list[int], run_program: Callable[..., Any]
+) -> None:
+    program = """\
+y = (x * 2).sum()
+y.register_hook(lambda grad: warn(text, UserWarning))
+y.backward()
+"""
+    with detect_syncs("cuda") as syncs:
+        run_program(program, x=torch.ones(2, requires_grad=True), warn=warnings.warn, text=SYNC)
+
+    assert [(event.line, event.count) for event in syncs.events] == [(2, 1)]
+
+
+@pytest.fixture
+def copying_tensor(device_tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A "device" tensor; `host.to(..)` gives one, and tells no sync."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", lambda self, *a, **k: self.as_subclass(DeviceTensor), raising=False)
+        patch.setattr(torch.Tensor, "copy_", lambda self, *a, **k: self, raising=False)
+        yield device_tensor
+
+
+def test_pageable_non_blocking_copies_are_seen_where_may_is_asked_for(
+    pretended_cuda: list[int], copying_tensor: torch.Tensor
+) -> None:
+    def copy() -> None:
+        torch.ones(2).to("cuda", non_blocking=True)
+        torch.ones(2).to("cuda")
+        copying_tensor.copy_(torch.ones(()), True)
+        torch.ones(()).copy_(copying_tensor, non_blocking=True)
+        torch.empty(0).to("cuda", non_blocking=True)
+
+    with detect_syncs("cuda") as plain:
+        copy()
+    with detect_syncs("cuda", certainty="may") as wide:
+        copy()
+
+    assert plain.events == ()
+    assert sorted((event.kind, event.op, event.certainty) for event in wide.events) == [
+        ("copy-d2h", "copy_", "certain"),
+        ("copy-h2d", "copy_", "may"),
+        ("copy-h2d", "to", "may"),
+    ]
+
+
+def test_the_private_parts_that_the_cuda_path_stands_on_are_there() -> None:
+    assert torch._C._current_graph_task_id() == -1
+    assert issubclass(threading._DummyThread, threading.Thread)  # type: ignore[attr-defined]
+    assert callable(warnings._add_filter)  # type: ignore[attr-defined]
 
 
 def test_a_users_simplefilter_error_inside_the_block_does_not_come_first(pretended_cuda: list[int]) -> None:
@@ -231,12 +300,14 @@ def test_without_any_memory_on_a_device_nothing_was_checked(pretended_cuda: list
         syncs.assert_max(0)
 
 
-def test_the_armed_path_causes_no_graph_break(pretended_cuda: list[int]) -> None:
+@pytest.mark.parametrize("certainty", ["certain", "may"])
+def test_the_armed_path_causes_no_graph_break(pretended_cuda: list[int], certainty: Any) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
-        return x.relu().cpu() * 2 if x.shape[0] > 1 else x
+        y = x.relu().cpu() * 2 if x.shape[0] > 1 else x
+        return y.to(torch.float64).copy_(x, non_blocking=True)
 
     torch._dynamo.reset()
-    syncs = detect_syncs("cuda").start()
+    syncs = detect_syncs("cuda", certainty=certainty).start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)  # Dynamo would look for the device
         result = torch.compile(step, backend="eager", fullgraph=True)(torch.ones(3))

@@ -69,6 +69,22 @@ def test_the_table_shows_each_line_with_its_advice(four_steps: Any) -> None:
     assert "accumulate it" in text
 
 
+def test_a_notebook_shows_a_table_in_which_everything_is_escaped(
+    model: torch.nn.Module, run_program: Callable[..., Any]
+) -> None:
+    program = "def step(w):\n    return w.sum().item()\nstep(w)"
+    with detect_syncs("dry", device_of=model, on_sync="record") as syncs, perfkit.allow_sync("<b>"):
+        run_program(program, w=model.weight)
+    with detect_syncs("dry", device_of=model) as counted:
+        run_program(program, w=model.weight)
+
+    assert "&lt;b&gt;" in syncs._repr_html_()
+    html = counted._repr_html_()
+    assert html.startswith("<table>\n<caption>1 sync on 1 line (dry run)</caption>\n<tr><th>line</th>")
+    assert "<td>item</td><td>1x</td>" in html
+    assert html.count("<tr>") == html.count("</tr>") == 2
+
+
 def test_the_record_survives_json(four_steps: Any) -> None:
     record = msgspec.json.decode(four_steps.to_json(), type=Syncs)
 
@@ -120,7 +136,7 @@ def test_a_dry_run_without_device_tensors_is_no_pass() -> None:
     assert not syncs.observed
     assert syncs.to_record().note is not None
     assert "device_of=" in repr(syncs)
-    assert "device_of=" in str(syncs.table().caption)
+    assert "device_of=[model]" in str(syncs.table().caption)
     with pytest.raises(perfkit.SyncBudgetExceeded, match=r"nothing was checked.*device_of="):
         syncs.assert_max(100)
     with pytest.raises(perfkit.SyncBudgetExceeded, match="nothing was checked"), detect_syncs("dry", max_syncs=100):
@@ -358,6 +374,13 @@ def test_auto_is_the_dry_run_where_there_is_no_cuda(no_cuda: None) -> None:
     assert detect_syncs().mode == "dry"
 
 
+def test_an_automatic_dry_run_says_that_it_cannot_see_all_threads(model: torch.nn.Module, no_cuda: None) -> None:
+    with detect_syncs(device_of=model, threads="all") as syncs:
+        model(torch.ones(1, 3))
+
+    assert "sees only the thread it runs in" in repr(syncs)
+
+
 def test_perfkit_disable_switches_it_off(monkeypatch: pytest.MonkeyPatch, model: torch.nn.Module) -> None:
     monkeypatch.setenv("PERFKIT_DISABLE", "1")
     with detect_syncs("dry", device_of=model, max_syncs=0) as syncs:
@@ -380,10 +403,13 @@ def test_cuda_without_a_device_names_the_dry_run(no_cuda: None) -> None:
         ({"on_sync": "print"}, "on_sync=.*or a function, got 'print'"),
         ({"certainty": "maybe"}, "certainty=.*must be one of"),
         ({"kinds": ["item"]}, "kinds=.*must be one of 'read', 'copy-h2d'"),
+        ({"kinds": []}, "at least one kind"),
         ({"ignore": [3]}, "takes patterns"),
         ({"max_syncs": -1}, "max_syncs must be a number of at least 0, got -1"),
         ({"max_blocked_ms": float("nan")}, "max_blocked_ms must be a number"),
+        ({"threads": "main"}, "threads=.*must be one of 'current', 'all', got 'main'"),
         ({"mode": "dry", "max_blocked_ms": 5}, "no price"),
+        ({"mode": "dry", "threads": "all"}, "leave threads= out"),
         ({"simulate": True, "device_of": [torch.ones(1)]}, "give one"),
         ({"device_of": [3]}, "modules, optimizers, tensors"),
         ({"device_of": "cuda"}, "modules, optimizers, tensors.*got str"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.syncs import detect_syncs, installed
+from perfkit.syncs import detect_syncs, dry_ops, installed
+
+Marks = Callable[[str], dict[int, int]]
 
 #: A transformer step with autocast, gradient scaling and clipping. Each line that syncs says so and how often in
 #: two steps; where a set-up line moves things, its number counts the tensors moved.
@@ -88,12 +90,6 @@ weights = [p.detach().cpu() for p in model.parameters()]  # sync: 28
 """
 
 
-def marks(source: str) -> dict[int, int]:
-    """Line -> how often it syncs, from the comments of a program."""
-    found = ((number, re.search(r"# sync: (\d+)", line)) for number, line in enumerate(source.splitlines(), 1))
-    return {number: int(mark[1]) for number, mark in found if mark and mark[1] != "0"}
-
-
 def counts(syncs: Any) -> dict[int, int]:
     """Line -> syncs reported there."""
     found: dict[int, int] = {}
@@ -104,7 +100,7 @@ def counts(syncs: Any) -> dict[int, int]:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_transformer_step_reports_the_marked_lines_and_the_plain_losses(
-    fused: bool, run_program: Callable[..., Any], no_cuda: None
+    fused: bool, run_program: Callable[..., Any], no_cuda: None, marks: Marks
 ) -> None:
     # GradScaler reads found_inf unless the optimizer is fused.
     source = TRANSFORMER.replace("FUSED", str(fused)).replace("STEP", "0" if fused else "2")
@@ -121,7 +117,7 @@ def test_a_transformer_step_reports_the_marked_lines_and_the_plain_losses(
 
 
 def test_a_script_on_the_cpu_reports_its_lines_and_trains_bit_for_bit_the_same(
-    run_program: Callable[..., Any],
+    run_program: Callable[..., Any], marks: Marks
 ) -> None:
     source = """\
 import torch
@@ -210,7 +206,9 @@ history = [p.tolist() for p in log_probs]  # sync: 5
 
 
 @pytest.mark.parametrize("source", [DETECTION, AGENT], ids=["detection", "agent"])
-def test_a_program_reports_the_marked_lines_and_no_others(source: str, run_program: Callable[..., Any]) -> None:
+def test_a_program_reports_the_marked_lines_and_no_others(
+    source: str, run_program: Callable[..., Any], marks: Marks
+) -> None:
     with detect_syncs("dry") as syncs:
         run_program(source)
 
@@ -264,6 +262,29 @@ def f(x):
 for reentrant in (True, False):
     checkpoint(f, w, use_reentrant=reentrant).sum().backward()
 """,
+    "a custom op": """\
+@torch.library.custom_op("perfkit_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sum().item()  # sync: 1
+doubled(w.detach()).sum().item()  # sync: 1
+""",
+    "a dispatch mode of the program": """\
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False):
+    (w @ w).sum().item()  # sync: 1
+""",
+    "selective checkpointing": """\
+from functools import partial
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+policy = lambda context, op, *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE
+def f(x):
+    if x.sum() > 1e9:  # sync: 2
+        x = x + 1
+    return x.relu()
+contexts = partial(create_selective_checkpoint_contexts, policy)
+checkpoint(f, w, use_reentrant=False, context_fn=contexts).sum().backward()
+""",
+    "vmap of a gradient": "torch.func.vmap(torch.func.grad(lambda r: r.pow(3).sum()))(w).sum().item()  # sync: 1",
     "a transformer with a mask": """\
 layer = torch.nn.TransformerEncoderLayer(4, 2, batch_first=True)
 encoder = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -273,7 +294,7 @@ encoder(w[None], mask=torch.zeros(4, 4, dtype=torch.bool, device=w.device))  # s
 
 
 @pytest.mark.parametrize("place", ODD_PLACES)
-def test_a_sync_is_found_in(place: str, run_program: Callable[..., Any]) -> None:
+def test_a_sync_is_found_in(place: str, run_program: Callable[..., Any], marks: Marks) -> None:
     source = ODD_PLACES[place]
     with detect_syncs("dry"):
         w = torch.ones(4, 4, device="cuda", requires_grad=True)
@@ -310,21 +331,83 @@ def test_an_optimizer_that_keeps_its_counters_on_the_host_does_not_sync(name: st
     assert syncs.events == ()
 
 
-def test_distributed_data_parallel_does_not_sync_for_its_buckets(tmp_path: Path) -> None:
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        with detect_syncs("dry") as syncs:
-            model = torch.nn.Linear(4, 4, device="cuda")
-            parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            for _ in range(2):
-                parallel(torch.ones(2, 4, device="cuda")).sum().backward()
-                optimizer.step()
-    finally:
-        torch.distributed.destroy_process_group()
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel_does_not_sync_for_its_buckets(process_group: None) -> None:
+    with detect_syncs("dry") as syncs:
+        model = torch.nn.Linear(4, 4, device="cuda")
+        parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            parallel(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
 
     assert syncs.events == ()
+
+
+def test_barriers_and_collectives_of_objects_may_sync(
+    process_group: None, run_program: Callable[..., Any], marks: Marks
+) -> None:
+    program = """\
+dist.barrier()  # sync: 1
+dist.all_gather_object([None], {"loss": 1.0})  # sync: 1
+dist.broadcast_object_list([1.0], src=0)  # sync: 1
+dist.all_reduce(x)
+"""
+    with detect_syncs("dry", certainty="may") as syncs:
+        run_program(program, dist=torch.distributed, x=torch.ones(2, device="cuda"))
+
+    assert counts(syncs) == marks(program)
+    assert {(event.kind, event.certainty) for event in syncs.events} == {("collective", "may")}
+    assert all("NCCL" in event.reason for event in syncs.events)
+
+
+def test_a_script_finds_the_parts_of_torch_that_only_cuda_builds_have(
+    run_program: Callable[..., Any], marks: Marks
+) -> None:
+    program = """\
+event = torch.Event("cuda")
+event.record()
+event.synchronize()  # sync: 1
+torch.Stream("cuda").synchronize()  # sync: 1
+assert isinstance(event, torch.Event)
+parallel = torch.nn.DataParallel(torch.nn.Linear(4, 4, device="cuda"))
+assert parallel(torch.ones(2, 4, device="cuda")).is_cuda
+assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == 0
+"""
+    with detect_syncs("dry") as syncs:
+        run_program(program, torch=torch)
+
+    assert counts(syncs) == marks(program)
+
+
+def test_errors_of_ops_come_as_they_are(run_program: Callable[..., Any]) -> None:
+    with detect_syncs("dry"):
+        x = torch.ones(4, 4, device="cuda", requires_grad=True)
+        with pytest.raises(IndexError, match="out of bounds"):
+            x[torch.tensor([10])]
+        with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+            torch.linalg.inv(torch.zeros(2, 2, device="cuda"))
+        y = x * 2
+        y.register_hook(lambda grad: grad @ torch.ones(3, 3, device="cuda"))
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            y.sum().backward()
+
+
+def test_a_line_that_cuda_would_refuse_is_said(run_program: Callable[..., Any]) -> None:
+    with detect_syncs("dry") as syncs:
+        x = torch.ones(2, 2, device="cuda")
+        run_program("x + 1.0\nx + one\ny = host @ x", x=x, one=torch.tensor(1.0), host=torch.ones(2, 2))
+
+    assert syncs.note is not None
+    assert re.fullmatch(r"CUDA refuses tensors of the host .*program0\.py:3 \(aten::mm\)", syncs.note)
 
 
 def test_the_advice_fits_the_torch_code_that_synced() -> None:
@@ -395,12 +478,49 @@ def test_the_mark_stays_with_a_model_between_two_dry_runs() -> None:
     assert [event.op for event in syncs.events] == ["item"]
 
 
+def test_an_op_in_a_thread_that_torch_starts_from_a_dry_run_is_left_alone() -> None:
+    def forked(x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+    with detect_syncs("dry") as syncs:
+        x = torch.ones(3, device="cuda")
+        script = torch.jit.trace(forked, torch.ones(3), check_trace=False)
+        result = torch.jit.wait(torch.jit.fork(script, x))
+
+    assert result.tolist() == [1.0, 1.0, 1.0]
+    assert syncs.events == ()
+
+
+def test_no_rule_of_the_table_stands_for_an_op_that_is_made_of_others() -> None:
+    from perfkit.syncs.table import rule_for
+
+    made_of_others = [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+        and rule_for(name.split(".")[0], name.partition(".")[2]) is not None
+    ]
+
+    assert made_of_others == []
+
+
 def test_the_private_parts_of_torch_that_the_dry_run_stands_on_are_there() -> None:
+    key = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
+    assert not torch._C._dispatch_tls_is_dispatch_key_included(key)
+    assert torch._C._functorch.is_functorch_wrapped_tensor(torch.ones(1)) is False
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
     assert callable(torch.overrides._pop_mode)
     assert callable(torch.overrides._push_mode)
     assert torch.utils._device.CURRENT_DEVICE is None
     assert callable(torch._C._group_tensors_by_device_and_dtype)
+
+
+def test_a_torch_without_those_parts_is_told_and_nothing_stays_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_ops, "_KEY", None)
+
+    with pytest.raises(perfkit.UsageError, match="the dry run does not work with torch"), detect_syncs(mode="dry"):
+        pass
+    assert installed() == []
 
 
 def test_perfkit_exports_what_the_docs_name() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,42 +13,65 @@ from lightning.pytorch import LightningModule, Trainer
 
 from perfkit.syncs import detect_syncs
 
-
+#: The batches of one epoch are four. The Trainer's own syncs count at the line that called it.
+PROGRAM = """\
 class Module(LightningModule):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = torch.nn.Linear(4, 1)
+        self.worst = 0.0
 
-    def training_step(self, batch: Any, index: int) -> torch.Tensor:
-        loss = self.net(batch[0]).square().mean()
+    def training_step(self, batch, index):
+        out = self.net(batch[0])
+        loss = out.square().mean()
         self.log("loss", loss, prog_bar=True)
-        if loss > 1e9:  # the user's sync
+        if loss > 1e9:  # sync: 4
             raise SystemExit("diverged")
+        self.large = out[out > 10].sum()  # sync: 4
         return loss
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def on_train_batch_end(self, outputs, batch, index):
+        if index == 3:
+            self.worst = max(self.worst, outputs["loss"].item())  # sync: 1
+
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("accelerator", ["gpu", "cpu"])
-def test_a_trainer_runs_dry_and_the_report_says_whose_each_sync_is(accelerator: str, tmp_path: Any) -> None:
-    module = Module()
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2)
-    with warnings.catch_warnings(), detect_syncs("dry", device_of=module if accelerator == "cpu" else ()) as syncs:
-        warnings.simplefilter("ignore")  # Lightning's hints about workers and loggers
-        trainer = Trainer(
-            accelerator=accelerator,
-            devices=1,
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            default_root_dir=tmp_path,
-        )
-        trainer.fit(module, data)
+module = Module()
+with syncs(module):
+    Trainer(**arguments).fit(module, data)
+"""
 
-    users = [(event.op, event.function, event.count) for event in syncs.events if event.owner == "user"]
-    assert users == [("bool(tensor)", "Module.training_step", 4)]
-    by_lightning = [event for event in syncs.events if event.owner == "lightning"]
+
+@pytest.mark.parametrize("accelerator", ["gpu", "cpu"])
+def test_a_trainer_runs_dry_and_the_report_says_whose_each_sync_is(
+    accelerator: str, tmp_path: Path, run_program: Callable[..., Any], marks: Callable[[str], dict[int, int]]
+) -> None:
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2)
+    arguments = {
+        "accelerator": accelerator,
+        "devices": 1,
+        "max_epochs": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_model_summary": False,
+        "default_root_dir": tmp_path,
+    }
+    detections = []
+
+    def syncs(module: torch.nn.Module) -> Any:
+        detections.append(detect_syncs("dry", device_of=module if accelerator == "cpu" else ()))
+        return detections[0]
+
+    names = {"torch": torch, "LightningModule": LightningModule, "Trainer": Trainer}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's hints about workers and loggers
+        run_program(PROGRAM, **names, syncs=syncs, arguments=arguments, data=data)
+
+    events = detections[0].events
+    assert {event.line: event.count for event in events if event.owner == "user"} == marks(PROGRAM)
+    by_lightning = [event for event in events if event.owner == "lightning"]
+    assert len(by_lightning) == sum(event.owner != "user" for event in events)
     assert "item" in {event.op for event in by_lightning}
     assert all(event.via is not None and "lightning" in event.via for event in by_lightning)

@@ -64,6 +64,8 @@ BOTH = [
     ("x[mask] = x[mask] * 2", "shape: boolean mask index + shape: boolean mask assignment"),
     ("x[mask] += 1", "shape: boolean mask index + shape: boolean mask assignment"),
     ("x.masked_select(mask)", "shape: masked_select"),
+    ("x.masked_fill(mask, x.mean())", "read: masked_fill by a device value"),
+    ("x.masked_fill_(mask, x.mean())", "read: masked_fill by a device value"),
     ("x.nonzero()", "shape: nonzero"),
     ("torch.where(mask)", "shape: nonzero"),
     ("torch.argwhere(mask)", "shape: nonzero"),
@@ -114,6 +116,7 @@ BOTH = [
     ("x[index] = 0.0", ""),
     ("x[index] = x[index] + 1", ""),
     ("x.masked_fill(mask, 0.0)", ""),
+    ("x.masked_fill(mask, torch.tensor(0.0))", ""),
     ("torch.where(mask, x, 0.0)", ""),
     ("x.masked_scatter(mask, x)", ""),
     ("x.sort(), x.topk(2), x.cumsum(0), x.argmax()", ""),
@@ -136,7 +139,7 @@ BOTH = [
     ("host.sum().item(); host.tolist(); host[host > 0]; str(host)", ""),
     ("x + torch.tensor(1.0)", ""),
     ("torch.nn.utils.clip_grad_norm_([weight], 1.0)", ""),
-    ("weight.sum().backward()", ""),
+    ("with torch.enable_grad(): weight.sum().backward()", ""),
     ("torch.distributions.Normal(x, x.abs() + 1, validate_args=False).rsample()", ""),
     ("import copy; copy.deepcopy(x)", ""),
 ]
@@ -244,22 +247,58 @@ def _expected(label: str) -> list[str]:
     return sorted(label.split(" + ")) if label else []
 
 
+#: Where a line may stand; LINE is its place.
+CONTEXTS = {
+    "eager": "LINE",
+    "autocast": "with torch.autocast('cpu', dtype=torch.bfloat16):\n    LINE",
+    "compiled": "def step():\n    global host\n    LINE\ntorch.compile(step, backend='eager')()",
+    "backward hook": """\
+def hook(grad):
+    global host
+    LINE
+hooked = torch.ones(2, requires_grad=True)
+hooked.register_hook(hook)
+hooked.sum().backward()
+""",
+}
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("line", "label"), [*BOTH, *FOLLOWED])
-def test_in_a_script_on_the_cpu_a_line_reports(line: str, label: str, run_program: Callable[..., Any]) -> None:
+def test_in_a_script_on_the_cpu_a_line_reports(
+    line: str, label: str, context: str, run_program: Callable[..., Any]
+) -> None:
     tensors = _tensors()
 
     with perfkit.detect_syncs("dry", device_of=tensors, certainty="may") as syncs:
-        run_program(line, **tensors, **_others())
+        run_program(CONTEXTS[context].replace("LINE", line), **tensors, **_others())
 
     assert _labels(syncs.events) == _expected(label)
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("line", "label"), [*BOTH, *SIMULATED])
-def test_in_a_script_that_asks_for_cuda_a_line_reports(line: str, label: str, run_program: Callable[..., Any]) -> None:
+def test_in_a_script_that_asks_for_cuda_a_line_reports(
+    line: str, label: str, context: str, run_program: Callable[..., Any]
+) -> None:
     with perfkit.detect_syncs("dry"):
         tensors = {name: tensor.detach().cuda() for name, tensor in _tensors().items()}
         tensors["weight"].requires_grad_().grad = torch.ones(4, device="cuda")
         with perfkit.detect_syncs("dry", certainty="may") as syncs:
-            run_program(line, **tensors, **_others())
+            program = CONTEXTS[context].replace("autocast('cpu'", "autocast('cuda'").replace("LINE", line)
+            run_program(program, **tensors, **_others())
 
     assert _labels(syncs.events) == _expected(label)
+    assert "refuses" not in (syncs.note or "")
+
+
+def test_at_least_120_lines_are_labelled_of_all_three_sorts() -> None:
+    labels = dict([*BOTH, *SIMULATED, *FOLLOWED])
+    may = [line for line, label in labels.items() if label.startswith("may")]
+    silent = [line for line, label in labels.items() if not label]
+
+    assert len(labels) >= 120
+    assert len(labels) == len({line for line, _ in BOTH} | {line for line, _ in (*SIMULATED, *FOLLOWED)})
+    assert len(may) >= 5
+    assert len(silent) >= 40
+    assert len(labels) - len(may) - len(silent) >= 60

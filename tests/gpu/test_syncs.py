@@ -1,0 +1,174 @@
+"""The dry run's table of syncs against torch's sync debug mode on a GPU, and the CUDA path itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import perfkit
+from perfkit.syncs import installed
+from perfkit.syncs.table import rule_for
+
+HERE = Path(__file__).resolve().parent
+
+
+def load(file: Path) -> Any:
+    """A module of the tests by its file."""
+    spec = importlib.util.spec_from_file_location(f"perfkit_tests_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+cases = load(HERE.parent / "syncs" / "test_one_line_cases.py")
+opinfo_syncs = load(HERE / "opinfo_syncs.py")
+
+
+@pytest.fixture
+def run_line(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
+    """Run one line of a program from a real file."""
+
+    def run(line: str, names: dict[str, Any]) -> None:
+        file = tmp_path / "program.py"
+        file.write_text(line)
+        exec(compile(line, str(file), "exec"), dict(names))
+
+    return run
+
+
+@pytest.mark.parametrize(("line", "label"), [*cases.BOTH, *cases.SIMULATED])
+def test_the_gpu_says_of_a_line_what_the_dry_run_says(
+    line: str, label: str, run_line: Callable[[str, dict[str, Any]], None]
+) -> None:
+    names = {name: tensor.detach().cuda() for name, tensor in cases._tensors().items()}
+    names["weight"].requires_grad_().grad = torch.ones(4, device="cuda")
+    names |= cases._others()
+    run_line(line, names)  # what happens only the first time: handles, workspaces, kernels
+
+    with perfkit.detect_syncs("cuda", certainty="may") as syncs:
+        run_line(line, names)
+
+    found = cases._labels(syncs.events)
+    if label.startswith("may"):
+        return
+    assert bool(found) == bool(label), f"the dry run says {label or 'no sync'}, the GPU {found or 'no sync'}"
+
+
+def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path: Path) -> None:
+    folder = Path(os.environ.get("OUT", tmp_path))
+    table = opinfo_syncs.table()
+    (folder / f"sync_table_torch_{torch.__version__.split('+')[0]}.json").write_text(json.dumps(table, indent=1))
+
+    without_rule = []
+    for overload, counts in table["ops"].items():
+        space, name, variant = overload.split(".", 2)
+        rule = rule_for(f"{space}::{name}", "" if variant == "default" else variant)
+        if rule is None and counts["syncs"] == counts["calls"]:
+            without_rule.append(overload)
+    assert len(table["ops"]) > 500
+    assert without_rule == [], "these ops always synced and the dry run has no rule for them"
+
+
+def test_a_sync_in_a_backward_hook_is_told_at_the_hooks_line(tmp_path: Path, run_line: Any) -> None:
+    program = """\
+y = x * 2
+y.register_hook(lambda grad: grad.sum().item())
+y.sum().backward()
+"""
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    with perfkit.detect_syncs("cuda") as syncs:
+        run_line(program, {"x": x})
+
+    assert [(event.line, event.op, event.count) for event in syncs.events] == [(2, "item", 1)]
+
+
+def test_a_sync_in_the_cpp_code_of_a_backward_is_told_at_the_line_that_called_it(run_line: Any) -> None:
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    with perfkit.detect_syncs("cuda") as syncs:
+        run_line("y = x[x > 0]\ny.sum().backward()", {"x": x})
+
+    assert sorted({event.line for event in syncs.events}) == [1, 2]
+
+
+def test_a_read_is_priced_with_the_work_it_waits_for() -> None:
+    x = torch.randn(8192, 8192, device="cuda")
+    (x @ x).sum().item()
+    with perfkit.detect_syncs("cuda") as syncs:
+        for _ in range(10):
+            x = x @ x
+        x.sum().item()
+
+    assert syncs.events[0].op == "item"
+    assert syncs.events[0].blocked_ns is not None
+    # Ten products of 1.1e12 operations each: no GPU does them in a millisecond.
+    assert syncs.events[0].blocked_ns > 1_000_000
+
+
+def test_only_the_threads_asked_for_count() -> None:
+    x = torch.ones(4, device="cuda")
+
+    def work() -> None:
+        x.sum().item()
+
+    with perfkit.detect_syncs("cuda") as here, perfkit.detect_syncs("cuda", threads="all") as everywhere:
+        thread = threading.Thread(target=work, name="logger")
+        thread.start()
+        thread.join()
+
+    assert here.events == ()
+    assert [event.thread for event in everywhere.events] == ["logger"]
+
+
+def test_copies_that_torch_does_not_tell_are_seen_where_may_is_asked_for() -> None:
+    host, device = torch.ones(1 << 20), torch.ones(1 << 20, device="cuda")
+    with perfkit.detect_syncs("cuda", certainty="may") as syncs:
+        host.to("cuda", non_blocking=True)
+        host.copy_(device, non_blocking=True)
+        host.pin_memory().to("cuda", non_blocking=True)
+
+    assert sorted((event.kind, event.op) for event in syncs.events) == [("copy-d2h", "copy_"), ("copy-h2d", "to")]
+
+
+def test_each_explicit_wait_counts_once() -> None:
+    event = torch.cuda.Event()
+    event.record()
+    with perfkit.detect_syncs("cuda") as syncs:
+        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
+        event.synchronize()
+        torch.cuda.current_stream().synchronize()
+
+    assert sorted((found.op, found.count) for found in syncs.events) == [
+        ("Event.synchronize", 1),
+        ("Stream.synchronize", 1),
+        ("accelerator.synchronize", 1),
+        ("cuda.synchronize", 1),
+    ]
+
+
+def test_the_armed_path_changes_no_compiled_function_and_leaves_nothing() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return (x.relu() * 2).sum()
+
+    x = torch.ones(4, device="cuda")
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with perfkit.detect_syncs("cuda") as syncs:
+            result = torch.compile(step, backend="eager", fullgraph=True)(x)
+
+    assert syncs.events == ()
+    assert result.item() == 8.0
+    assert installed() == []
+    assert torch.cuda.get_sync_debug_mode() == 0

@@ -1,0 +1,84 @@
+"""What makes the table of syncing ops on a GPU, driven on the CPU with a debug mode that one op breaks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).resolve().parents[1] / "gpu" / "opinfo_syncs.py"
+
+
+@pytest.fixture(scope="module")
+def harness() -> Any:
+    spec = importlib.util.spec_from_file_location("opinfo_syncs", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Described:
+    """One operator with samples, in the manner of PyTorch's OpInfo."""
+
+    def __init__(self, name: str, op: Any, *inputs: torch.Tensor) -> None:
+        self.name, self.op, self.inputs = name, op, inputs
+
+    def supports_dtype(self, dtype: torch.dtype, kind: str) -> bool:
+        return dtype is torch.float32
+
+    def sample_inputs(self, device: str, dtype: torch.dtype) -> Any:
+        return iter([Sample(value) for value in self.inputs])
+
+
+class Sample:
+    def __init__(self, value: torch.Tensor) -> None:
+        self.input, self.args, self.kwargs = value, (), {}
+
+
+def test_an_op_that_raises_in_the_error_mode_counts_as_a_sync_and_runs_again(harness: Any) -> None:
+    modes, results = [0], []
+
+    def read(x: torch.Tensor) -> None:
+        if modes[-1] == 2:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        results.append(x)
+
+    library = torch.library.Library("perfkit_harness", "FRAGMENT")
+    library.define("read(Tensor x) -> ()")
+    library.impl("read", read, "CPU")
+    described = Described("read", torch.ops.perfkit_harness.read, torch.ones(1), torch.ones(2))
+
+    ops, failed = harness.count_syncs([described], "cpu", modes.append)
+
+    assert ops == {"perfkit_harness.read.default": {"calls": 2, "syncs": 2}}
+    assert (failed, len(results), modes[-1]) == ({}, 2, 0)
+
+
+def test_other_errors_are_told_and_do_not_end_the_table(harness: Any) -> None:
+    def fail(x: torch.Tensor) -> None:
+        raise RuntimeError("mine")
+
+    described = [Described("fail", fail, torch.ones(1)), Described("add", lambda x: x + 1, torch.ones(1))]
+
+    ops, failed = harness.count_syncs(described, "cpu", lambda mode: None)
+
+    assert failed == {"fail": "RuntimeError: mine"}
+    assert ops == {"aten.add.Tensor": {"calls": 1, "syncs": 0}}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_pytorchs_own_samples_run_through_it(harness: Any) -> None:
+    ops, failed = harness.count_syncs(harness.operators()[:200], "cpu", lambda mode: None)
+
+    assert len(ops) > 200
+    assert all(counts["syncs"] == 0 and counts["calls"] > 0 for counts in ops.values())
+    # Samples that need what this machine has not; a sample that fails keeps its op out of the table.
+    assert len(failed) < 10, failed
+    assert "expecttest" in sys.modules

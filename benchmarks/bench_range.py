@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,13 @@ def candidates(state: str) -> list[tuple[str, str, str | None]]:
             ("`@perfkit.range` f()", "decorated()", "`@nvtx.annotate` f()"),
             ("`@nvtx.annotate` f()", "annotated()", None),
             *((label, statement, peer) for label, statement in ours),
-            ("`with perfkit.range('x', payload=3)`", "with perfkit.range('x', payload=3): pass", peer),
             (peer, "with nvtx.annotate('x'): pass", None),
+            (
+                "`with perfkit.range('x', payload=3)`",
+                "with perfkit.range('x', payload=3): pass",
+                "`with nvtx.annotate('x', payload=3)`",
+            ),
+            ("`with nvtx.annotate('x', payload=3)`", "with nvtx.annotate('x', payload=3): pass", None),
         ]
     if state == "profiler":
         peer = "`with record_function('x')`"
@@ -132,6 +138,9 @@ def measure(state: str) -> dict[str, list[float]]:
             if profiler is not None:
                 profiler.stop()
     if recorder is not None:
+        # Nobody else may drain what is to be timed.
+        recorder._stopped.set()
+        recorder._drainer.join()
         found["drain, per range"] = [_drain(recorder, names["decorated"]) for _ in range(ROUNDS)]
         recorder.stop()
     return found
@@ -153,7 +162,8 @@ def measure_under_a_tool() -> dict[str, list[float]] | None:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "injection.so")
         source = ROOT / "tests" / "ranges" / "nvtx_injection.c"
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+        headers = Path(*find_spec("nvidia.cu13").submodule_search_locations, "include")  # the wheel nvidia-nvtx
+        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", f"-I{headers}", "-o", library, source], check=True)
         environment = {**os.environ, "NVTX_INJECTION64_PATH": str(library)}
         environment.pop("NVTX_LOG", None)
         program = "import json, bench_range; print(json.dumps(bench_range.measure('nvtx')))"

@@ -323,6 +323,11 @@ class profile:
             guarded("giving back nvtx", self._borrowed.give_back)
         if self._recorder is not None:
             guarded("ending the range recorder", self._recorder.stop)
+            for count, what in ((self._recorder.dropped, "ranges"), (self._recorder.device_dropped, "device times")):
+                if count:
+                    self._recording.note(
+                        f"{count:,} {what} were dropped: there were more than the recorder keeps up with"
+                    )
         _active = None
         recording = self._recording
         self._note_what_never_came()

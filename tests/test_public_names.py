@@ -22,6 +22,7 @@ def test_the_public_names_are_these() -> None:
         "UsageError",
         "__version__",
         "allow_sync",
+        "annotate_modules",
         "compare",
         "detect_syncs",
         "diagnose",

@@ -43,6 +43,8 @@ class _WithoutTorch:
 class Range(_WithoutTorch):
     """A named range: a context manager, an async one, and a decorator."""
 
+    #: Class of this range with a payload, once an NVTX tool has been shown one; see `Named.loaded`.
+    _loaded: type[Loaded] | None = None
     #: What Dynamo reads of a ``record_function`` besides its name.
     args: str | None = None
 
@@ -121,7 +123,6 @@ class Named(Range):
         super().__init__(*arguments)
         self._enter_off = ContextVar("perfkit.range", default=self).get
         self._mode = 0
-        self._loaded: type[Loaded] | None = None
 
     def listen(self, mode: int) -> None:
         if self.device_time and mode & RECORDER:
@@ -138,7 +139,7 @@ class Named(Range):
         self._mode = mode
 
     def loaded(self, payload: Payload) -> Loaded:
-        """This range with a payload that an NVTX tool shall see."""
+        """The range with a payload that an NVTX tool shall see."""
         if self._loaded is None:
             with switch.lock:
                 content = {"__slots__": (), "__module__": "perfkit", "made": self}
@@ -412,8 +413,15 @@ def find(name: object, color: object, category: object, domain: object, device_t
     return Nameless(others.number, *key)
 
 
+_INT64 = 1 << 63
+
+
 def with_payload(made: Range, payload: object) -> Range:
     """``made`` with a payload, where a tool is there to see it; a payload that cannot be is dropped and told."""
+    loaded = made._loaded
+    # The second and all further ones of the usual kind.
+    if loaded is not None and type(payload) is int and -_INT64 <= payload < _INT64:
+        return loaded(payload)
     value = arguments.check_payload(payload)
     if value is None:
         switch.tell(

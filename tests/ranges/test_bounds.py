@@ -29,6 +29,16 @@ def length(of: Recorder) -> int:
     return len(of._tls.buffer)
 
 
+def enter(name: str, times: int, of: Recorder) -> int:
+    """Enter a range so many times; the longest that the list was."""
+    longest = 0
+    for _ in range(times):
+        with perfkit.range(name):
+            pass
+        longest = max(longest, length(of))
+    return longest
+
+
 def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: Recorder) -> None:
     @perfkit.range("called densely")
     def call() -> None: ...
@@ -45,15 +55,9 @@ def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: R
 
 
 def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: Recorder) -> None:
-    longest = 0
-    with (
-        pytest.warns(perfkit.PerfkitWarning, match=r"some have been dropped.*test_bounds\.py") as told,
-        small._lock,  # as if another thread had been draining all the while
-    ):
-        for _ in range(1000):
-            with perfkit.range("too dense"):
-                pass
-            longest = max(longest, length(small))
+    # As if another thread had been draining all the while.
+    with small._lock, pytest.warns(perfkit.PerfkitWarning, match=r"have been dropped.*test_bounds\.py") as told:
+        longest = enter("too dense", 1000, small)
 
     assert longest <= 2 * LIMIT + 4
     (row,) = small.rows()
@@ -68,9 +72,7 @@ def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(sm
     outer.__enter__()
     small.drain()
     with small._lock:
-        for _ in range(60):
-            with perfkit.range("filling"):
-                pass
+        enter("filling", 60, small)
     outer.__exit__(None, None, None)
 
     assert "open meanwhile" not in {row.name for row in small.rows()}

@@ -70,6 +70,12 @@ def recording(monkeypatch: pytest.MonkeyPatch, cuda: Any, pool: int = 8) -> Reco
     return start_recorder()
 
 
+def enter(name: str, times: int, cuda: Cuda) -> None:
+    for _ in range(times):
+        with perfkit.range(name, device_time=True):
+            cuda.issued += 1.0
+
+
 def device_rows(recorder: Recorder) -> dict[str, tuple[int | None, int | None]]:
     return {row.name: (row.device_count, row.device_ns) for row in recorder.rows()}
 
@@ -122,9 +128,7 @@ def test_an_exhausted_pool_drops_counts_and_tells_once(monkeypatch: pytest.Monke
     cuda = Cuda()
     recorder = recording(monkeypatch, cuda, pool=3)
     with pytest.warns(perfkit.PerfkitWarning, match=r"3 ranges wait for device 0.*test_device\.py") as told:
-        for _ in range(10):
-            with perfkit.range("far ahead", device_time=True):
-                cuda.issued += 1.0
+        enter("far ahead", 10, cuda)
     recorder.stop()
     cuda.passed = cuda.issued
 
@@ -158,9 +162,7 @@ def test_a_range_that_ends_on_another_device_or_fails_in_cuda_breaks_nothing(mon
     assert recorder.device_dropped == 1
     monkeypatch.setattr(Event, "record", lambda self: 1 / 0)
     with pytest.warns(perfkit.PerfkitWarning, match="no device time from here on: ZeroDivisionError"):
-        for _ in range(3):
-            with perfkit.range("moving", device_time=True):
-                pass
+        enter("moving", 3, cuda)
     recorder.stop()
 
     assert [row.count for row in recorder.rows()] == [4]

@@ -87,9 +87,6 @@ def test_a_decorated_closure_survives_cloudpickle_on_and_off(on: bool, run_pytho
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_of_multiprocessing_run_and_record_their_own(method: str, recorder: Recorder) -> None:
-    if method not in multiprocessing.get_all_start_methods():
-        return
-    # A fork of a process with threads (the drainer is one) is what Python 3.12 warns of.
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
         result, names = pool.submit(record_in_worker, 7).result()
 
@@ -196,10 +193,10 @@ def test_tasks_that_interleave_in_plain_with_statements_sum_up_right(recorder: R
 
     async def main() -> None:
         await asyncio.gather(*(work(turns) for turns in (1, 2, 3)))
+        cancelled = asyncio.ensure_future(work(100))
+        await asyncio.sleep(0)
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            cancelled = asyncio.ensure_future(work(100))
-            await asyncio.sleep(0)
-            cancelled.cancel()
             await cancelled
 
     asyncio.run(main())

@@ -1,9 +1,11 @@
-"""What the step clock costs a plain loop, beside the floor of any timer and beside torch's own profiler waiting.
+"""What the step clock and windows cost a plain loop, and whether anything of them stays behind.
 
     python benchmarks/bench_loop.py
 
-One process, one thread. The loop is the smallest that has all phases (a DataLoader of ready tensors, one weight,
-SGD); its variants run interleaved, round by round, in reversed order every other round.
+One process, one thread. For the clock, the loop is the smallest that has all phases (a DataLoader of ready tensors,
+one weight, SGD); its variants, torch's own profiler waiting among them, run interleaved, round by round, in reversed
+order every other round. For windows, steps inside and outside are of the same run, in turns. What stays
+behind is looked for in one run of 10,000 steps with 20 windows: a hundred thousand steps would take minutes.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import gc
 import statistics
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,14 @@ import torch
 from torch.utils.data import DataLoader
 
 import perfkit
+from perfkit.loop.memory import resident_bytes
+from perfkit.run.reading import RankFolder, read_run
 
 ROUNDS = 9
 STEPS = 1000
+#: Windows in the comparison of steps inside and outside, of so many steps each.
+WINDOWS, WINDOW_STEPS = 8, 5
+LONG_STEPS, LONG_WINDOWS = 10_000, 20
 
 
 def loop(step: Callable[[], None] | None = None) -> int:
@@ -75,8 +83,90 @@ def pair() -> float:
     return best / 1000
 
 
+def layers(width: int, batch: int, depth: int) -> Callable[[], None]:
+    """A training step of ``depth`` linear layers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(depth)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    data = torch.randn(batch, width)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def recorded(folder: Path, step: Callable[[], None], *, steps: int, windows: int, each: Any = None) -> RankFolder:
+    """Train ``steps`` steps with windows spread over them; ``each(number)`` is called before every step."""
+    wait = steps // windows - 2 - WINDOW_STEPS
+    schedule = perfkit.schedule(wait=wait, warmup=2, active=WINDOW_STEPS, repeat=windows)
+    with perfkit.profile(folder, schedule=schedule, quiet=True) as profile:
+        for number in profile.steps(range(steps)):
+            if each is not None:
+                each(number)
+            step()
+    return read_run(folder).ranks[0]
+
+
+def windows_table(folder: Path) -> None:
+    """Steps inside light windows against steps outside, for a small and a large model."""
+    print("\n| model on the CPU | outside, median µs/step | inside a light window, median µs/step | slowed |")
+    print("|---|---|---|---|")
+    for name, width, batch, depth in (
+        ("4 layers of 16, batch 8", 16, 8, 4),
+        ("4 layers of 256, batch 64", 256, 64, 4),
+        ("4 layers of 512, batch 128", 512, 128, 4),
+    ):
+        rank = recorded(folder / f"width-{width}", layers(width, batch, depth), steps=WINDOWS * 25, windows=WINDOWS)
+        assert rank.rank is not None
+        spans = [range(window.first_step, window.last_step + 1) for window in rank.rank.windows]
+        assert len(spans) == WINDOWS, rank.rank
+        inside = [row.wall_ns for row in rank.steps if any(row.step in span for span in spans)]
+        # The first steps, and the step after a window, pay for what happens once.
+        after = {span.stop for span in spans}
+        outside = [
+            r.wall_ns for r in rank.steps if r.window is None and not r.dry and r.step > 5 and r.step not in after
+        ]
+        slow, fast = statistics.median(inside) / 1e3, statistics.median(outside) / 1e3
+        print(f"| {name} | {fast:.0f} | {slow:.0f} | {slow / fast:.2f} x |")
+
+
+def stays_behind(folder: Path) -> None:
+    """Memory and step time before and after many windows."""
+    step = layers(16, 8, 4)
+    at = {LONG_STEPS // LONG_WINDOWS * 3: 0, LONG_STEPS // 2: 0, LONG_STEPS - 1: 0}
+
+    def look(number: int) -> None:
+        if number in at:
+            gc.collect()
+            at[number] = tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else resident_bytes() or 0
+
+    began = time.perf_counter()
+    rank = recorded(folder / "long", step, steps=LONG_STEPS, windows=LONG_WINDOWS, each=look)
+    took_s = time.perf_counter() - began
+    resident = list(at.values())
+    assert rank.rank is not None
+    spans = [range(window.first_step - 2, window.last_step + 2) for window in rank.rank.windows]
+    assert len(spans) == LONG_WINDOWS, rank.rank
+    timed = [row for row in rank.steps if row.window is None and not row.dry]
+    before = statistics.median(row.wall_ns for row in timed if 50 <= row.step < spans[0].start) / 1e3
+    late = statistics.median(row.wall_ns for row in timed if row.step >= spans[-2].stop) / 1e3
+    tracemalloc.start()
+    recorded(folder / "traced", step, steps=LONG_STEPS, windows=LONG_WINDOWS, each=look)
+    tracemalloc.stop()
+    python = list(at.values())
+    print(f"\n{LONG_STEPS:,} steps with {LONG_WINDOWS} windows took {took_s:.0f} s.\n")
+    print("| | after 3 windows | half way | at the end |")
+    print("|---|---|---|---|")
+    print("| resident, MiB | " + " | ".join(f"{value / 2**20:.1f}" for value in resident) + " |")
+    print("| allocated by Python (a second run), MiB | " + " | ".join(f"{v / 2**20:.2f}" for v in python) + " |")
+    print(f"\nMedian step before the first window {before:.1f} µs, after the last but one {late:.1f} µs.")
+
+
 def main() -> None:
-    """Measure and print the table."""
+    """Measure and print the tables."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rounds: dict[str, list[float]] = {}
@@ -98,6 +188,9 @@ def main() -> None:
             f"| {name} | {min(times) / 1e3:.1f} | {statistics.median(times) / 1e3:.1f} | "
             f"{added / 1e3:.1f} | {added / floor:.0f} |"
         )
+    with tempfile.TemporaryDirectory() as folder:
+        windows_table(Path(folder))
+        stays_behind(Path(folder))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ PERIOD_S = 0.010
 #: calls into torch gives the lock away and takes it back at once, about every millisecond, and each time
 #: restarts the wait of whoever else wants it: with 5 ms the sampler never sees such a loop (0 of 360 expected
 #: samples were booked on its line, 218 with 0.5 ms).
-_SWITCH_S = 0.0005
+SWITCH_S = 0.0005
 #: Distinct lines kept; a training loop has hundreds. Beyond that only lines already known are counted.
 _MAX_LINES = 10_000
 
@@ -44,7 +44,7 @@ class StackSampler:
         #: What sampling itself took, seconds of the sampler's thread; it competes with training for the lock.
         self.cost_s = 0.0
         self._stop = threading.Event()
-        self._switch_before = _SWITCH_S
+        self._switch_before = SWITCH_S
         self._thread = threading.Thread(target=self._run, name="perfkit sampler", daemon=True)
 
     @property
@@ -55,8 +55,8 @@ class StackSampler:
     def start(self) -> None:
         """Begin to sample."""
         self._switch_before = sys.getswitchinterval()
-        if self._switch_before > _SWITCH_S:
-            sys.setswitchinterval(_SWITCH_S)
+        if self._switch_before > SWITCH_S:
+            sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ class StackSampler:
         if self._stop.is_set():
             return
         self._stop.set()
-        if abs(sys.getswitchinterval() - _SWITCH_S) < 1e-6:  # still ours: the program has set no other since
+        if abs(sys.getswitchinterval() - SWITCH_S) < 1e-6:  # still ours: the program has set no other since
             sys.setswitchinterval(self._switch_before)
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)

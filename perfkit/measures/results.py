@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from perfkit.run.records import Lines, Phases, Rank, Syncs
+from perfkit.run.records import Lines, Phase, Phases, Rank, Syncs
 
 
 class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +19,8 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     ``wall_ns`` and ``phases_ns`` are means per step over the same ``steps`` steps, so the phases sum to
     the wall time (to rounding). ``excluded`` counts the steps left out, by reason. ``window_ns`` is the
     mean step inside windows: against ``wall_ns`` it tells how much recording slowed the step.
+    ``memory_peak_bytes`` is the most that was allocated on the device; ``alloc_retries`` and ``device_allocs``
+    are totals after the warm-up of 50 steps.
     """
 
     steps: int
@@ -33,6 +35,56 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_step: float | None = None
     gc_ns: int | None = None
     recompiles: int | None = None
+    memory_peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    device_allocs: int | None = None
+
+
+class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One slow step; ``phase`` took the most beyond its median, by ``beyond_ns``, and is None where none did."""
+
+    step: int
+    wall_ns: int
+    phase: Phase | None
+    beyond_ns: int
+    gc_ns: int | None = None
+    recompiles: int | None = None
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast training goes: rates per second without validation, percentiles of the step, the slowest steps.
+
+    ``samples_per_s`` and ``tokens_per_s`` are None unless every step told them; ``p90_ns`` needs 10 steps, ``p99_ns``
+    100. ``excluded`` counts the steps left out, by reason. All of one rank.
+    """
+
+    steps: int
+    steps_per_s: float | None
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    p50_ns: int
+    p90_ns: int | None
+    p99_ns: int | None
+    slowest: tuple[SlowStep, ...]
+    source: str
+    excluded: dict[str, int] = {}
+
+
+class Utilization(msgspec.Struct, frozen=True, kw_only=True):
+    """Model FLOPs utilization of one device: ``mfu`` is 0 to 1.
+
+    ``flops`` is the model's operations per step and ``recomputed`` what checkpointing adds to them. ``precision``
+    is the one that most of them are computed in, ``peak_flops_per_s`` the device's dense peak for it.
+    """
+
+    mfu: float
+    flops: int
+    recomputed: int
+    flops_per_s: float
+    precision: str
+    peak_flops_per_s: float
+    device: str
+    source: str
 
 
 class OpTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +239,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     step: StepBreakdown | None = None
+    throughput: Throughput | None = None
+    utilization: Utilization | None = None
     trace: TraceFacts | None = None
     trace_step: StepBreakdown | None = None
     ops: Ops | None = None

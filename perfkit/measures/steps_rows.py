@@ -21,20 +21,15 @@ def measure_step_rows(rows: Sequence[Step]) -> StepBreakdown | None:
 
     Steps inside windows and of the dry run are never averaged; the former give ``window_ns``.
     """
-    mode = "train" if any(row.mode == "train" for row in rows) else "validation"
-    own = [row for row in rows if row.mode == mode]
-    timed = [row for row in own if row.window is None and not row.dry]
-    excluded = {"in a window": sum(row.steps for row in own if row.window is not None)}
-    excluded["dry run"] = sum(row.steps for row in own if row.dry)
-    if len(timed) > 3 * _WARM_UP:
-        excluded["warm-up"] = sum(row.steps for row in timed if row.step < _WARM_UP)
-        timed = [row for row in timed if row.step >= _WARM_UP]
+    own = _own(rows)
+    timed, excluded = timed_rows(rows)
     if not timed:
         return None
     ordered = sorted(timed, key=lambda row: row.wall_ns / row.steps)
     cut = int(len(ordered) * _TRIM)
     kept = ordered[cut : len(ordered) - cut]
-    excluded["outlier"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
+    if cut:
+        excluded["outlier"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
     steps = sum(row.steps for row in kept)
 
     def per_step(values: Sequence[int | None]) -> int | None:
@@ -51,14 +46,42 @@ def measure_step_rows(rows: Sequence[Step]) -> StepBreakdown | None:
         p90_ns=_quantile(ordered, 0.9),
         phases_ns=Phases(**{name: per_step([getattr(row.phases_ns, name) for row in kept]) for name in PHASES}),
         source=f"steps.jsonl, {steps} steps",
-        excluded={reason: count for reason, count in excluded.items() if count},
+        excluded=excluded,
         window_ns=round(sum(row.wall_ns for row in windowed) / sum(row.steps for row in windowed))
         if windowed
         else None,
         samples_per_step=sum(samples) / steps if len(samples) == len(kept) else None,
         gc_ns=per_step([row.gc_ns for row in kept]),
-        recompiles=sum(known) if (known := [row.recompiles for row in own if row.recompiles is not None]) else None,
+        recompiles=_total([row.recompiles for row in own]),
+        memory_peak_bytes=max((peak for row in own if (peak := row.memory_peak_bytes) is not None), default=None),
+        alloc_retries=_total([row.alloc_retries for row in own]),
+        device_allocs=_total([row.device_allocs for row in own]),
     )
+
+
+def _total(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _own(rows: Sequence[Step]) -> list[Step]:
+    """The training steps, or those of an evaluation where nothing trains."""
+    mode = "train" if any(row.mode == "train" for row in rows) else "validation"
+    return [row for row in rows if row.mode == mode]
+
+
+def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
+    """The rows whose times count, and how many steps were left out for which reason."""
+    own = _own(rows)
+    timed = [row for row in own if row.window is None and not row.dry]
+    excluded = {"in a window": sum(row.steps for row in own if row.window is not None)}
+    excluded["dry run"] = sum(row.steps for row in own if row.dry)
+    if len(timed) > 3 * _WARM_UP:
+        # A row that was merged from the warm-up and later steps stays: it stands for many.
+        kept = [row for row in timed if row.step + row.steps > _WARM_UP]
+        excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
+        timed = kept
+    return timed, {reason: count for reason, count in excluded.items() if count}
 
 
 def _quantile(ordered: Sequence[Step], share: float) -> int:

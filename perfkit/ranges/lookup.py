@@ -92,7 +92,7 @@ def _range(
         domain: the namespace of a library's ranges. Default "perfkit".
         payload: an int of 64 bits or a float, for NVTX tools. Anything else is dropped and told once.
         device_time: on CUDA also record how long the device took, from events on the current stream, without
-            waiting for it. The ranges of one name with and without it are two.
+            waiting for it (not run on a GPU yet). The ranges of one name with and without it are two.
 
     Raises:
         UsageError: a name, color, category or domain that cannot be, or something that cannot be decorated.

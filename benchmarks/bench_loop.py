@@ -151,8 +151,8 @@ def stays_behind(folder: Path) -> None:
     spans = [range(window.first_step - 2, window.last_step + 2) for window in rank.rank.windows]
     assert len(spans) == LONG_WINDOWS, rank.rank
     timed = [row for row in rank.steps if row.window is None and not row.dry]
-    before = statistics.median(row.wall_ns for row in timed if 50 <= row.step < spans[0].start) / 1e3
-    late = statistics.median(row.wall_ns for row in timed if row.step >= spans[-2].stop) / 1e3
+    gaps = zip([50, *(span.stop for span in spans)], [span.start for span in spans], strict=False)
+    between = [statistics.median(row.wall_ns for row in timed if a <= row.step < b) / 1e3 for a, b in gaps]
     tracemalloc.start()
     recorded(folder / "traced", step, steps=LONG_STEPS, windows=LONG_WINDOWS, each=look)
     tracemalloc.stop()
@@ -162,7 +162,10 @@ def stays_behind(folder: Path) -> None:
     print("|---|---|---|---|")
     print("| resident, MiB | " + " | ".join(f"{value / 2**20:.1f}" for value in resident) + " |")
     print("| allocated by Python (a second run), MiB | " + " | ".join(f"{v / 2**20:.2f}" for v in python) + " |")
-    print(f"\nMedian step before the first window {before:.1f} µs, after the last but one {late:.1f} µs.")
+    print(
+        f"\nMedian step before the first window {between[0]:.1f} µs, before the last {between[-1]:.1f} µs; "
+        f"between any two {min(between):.1f} to {max(between):.1f} µs."
+    )
 
 
 def main() -> None:

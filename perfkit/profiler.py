@@ -28,6 +28,7 @@ from perfkit.loop.clock import ClosedStep, StepClock
 from perfkit.loop.compiles import CompileCounter, graph_breaks
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.iteration import Steps
+from perfkit.loop.memory import NOT_READ, MemoryWatch, watch_memory
 from perfkit.run.recording import Parts, Recording, say
 from perfkit.run.records import PHASES, Lines, Phase, Run, Step
 from perfkit.run.remote import check_url, copy_out, is_url
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from perfkit.capture.windows import Windows
     from perfkit.diagnosis import Diagnosis
     from perfkit.loop.sampler import StackSampler
+    from perfkit.loop.worker_sampler import WorkerSampler
     from perfkit.ranges import Recorder
     from perfkit.ranges.borrowed import BorrowedNvtx
     from perfkit.syncs import SyncDetector
@@ -174,6 +176,8 @@ class profile:
         self._windows: Windows | None = None
         self._extras: ExtraSteps | None = None
         self._sampler: StackSampler | None = None
+        self._workers: WorkerSampler | None = None
+        self._memory: MemoryWatch | None = None
         self._armed: SyncDetector | None = None
         self._recorder: Recorder | None = None
         self._compiles: CompileCounter | None = None
@@ -258,8 +262,10 @@ class profile:
 
     def _attach(self) -> None:
         from perfkit.loop.sampler import StackSampler
+        from perfkit.loop.worker_sampler import WorkerSampler
         from perfkit.ranges import borrow_nvtx, start_recorder
 
+        assert self._recording is not None
         clock = self._clock
         if not self._hooked:
             # The hooks still see loaders, batch sizes and optimizers; their phases go to a clock nobody reads.
@@ -283,6 +289,9 @@ class profile:
             self._armed.start()
         self._sampler = StackSampler(threading.get_ident(), self._sampled_phase)
         self._sampler.start()
+        self._workers = WorkerSampler(self._recording.workers_folder())
+        self._workers.attach()
+        self._memory = watch_memory()
 
     def _sampled_phase(self) -> Phase | None:
         timed = self._clock.running and self._row_window is None and not self._row_dry
@@ -312,6 +321,8 @@ class profile:
             guarded("ending the extra steps", self._extras.close)
         if self._sampler is not None:
             guarded("ending the sampler", self._sampler.stop)
+        if self._workers is not None:
+            guarded("ending the samplers of the loader's workers", self._workers.detach)
         if self._windows is not None:
             windows = self._windows
             guarded("closing the window", lambda: windows.close(self._clock.step_num - 1))
@@ -458,10 +469,14 @@ class profile:
         assert recording is not None
         timed = self._row_window is None and not self._row_dry
         try:
-            self._settle(recording)
-            given_up = recording.add(self._row(closed, timed), awaits_device=self._clock.device is not None)
-            if given_up is not None and self._clock.device is not None:
-                self._clock.device.forget(given_up)
+            device = self._clock.device
+            if device is None:
+                recording.add(self._row(closed, timed))
+            else:
+                self._settle(recording)
+                given_up = recording.add(self._row(closed, timed), awaits_device=True)
+                if given_up is not None:
+                    device.forget(given_up)
             self._prepare(closed.step + 1)
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
             recording.trouble("recording a step", error)
@@ -475,6 +490,7 @@ class profile:
         samples = self._samples
         if samples is None and self._hooks is not None:
             samples = self._hooks.samples
+        memory = self._memory.at_end_of(closed.step) if self._memory is not None else NOT_READ
         row = Step(
             step=closed.step,
             mode=closed.mode,
@@ -483,6 +499,11 @@ class profile:
             phases_ns=closed.phases_ns,
             samples=samples,
             tokens=self._tokens,
+            memory_bytes=memory.memory_bytes,
+            memory_peak_bytes=memory.memory_peak_bytes,
+            rss_bytes=memory.rss_bytes,
+            alloc_retries=memory.alloc_retries,
+            device_allocs=memory.device_allocs,
             recompiles=self._compiles.since_last() if self._compiles is not None else None,
             gc_ns=self._gc_ns,
             window=self._row_window,
@@ -511,9 +532,9 @@ class profile:
             return
         assert self._recording is not None
         if self._extras is not None and not self._extras.done:
-            extra = self._extras.advance()
+            extra = self._extras.advance(step)
             if extra is not None:
-                self._row_window, self._row_dry = (0, False) if extra == "traced" else (None, True)
+                self._row_window, self._row_dry = (None, True) if extra == "dry" else (0, False)
                 return
         finished = False
         if self._recorders:
@@ -597,13 +618,21 @@ class profile:
             self._thin_out(sampler, sampling_ns)
             period_ns, rows = sampler.rows(self._sampled_steps)
             traced = self._extras.lines if self._extras is not None else ()
-            lines = Lines(period_ns=period_ns, steps=self._sampled_steps, rows=rows, traced=traced)
+            in_workers, workers = self._workers.rows(self._clock.step_num) if self._workers is not None else ((), ())
+            lines = Lines(
+                period_ns=period_ns,
+                steps=self._sampled_steps,
+                rows=(*rows, *in_workers),
+                traced=traced,
+                workers=workers,
+            )
         detected = self._armed.to_record() if self._armed is not None else None
         return Parts(
             facts={
                 "loaders": tuple(self._hooks.loaders.values()) if self._hooks is not None else (),
                 "steps": self._clock.step_num,
                 "graph_breaks": graph_breaks(),
+                "flops": self._extras.flops if self._extras is not None else None,
                 "overhead_ns": self._overhead_ns + sampling_ns,
                 "windows": self._windows.done if self._windows is not None else (),
             },
@@ -672,6 +701,8 @@ def _forget_in_children(prof: profile) -> None:
             _active = None
             if inherited._hooks is not None:
                 inherited._hooks.detach()
+            if inherited._workers is not None:
+                inherited._workers.forget()
             atexit.unregister(inherited.stop)
 
     os.register_at_fork(after_in_child=forget)

@@ -35,6 +35,7 @@ def _installed() -> dict[str, Any]:
         import torch.utils.data.dataloader as dataloader
 
         found["DataLoader fetch"] = dataloader._BaseDataLoaderIter.__next__
+        found["DataLoader worker"] = torch.utils.data._utils.worker._worker_loop
         found["backward"] = torch.autograd.backward
         found["GradScaler.step"] = torch.amp.GradScaler.step
         found["a torch profiler"] = torch.autograd._profiler_enabled()

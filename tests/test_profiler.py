@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch._dynamo.utils import counters
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import perfkit
 from perfkit.run.reading import RankFolder, read_run
@@ -120,6 +122,7 @@ def test_an_unknown_phase_is_refused_with_the_list(tmp_path: Path) -> None:
 
 
 def test_the_window_holds_the_steps_it_promises_under_the_runs_numbers(tmp_path: Path) -> None:
+    counters.clear()  # where this process has compiled, operations are not counted
     with record(tmp_path / "x"):
         Training().run()
 
@@ -128,8 +131,8 @@ def test_the_window_holds_the_steps_it_promises_under_the_runs_numbers(tmp_path:
     window = rank.rank.windows[0]
     assert (window.first_step, window.last_step, window.complete) == (3, 4, True)
     assert read_trace(rank.windows[0]).steps.number.tolist() == [3, 4]
-    # Warm-up, window and the step in which lines are traced are all marked as not to be timed.
-    assert [row.step for row in rank.steps if row.window == 0] == [2, 3, 4, 5]
+    # Warm-up, window, and the steps in which lines are traced and operations counted: none of them is to be timed.
+    assert [row.step for row in rank.steps if row.window == 0] == [2, 3, 4, 5, 6]
 
 
 def test_a_window_that_repeats_gives_a_trace_each_time(tmp_path: Path) -> None:
@@ -378,3 +381,52 @@ def test_graphs_that_were_compiled_stand_in_the_step_that_compiled_them(tmp_path
     recompiles = [row.recompiles for row in rank_of(tmp_path / "x").steps]
     assert recompiles[0] is None or recompiles[0] >= 1
     assert recompiles[1:] == [0, 0, 0, 1, 0]
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Takes 5 ms of processor time a sample."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            sum(range(2_000))
+        return torch.ones(8)
+
+
+def test_the_hot_line_inside_workers_is_in_the_run_and_in_the_verdict(tmp_path: Path) -> None:
+    training = Training()
+    loader = DataLoader(Slow(), batch_size=4, num_workers=2)
+    with record(tmp_path / "x") as prof:
+        training.run([batch] for batch in loader)
+
+    lines = rank_of(tmp_path / "x").lines
+    assert lines is not None
+    assert [workers.dataset for workers in lines.workers] == ["Slow"]
+    assert any(row.worker == "Slow" and row.function == "Slow.__getitem__" for row in lines.rows)
+    assert prof.diagnosis is not None
+    assert prof.diagnosis.findings[0].function == "Slow.__getitem__"
+    assert not (tmp_path / "x" / "rank-0" / "workers").exists()
+
+
+def test_the_operations_of_one_step_are_counted_in_a_step_that_is_not_timed(tmp_path: Path) -> None:
+    counters.clear()  # another test of this process may have compiled
+    with record(tmp_path / "x", detect_syncs="auto"):
+        Training(20).run()
+
+    rank = rank_of(tmp_path / "x")
+    assert rank.rank is not None
+    assert rank.rank.flops is not None
+    # 4 samples, 8 weights: 2 operations each forward, and as many backward for the weights.
+    assert rank.rank.flops.by_precision == {"float32": 2 * 2 * 4 * 8}
+    counted = next(row for row in rank.steps if row.step == rank.rank.flops.step)
+    assert counted.window is not None
+
+
+def test_the_size_of_the_process_is_in_every_fiftieth_row(tmp_path: Path) -> None:
+    with record(tmp_path / "x"):
+        Training(60).run()
+
+    assert [row.step for row in rank_of(tmp_path / "x").steps if row.rss_bytes] == [49]

@@ -1,4 +1,4 @@
-"""Steps of their own, once per run: one that is traced by line, and two of the dry run for syncs.
+"""Steps of their own, once per run: one traced by line, one whose operations are counted, two of the dry run.
 
 They come after the first window, or, where no window will come, after a few steps. They are slower than
 others and are marked in steps.jsonl, so that no timing holds them.
@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from perfkit.capture.models import trained_modules
+from perfkit.loop.compiles import compiled_graphs
+from perfkit.loop.flops import FlopCount
 from perfkit.loop.line_tracer import LineTracer
-from perfkit.run.records import Phase, Syncs, TracedLine
+from perfkit.run.records import Phase, StepFlops, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Steps of the dry run: the first pays for set-up and one-off syncs, the second shows what every step has.
 _DRY_STEPS = 2
 
-Extra = Literal["traced", "dry"]
+Extra = Literal["traced", "counted", "dry"]
 
 
 class ExtraSteps:
@@ -27,30 +29,37 @@ class ExtraSteps:
         self, *, phase: Callable[[], Phase], optimizers: list[Any], dry: bool, note: Callable[[str], None]
     ) -> None:
         self._tracer = LineTracer(phase)
+        self._count = FlopCount(phase)
+        #: Operations of one step; None until they were counted.
+        self.flops: StepFlops | None = None
         self._optimizers = optimizers
         self._note = note
         self._detector: SyncDetector | None = None
         self._now: Extra | None = None
         self._left = 0
-        self._todo: list[Extra] = ["traced", "dry"] if dry else ["traced"]
+        self._todo: list[Extra] = ["traced", "counted", "dry"] if dry else ["traced", "counted"]
 
     @property
     def done(self) -> bool:
         """Whether all of them are over."""
         return not self._todo and self._now is None
 
-    def advance(self) -> Extra | None:
-        """A step has ended and the next begins: what the next one is, None for an ordinary step."""
+    def advance(self, step: int) -> Extra | None:
+        """A step has ended and ``step`` begins: what that one is, None for an ordinary step."""
         if self._now is not None:
             if self._detector is not None and self._now == "dry":
                 self._detector.step()
             self._left -= 1
             if self._left > 0:
                 return self._now
+            if self._now == "counted":
+                self._count.stop()
+                self.flops = self._count.result(step - 1)
             self.close()
+        begin = {"traced": self._begin_traced, "counted": lambda: self._begin_counted(step), "dry": self._begin_dry}
         while self._todo and self._now is None:
             extra = self._todo.pop(0)
-            if self._begin_traced() if extra == "traced" else self._begin_dry():
+            if begin[extra]():
                 self._now = extra
         return self._now
 
@@ -60,6 +69,14 @@ class ExtraSteps:
         if self._tracer.refused is not None:
             self._note(f"lines were not traced: {self._tracer.refused}")
         return self._tracer.refused is None
+
+    def _begin_counted(self, step: int) -> bool:
+        if compiled_graphs():
+            self.flops = StepFlops(step=step, problem="the program compiles graphs, whose ops cannot be seen")
+            return False
+        self._left = 1
+        self._count.start()
+        return True
 
     def _begin_dry(self) -> bool:
         if not self._optimizers:
@@ -79,6 +96,8 @@ class ExtraSteps:
         ending, self._now = self._now, None
         if ending == "traced":
             self._tracer.stop()
+        elif ending == "counted":
+            self._count.stop()
         elif ending == "dry" and self._detector is not None:
             self._detector.stop()
 

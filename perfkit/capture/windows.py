@@ -105,6 +105,8 @@ class Windows:
             self.close(step - 1)
             self.refused = True
             return False
+        if action == "none" and not self._inside:
+            return False
         finished = self._inside and self._saving
         if finished:
             self._end(step - 1, early=False)

@@ -23,6 +23,7 @@ _DATA = _INDEX["data"]
 _FORWARD = _INDEX["forward"]
 _OTHER = _INDEX["other"]
 _BACKWARD = _INDEX["backward"]
+_OPTIMIZER = _INDEX["optimizer"]
 _VALIDATION = _INDEX["validation"]
 _UNDECIDED = len(PHASES)
 
@@ -53,7 +54,7 @@ class StepClock:
         self._known = {_FORWARD, _OTHER}
         self._stack: list[int] = []
         self._base = _UNDECIDED
-        self._inside_validation = False
+        self.validating = False
         self._start = self._last = 0
         self.step_num = 0
         self.running = False
@@ -70,7 +71,7 @@ class StepClock:
         self._sums = [0] * (len(PHASES) + 1)
         self._stack.clear()
         self._base = _UNDECIDED
-        self._inside_validation = False
+        self.validating = False
         self.running = True
         self.active = False
         if self.device is not None:
@@ -80,7 +81,7 @@ class StepClock:
     def phase(self) -> Phase:
         """The phase that is running, for the sampler; read from another thread."""
         stack = self._stack
-        index = _VALIDATION if self._inside_validation else stack[-1] if stack else self._base
+        index = _VALIDATION if self.validating else stack[-1] if stack else self._base
         return PHASES[_OTHER if index == _UNDECIDED else index]
 
     @property
@@ -93,10 +94,10 @@ class StepClock:
         self._known.update(_INDEX[phase] for phase in phases)
 
     def _account(self, now: int) -> None:
-        # max: a clock that jumps back must not take time from a phase.
-        passed = max(0, now - self._last)
-        index = _VALIDATION if self._inside_validation else self._stack[-1] if self._stack else self._base
-        self._sums[index] += passed
+        passed = now - self._last
+        index = _VALIDATION if self.validating else self._stack[-1] if self._stack else self._base
+        if passed > 0:  # a clock that jumps back must not take time from a phase
+            self._sums[index] += passed
         self._last = now
         if self.device is not None:
             # On the device a time cannot be moved afterwards: what is undecided counts as other there.
@@ -112,22 +113,23 @@ class StepClock:
             self._sums[_UNDECIDED] = 0
         self._stack.append(index)
         self._known.add(index)
-        if phase not in ("data", "validation"):
+        if index != _DATA and index != _VALIDATION:
             self.active = True
 
     def leave(self, phase: Phase) -> None:
         """Close the innermost open phase of that name and all inside it; one that is not open is ignored."""
         index = _INDEX[phase]
-        if index not in self._stack:
+        stack = self._stack
+        if index not in stack:
             return
         self._account(_clock.now_ns())
-        while self._stack.pop() != index:
+        while stack.pop() != index:
             pass
-        if not self._stack:
-            if phase == "data":
+        if not stack:
+            if index == _DATA:
                 self._settle()
                 self._base = _FORWARD
-            elif phase in ("backward", "optimizer"):
+            elif index in (_BACKWARD, _OPTIMIZER):
                 if self._base == _UNDECIDED:
                     # Between a backward and the optimizer: clipping and scaling, no forward.
                     self._settle()
@@ -139,9 +141,9 @@ class StepClock:
 
     def validation(self, inside: bool) -> None:
         """Book everything as validation from now on, or stop doing so."""
-        if inside != self._inside_validation:
+        if inside != self.validating:
             self._account(_clock.now_ns())
-            self._inside_validation = inside
+            self.validating = inside
             self._known.add(_VALIDATION)
 
     def times(self) -> list[int]:
@@ -164,10 +166,9 @@ class StepClock:
             return
         self._account(_clock.now_ns())
         self._settle()
-        phases = Phases(
-            **{name: self._sums[index] if index in self._known else None for index, name in enumerate(PHASES)}
-        )
-        closed = ClosedStep(self.step_num, mode, self._start, sum(self._sums), phases)
+        sums = self._sums
+        phases = Phases(**{PHASES[index]: sums[index] for index in self._known})
+        closed = ClosedStep(self.step_num, mode, self._start, sum(sums), phases)
         if self.device is not None:
             self.device.end_step(self.step_num)
         self.step_num += 1
@@ -181,4 +182,4 @@ class StepClock:
         """Forget the unfinished step: what began and never did anything, or what an exception cut short."""
         self.running = False
         self._stack.clear()
-        self._inside_validation = False
+        self.validating = False

@@ -17,19 +17,21 @@ def _counters() -> Any:
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
+def compiled_graphs() -> int | None:
+    """Graphs compiled in this process so far; None where Dynamo is not in use."""
+    counters = _counters()
+    return int(counters["stats"]["unique_graphs"]) if counters is not None else None
+
+
 class CompileCounter:
     """Counts compiled graphs from step to step."""
 
     def __init__(self) -> None:
-        self._graphs = self._now() or 0
-
-    def _now(self) -> int | None:
-        counters = _counters()
-        return int(counters["stats"]["unique_graphs"]) if counters is not None else None
+        self._graphs = compiled_graphs() or 0
 
     def since_last(self) -> int | None:
         """Graphs compiled since the last call; None where Dynamo is not in use."""
-        now = self._now()
+        now = compiled_graphs()
         if now is None:
             return None
         # The program may reset Dynamo and its counters.

@@ -14,6 +14,7 @@ Never hooks on modules: global forward hooks cost 46 % of the forward, backward 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -55,6 +56,8 @@ class LoopHooks:
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
         self._evaluating = False
+        #: The iterator that trains, weakly: one that the program has left must end its workers.
+        self._training: Callable[[], Any] = lambda: None
         self._optimizers: dict[int, Any] = {}
         self._closing: int | None = None
         self._first: int | None = None
@@ -131,14 +134,23 @@ class LoopHooks:
     # -- data
 
     def _fetch(self, iterator: Any, fetch: Callable[[Any], Any]) -> Any:
-        if not self._mine() or self._fetches:
+        clock = self._clock
+        if self._fetches or get_ident() != self._thread or not clock.running:
             # Another thread's, or a loader that reads from a loader: the outer fetch has the time.
             return fetch(iterator)
-        self._forget_broken_optimizer()
-        training = self._before_fetch(iterator)
+        if self._optimizing:
+            self._forget_broken_optimizer()
+        if self._training() is iterator and self._stepped and self.boundaries and not clock.iterating:
+            # Most fetches: the next batch of the loader that trains, after an optimizer's step.
+            if clock.validating:
+                clock.validation(False)
+            self._close()
+            training = True
+        else:
+            training = self._before_fetch(iterator)
         self._fetches += 1
         if training:
-            self._clock.enter("data")
+            clock.enter("data")
         try:
             return fetch(iterator)
         except StopIteration:
@@ -148,7 +160,7 @@ class LoopHooks:
         finally:
             self._fetches -= 1
             if training:
-                self._clock.leave("data")
+                clock.leave("data")
 
     def _before_fetch(self, iterator: Any) -> bool:
         """Decide whose fetch it is, close the step where one ends here; whether it is a training fetch."""
@@ -181,6 +193,7 @@ class LoopHooks:
                 self._clock.start()
             self._evaluating = False
             self._count(iterator)
+            self._training = (lambda: None) if doubtful else weakref.ref(iterator)
             if doubtful:
                 # A new loader each epoch, or an evaluation without no_grad? Its next fetch will tell.
                 self._doubted, self._doubted_since = key, self._clock.times()
@@ -234,19 +247,22 @@ class LoopHooks:
     # -- backward
 
     def _run_backward(self, backward: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        if not self._mine() or self._engines:
+        clock = self._clock
+        if self._engines or get_ident() != self._thread or not clock.running:
             backward(*args, **kwargs)
             return
-        self._forget_broken_optimizer()
+        if self._optimizing:
+            self._forget_broken_optimizer()
         self._doubted = self._doubted_since = None  # the loader we doubted trains
-        self._clock.validation(False)
+        if clock.validating:
+            clock.validation(False)
         self._engines += 1
-        self._clock.enter("backward")
+        clock.enter("backward")
         try:
             backward(*args, **kwargs)
         finally:
             self._engines -= 1
-            self._clock.leave("backward")
+            clock.leave("backward")
 
     # -- optimizer
 
@@ -295,7 +311,8 @@ class LoopHooks:
         self._optimizing += 1
         if self._optimizing > 1:
             return
-        self._clock.validation(False)
+        if self._clock.validating:
+            self._clock.validation(False)
         if id(optimizer) not in self._optimizers and len(self._optimizers) < 64:
             self._optimizers[id(optimizer)] = optimizer
             self._on_optimizer(optimizer)

@@ -18,6 +18,8 @@ from perfkit.measures.results import Measured, RangeTime
 from perfkit.measures.steps import measure_trace_steps
 from perfkit.measures.steps_rows import measure_step_rows
 from perfkit.measures.syncs import measure_sync_calls
+from perfkit.measures.throughput import measure_throughput
+from perfkit.measures.utilization import measure_utilization
 from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import read_trace
@@ -76,6 +78,9 @@ def _measure_run(path: Path, progress: Progress | None) -> Measured:
         if rank.devices and (facts := parts.get("trace")) is not None and not facts.device_events:
             missing.append("the trace holds no device work although the machine has a GPU")
     step = measure_step_rows(chosen.steps)
+    flops = rank.flops if rank is not None else None
+    if rank is not None and rank.devices and flops is not None and flops.problem is not None:
+        missing.append(f"operations of a step were not counted: {flops.problem}")
     own_ranges = tuple(
         RangeTime(name=row.name, count=row.count, host_ns=row.total_ns, source="ranges.npz") for row in chosen.ranges
     )
@@ -84,6 +89,8 @@ def _measure_run(path: Path, progress: Progress | None) -> Measured:
     return Measured(
         source=str(path),
         step=step,
+        throughput=measure_throughput(chosen.steps),
+        utilization=measure_utilization(flops, step.median_ns if step is not None else None),
         syncs=chosen.syncs,
         lines=chosen.lines,
         rank=rank,

@@ -57,7 +57,7 @@ from perfkit.rules.whole import (
     whole_of,
 )
 from perfkit.rules.wording import ms, percent
-from perfkit.run.records import LineRow, Loader
+from perfkit.run.records import LineRow, Loader, Workers
 
 ID = "input-bound"
 
@@ -90,7 +90,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         starved_ns = device_part(device.causes.get("data loading", 0), device, whole)
         low_ns = max(0, min(low_ns, starved_ns - _HANDOVER_NS))
         assumption += f", no more than device {device.device} was idle for data"
-    hottest = _hottest(measured)
+    hottest = _hottest(measured, loader)
     evidence = [
         Evidence("waiting for data", round(wait.ns / 1e6, 3), "ms", wait.source),
         Evidence("share of the step", round(100 * wait.ns / whole.wall_ns, 1), "%", whole.source),
@@ -98,6 +98,20 @@ def check(measured: Measured) -> Iterator[Finding]:
     ]
     if loader is not None:
         evidence.append(Evidence("num_workers", loader.num_workers, "", f"DataLoader over {loader.dataset}"))
+    if (workers_ := _workers(measured, loader)) is not None:
+        source = f"{workers_.samples} samples of stacks in {workers_.processes} worker processes"
+        evidence.append(
+            Evidence("workers at work", round(100 * workers_.busy_ns / workers_.alive_ns, 1), "% of their time", source)
+        )
+        if workers_.busy_ns:
+            evidence.append(
+                Evidence(
+                    "of that on a CPU",
+                    round(min(100.0, 100 * workers_.cpu_ns / workers_.busy_ns), 1),
+                    "%",
+                    "processor time of the workers; the rest they wait, for a disk or for a free CPU",
+                )
+            )
     if hottest is not None:
         evidence.append(
             Evidence("time in the line", round(hottest.host_ns / 1e6, 3), "ms", f"{hottest.samples} samples of stacks")
@@ -169,12 +183,21 @@ def _hidden(
     return max(0, round(wall_ns - step_ns - slowed_ns - _HANDOVER_NS)), assumption
 
 
-def _hottest(measured: Measured) -> LineRow | None:
-    """The hottest line of the user's function that takes most of the data phase.
+def _workers(measured: Measured, loader: Loader | None) -> Workers | None:
+    """What the workers of a loader did, None where it has none or they were not sampled."""
+    if measured.lines is None or loader is None or loader.num_workers == 0:
+        return None
+    return next((one for one in measured.lines.workers if one.dataset == loader.dataset and one.alive_ns), None)
+
+
+def _hottest(measured: Measured, loader: Loader | None) -> LineRow | None:
+    """The hottest line of the user's function that takes most of the data phase, in the workers where there are some.
 
     By function first: a function whose time spreads over ten lines costs more than one with one hot line.
     """
     rows = [row for row in measured.lines.rows if row.phase == "data" and row.owner == "user"] if measured.lines else []
+    in_workers = [row for row in rows if loader is not None and loader.num_workers and row.worker == loader.dataset]
+    rows = in_workers or [row for row in rows if row.worker is None]
     total: dict[tuple[str, str], int] = {}
     for row in rows:
         total[row.file, row.function] = total.get((row.file, row.function), 0) + row.host_ns
@@ -197,9 +220,9 @@ def _message(wait_ns: int, whole: Whole, loader: Loader | None, hottest: LineRow
 
 
 def _advice(loader: Loader | None, workers: int, hottest: LineRow | None) -> str:
-    # With workers the line is where the loop waits; the work is done in processes that nobody sampled.
-    in_workers = loader is not None and loader.num_workers > 0
-    work = f"the work of {hottest.function}" if hottest and not in_workers else "per-sample work"
+    # With workers that were not sampled the line is where the loop waits, not where the work is done.
+    waits_there = loader is not None and loader.num_workers > 0 and hottest is not None and hottest.worker is None
+    work = f"the work of {hottest.function}" if hottest and not waits_there else "per-sample work"
     if loader is None:
         return (
             f"Prepare batches beside training (DataLoader(..., num_workers={workers}, persistent_workers=True)), "

@@ -65,6 +65,10 @@ class Recording:
         """Where window ``index``'s trace goes."""
         return self._writer.window_file(index)
 
+    def workers_folder(self) -> Path:
+        """Where the loader's workers leave what they sampled, until the run ends."""
+        return self._writer.folder / "workers"
+
     def memory_file(self, index: int) -> Path:
         """Where window ``index``'s snapshot of device memory goes."""
         return self._writer.memory_file(index)

@@ -27,7 +27,7 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
-class Phases(msgspec.Struct, frozen=True, kw_only=True):
+class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Time per phase in ns; None = this loop cannot tell; the others sum to the step's wall time."""
 
     data: int | None = None
@@ -42,7 +42,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     other: int | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of steps.jsonl: one training step, or ``steps`` merged ones (times and counts are then sums).
 
     ``window`` is the open window's index or None; ``dry`` marks the steps of the dry run. Measures of

@@ -271,6 +271,10 @@ def _merge(first: Step, second: Step) -> Step:
         tokens=_sum(first.tokens, second.tokens),
         # A level, not an amount: the higher of the two is what matters.
         memory_bytes=max((m for m in (first.memory_bytes, second.memory_bytes) if m is not None), default=None),
+        memory_peak_bytes=max((p for p in (first.memory_peak_bytes, second.memory_peak_bytes) if p), default=None),
+        rss_bytes=max((r for r in (first.rss_bytes, second.rss_bytes) if r is not None), default=None),
+        alloc_retries=_sum(first.alloc_retries, second.alloc_retries),
+        device_allocs=_sum(first.device_allocs, second.device_allocs),
         syncs=_sum(first.syncs, second.syncs),
         recompiles=_sum(first.recompiles, second.recompiles),
         gc_ns=_sum(first.gc_ns, second.gc_ns),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfkit.rules.input_bound import check
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import LineRow, Lines, Workers
 
 MS = 1_000_000
 
@@ -98,3 +98,43 @@ def test_a_wait_that_the_device_does_not_notice_costs_nothing(build: Any) -> Non
     measured = build.measured(step=build.step(100, data=60, forward=40), devices=(busy,))
 
     assert list(check(measured)) == []
+
+
+def in_worker(number: int, function: str, ms: float) -> LineRow:
+    return LineRow(
+        file="train.py",
+        line=number,
+        function=function,
+        owner="user",
+        phase="data",
+        samples=9,
+        host_ns=round(ms * MS),
+        worker="Reviews",
+    )
+
+
+def test_with_workers_the_line_is_the_one_that_is_hot_inside_them(build: Any) -> None:
+    workers = Workers(dataset="Reviews", processes=4, samples=900, alive_ns=100 * MS, busy_ns=90 * MS, cpu_ns=45 * MS)
+    rows = (line(90, "main", 58), in_worker(8, "Reviews.__getitem__", 200), in_worker(9, "Reviews.__getitem__", 3))
+    lines = Lines(period_ns=MS, steps=40, rows=rows, workers=(workers,))
+    measured = build.measured(step=build.step(100, data=60, forward=40), rank=build.rank(workers=4), lines=lines)
+
+    [finding] = check(measured)
+
+    assert (finding.line, finding.function) == (8, "Reviews.__getitem__")
+    assert "the work of Reviews.__getitem__" in finding.advice
+    told = {item.name: item.value for item in finding.evidence}
+    assert (told["workers at work"], told["of that on a CPU"]) == (90.0, 50.0)
+
+
+def test_lines_of_another_loaders_workers_are_not_blamed(build: Any) -> None:
+    rows = (line(31, "Reviews.__getitem__", 40), in_worker(8, "Validation.__getitem__", 200))
+    measured = build.measured(
+        step=build.step(100, data=60, forward=40),
+        rank=build.rank(workers=0),
+        lines=Lines(period_ns=MS, steps=40, rows=rows),
+    )
+
+    [finding] = check(measured)
+
+    assert finding.line == 31

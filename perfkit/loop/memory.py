@@ -1,0 +1,111 @@
+"""Memory from step to step: what is allocated on the device, its peak, allocator trouble, and the process's own size.
+
+Counters are read and never reset: they are the program's (``torch.cuda.reset_peak_memory_stats`` is its to call).
+Reading them neither waits for the device nor allocates on it.
+
+Not run on a GPU yet; the logic is tested with statistics that a test makes up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from perfkit import _env
+
+#: Steps between two readings. torch builds a dict of some hundred numbers for one, tens of microseconds; every
+#: tenth step that is a few microseconds a step, a third of what the whole clock may cost (12 us).
+EVERY = 10
+#: Steps that retries and cudaMalloc calls are counted over: after warm-up both should be zero for long, and
+#: fifty steps are still few enough to tell when it began. The process's size is read as often: asking /proc takes
+#: 40 us inside a training loop, and a process that grows does so over many steps.
+OVER = 50
+
+
+class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known at the end of a step; the names are those of `Step`'s fields, None = not read at this step."""
+
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    rss_bytes: int | None = None
+    alloc_retries: int | None = None
+    device_allocs: int | None = None
+
+
+#: What a step gives at which nothing is read.
+NOT_READ = MemoryReading()
+
+
+class MemoryWatch:
+    """Reads device memory at the end of every tenth step, and the process's size every fifty.
+
+    ``stats`` gives the allocator's statistics as ``torch.cuda.memory_stats_as_nested_dict`` does, or {}; None
+    where there is no device. ``rss`` gives the process's resident bytes, or None where that is not known.
+    """
+
+    def __init__(self, stats: Callable[[], Mapping[str, Any]] | None, rss: Callable[[], int | None]) -> None:
+        self._stats = stats
+        self._rss = rss
+        self._peak = 0
+        self._counts: tuple[int, int] | None = None
+        self._counted_at = -1
+
+    def at_end_of(self, step: int) -> MemoryReading:
+        """What memory is like now that ``step`` has ended."""
+        if (step + 1) % EVERY:
+            return NOT_READ
+        rss_bytes = None if (step + 1) % OVER else self._rss()
+        stats = self._stats() if self._stats is not None else None
+        if not stats:
+            return MemoryReading(rss_bytes=rss_bytes)
+        allocated = stats["allocated_bytes"]["all"]
+        peak = int(allocated["peak"])
+        # A peak that fell was reset by the program: from here on the new one counts.
+        rose, self._peak = peak > self._peak, peak
+        retries, allocs = self._since_last(step, int(stats["num_alloc_retries"]), int(stats.get("num_device_alloc", 0)))
+        return MemoryReading(
+            memory_bytes=int(allocated["current"]),
+            memory_peak_bytes=peak if rose else None,
+            rss_bytes=rss_bytes,
+            alloc_retries=retries,
+            device_allocs=allocs,
+        )
+
+    def _since_last(self, step: int, retries: int, allocs: int) -> tuple[int | None, int | None]:
+        if (step + 1) % OVER:
+            return None, None
+        before, at = self._counts, self._counted_at
+        self._counts, self._counted_at = (retries, allocs), step
+        if before is None or step - at != OVER or retries < before[0] or allocs < before[1]:
+            # The first reading, steps that were not counted, or counters that the program has reset.
+            return None, None
+        return retries - before[0], allocs - before[1]
+
+
+def watch_memory() -> MemoryWatch:
+    """A watch of this process and, where one is in use, of the current CUDA device."""
+    stats: Callable[[], Mapping[str, Any]] | None = None
+    if _env.cuda_in_use():
+        import torch
+
+        stats = torch.cuda.memory_stats_as_nested_dict
+    return MemoryWatch(stats, resident_bytes)
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that lies in RAM, shared pages included; None where there is no /proc."""
+    try:
+        # Opened anew each time: after a fork, an open file would go on telling the parent's size.
+        statm = os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return int(os.read(statm, 64).split()[1]) * _PAGE
+    finally:
+        os.close(statm)

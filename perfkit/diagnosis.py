@@ -9,7 +9,16 @@ import msgspec
 
 from perfkit.errors import RunError
 from perfkit.findings import Finding
-from perfkit.measures.results import DeviceTime, Measured, OpTime, RangeTime, StepBreakdown, TraceFacts
+from perfkit.measures.results import (
+    DeviceTime,
+    Measured,
+    OpTime,
+    RangeTime,
+    StepBreakdown,
+    Throughput,
+    TraceFacts,
+    Utilization,
+)
 from perfkit.rules import EXPLAINED_BY, RULES, VERDICTS, Rule
 from perfkit.rules.whole import MAJORITY, Whole, busiest_device, device_part, whole_of
 from perfkit.rules.wording import between, duration, ms, percent, place
@@ -56,6 +65,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ops_per_step: float | None = None
     syncs_per_step: float | None = None
     planned_steps: int | None = None
+    throughput: Throughput | None = None
+    utilization: Utilization | None = None
     trace: TraceFacts | None = None
     devices: tuple[DeviceTime, ...] = ()
     ops: tuple[OpTime, ...] = ()
@@ -262,6 +273,8 @@ def _figures(measured: Measured, whole: Whole | None) -> Figures:
         ops_per_step=ops.count / ops.steps if ops is not None and ops.steps else None,
         syncs_per_step=sum(counted) if syncs is not None and syncs.observed and syncs.steps else None,
         planned_steps=measured.planned_steps,
+        throughput=measured.throughput,
+        utilization=measured.utilization,
         trace=measured.trace,
         devices=measured.devices,
         ops=tuple(sorted(ops.rows, key=lambda row: -row.self_ns)[:_ROWS]) if ops is not None else (),

@@ -18,6 +18,7 @@ from perfkit.reports.terminal import stdout_console
 #: Private names that perfkit uses, and what is lost without each.
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
+    ("torch.utils.data._utils.worker", "_worker_loop", "the lines of loader workers"),
     ("torch.autograd", "_profiler_enabled", "windows beside somebody else's profiler"),
     ("torch.autograd.profiler", "_run_on_profiler_start", "ranges in the torch profiler"),
     ("torch._C._autograd", "_record_function_with_args_enter", "ranges in the torch profiler"),

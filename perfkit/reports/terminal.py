@@ -63,6 +63,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
     _print(Text(diagnosis.verdict, style="bold"), console)
     console.print()
     _parts(diagnosis, console)
+    if all:
+        _rates(diagnosis, console)
     roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
     shown = roots if all else roots[:SHOWN]
     for number, finding in enumerate(shown, start=1):
@@ -211,6 +213,33 @@ def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
 
 def _why_no_price(finding: Finding) -> str:
     return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
+
+
+def _rates(diagnosis: Diagnosis, console: Console) -> None:
+    """How fast training goes, how even its steps are, and how much of the device's peak it uses."""
+    throughput, utilization = diagnosis.figures.throughput, diagnosis.figures.utilization
+    if throughput is not None:
+        named = (
+            ("steps", throughput.steps_per_s),
+            ("samples", throughput.samples_per_s),
+            ("tokens", throughput.tokens_per_s),
+        )
+        rates = [f"{rate:,.3g} {what}/s" for what, rate in named if rate is not None]
+        quantiles = (("median", throughput.p50_ns), ("p90", throughput.p90_ns), ("p99", throughput.p99_ns))
+        times = [f"{what} {ms(ns)}" for what, ns in quantiles if ns is not None]
+        slowest = [f"step {slow.step} {ms(slow.wall_ns)}" for slow in throughput.slowest[:3]]
+        _print(Text(f"{', '.join(rates)}; {', '.join(times)}; slowest {', '.join(slowest)}", style="dim"), console)
+    if utilization is not None:
+        share = percent(utilization.mfu, 1)
+        _print(
+            Text(
+                f"{share} of the dense {utilization.precision} peak of {utilization.device} (model FLOPs utilization)",
+                style="dim",
+            ),
+            console,
+        )
+    if throughput is not None or utilization is not None:
+        console.print()
 
 
 def _ranges(diagnosis: Diagnosis, console: Console) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from perfkit.comparison import Comparison, Count, Difference
 from perfkit.diagnosis import Diagnosis, Figures
-from perfkit.measures.results import DeviceTime, RangeTime, TraceFacts
+from perfkit.measures.results import DeviceTime, RangeTime, SlowStep, Throughput, TraceFacts, Utilization
 from perfkit.reports.terminal import print_comparison, print_diagnosis
 
 MS = 1_000_000
@@ -180,3 +180,33 @@ def test_all_shows_ranges_with_their_time_per_step_and_the_short_form_none(
         "whole run ?[31m           40             -      2.0 ms",
     ]
     assert "layers.0" not in written(print_diagnosis, diagnosis)
+
+
+def test_all_also_tells_rates_percentiles_and_the_share_of_the_peak() -> None:
+    throughput = Throughput(
+        steps=100,
+        steps_per_s=20.0,
+        samples_per_s=320.0,
+        tokens_per_s=None,
+        p50_ns=50_000_000,
+        p90_ns=55_000_000,
+        p99_ns=None,
+        slowest=(SlowStep(step=7, wall_ns=90_000_000, phase="data", beyond_ns=1),),
+        source="steps.jsonl",
+    )
+    utilization = Utilization(
+        mfu=0.41,
+        flops=1,
+        recomputed=0,
+        flops_per_s=1.0,
+        precision="bfloat16",
+        peak_flops_per_s=1.0,
+        device="H100",
+        source="one step",
+    )
+    diagnosis = Diagnosis(source="x", verdict="fine", figures=Figures(throughput=throughput, utilization=utilization))
+    out = io.StringIO()
+    print_diagnosis(diagnosis, Console(file=out, width=100), all=True)
+
+    assert "20 steps/s, 320 samples/s; median 50.0 ms, p90 55.0 ms; slowest step 7 90.0 ms" in out.getvalue()
+    assert "41% of the dense bfloat16 peak of H100 (model FLOPs utilization)" in out.getvalue()

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perfkit import _clock, _env
+from perfkit._say import say, write
 from perfkit.capture.schedules import Action, Schedule, as_action, default_schedule
 from perfkit.errors import RunError, UsageError
 from perfkit.loop.clock import ClosedStep, StepClock
@@ -29,7 +30,7 @@ from perfkit.loop.compiles import CompileCounter, graph_breaks
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.iteration import Steps
 from perfkit.loop.memory import NOT_READ, MemoryWatch, watch_memory
-from perfkit.run.recording import Parts, Recording, say
+from perfkit.run.recording import Parts, Recording
 from perfkit.run.records import PHASES, Lines, Phase, Run, Step
 from perfkit.run.remote import check_url, copy_out, is_url
 from perfkit.run.writing import check_folder, claim_folder, default_folder, launch_id, write_atomically, write_run
@@ -674,7 +675,7 @@ class profile:
             )
             text, _ = process.communicate()
             if process.returncode == 0 and self._running:
-                print(text, file=sys.stderr, flush=True)
+                write(f"{text}\n")
 
         threading.Thread(target=tell, name="perfkit first verdict", daemon=True).start()
 

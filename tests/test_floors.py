@@ -14,6 +14,7 @@ FLOORS = {
     # The ground: whatever floor, anything may raise.
     "errors": -1,
     "_version": -1,
+    "_say": -1,
     "_env": 0,
     "_clock": 0,
     "_callsite": 0,

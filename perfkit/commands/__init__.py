@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from perfkit._say import say
 from perfkit._version import VERSION
 from perfkit.commands import compare, demo, diagnose, doctor, explain, run
 from perfkit.errors import PerfkitError
@@ -67,5 +68,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str) -> int:
-    print(f"perfkit: {' '.join(text.split())}", file=sys.stderr)
+    say(" ".join(text.split()))
     return 2

@@ -16,6 +16,7 @@ import typer
 
 from perfkit import _env, _imports
 from perfkit._callsite import claim
+from perfkit._say import say
 from perfkit.capture.schedules import schedule as make_schedule
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
@@ -135,7 +136,7 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     # While the verdict is worked out, a second Ctrl-C must still end the program at once.
     prof.stop(error)
     if prof.folder is None and not _env.disabled():
-        print(f"perfkit: {script} never imported torch; nothing was recorded", file=sys.stderr)
+        say(f"{script} never imported torch; nothing was recorded")
     if isinstance(error, KeyboardInterrupt):
         # Die of the signal, as the program would have, so that a shell loop around it stops too.
         sys.stderr.flush()
@@ -150,7 +151,7 @@ def start(prof: profile) -> None:
     try:
         prof.start()
     except PerfkitError as error:
-        print(f"perfkit: {error}; the program runs on without being recorded", file=sys.stderr)
+        say(f"{error}; the program runs on without being recorded")
 
 
 def _run_file(script: str) -> None:

@@ -6,7 +6,9 @@ the bar has a character of its own, and a pipe gets no colour codes.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 from rich.console import Console
 from rich.text import Text
@@ -45,14 +47,30 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SEVERITY = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
+class _Console(Console):
+    """A console that falls silent when nobody reads any more (``| head``).
+
+    rich would end the program with exit code 1, which here means a failed gate or, worse, ends a training, and
+    would turn off its stdout even where the reader of stderr has gone.
+    """
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        if not self.stderr:
+            # What is left in stdout's buffer would be complained of when the command ends.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
 def stdout_console() -> Console:
     """Where a command prints what it was asked for."""
-    return Console()
+    return _Console()
 
 
 def stderr_console() -> Console:
     """Where perfkit speaks beside a running program."""
-    return Console(stderr=True)
+    return _Console(stderr=True)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False) -> None:

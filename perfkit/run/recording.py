@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from perfkit import _clock, _env
+from perfkit._say import say
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 from perfkit.run.writing import RankWriter
 
@@ -166,8 +166,3 @@ class Recording:
             do()
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
             self.trouble(what, error)
-
-
-def say(text: str) -> None:
-    """A sentence of perfkit's beside the program's output; sys.stderr as it is now, a progress bar may have it."""
-    print(f"perfkit: {text}", file=sys.stderr, flush=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +230,15 @@ def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixtur
 def test_the_version_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert said(capsys)[0].startswith("perfkit 0.")
+
+
+def test_a_reader_that_leaves_early_is_no_failed_gate(tmp_path: Path) -> None:
+    make_run(tmp_path / "x")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfkit", "diagnose", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=120)
+
+    assert (process.returncode, err) == (0, "")

@@ -140,6 +140,29 @@ def test_ctrl_c_ends_the_program_by_the_signal_and_the_verdict_follows(tmp_path:
     assert stderr.index("KeyboardInterrupt") < stderr.rindex("A step takes")
 
 
+def with_nobody_reading_stderr(folder: Path, *arguments: str) -> tuple[int, str]:
+    process = subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stderr.close()
+    out = process.stdout.read()
+    process.stdout.close()
+    return process.wait(timeout=240), out
+
+
+def test_nobody_reading_stderr_changes_neither_output_nor_exit_code(tmp_path: Path) -> None:
+    name = script(tmp_path)
+    (tmp_path / "api.py").write_text(
+        "import perfkit, runpy\nwith perfkit.profile('y'): runpy.run_path('train.py')\nprint('after', flush=True)\n"
+    )
+    plain_out = plain(tmp_path, name).stdout
+
+    assert with_nobody_reading_stderr(tmp_path, "-m", "perfkit", "run", "--out", "x", name) == (0, plain_out)
+    assert with_nobody_reading_stderr(tmp_path, "api.py") == (0, f"{plain_out}after\n")
+
+
 def test_a_module_runs_with_minus_m(cli: Any, tmp_path: Path) -> None:
     package = tmp_path / "trainer"
     package.mkdir()

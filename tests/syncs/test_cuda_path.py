@@ -62,15 +62,16 @@ def test_each_sync_is_booked_at_the_users_line_and_swallowed(
 def test_where_no_wrapper_tells_the_expression_of_the_line_is_the_name(
     pretended_cuda: list[int], run_program: Callable[..., Any]
 ) -> None:
-    if sys.version_info < (3, 11):
-        pytest.skip("Python 3.10 does not tell columns")
     # Called from C as torch's ops are, so that the program's own frame is the top one.
     tell = functools.partial(warnings.warn, SYNC, UserWarning, 1)
     x = type("Tensor", (), {"nonzero": tell, "__getitem__": tell})()
     with detect_syncs("cuda") as syncs:
         run_program("total = x.nonzero(); y = x[0]", x=x)
 
-    assert [(event.kind, event.op) for event in syncs.events] == [("shape", "x.nonzero()"), ("other", "x[0]")]
+    found = {(event.kind, event.op) for event in syncs.events}
+    # Python 3.10 does not tell columns, so there the sync has no name.
+    named = sys.version_info >= (3, 11)
+    assert found == ({("shape", "x.nonzero()"), ("other", "x[0]")} if named else {("other", "sync")})
 
 
 def test_the_debug_mode_is_put_back(pretended_cuda: list[int]) -> None:

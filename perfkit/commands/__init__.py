@@ -14,7 +14,7 @@ import typer
 
 from perfkit._say import say
 from perfkit._version import VERSION
-from perfkit.commands import compare, demo, diagnose, doctor, explain, run
+from perfkit.commands import compare, demo, diagnose, doctor, explain, run, trim
 from perfkit.errors import PerfkitError
 
 #: perfkit run's and demo's SCRIPT takes all that follows for itself, options too.
@@ -33,6 +33,7 @@ def _build() -> typer.Typer:
     app.command("diagnose")(diagnose.diagnose)
     app.command("compare")(compare.compare)
     app.command("explain")(explain.explain)
+    app.command("trim")(trim.trim)
     app.command("demo")(demo.demo)
     app.command("doctor")(doctor.doctor)
 

@@ -6,23 +6,28 @@ import os
 from pathlib import Path
 
 from perfkit.errors import TraceError
-from perfkit.trace.columns import DeviceProperties, Kind, Metadata, Steps, Trace, Track
+from perfkit.trace.columns import DeviceProperties, Field, Kind, Metadata, Steps, Trace, Track
 from perfkit.trace.kineto import read_kineto
 from perfkit.trace.text import Progress
 
-__all__ = ["DeviceProperties", "Kind", "Metadata", "Steps", "Trace", "Track", "read_trace"]
+__all__ = ["DeviceProperties", "Field", "Kind", "Metadata", "Steps", "Trace", "Track", "read_trace"]
 
 SQLITE = b"SQLite format 3\0"
-#: What Nsight Systems records itself: a closed format, which only nsys can export.
+#: What Nsight Systems records itself: a closed format, which an installed nsys exports for us.
 NSYS_OWN = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
-def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+def read_trace(
+    path: str | os.PathLike[str], progress: Progress | None = None, *, processes: int | None = None
+) -> Trace:
     """Read a trace, whatever its format: what is in the file decides, not its name.
 
     Args:
-        path: A Kineto trace (JSON, also gzip) or an nsys SQLite export.
+        path: A Kineto trace (JSON, also gzip), an nsys SQLite export, or nsys' own report (``.nsys-rep``, which an
+            installed nsys exports into the user's cache folder).
         progress: Called with (bytes done, bytes in all) while reading.
+        processes: How many read a long Kineto trace; by default one for each 64 MB of text, up to the cores, 8 at
+            most. With 1, and where processes cannot be started, this one reads alone.
 
     Raises:
         TraceError: there is no such file, or no trace in it. Damage is no error: it is read as far as it
@@ -46,9 +51,9 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
 
         return read_nsys(file, progress)
     if file.suffix in NSYS_OWN:
-        raise TraceError(
-            f"{file} is nsys' own format; export it first: nsys export --type sqlite -o {file.stem}.sqlite {file}"
-        )
+        from perfkit.trace.nsys import read_nsys_report
+
+        return read_nsys_report(file, progress)
     if start.startswith(b"PK\x03\x04"):
         raise TraceError(f"{file} is a zip archive, not a trace; unpack it and give the trace file in it")
-    return read_kineto(file, progress)
+    return read_kineto(file, progress, processes=processes)

@@ -1,45 +1,52 @@
-"""Reads an nsys SQLite export into the same columns as a Kineto trace.
-
-Exports drift: tables are absent when empty, columns come and go, names are ids or text. So every table is
-asked for what it has, and what it lacks gets a constant.
-"""
+"""Reads an nsys SQLite export into the same columns as a Kineto trace."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from perfkit.errors import TraceError
-from perfkit.trace.columns import DeviceProperties, Kind, Metadata, Trace, Track
+from perfkit.trace.columns import Codes, Kind, Kinds, Metadata, Trace, Track
 from perfkit.trace.intervals import Ints
+from perfkit.trace.nsys_about import Gpus, messages, start_time_ns
+from perfkit.trace.nsys_args import COPIES, KERNELS, MEMSETS, ArgsOfRows
+from perfkit.trace.nsys_report import export_report
+from perfkit.trace.nsys_tables import Column, NsysTables, recoded
 from perfkit.trace.text import Progress
 
-#: Rows fetched at once: measured, more is not faster and fewer is.
-BATCH = 50_000
-
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
-MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RANGES = "NVTX_EVENTS"
+OS_CALLS = "OSRT_API"
 OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 #: One of these makes a database an nsys export that can be read.
-WANTED = (KERNELS, COPIES, MEMSETS, CALLS, RANGES)
+WANTED = (KERNELS, COPIES, MEMSETS, GRAPHS, CALLS, RANGES, OS_CALLS)
 
-#: The ENUM tables that name these are missing in older exports.
+#: What the numbers in the tables stand for, by the symbols of the export's own ENUM tables; those are missing in
+#: older exports, which have used these numbers always.
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD"}
 COPY_KINDS |= {9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
+COPY_SYMBOL = re.compile(r"KIND_(?:UVM_)?([HDAP])TO([HDAP])$")
 MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
+MEMORY_SYMBOL = re.compile(r"KIND_(PAGEABLE|PINNED|DEVICE|ARRAY|MANAGED)(?:_STATIC)?$")
 SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+SYNC_SYMBOL = re.compile(r"TYPE_(EVENT|STREAM|CONTEXT)_SYNCHRONIZE$|TYPE_(STREAM_WAIT_EVENT)$")
+
+#: A launch of a graph whose kernels were not recorded one by one.
+WHOLE_GRAPH = "[CUDA graph]"
 
 #: Push/pop and start/end ranges, from the program (59, 60) and from nvtxt files (70, 71).
 RANGE_TYPES = (59, 60, 70, 71)
+#: Rows that only say where a call of the system began or ended, beside the row of the call.
+OS_MARKERS = (31, 32)
 
 API_VERSION = re.compile(r"_v\d+$")
 #: torch.autograd.profiler.emit_nvtx writes these behind an op's name.
@@ -54,13 +61,22 @@ MOST_NS = 2**61
 class _Rows(NamedTuple):
     start: Ints
     end: Ints
-    name: Ints
-    track: Ints
-    kind: Ints
+    name: Codes
+    track: Codes
+    kind: Kinds
     correlation: Ints
-    device: Ints
-    stream: Ints
+    device: Codes
+    stream: Codes
     bytes: Ints
+    row_id: Ints
+
+
+#: What each column holds, also where the trace has no event.
+DTYPES = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int32, np.int32, np.int64, np.int64)
+
+
+def _part(*columns: npt.NDArray[Any]) -> _Rows:
+    return _Rows(*(np.asarray(column, dtype) for column, dtype in zip(columns, DTYPES, strict=True)))
 
 
 class _Codes(dict[Any, int]):
@@ -75,272 +91,267 @@ def read_nsys(path: Path, progress: Progress | None = None) -> Trace:
     Raises:
         TraceError: another SQLite database, or a damaged one with nothing to read.
     """
-    try:
-        # Immutable: nothing is written beside the file, no journal is looked for, no lock is taken.
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-    except sqlite3.Error as error:
-        raise TraceError(f"{path} cannot be opened as SQLite: {error}") from None
-    try:
-        # The file may come from anyone: its schema must not call functions, its text need not be UTF-8.
-        database.execute("pragma trusted_schema = off")
-        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        return _Load(path, database, progress).run()
-    except sqlite3.DatabaseError as error:
-        raise TraceError(f"{path} is a damaged SQLite file ({error}); export it again from the .nsys-rep") from None
-    finally:
-        database.close()
+    with NsysTables(path) as tables:
+        return _Load(tables, progress).run()
+
+
+def read_nsys_report(path: Path, progress: Progress | None = None) -> Trace:
+    """Read what Nsight Systems recorded (``.nsys-rep``), through the nsys that is installed.
+
+    Raises:
+        TraceError: nsys is not installed, or cannot read the report.
+    """
+    return dataclasses.replace(read_nsys(export_report(path), progress), path=path)
 
 
 class _Load:
-    def __init__(self, path: Path, database: sqlite3.Connection, progress: Progress | None) -> None:
-        self.path = path
-        self.database = database
+    def __init__(self, tables: NsysTables, progress: Progress | None) -> None:
+        self.tables = tables
+        self.path = tables.path
         self.progress = progress
-        self.columns: dict[str, frozenset[str]] = {
-            table: frozenset(row[1] for row in database.execute(f'pragma table_info("{table}")'))
-            for (table,) in database.execute("select name from sqlite_master where type = 'table'")
-            if '"' not in table
-        }
         self.names = _Codes()
         self.tracks = _Codes()
         self.processes = _Codes()
-        self.strings: dict[int, str] = {}
+        self.strings = {i: s for i, s in tables.values("StringIds", "id", "value") if isinstance(s, str)}
         self.parts: list[_Rows] = []
-        self.lost: list[str] = []
+        self.lost = tables.lost
         #: Correlation ids are per process; exports made by other tools may have dropped the process.
-        self.per_process = all(
-            "globalPid" in self.columns[table] for table in (KERNELS, COPIES, MEMSETS) if table in self.columns
-        )
+        self.per_process = all(tables.has(t, "globalPid") for t in (KERNELS, COPIES, MEMSETS, GRAPHS) if tables.has(t))
+        self.gpus = Gpus(tables)
 
     def run(self) -> Trace:
-        if not any(table in self.columns for table in WANTED):
+        if not any(self.tables.has(table) for table in WANTED):
             raise TraceError(
                 f"{self.path} is no nsys export, or an empty one: none of the tables {', '.join(WANTED)};"
                 " export the report again with: nsys export --type sqlite"
             )
-        if "StringIds" in self.columns:
-            self.strings = {i: s for i, s in self.database.execute("select id, value from StringIds") if s}
-        readers = (self._kernels, self._copies, self._memsets, self._calls, self._syncs, self._overhead)
+        readers = (
+            *(self._kernels, self._copies, self._memsets, self._graphs),
+            *(self._calls, self._os_calls, self._syncs, self._overhead),
+        )
         for done, read in enumerate((*readers, self._ranges)):
-            for part in read():
-                self.parts.append(part)
+            self.parts.extend(read())
             if self.progress is not None:
                 self.progress(done + 1, len(readers) + 1)
+        if self.lost and not self.parts:
+            raise TraceError(
+                f"{self.path} is a damaged SQLite file ({self.lost[0]}); export it again from the .nsys-rep"
+            )
         return self._trace()
 
-    # -- tables -------------------------------------------------------------------------------------------
+    # -- columns ------------------------------------------------------------------------------------------
 
-    def _select(self, table: str, *columns: tuple[str, int], where: str = "") -> Iterator[list[Ints]]:
-        """Batches of integer columns; each column with what stands for a missing value or a missing column."""
-        if table not in self.columns or not {"start", "end"} <= self.columns[table]:
-            return
-        has = self.columns[table]
-        chosen = ", ".join(
-            f'ifnull(cast("{name}" as integer), {default})' if name in has else str(default)
-            for name, default in columns
-        )
-        cursor = self.database.execute(f'select {chosen} from "{table}" {where} order by "start"')
-        while batch := cursor.fetchmany(BATCH):
-            yield [np.array(column, np.int64) for column in zip(*batch, strict=True)]
+    def _select(self, table: str, *columns: Column, where: str = "") -> Iterator[list[Ints]]:
+        """Start, end and other columns of a table of events."""
+        if self.tables.has(table, "start", "end"):
+            # A missing time is made unusable, not zero.
+            times = (Column("start", MOST_NS), Column("end", MOST_NS))
+            yield from self.tables.integers(table, *times, *columns, where=where)
 
     def _name_codes(self, ids: Ints, strip: re.Pattern[str] | None = None) -> Ints:
-        unique, place = np.unique(ids, return_inverse=True)
-        found = []
-        for i in unique.tolist():
+        def code(i: int) -> int:
             text = self.strings.get(i, "")
-            found.append(self.names[strip.sub("", text) if strip is not None else text])
-        return np.array(found, np.int64)[place]
+            return self.names[strip.sub("", text) if strip is not None else text]
+
+        return recoded(ids, code)
+
+    def _enum(self, table: str, known: dict[int, str], symbol: re.Pattern[str], word: str) -> dict[int, str]:
+        """What numbers stand for: as the export says, and as it always was where it does not."""
+        found = dict(known)
+        for i, name, label in self.tables.values(table, "id", "name", "label"):
+            if type(i) is int and isinstance(name, str):
+                if match := symbol.search(name):
+                    found[i] = word.format(*(part.title().replace("_", " ") for part in match.groups() if part))
+                elif i not in known and isinstance(label, str):
+                    found[i] = label
+        return found
 
     def _correlations(self, ids: Ints, owner: Ints) -> Ints:
         """(process, correlation id) as one number."""
         if not self.per_process:
             return np.where(ids > 0, ids, -1)
-        unique, place = np.unique(owner >> 24, return_inverse=True)
-        process = np.array([self.processes[p] for p in unique.tolist()], np.int64)[place]
+        process = recoded(owner >> 24, self.processes.__getitem__)
         return np.where((ids > 0) & (ids < NO_ID), process << 32 | ids & NO_ID, -1)
 
-    def _device_track(self, device: Ints, stream: Ints) -> Ints:
-        pairs, place = np.unique(np.stack((device, stream)), axis=1, return_inverse=True)
-        codes = [self.tracks["device", d, s] for d, s in pairs.T.tolist()]
-        return np.array(codes, np.int64)[place.ravel()]
-
     def _thread_track(self, thread: Ints) -> Ints:
-        unique, place = np.unique(thread, return_inverse=True)
-        return np.array([self.tracks["thread", t, 0] for t in unique.tolist()], np.int64)[place]
+        return recoded(thread, lambda one: self.tracks["thread", one, 0])
 
     def _on_device(
         self, kind: Kind, name: Ints, start: Ints, end: Ints, device: Ints, stream: Ints, ids: Ints, owner: Ints,
-        size: Ints,
+        size: Ints, row_id: Ints,
     ) -> _Rows:  # fmt: skip
-        stream = np.where((stream < 0) | (stream >= NO_ID), -1, stream)
-        return _Rows(
-            start, end, name, self._device_track(device, stream), np.full(start.size, kind),
-            self._correlations(ids, owner), device, stream, size,
+        device = self.gpus.numbers(np.where((device < 0) | (device >= 2**31), -1, device), owner)
+        stream = np.where((stream < 0) | (stream >= 2**31), -1, stream)
+        track = recoded(device << 32 | stream + 1, lambda both: self.tracks["device", both >> 32, (both & NO_ID) - 1])
+        kinds = np.full(start.size, kind)
+        return _part(
+            start, end, name, track, kinds, self._correlations(ids, owner), device, stream, size, row_id
         )  # fmt: skip
-
-    def _kernels(self) -> Iterator[_Rows]:
-        has = self.columns.get(KERNELS, frozenset())
-        name = next((n for n in ("demangledName", "shortName", "mangledName") if n in has), "demangledName")
-        for columns in self._select(
-            KERNELS,
-            *(("start", 0), ("end", 0), (name, -1), ("deviceId", 0), ("streamId", -1)),
-            *(("correlationId", -1), ("globalPid", 0)),
-        ):
-            start, end, names, device, stream, ids, owner = columns
-            none = np.full(start.size, -1, np.int64)
-            codes = self._name_codes(names)
-            yield self._on_device(Kind.KERNEL, codes, start, end, device, stream, ids, owner, none)
-
-    def _copies(self) -> Iterator[_Rows]:
-        for columns in self._select(
-            COPIES,
-            *(("start", 0), ("end", 0), ("copyKind", 0), ("srcKind", 7), ("dstKind", 7), ("deviceId", 0)),
-            *(("streamId", -1), ("correlationId", -1), ("globalPid", 0), ("bytes", -1)),
-        ):
-            start, end, kind, source, target, device, stream, ids, owner, size = columns
-            kinds, place = np.unique(np.stack((kind, source, target)), axis=1, return_inverse=True)
-            codes = []
-            for one, of, to in kinds.T.tolist():
-                way = f"Memcpy {COPY_KINDS.get(one, 'unknown')}"
-                memory = f" ({MEMORY_KINDS.get(of, 'Unknown')} -> {MEMORY_KINDS.get(to, 'Unknown')})"
-                codes.append(self.names[way + memory])
-            names = np.array(codes, np.int64)[place.ravel()]
-            yield self._on_device(Kind.COPY, names, start, end, device, stream, ids, owner, size)
-
-    def _memsets(self) -> Iterator[_Rows]:
-        for columns in self._select(
-            MEMSETS,
-            *(("start", 0), ("end", 0), ("memKind", 7), ("deviceId", 0), ("streamId", -1)),
-            *(("correlationId", -1), ("globalPid", 0), ("bytes", -1)),
-        ):
-            start, end, kind, device, stream, ids, owner, size = columns
-            table = {one: self.names[f"Memset ({MEMORY_KINDS.get(one, 'Unknown')})"] for one in set(kind.tolist())}
-            names = np.array([table[one] for one in kind.tolist()], np.int64)
-            yield self._on_device(Kind.MEMSET, names, start, end, device, stream, ids, owner, size)
-
-    def _calls(self) -> Iterator[_Rows]:
-        # Exports of schema 2 hold a second row of an interception layer around each call (class 67).
-        where = "where eventClass in (0, 1)" if "eventClass" in self.columns.get(CALLS, ()) else ""
-        for start, end, names, thread, ids in self._select(
-            *(CALLS, ("start", 0), ("end", 0), ("nameId", -1), ("globalTid", 0), ("correlationId", -1)),
-            where=where,
-        ):
-            yield self._on_thread(
-                Kind.RUNTIME, self._name_codes(names, API_VERSION), start, end, thread, self._correlations(ids, thread)
-            )
-
-    def _syncs(self) -> Iterator[_Rows]:
-        for start, end, kind, device, stream, ids, owner in self._select(
-            *(SYNCS, ("start", 0), ("end", 0), ("syncType", 0), ("deviceId", 0), ("streamId", -1)),
-            *(("correlationId", -1), ("globalPid", 0)),
-        ):
-            table = {one: self.names[SYNC_KINDS.get(one, "Sync")] for one in set(kind.tolist())}
-            names = np.array([table[one] for one in kind.tolist()], np.int64)
-            none = np.full(start.size, -1, np.int64)
-            yield self._on_device(Kind.SYNC, names, start, end, device, stream, ids, owner, none)
-
-    def _overhead(self) -> Iterator[_Rows]:
-        for table in OVERHEADS:
-            for start, end, names, thread in self._select(
-                table, ("start", 0), ("end", 0), ("nameId", -1), ("globalTid", 0)
-            ):
-                none = np.full(start.size, -1, np.int64)
-                yield self._on_thread(Kind.OVERHEAD, self._name_codes(names), start, end, thread, none)
-
-    def _ranges(self) -> Iterator[_Rows]:
-        has = self.columns.get(RANGES, frozenset())
-        if not {"start", "end", "eventType"} <= has:
-            return
-        text = "text" if "text" in has else "null"
-        text_id = "textId" if "textId" in has else "null"
-        thread = "globalTid" if "globalTid" in has else "0"
-        # A range that ends on another thread does not nest on its own.
-        same = "and endGlobalTid is null" if "endGlobalTid" in has else ""
-        still_open = max((int(part.end.max()) for part in self.parts if part.end.size), default=0)
-        unended = 0
-        cursor = self.database.execute(
-            f'select cast("start" as integer), cast("end" as integer), cast({text} as text),'
-            f" cast({text_id} as integer), cast({thread} as integer) from {RANGES}"
-            f' where eventType in {RANGE_TYPES} and "start" is not null {same} order by "start"'
-        )
-        while batch := cursor.fetchmany(BATCH):
-            start, end, names, threads = [], [], [], []
-            for begin, stop, inline, string, tid in batch:
-                name = inline if inline is not None else self.strings.get(string, "")
-                unended += stop is None
-                start.append(begin)
-                end.append(max(begin, still_open) if stop is None else stop)
-                names.append(self.names[EMITTED.sub("", name)])
-                threads.append(tid or 0)
-            columns = [np.array(column, np.int64) for column in (names, start, end, threads)]
-            none = np.full(len(start), -1, np.int64)
-            yield self._on_thread(Kind.RANGE, columns[0], columns[1], columns[2], columns[3], none)
-        if unended:
-            self.lost.append(f"{unended} NVTX ranges had not ended: they are taken to reach to the last event")
 
     def _on_thread(self, kind: Kind, name: Ints, start: Ints, end: Ints, thread: Ints, correlation: Ints) -> _Rows:
         none = np.full(start.size, -1, np.int64)
         track = self._thread_track(thread)
-        return _Rows(start, end, name, track, np.full(start.size, kind), correlation, none, none, none)
+        return _part(start, end, name, track, np.full(start.size, kind), correlation, none, none, none, none)
+
+    # -- tables -------------------------------------------------------------------------------------------
+
+    def _kernels(self) -> Iterator[_Rows]:
+        names = ("demangledName", "shortName", "mangledName")
+        name = next((n for n in names if self.tables.has(KERNELS, n)), names[0])
+        for start, end, name_ids, device, stream, ids, owner, row_id in self._select(
+            KERNELS, Column(name), Column("deviceId", 0), Column("streamId"), Column("correlationId"),
+            Column("globalPid", 0), Column("rowid"),
+        ):  # fmt: skip
+            none = np.full(start.size, -1, np.int64)
+            codes = self._name_codes(name_ids)
+            yield self._on_device(Kind.KERNEL, codes, start, end, device, stream, ids, owner, none, row_id)
+
+    def _copies(self) -> Iterator[_Rows]:
+        ways = self._enum("ENUM_CUDA_MEMCPY_OPER", COPY_KINDS, COPY_SYMBOL, "{}to{}")
+        memory = self._enum("ENUM_CUDA_MEM_KIND", MEMORY_KINDS, MEMORY_SYMBOL, "{}")
+
+        def code(packed: int) -> int:
+            way, source, target = packed >> 32, packed >> 16 & 0xFFFF, packed & 0xFFFF
+            kinds = f" ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
+            return self.names[f"Memcpy {ways.get(way, 'unknown')}{kinds}"]
+
+        for start, end, kind, source, target, device, stream, ids, owner, size, row_id in self._select(
+            COPIES, Column("copyKind", 0), Column("srcKind", 7), Column("dstKind", 7), Column("deviceId", 0),
+            Column("streamId"), Column("correlationId"), Column("globalPid", 0), Column("bytes"), Column("rowid"),
+        ):  # fmt: skip
+            packed = (kind & 0xFFFF) << 32 | (source & 0xFFFF) << 16 | target & 0xFFFF
+            names = recoded(packed, code)
+            yield self._on_device(Kind.COPY, names, start, end, device, stream, ids, owner, size, row_id)
+
+    def _memsets(self) -> Iterator[_Rows]:
+        memory = self._enum("ENUM_CUDA_MEM_KIND", MEMORY_KINDS, MEMORY_SYMBOL, "{}")
+        for start, end, kind, device, stream, ids, owner, size, row_id in self._select(
+            MEMSETS, Column("memKind", 7), Column("deviceId", 0), Column("streamId"), Column("correlationId"),
+            Column("globalPid", 0), Column("bytes"), Column("rowid"),
+        ):  # fmt: skip
+            names = recoded(kind, lambda one: self.names[f"Memset ({memory.get(one, 'Unknown')})"])
+            yield self._on_device(Kind.MEMSET, names, start, end, device, stream, ids, owner, size, row_id)
+
+    def _graphs(self) -> Iterator[_Rows]:
+        """Graphs that nsys recorded whole, its default: device work, though not of one kernel."""
+        launches = 0
+        for start, end, device, stream, ids, owner in self._select(
+            GRAPHS, Column("deviceId", 0), Column("streamId"), Column("correlationId"), Column("globalPid", 0)
+        ):
+            launches += start.size
+            none = np.full(start.size, -1, np.int64)
+            names = np.full(start.size, self.names[WHOLE_GRAPH], np.int64)
+            yield self._on_device(Kind.KERNEL, names, start, end, device, stream, ids, owner, none, none)
+        if launches:
+            self.lost.append(
+                f"{launches} launches of CUDA graphs were recorded whole, without the kernels in them: record with"
+                " `nsys profile --cuda-graph-trace=node` to see those"
+            )
+
+    def _calls(self) -> Iterator[_Rows]:
+        # Exports of schema 2 hold a second row of an interception layer around each call (class 67).
+        where = "where eventClass in (0, 1)" if self.tables.has(CALLS, "eventClass") else ""
+        for start, end, names, thread, ids in self._select(
+            CALLS, Column("nameId"), Column("globalTid", 0), Column("correlationId"), where=where
+        ):
+            codes = self._name_codes(names, API_VERSION)
+            yield self._on_thread(Kind.RUNTIME, codes, start, end, thread, self._correlations(ids, thread))
+
+    def _os_calls(self) -> Iterator[_Rows]:
+        where = f"where eventClass not in {OS_MARKERS}" if self.tables.has(OS_CALLS, "eventClass") else ""
+        for start, end, names, thread in self._select(OS_CALLS, Column("nameId"), Column("globalTid", 0), where=where):
+            none = np.full(start.size, -1, np.int64)
+            yield self._on_thread(Kind.RUNTIME, self._name_codes(names), start, end, thread, none)
+
+    def _syncs(self) -> Iterator[_Rows]:
+        kinds = self._enum("ENUM_CUPTI_SYNC_TYPE", SYNC_KINDS, SYNC_SYMBOL, "{}")
+        kinds = {i: word if word in SYNC_KINDS.values() else f"{word} Sync" for i, word in kinds.items()}
+        for start, end, kind, device, stream, ids, owner in self._select(
+            SYNCS, Column("syncType", 0), Column("deviceId", 0), Column("streamId"), Column("correlationId"),
+            Column("globalPid", 0),
+        ):  # fmt: skip
+            names = recoded(kind, lambda one: self.names[kinds.get(one, "Sync")])
+            none = np.full(start.size, -1, np.int64)
+            yield self._on_device(Kind.SYNC, names, start, end, device, stream, ids, owner, none, none)
+
+    def _overhead(self) -> Iterator[_Rows]:
+        for table in OVERHEADS:
+            for start, end, names, thread in self._select(table, Column("nameId"), Column("globalTid", 0)):
+                none = np.full(start.size, -1, np.int64)
+                yield self._on_thread(Kind.OVERHEAD, self._name_codes(names), start, end, thread, none)
+
+    def _ranges(self) -> Iterator[_Rows]:
+        if not self.tables.has(RANGES, "start", "end", "eventType"):
+            return
+        blocks = list(self._named_ranges())
+        ends = [*(part.end for part in self.parts), *(end for _, _, end, *_ in blocks)]
+        still_open = max((int(end[end < MOST_NS].max(initial=0)) for end in ends), default=0)
+        unended = elsewhere = 0
+        for names, start, end, thread, end_thread in blocks:
+            # What ends on another thread does not nest on its own.
+            here = (end_thread == -1) | (end_thread == thread)
+            is_open = here & (end == MOST_NS) & (start < MOST_NS)
+            elsewhere += int((~here).sum())
+            unended += int(is_open.sum())
+            end = np.where(is_open, np.maximum(start, still_open), end)
+            none = np.full(int(here.sum()), -1, np.int64)
+            yield self._on_thread(Kind.RANGE, names[here], start[here], end[here], thread[here], none)
+        if unended:
+            self.lost.append(f"{unended} NVTX ranges had not ended: they are taken to reach to the last event")
+        if elsewhere:
+            self.lost.append(f"{elsewhere} NVTX ranges ended on another thread than they began on and are left out")
+
+    def _named_ranges(self) -> Iterator[list[Ints]]:
+        """Codes of names, and columns, of the ranges whose text stands elsewhere, then of those with their own."""
+        columns = (Column("textId"), Column("globalTid", 0), Column("endGlobalTid"))
+        ours = f"where eventType in {RANGE_TYPES}"
+        has_text = self.tables.has(RANGES, "text")
+        theirs = f"{ours} and typeof(text) <> 'text'" if has_text else ours
+        for start, end, ids, *rest in self._select(RANGES, *columns, where=theirs):
+            yield [self._name_codes(ids, EMITTED), start, end, *rest]
+        if not has_text:
+            return
+        inline = f"{ours} and typeof(text) = 'text'"
+        texts = self.tables.values(RANGES, "text", where=inline)
+        codes = _Stripped(self.names)
+        for start, end, ids, *rest in self._select(RANGES, *columns, where=inline):
+            names = np.array([codes[text] for (text,) in islice(texts, ids.size)], np.int64)
+            yield [names, *(column[: names.size] for column in (start, end, *rest))]
 
     # -- the whole ----------------------------------------------------------------------------------------
 
     def _trace(self) -> Trace:
-        empty = np.zeros(0, np.int64)
-        columns = _Rows(*(np.concatenate([empty, *column]) for column in zip(*self.parts, strict=True)))
-        if not self.parts:
-            columns = _Rows(*(empty,) * len(_Rows._fields))
+        columns = _Rows(
+            *map(np.concatenate, zip(_part(*[np.zeros(0, np.int64)] * len(DTYPES)), *self.parts, strict=True))
+        )
+        self.parts.clear()
         usable = (np.abs(columns.start) < MOST_NS) & (np.abs(columns.end) < MOST_NS)
         if not usable.all():
             self.lost.append(f"{int((~usable).sum())} events had no usable time and are left out")
-            columns = _Rows(*(column[usable] for column in columns))
-        base = self._start_time()
+            columns = _part(*(column[usable] for column in columns))
+        base = start_time_ns(self.tables)
         base_ns = base if base is not None else 0
-        self._diagnostics()
+        start, end = columns.start + base_ns, np.maximum(columns.end, columns.start) + base_ns
         return Trace(
             path=self.path,
-            metadata=Metadata(format="nsys", devices=tuple(self._devices()), base_ns=base),
+            metadata=Metadata(format="nsys", devices=self.gpus.properties, base_ns=base),
             names=tuple(self.names),
             tracks=tuple(self._tracks()),
-            start_ns=columns.start + base_ns,
-            end_ns=np.maximum(columns.end, columns.start) + base_ns,
-            name=columns.name.astype(np.int32),
-            track=columns.track.astype(np.int32),
-            kind=columns.kind.astype(np.int8),
+            start_ns=start,
+            end_ns=end,
+            name=columns.name,
+            track=columns.track,
+            kind=columns.kind,
             correlation=columns.correlation,
-            device=columns.device.astype(np.int32),
-            stream=columns.stream.astype(np.int32),
+            device=columns.device,
+            stream=columns.stream,
             bytes=columns.bytes,
             sequence=np.full(columns.start.size, -1, np.int64),
-            lost=tuple(self.lost),
-            args_reader=_no_args,
+            lost=(*self.lost, *messages(self.tables)),
+            args_reader=ArgsOfRows(
+                self.path, columns.kind, columns.device, columns.row_id, end - start, self.gpus.multiprocessors
+            ),
         )
-
-    def _start_time(self) -> int | None:
-        for table, has in self.columns.items():
-            if table.endswith("_START_TIME") and "utcEpochNs" in has:
-                for (ns,) in self.database.execute(f'select cast(utcEpochNs as integer) from "{table}"'):
-                    if isinstance(ns, int) and 0 <= ns < MOST_NS:
-                        return ns
-        return None
-
-    def _devices(self) -> Iterator[DeviceProperties]:
-        has = self.columns.get("TARGET_INFO_GPU", frozenset())
-        if not {"id", "name"} <= has:
-            return
-        optional = [n if n in has else "null" for n in ("smCount", "totalMemory", "computeMajor", "computeMinor")]
-        rows = self.database.execute(
-            f"select cast(id as integer), cast(name as text), {', '.join(optional)} from TARGET_INFO_GPU"
-        )
-        for device, name, processors, memory, major, minor in rows:
-            whole = type(major) is int and type(minor) is int
-            yield DeviceProperties(
-                id=device or 0,
-                name=name or "",
-                multiprocessors=processors if type(processors) is int else None,
-                memory_bytes=memory if type(memory) is int else None,
-                capability=(major, minor) if whole else None,
-            )
 
     def _tracks(self) -> Iterator[Track]:
         threads = self._labels("ThreadNames", "globalTid", "nameId")
@@ -357,24 +368,21 @@ class _Load:
                 )
 
     def _labels(self, table: str, key: str, label: str) -> dict[int, str]:
-        if not {key, label} <= self.columns.get(table, frozenset()):
-            return {}
         found = {}
-        for one, name in self.database.execute(f'select {key}, {label} from "{table}"'):
+        for one, name in self.tables.values(table, key, label):
             text = self.strings.get(name) if isinstance(name, int) else name
-            if isinstance(text, str):
+            if isinstance(text, str) and isinstance(one, int):
                 found[one] = text
         return found
 
-    def _diagnostics(self) -> None:
-        """What nsys itself warned of (severity 2) or failed at (3): it knows which events are incomplete."""
-        if {"severity", "text"} <= self.columns.get("DIAGNOSTIC_EVENT", frozenset()):
-            told = self.database.execute(
-                "select distinct cast(text as text) from DIAGNOSTIC_EVENT where severity in (2, 3) limit 10"
-            )
-            self.lost += [f"nsys said: {' '.join(text.split())[:300]}" for (text,) in told if text]
 
+class _Stripped(dict[str, int]):
+    """Codes of range names by their text."""
 
-def _no_args(rows: Sequence[int]) -> list[dict[str, Any]]:
-    """nsys keeps what Kineto calls arguments as columns of its tables; none beside those above is read."""
-    return [{} for _ in rows]
+    def __init__(self, names: _Codes) -> None:
+        super().__init__()
+        self.names = names
+
+    def __missing__(self, text: str) -> int:
+        code = self[text] = self.names[EMITTED.sub("", text)]
+        return code

@@ -98,7 +98,7 @@ def string_times(events: Events) -> str:
 
 
 def args_null_elsewhere(events: Events) -> str:
-    extra = {"ph": "i", "name": "[memory]", "ts": 1, "pid": 1, "tid": 1, "args": None}
+    extra = {"ph": "i", "name": "Record Window End", "ts": 1, "pid": 1, "tid": 1, "args": None}
     return kineto_text([extra, *events])
 
 
@@ -281,3 +281,28 @@ def _place(text: str, index: int) -> int:
     for _ in range(index + 1):
         place = text.index("\n  {", place + 1) if _ else text.index("{", place)
     return place
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_bracket_between_two_events_does_not_end_the_trace(tmp_path: Path, block: int) -> None:
+    plain, file = tmp_path / "plain.json", tmp_path / "t.json"
+    text = whole(many_events())
+    plain.write_text(text)
+    place = _place(text, 240)
+    file.write_text(text[: place - 1] + "]" + text[place - 1 :])
+
+    trace = read_kineto(file, block=block)
+
+    # Where they join is damaged: it costs the two at the most, and not the 120 behind them.
+    assert len(read_kineto(plain)) - len(trace) <= 2
+    assert trace.lost
+
+
+def test_half_a_surrogate_pair_becomes_a_character_that_can_be_printed(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    names = ["\\ud83d\\ude00", "\\ud83d x", "\\ude00", "\\\\ud83d", "\\u00e9"]
+    file.write_text("[" + ",".join(f'{{"ph": "X", "name": "{name}", "ts": 1, "dur": 1}}' for name in names) + "]")
+
+    trace = read_kineto(file)
+
+    assert trace.names == ("\U0001f600", "\ufffd x", "\ufffd", "\\ud83d", "é")

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfkit.trace import nesting
 from perfkit.trace.nesting import find_innermost, find_parents, nearest, overlap
 
 events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 15)), max_size=14)
@@ -95,3 +96,53 @@ def test_a_chain_as_deep_as_the_file_is_long_costs_no_quadratic_time(depth: int)
 
     assert parent.tolist()[:3] == [-1, 0, 1]
     assert (root[1:] == 0).all()
+
+
+def test_one_event_that_outlives_thousands_of_open_ones_is_found_in_turn_and_equally() -> None:
+    # A staircase: each event lies in the one before, and the last begins in all of them and outlives all but one.
+    depth = 5 * nesting.ROUNDS
+    start = np.arange(depth + 1)
+    end = np.append(4 * depth - start[:-1], 4 * depth)
+    track = np.zeros(depth + 1, np.int64)
+
+    parent = find_parents(track, start, end)
+    segments = find_innermost(start, end)
+
+    assert parent.tolist() == [*range(-1, depth - 1), 0]
+    assert (segments.owner[segments.starts >= depth] == depth).all()
+    assert segments.ends[-1] == 4 * depth
+    # The other way: all end while the innermost query must climb the whole stair.
+    tall = find_innermost(np.append(np.arange(depth), 1), np.append(3 * depth - np.arange(depth), 2 * depth))
+    assert tall.owner[-1] == 0
+
+
+@settings(max_examples=200)
+@given(events)
+def test_looking_together_and_in_turn_find_the_same(rows: list[tuple[int, int, int]]) -> None:
+    track, start, end = columns(rows)
+    together = find_parents(track, start, end), find_innermost(start, end)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "ROUNDS", 0)
+        in_turn = find_parents(track, start, end), find_innermost(start, end)
+
+    np.testing.assert_array_equal(together[0], in_turn[0])
+    for one, other in zip(together[1], in_turn[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=100)
+@given(events, st.lists(st.booleans(), min_size=14, max_size=14), st.integers(1, 6))
+def test_parents_among_some_events_are_those_of_the_events_alone(
+    rows: list[tuple[int, int, int]], chosen: list[bool], batch: int
+) -> None:
+    track, start, end = columns(rows)
+    among = np.flatnonzero(np.array(chosen[: len(rows)], bool))
+
+    alone = find_parents(track[among], start[among], end[among])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "BATCH", batch)
+        parent = find_parents(track, start, end, among)
+
+    assert parent[among].tolist() == [-1 if p < 0 else among[p] for p in alone.tolist()]
+    assert (np.delete(parent, among) == -1).all()

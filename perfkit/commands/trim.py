@@ -1,0 +1,106 @@
+"""``perfkit trim``: a shorter trace, still a trace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer
+
+from perfkit._say import say
+from perfkit.commands.reading import reading_bar
+from perfkit.errors import UsageError
+
+#: Endings of trace files, the longest first: what tools know stays at the end of the new name.
+_ENDINGS = (".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json")
+
+_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
+
+
+def trim(
+    trace: str = typer.Argument(..., help="A trace of torch.profiler: .json or .json.gz."),
+    out: str | None = typer.Option(
+        None, "--out", help="Where to; .gz at its end means gzip. Default: beside the trace, with .trimmed in its name."
+    ),
+    steps: str | None = typer.Option(
+        None, "--steps", help="Steps to keep, as a Python slice: 4:6 keeps 4 and 5, 4: from 4 on, 4 that one."
+    ),
+    time: str | None = typer.Option(
+        None, "--time", help="Time to keep, from the first event on, with units (ns, us, ms, s): 10ms:20ms, 1.5s:."
+    ),
+    drop: list[str] = typer.Option(
+        [],
+        "--drop",
+        help="Kinds of events to leave out, with commas: python_function, cpu_op, kernel, ac2g, memory ...",
+    ),
+    keep: list[str] = typer.Option([], "--keep", help="The only kinds of events to keep, with commas."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the output if it is there."),
+) -> None:
+    """Cut a trace to some steps or some time, or leave out kinds of events; Perfetto and perfkit read the result.
+
+    With --steps stays what threads did in the time of these steps, and all device work launched in it, even if it ran
+    later; with --time also what devices did in that time. Names of processes and threads stay, flows whose two ends
+    do, and each time as it was written. The trace itself is never changed.
+    """
+    # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
+    from perfkit.trace.trimming import trim_trace
+
+    if steps is None and time is None and not drop and not keep:
+        raise UsageError("say what to cut: --steps 4:6, --time 10ms:20ms, --drop python_function or --keep kernel")
+    chosen_steps = _steps(steps) if steps is not None else None
+    chosen_time = _time(time) if time is not None else None
+    source = Path(trace)
+    target = Path(out) if out is not None else _beside(source)
+    if target.exists() and not overwrite and not (source.exists() and target.samefile(source)):
+        raise UsageError(f"{target} exists; give another --out, or --overwrite")
+    with reading_bar(f"trimming {source.name}") as report:
+        done = trim_trace(
+            source,
+            target,
+            steps=chosen_steps,
+            time_ns=chosen_time,
+            drop=_words(drop),
+            keep=_words(keep),
+            progress=report,
+        )
+    for sentence in done.lost:
+        say(sentence)
+    for word in done.unused:
+        say(f"{source} has no events of kind {word}")
+    of_steps = f" of step {done.steps[0]}" if len(done.steps) == 1 else ""
+    if len(done.steps) > 1:
+        of_steps = f" of steps {done.steps[0]} to {done.steps[-1]}"
+    typer.echo(
+        f"{target}: {done.kept:,} of {done.events:,} events{of_steps},"
+        f" {done.bytes_after / 1e6:.1f} of {done.bytes_before / 1e6:.1f} MB"
+    )
+
+
+def _beside(source: Path) -> Path:
+    ending = next((ending for ending in _ENDINGS if source.name.endswith(ending)), source.suffix)
+    return source.with_name(f"{source.name.removesuffix(ending)}.trimmed{ending}")
+
+
+def _words(given: list[str]) -> list[str]:
+    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+
+
+def _steps(text: str) -> tuple[int | None, int | None]:
+    if re.fullmatch(r"\d{1,15}", text):
+        return int(text), int(text) + 1
+    if text != ":" and re.fullmatch(r"\d{0,15}:\d{0,15}", text):
+        first, stop = (int(part) if part else None for part in text.split(":"))
+        if first is None or stop is None or first < stop:
+            return first, stop
+    raise UsageError(f"--steps takes a step or first:stop (4:6 keeps 4 and 5), got {text!r}")
+
+
+def _time(text: str) -> tuple[int | None, int | None]:
+    parts = text.split(":")
+    found = [_TIME.fullmatch(part) for part in parts]
+    if len(parts) == 2 and any(parts) and all(match or not part for match, part in zip(found, parts, strict=True)):
+        start, end = (round(float(match[1]) * _UNITS_NS[match[2]]) if match else None for match in found)
+        if end is None or (start or 0) < end:
+            return start, end
+    raise UsageError(f"--time takes start:end with units (10ms:20ms, 1.5s:), got {text!r}")

@@ -19,6 +19,7 @@ from perfkit.errors import MissingDependency
 _SETTINGS = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
+    "LOCAL_WORLD_SIZE",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
     "PYTORCH_CUDA_ALLOC_CONF",

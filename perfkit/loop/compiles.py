@@ -1,16 +1,27 @@
-"""What torch.compile did during a step: graphs it compiled, and where it broke them, with its reason.
+"""What torch.compile did: graphs it compiled in each step, how long that took, what it compiled again and why, and
+where it broke graphs.
 
-Read from Dynamo's own counters, and only where the program has loaded Dynamo. The counters are private;
-without them everything here is None.
+Read from Dynamo's own counters and records, and only where the program has loaded Dynamo. They are private; without
+them everything here is None or empty.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
+import msgspec
+
+from perfkit._callsite import USER, owner_of
+from perfkit.run.records import Compilation, GraphBreak
+
 #: Reasons for graph breaks are long and many; these many are kept, the most frequent first.
 _REASONS = 20
+#: Functions whose compilations are kept; a program compiles a model and its loss.
+_FUNCTIONS = 64
+#: How Dynamo writes down a frame of the stack at which it compiled.
+_FRAME = re.compile(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
 
 
 def _counters() -> Any:
@@ -24,19 +35,86 @@ def compiled_graphs() -> int | None:
 
 
 class CompileCounter:
-    """Counts compiled graphs from step to step."""
+    """Counts compiled graphs, and the time they took, from step to step."""
 
     def __init__(self) -> None:
+        self._counters = _counters()
         self._graphs = compiled_graphs() or 0
+        self._last: Any = None
+        self._new: dict[int, tuple[int, int]] = {}
+        self._functions: dict[tuple[str, str | None, int | None], Compilation] = {}
 
-    def since_last(self) -> int | None:
-        """Graphs compiled since the last call; None where Dynamo is not in use."""
-        now = compiled_graphs()
-        if now is None:
-            return None
-        # The program may reset Dynamo and its counters.
-        new, self._graphs = max(0, now - self._graphs), now
-        return new
+    @property
+    def compilations(self) -> tuple[Compilation, ...]:
+        """What was compiled, the longest first."""
+        return tuple(sorted(self._functions.values(), key=lambda one: -one.total_ns))
+
+    def at_close(self, step: int) -> None:
+        """Look whether graphs were compiled in ``step``, which ends now; called for every step."""
+        counters = self._counters
+        if counters is None:
+            counters = self._counters = _counters()
+            if counters is None:
+                return
+        now = counters["stats"].get("unique_graphs", 0)  # not [...]: for what is missing, that calls Python code
+        if now != self._graphs:
+            # The program may reset Dynamo and its counters.
+            self._new[step] = max(0, now - self._graphs), self._take_records()
+            self._graphs = now
+
+    def take(self) -> dict[int, tuple[int, int]] | None:
+        """Step -> graphs compiled in it, and the ns that took, since the last time; None where Dynamo is not in use."""
+        new, self._new = self._new, {}
+        return new if self._counters is not None else None
+
+    def _take_records(self) -> int:
+        """Keep what Dynamo wrote down since the last time; the ns that it took."""
+        records = list(getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", ()))
+        # By identity: it keeps the last 64, and may have dropped those that were seen.
+        seen = next((index for index, one in enumerate(records) if one is self._last), -1)
+        taken_ns = 0
+        for record in records[seen + 1 :]:
+            took_ns = round((getattr(record, "entire_frame_compile_time_s", None) or 0) * 1e9)
+            taken_ns += took_ns
+            self._keep(record, took_ns)
+        self._last = records[-1] if records else None
+        return taken_ns
+
+    def _keep(self, record: Any, took_ns: int) -> None:
+        name = str(getattr(record, "co_name", None) or "?")
+        file, line, function = _caller(record)
+        reason = getattr(record, "recompile_reason", None)
+        key = name, file, line
+        before = self._functions.get(key)
+        if before is None and len(self._functions) >= _FUNCTIONS:
+            return
+        known = before or Compilation(
+            compiled=name, file=file, line=line, function=function, count=0, recompiles=0, total_ns=0
+        )
+        self._functions[key] = msgspec.structs.replace(
+            known,
+            count=known.count + 1,
+            recompiles=known.recompiles + (reason is not None),
+            total_ns=known.total_ns + took_ns,
+            reason=_short(reason) if reason is not None else known.reason,
+        )
+
+
+def _caller(record: Any) -> tuple[str | None, int | None, str | None]:
+    """The user's line that called what was compiled; of a function that no line of the user's calls, its own."""
+    frames = [_FRAME.match(str(frame)) for frame in getattr(record, "stack_trace", None) or ()]
+    # The last one is what is compiled.
+    for frame in reversed(frames[:-1]):
+        if frame is not None and owner_of(frame[3]) == USER:
+            return frame[3], int(frame[1]), frame[2]
+    file, line = getattr(record, "co_filename", None), getattr(record, "co_firstlineno", None)
+    return file, line, getattr(record, "co_name", None)
+
+
+def _short(reason: str) -> str:
+    """``0/3: L['x'].size()[0] == 5  # code  # train.py:8 in forward (HINT ...)`` without number, hint and stack."""
+    first = re.sub(r"^\d+/\d+: ", "", str(reason).strip().split("\n")[0])
+    return re.sub(r"\s+", " ", first.partition(" (HINT:")[0]).strip()[:300]
 
 
 def graph_breaks() -> dict[str, int]:
@@ -46,3 +124,24 @@ def graph_breaks() -> dict[str, int]:
         return {}
     found = sorted(counters["graph_break"].items(), key=lambda item: -item[1])[:_REASONS]
     return {str(reason)[:500]: int(count) for reason, count in found}
+
+
+def break_lines() -> tuple[GraphBreak, ...]:
+    """The user's lines at which Dynamo broke graphs, the most frequent first."""
+    reasons = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", None) or ()
+    found: dict[tuple[str, int], GraphBreak] = {}
+    for one in list(reasons):
+        frames = [frame for frame in getattr(one, "user_stack", ()) if owner_of(frame.filename) == USER]
+        if not frames:
+            continue
+        at = frames[-1]
+        known = found.get((at.filename, at.lineno))
+        count = known.count + 1 if known is not None else 1
+        found[at.filename, at.lineno] = GraphBreak(
+            reason=str(one.reason).split("\n")[0][:300],
+            file=at.filename,
+            line=at.lineno,
+            function=at.name,
+            count=count,
+        )
+    return tuple(sorted(found.values(), key=lambda each: -each.count)[:_REASONS])

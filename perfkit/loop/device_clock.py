@@ -2,8 +2,8 @@
 
 At each boundary a pooled event is recorded on the current stream. Steps later, when the device has passed
 it, the time between two events is the device's time in the phase between them: the time on its stream,
-waits for the host included. Nothing here ever waits: an event that is not ready is asked again at the next
-step, and a step whose events ran out, or were recorded while a CUDA graph was captured, has no device times.
+waits for the host included. Nothing here ever waits: an event that is not ready is asked again some steps
+later, and a step whose events ran out, or were recorded while a CUDA graph was captured, has no device times.
 
 Not run on a GPU yet; the logic is tested with events that a test moves.
 """
@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from perfkit.run.records import PHASES, Phases
 
-#: Events made at once, at the start: a step has 8 to 16 boundaries, and a device is rarely more than 20 steps
-#: behind. Made once, because making one in a step costs a driver call.
-POOL = 512
+#: Events made at once, at the start: a step has 8 to 16 boundaries, a device is rarely more than 20 steps behind, and
+#: events come back every ten steps. Made once, because making one in a step costs a driver call.
+POOL = 1024
 
 
 class Event(Protocol):

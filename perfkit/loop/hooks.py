@@ -20,6 +20,7 @@ from threading import get_ident
 from typing import Any
 
 from perfkit.loop.clock import StepClock
+from perfkit.loop.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode
 
 
@@ -29,7 +30,9 @@ class LoopHooks:
     With ``boundaries``, it also says where a step ends: at the fetch of a training loader after an
     optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after
     the optimizer that steps last in the cycle. ``on_optimizer`` is called with each optimizer before
-    its first step, ``on_epoch_end`` when a training loader is exhausted.
+    its first step, ``on_samples`` with the batch size from the running step on where it has changed (None: the loader
+    does not say), ``on_batch`` with each batch that a step gets, ``on_epoch_end`` when a training loader is exhausted,
+    and ``on_evaluation`` when an evaluation asks for a batch with gradients enabled (True: for another one).
     """
 
     def __init__(
@@ -38,12 +41,17 @@ class LoopHooks:
         *,
         boundaries: bool = True,
         on_optimizer: Callable[[Any], None] = lambda optimizer: None,
+        on_samples: Callable[[int | None], None] = lambda samples: None,
+        on_batch: Callable[[Any], None] = lambda batch: None,
         on_epoch_end: Callable[[], None] = lambda: None,
+        on_evaluation: Callable[[bool], None] = lambda goes_on: None,
     ) -> None:
         self._clock = clock
         self.boundaries = boundaries
         self._on_optimizer = on_optimizer
+        self._on_batch = on_batch
         self._on_epoch_end = on_epoch_end
+        self._on_evaluation = on_evaluation
         self._thread = get_ident()
         self._undo: list[Callable[[], None]] = []
         self._fetches = 0
@@ -52,18 +60,24 @@ class LoopHooks:
         self._closures = 0
         self._stepped = False
         self._loaders: dict[int, Mode] = {}
-        self._kept_alive: list[Any] = []
+        #: Whether one of them trains.
+        self._has_loader = False
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
+        #: The loader whose batches were taken for an evaluation's because no backward came between two of them.
+        self._judged: int | None = None
         self._evaluating = False
         #: The iterator that trains, weakly: one that the program has left must end its workers.
         self._training: Callable[[], Any] = lambda: None
         self._optimizers: dict[int, Any] = {}
         self._closing: int | None = None
         self._first: int | None = None
-        self.loaders: dict[int, Loader] = {}
-        #: Samples of the batch last fetched, where the loader says how many that is.
-        self.samples: int | None = None
+        self._seen = SeenLoaders(on_samples)
+
+    @property
+    def loaders(self) -> dict[int, Loader]:
+        """The loaders that the loop read from."""
+        return self._seen.described
 
     # -- attaching
 
@@ -82,13 +96,8 @@ class LoopHooks:
         backward = autograd.backward
         scaler_step = scalers.step
 
-        @functools.wraps(fetch)
-        def __next__(iterator: Any) -> Any:
-            return self._fetch(iterator, fetch)
-
-        @functools.wraps(backward)
-        def run_backward(*args: Any, **kwargs: Any) -> None:
-            self._run_backward(backward, args, kwargs)
+        __next__ = self._timed_fetch(fetch)
+        run_backward = self._timed_backward(backward)
 
         @functools.wraps(scaler_step)
         def step(instance: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,8 +106,9 @@ class LoopHooks:
         iterators.__next__ = __next__
         autograd.backward = run_backward
         scalers.step = step
-        before = register_optimizer_step_pre_hook(self._before_optimizer)
-        after = register_optimizer_step_post_hook(self._after_optimizer)
+        before_optimizer, after_optimizer = self._timed_optimizers()
+        before = register_optimizer_step_pre_hook(before_optimizer)
+        after = register_optimizer_step_post_hook(after_optimizer)
 
         def undo() -> None:
             # Only what is still ours: a program that wrapped it after us keeps its wrapper, which calls ours
@@ -119,9 +129,6 @@ class LoopHooks:
         while self._undo:
             self._undo.pop()()
 
-    def _mine(self) -> bool:
-        return get_ident() == self._thread and self._clock.running
-
     def _forget_broken_optimizer(self) -> None:
         """Close an optimizer step that raised, for which torch calls no post hook.
 
@@ -133,57 +140,70 @@ class LoopHooks:
 
     # -- data
 
-    def _fetch(self, iterator: Any, fetch: Callable[[Any], Any]) -> Any:
+    def _timed_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         clock = self._clock
-        if self._fetches or get_ident() != self._thread or not clock.running:
-            # Another thread's, or a loader that reads from a loader: the outer fetch has the time.
-            return fetch(iterator)
-        if self._optimizing:
-            self._forget_broken_optimizer()
-        if self._training() is iterator and self._stepped and self.boundaries and not clock.iterating:
-            # Most fetches: the next batch of the loader that trains, after an optimizer's step.
-            if clock.validating:
-                clock.validation(False)
-            self._close()
-            training = True
-        else:
-            training = self._before_fetch(iterator)
-        self._fetches += 1
-        if training:
-            clock.enter("data")
-        try:
-            return fetch(iterator)
-        except StopIteration:
-            if training:
-                self._on_epoch_end()
-            raise
-        finally:
-            self._fetches -= 1
-            if training:
-                clock.leave("data")
+        enter, leave = clock.meter("data")
+
+        @functools.wraps(fetch)
+        def __next__(iterator: Any) -> Any:
+            if self._fetches or get_ident() != self._thread or not clock.running:
+                # Another thread's, or a loader that reads from a loader: the outer fetch has the time.
+                return fetch(iterator)
+            if self._optimizing:
+                self._forget_broken_optimizer()
+            if self._stepped and self._training() is iterator and self.boundaries and not clock.iterating:
+                # Most fetches: the next batch of the loader that trains, after an optimizer's step.
+                if clock.validating:
+                    clock.validation(False)
+                self._stepped = False
+                clock.close_with_fetch()
+                training = True
+            else:
+                training = self._before_fetch(iterator)
+                if training:
+                    enter()
+            self._fetches = 1
+            try:
+                batch = fetch(iterator)
+                if training:
+                    self._on_batch(batch)
+                return batch
+            except StopIteration:
+                if training:
+                    self._on_epoch_end()
+                raise
+            finally:
+                self._fetches = 0
+                if training:
+                    leave()
+
+        return __next__
 
     def _before_fetch(self, iterator: Any) -> bool:
         """Decide whose fetch it is, close the step where one ends here; whether it is a training fetch."""
-        key = self._identify(iterator)
+        key = self._seen.identify(iterator)
         if self._clock.fetching:
             # steps(loader) is waiting for this loader: the boundary and the wait are its own.
-            self._loaders[key] = "train"
-            self._describe(key, iterator, "train")
-            self._count(iterator)
+            self._take_role(key, "train")
+            self._seen.describe(key, iterator, "train")
+            self._seen.count(iterator)
             return True
         role = self._loaders.get(key)
         if key == self._doubted and self._doubted_since is not None:
             # A second batch with no backward since the first: evaluation with gradients left on.
-            role = self._loaders[key] = "validation"
-            self._clock.move_to_validation(self._doubted_since)
+            role = self._take_role(key, "validation")
+            self._judged = key
+            if self._has_loader or self._optimizers:
+                self._clock.move_to_validation(self._doubted_since)
         self._doubted = self._doubted_since = None
         doubtful = False
         if role is None and not self._grad_enabled():
-            role = self._loaders[key] = "validation"
+            role = self._take_role(key, "validation")
         elif role is None:
-            doubtful = "train" in self._loaders.values()
-            role = self._loaders[key] = "train"
-        self._describe(key, iterator, role)
+            # Where nothing has stepped yet, the first loader of all may be an evaluation's too.
+            doubtful = self._has_loader or (self.boundaries and not self._optimizers)
+            role = self._take_role(key, "train")
+        self._seen.describe(key, iterator, role)
         if role == "train":
             self._clock.validation(False)
             if self.boundaries and (self._stepped or self._evaluating):
@@ -192,13 +212,15 @@ class LoopHooks:
                 # Everything before the first fetch is set-up, not a step.
                 self._clock.start()
             self._evaluating = False
-            self._count(iterator)
+            self._seen.count(iterator)
             self._training = (lambda: None) if doubtful else weakref.ref(iterator)
             if doubtful:
                 # A new loader each epoch, or an evaluation without no_grad? Its next fetch will tell.
                 self._doubted, self._doubted_since = key, self._clock.times()
             return True
-        if self._optimizers or "train" in self._loaders.values():
+        if self._grad_enabled():
+            self._on_evaluation(self._evaluating or self._clock.validating)
+        if self._optimizers or self._has_loader:
             self._clock.validation(True)
             return False
         # Nothing trains here: each batch of the evaluation is a step of its own.
@@ -208,36 +230,20 @@ class LoopHooks:
             else:
                 self._clock.start()
             self._evaluating = True
-        self._count(iterator)
+        self._seen.count(iterator)
         return True
 
-    def _identify(self, iterator: Any) -> int:
-        # The index sampler belongs to the loader and outlives its iterators, one of which is made per epoch.
-        owner = getattr(iterator, "_index_sampler", iterator)
-        key = id(owner)
-        if key not in self._loaders and len(self._kept_alive) < 64:
-            self._kept_alive.append(owner)  # so that the id stays this object's
-        return key
+    def _acquit(self) -> None:
+        """A backward comes while the last batch was taken for an evaluation's: its loader trains."""
+        key, self._judged = self._judged, None
+        if key is not None and (self._evaluating or self._clock.validating):
+            self._take_role(key, "train")
+            self._evaluating = False
 
-    def _describe(self, key: int, iterator: Any, role: Mode) -> None:
-        if key in self.loaders:
-            if self.loaders[key].role == role:
-                return
-        elif len(self.loaders) >= 16:
-            return
-        self.loaders[key] = Loader(
-            dataset=type(getattr(iterator, "_dataset", None)).__name__,
-            batch_size=getattr(getattr(iterator, "_index_sampler", None), "batch_size", None),
-            num_workers=int(getattr(iterator, "_num_workers", 0)),
-            pin_memory=bool(getattr(iterator, "_pin_memory", False)),
-            prefetch_factor=getattr(iterator, "_prefetch_factor", None),
-            persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
-            role=role,
-        )
-
-    def _count(self, iterator: Any) -> None:
-        size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
-        self.samples = size if isinstance(size, int) else None
+    def _take_role(self, key: int, role: Mode) -> Mode:
+        self._loaders[key] = role
+        self._has_loader = "train" in self._loaders.values()
+        return role
 
     def _close(self, mode: Mode = "train") -> None:
         self._stepped = False
@@ -246,28 +252,37 @@ class LoopHooks:
 
     # -- backward
 
-    def _run_backward(self, backward: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def _timed_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
         clock = self._clock
-        if self._engines or get_ident() != self._thread or not clock.running:
-            backward(*args, **kwargs)
-            return
-        if self._optimizing:
-            self._forget_broken_optimizer()
-        self._doubted = self._doubted_since = None  # the loader we doubted trains
-        if clock.validating:
-            clock.validation(False)
-        self._engines += 1
-        clock.enter("backward")
-        try:
-            backward(*args, **kwargs)
-        finally:
-            self._engines -= 1
-            clock.leave("backward")
+        enter, leave = clock.meter("backward")
+
+        @functools.wraps(backward)
+        def run_backward(*args: Any, **kwargs: Any) -> None:
+            if self._engines or get_ident() != self._thread or not clock.running:
+                backward(*args, **kwargs)
+                return
+            if self._optimizing:
+                self._forget_broken_optimizer()
+            if self._doubted is not None:
+                self._doubted = self._doubted_since = None  # the loader we doubted trains
+            if self._judged is not None:
+                self._acquit()
+            if clock.validating:
+                clock.validation(False)
+            self._engines = 1
+            enter()
+            try:
+                backward(*args, **kwargs)
+            finally:
+                self._engines = 0
+                leave()
+
+        return run_backward
 
     # -- optimizer
 
     def _scaled_step(self, step: Callable[..., Any], scaler: Any, args: Any, kwargs: Any) -> Any:
-        if not self._mine() or self._optimizing:
+        if get_ident() != self._thread or not self._clock.running or self._optimizing:
             return step(scaler, *args, **kwargs)
         optimizer = args[0] if args else kwargs.get("optimizer")
         self._optimizer_begins(optimizer)
@@ -276,14 +291,37 @@ class LoopHooks:
         finally:
             self._optimizer_ends(optimizer)
 
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        if not self._mine():
-            return None
-        self._optimizer_begins(optimizer)
-        if self._optimizing > 1:
-            return None
+    def _timed_optimizers(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        clock = self._clock
+        enter, leave = clock.meter("optimizer")
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if get_ident() != self._thread or not clock.running:
+                return None
+            if self._optimizing or clock.validating or id(optimizer) not in self._optimizers:
+                self._optimizer_begins(optimizer)
+                if self._optimizing > 1:
+                    return None
+            else:
+                self._optimizing = 1
+                enter()
+            # torch hands over step()'s own arguments, the optimizer itself first.
+            return None if len(args) == 1 and not kwargs else self._with_closure_wrapped(args, kwargs)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if get_ident() != self._thread or not clock.running:
+                return
+            if self._optimizing == 1 and self._has_loader:
+                self._optimizing = 0
+                leave()
+                self._stepped = True
+            else:
+                self._optimizer_ends(optimizer)
+
+        return before, after
+
+    def _with_closure_wrapped(self, args: Any, kwargs: Any) -> Any:
         # A closure runs forward and backward inside step(): LBFGS, and every step under Lightning.
-        # torch hands over step()'s own arguments, the optimizer itself first.
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._wrap_closure(args[1]), *args[2:]), kwargs
         if callable(kwargs.get("closure")):
@@ -302,10 +340,6 @@ class LoopHooks:
                 self._clock.leave("forward")
 
         return timed
-
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._mine():
-            self._optimizer_ends(optimizer)
 
     def _optimizer_begins(self, optimizer: Any) -> None:
         self._optimizing += 1
@@ -326,7 +360,7 @@ class LoopHooks:
             return
         self._clock.leave("optimizer")
         self._stepped = True
-        if self.boundaries and "train" not in self._loaders.values():
+        if self.boundaries and not self._has_loader:
             # No loader to tell where a step begins. The step ends with the optimizer that steps last before
             # the first one steps again; until a second one is seen, that is the only one.
             key = id(optimizer)

@@ -47,8 +47,7 @@ class Steps(Generic[T]):
                 fetched = True
                 yield item
                 fetched = False
-                clock.close()
-                clock.enter("data")
+                clock.close_with_fetch()
         finally:
             # break, return and exceptions arrive here while the item's own step is open; an exhausted
             # iterable arrives with a fetch that brought nothing, which is no step.

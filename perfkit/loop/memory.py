@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit import _env
+from perfkit import _clock, _env
 
 #: Steps between two readings. torch builds a dict of some hundred numbers for one, tens of microseconds; every
 #: tenth step that is a few microseconds a step, a third of what the whole clock may cost (12 us).
@@ -23,6 +23,8 @@ EVERY = 10
 #: fifty steps are still few enough to tell when it began. The process's size is read as often: asking /proc takes
 #: 40 us inside a training loop, and a process that grows does so over many steps.
 OVER = 50
+#: At least so long apart, a reading of the process's size is a thousandth of the time.
+_APART_NS = 50_000_000
 
 
 class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,12 @@ class MemoryWatch:
         return retries - before[0], allocs - before[1]
 
 
+def next_reading(step: int) -> int:
+    """The number of the step that begins after the next reading, where ``step`` begins now."""
+    every = EVERY if _env.cuda_in_use() else OVER
+    return (step // every + 1) * every
+
+
 def watch_memory() -> MemoryWatch:
     """A watch of this process and, where one is in use, of the current CUDA device."""
     stats: Callable[[], Mapping[str, Any]] | None = None
@@ -92,7 +100,22 @@ def watch_memory() -> MemoryWatch:
         import torch
 
         stats = torch.cuda.memory_stats_as_nested_dict
-    return MemoryWatch(stats, resident_bytes)
+    return MemoryWatch(stats, _seldom(resident_bytes))
+
+
+def _seldom(read: Callable[[], int | None]) -> Callable[[], int | None]:
+    """``read``, or None where it is less than `_APART_NS` ago: steps may be as short as the reading."""
+    last = -_APART_NS
+
+    def reading() -> int | None:
+        nonlocal last
+        now = _clock.now_ns()
+        if now - last < _APART_NS:
+            return None
+        last = now
+        return read()
+
+    return reading
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0

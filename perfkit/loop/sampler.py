@@ -3,21 +3,28 @@
 A daemon thread looks at the training thread's stack every 10 ms and books the user's line. It holds the
 interpreter lock for some microseconds each time, so it costs well under 1 % of a step. What it cannot
 see: a thread that holds the lock inside one long C call is seen when the call ends, on the right line.
+
+With the line it books which libraries the line had called: they tell saving from logging from decoding.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import NamedTuple, TypeVar
 
-from perfkit._callsite import find_callsite
+from perfkit._callsite import USER, function_name, owner_of
 from perfkit.run.records import LineRow, Phase
 
 #: 10 ms: 100 samples a second at about 30 us each are 0.3 % of the training thread's time, and a minute
 #: of training gives 6,000 samples, 1 % of which is still 60.
 PERIOD_S = 0.010
+#: What sampling may take of the time by itself; handing the interpreter's lock over and back takes about as much again.
+_SHARE = 0.005
 #: While sampling, a thread that wants the interpreter lock asks for it after 0.5 ms instead of 5. A loop that
 #: calls into torch gives the lock away and takes it back at once, about every millisecond, and each time
 #: restarts the wait of whoever else wants it: with 5 ms the sampler never sees such a loop (0 of 360 expected
@@ -26,77 +33,109 @@ SWITCH_S = 0.0005
 #: Distinct lines kept; a training loop has hundreds. Beyond that only lines already known are counted.
 _MAX_LINES = 10_000
 
-_Key = tuple[Phase, str, int, str, str]
+#: Libraries of one stack that are told apart, from the user's line on: what it called, not that library's depths.
+_MAX_DEPTH = 6
+
+#: What stands for functions of libraries that save a checkpoint: what they call (moving, copying, writing) is that.
+CHECKPOINT = "checkpoint"
+_SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "save_state", "save_weights"})
+
+
+_T = TypeVar("_T")
+
+
+class Where(NamedTuple):
+    """The user's line of a stack (else a library's), the libraries that it had called, and who called its function."""
+
+    file: str
+    line: int
+    function: str
+    owner: str
+    within: str = ""
+    called_from: tuple[str, int, str] | None = None
+
+
+_Key = tuple[Phase, Where]
 
 
 class StackSampler:
     """Samples one thread while the profiler says that a step is timed.
 
-    ``phase`` is asked for the running phase, or None while nothing should be booked.
+    ``thread`` is its identifier; ``phase`` is asked for the running phase, or None while nothing should be booked.
     """
 
     def __init__(self, thread: int, phase: Callable[[], Phase | None]) -> None:
-        self._target = thread
+        self.thread = thread
         self._phase = phase
         self._counts: dict[_Key, int] = {}
         self._samples = 0
         self._slept_s = 0.0
         #: What sampling itself took, seconds of the sampler's thread; it competes with training for the lock.
         self.cost_s = 0.0
-        self._stop = threading.Event()
+        #: Held while it samples. A plain lock: an Event's wait runs Python code, with the interpreter lock.
+        self._stop = threading.Lock()
         self._switch_before = SWITCH_S
-        self._thread = threading.Thread(target=self._run, name="perfkit sampler", daemon=True)
+        self._sampling: threading.Thread | None = None
 
     @property
     def running(self) -> bool:
         """Whether it samples."""
-        return self._thread.is_alive() and not self._stop.is_set()
+        return self._sampling is not None and self._sampling.is_alive() and self._stop.locked()
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Begin to sample, again after `stop`."""
+        self._stop = threading.Lock()
+        self._stop.acquire()
+        self._sampling = threading.Thread(target=self._run, args=(self._stop,), name="perfkit sampler", daemon=True)
         self._switch_before = sys.getswitchinterval()
         if self._switch_before > SWITCH_S:
             sys.setswitchinterval(SWITCH_S)
-        self._thread.start()
+        self._sampling.start()
 
     def stop(self) -> None:
         """End sampling; what was counted stays."""
-        if self._stop.is_set():
+        if not self._stop.locked():
             return
-        self._stop.set()
+        self._stop.release()
         if abs(sys.getswitchinterval() - SWITCH_S) < 1e-6:  # still ours: the program has set no other since
             sys.setswitchinterval(self._switch_before)
-        if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+        if self._sampling is not None and self._sampling.is_alive():
+            self._sampling.join(timeout=1.0)
 
-    def _run(self) -> None:
+    def _run(self, stopped: threading.Lock) -> None:
         last = time.perf_counter()
-        while not self._stop.wait(PERIOD_S):
+        period = PERIOD_S
+        while not stopped.acquire(timeout=period):
             now = time.perf_counter()
             waited, last = now - last, now
             worked = time.thread_time()
             phase = self._phase()
             if phase is None:
                 continue
-            frame = sys._current_frames().get(self._target)
-            site = find_callsite(frame)
+            frame = sys._current_frames().get(self.thread)
+            where = find_line(frame)
             # The frame keeps the loop's locals, and with them a batch on the device, alive.
             del frame
-            if site is not None:
-                key = (phase, site.file, site.line, site.function, site.owner)
+            if where is not None:
+                key = (phase, where)
                 if key in self._counts or len(self._counts) < _MAX_LINES:
                     self._counts[key] = self._counts.get(key, 0) + 1
             self._samples += 1
             self._slept_s += waited
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
             self.cost_s += time.thread_time() - worked
+            # Deep stacks (a Trainer's) take longer, and are looked at less often.
+            period = max(PERIOD_S, self.cost_s / self._samples / _SHARE)
+        stopped.release()
 
     def rows(self, steps: int) -> tuple[int, tuple[LineRow, ...]]:
         """Period between samples in ns as it was in fact, and host time per line and step, the most first."""
         if not self._samples or not steps:
             return round(PERIOD_S * 1e9), ()
         period_ns = self._slept_s / self._samples * 1e9
-        counts = list(self._counts.items())
+        found: dict[tuple[Phase, str, int, str, str], list[tuple[Where, int]]] = {}
+        for (phase, where), count in list(self._counts.items()):
+            found.setdefault((phase, *where[:4]), []).append((where, count))
         rows = [
             LineRow(
                 file=file,
@@ -104,9 +143,78 @@ class StackSampler:
                 function=function,
                 owner=owner,
                 phase=phase,
-                samples=count,
-                host_ns=round(count * period_ns / steps),
+                samples=(samples := sum(count for _, count in seen)),
+                host_ns=round(samples * period_ns / steps),
+                within=_added(seen, lambda where: where.within),
+                called_from=max((callers := _added(seen, lambda where: where.called_from)), key=lambda by: callers[by]),
             )
-            for (phase, file, line, function, owner), count in counts
+            for (phase, file, line, function, owner), seen in found.items()
         ]
         return round(period_ns), tuple(sorted(rows, key=lambda row: -row.samples))
+
+
+def _added(seen: list[tuple[Where, int]], by: Callable[[Where], _T]) -> dict[_T, int]:
+    sums: dict[_T, int] = {}
+    for where, count in seen:
+        sums[by(where)] = sums.get(by(where), 0) + count
+    return sums
+
+
+def find_line(frame: FrameType | None) -> Where | None:
+    """The user's line of a stack, else a library's, as `perfkit._callsite` has it; with the libraries below it."""
+    library: Where | None = None
+    below: list[str] = []
+    while frame is not None:
+        code = frame.f_code
+        file = code.co_filename
+        owner = owner_of(file)
+        if owner == USER:
+            function = function_name(code)
+            within = " > ".join(below[: -_MAX_DEPTH - 1 : -1])
+            return Where(file, frame.f_lineno, function, USER, within, _find_caller(frame.f_back, file, function))
+        if owner != "perfkit":
+            name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
+            if not below or below[-1] != name:
+                below.append(name)
+            if library is None and owner not in ("torch", "python"):
+                library = Where(file, frame.f_lineno, function_name(code), owner)
+        frame = frame.f_back
+    return library
+
+
+def _find_caller(frame: FrameType | None, file: str, function: str) -> tuple[str, int, str] | None:
+    """The next line outwards that is of another function of the user's: a comprehension is its function's line."""
+    while frame is not None:
+        code = frame.f_code
+        if owner_of(code.co_filename) == USER:
+            name = function_name(code)
+            if name != function or code.co_filename != file:
+                return code.co_filename, frame.f_lineno, name
+        frame = frame.f_back
+    return None
+
+
+#: File name -> what `library_of` calls it.
+_libraries: dict[str, str] = {}
+
+
+def library_of(file: str) -> str:
+    """What library a file is of: ``json``, ``PIL``, ``numpy``; a part of torch as ``torch.serialization``."""
+    try:
+        return _libraries[file]
+    except KeyError:
+        name = _libraries[file] = _find_library(file)
+        return name
+
+
+def _find_library(file: str) -> str:
+    owner = owner_of(file)
+    folder = os.path.dirname(os.__file__) if owner == "python" else f"{os.sep}torch"
+    if owner not in ("python", "torch") or file.startswith("<"):
+        return owner
+    parts = os.path.realpath(file).rpartition(os.path.realpath(folder) if owner == "python" else folder + os.sep)[2]
+    names = parts.strip(os.sep).removesuffix(".py").split(os.sep)
+    if owner == "python":
+        return names[0]
+    # "torch.utils" alone says nothing: TensorBoard's writer, the loader and the checkpoints are in it.
+    return ".".join(("torch", *names[: 2 if names[0] == "utils" else 1])).removesuffix(".__init__")

@@ -54,6 +54,7 @@ class _Counts(msgspec.Struct, kw_only=True):
     busy: int = 0
     alive_ns: int = 0
     cpu_ns: int = 0
+    sampling_ns: int = 0
     lines: list[tuple[_Line, int]] = []
 
 
@@ -99,6 +100,18 @@ class WorkerSampler:
         self.forget()
         self._collect()
         shutil.rmtree(self._folder, ignore_errors=True)
+        # Nobody reads what the living ones write from here on: they count as ended, also where we attach again.
+        self._ended = self._read
+
+    @property
+    def attached(self) -> bool:
+        """Whether workers that start now are sampled."""
+        return self._undo is not None
+
+    def share(self) -> float:
+        """The part of the workers' time that sampling took, as of the last `rows`."""
+        alive_ns = sum(one.total.alive_ns for one in self._read.values())
+        return sum(one.total.sampling_ns for one in self._read.values()) / alive_ns if alive_ns else 0.0
 
     def rows(self, steps: int) -> tuple[tuple[LineRow, ...], tuple[Workers, ...]]:
         """Host time per line and step, the most first, and what the workers did, per type of dataset.
@@ -146,6 +159,7 @@ class _Sum:
         total.busy += counts.busy
         total.alive_ns += counts.alive_ns
         total.cpu_ns += counts.cpu_ns
+        total.sampling_ns += counts.sampling_ns
         for line, count in counts.lines:
             if line in self.lines or len(self.lines) < _MAX_ROWS:
                 self.lines[line] = self.lines.get(line, 0) + count
@@ -183,6 +197,7 @@ class _Sum:
             alive_ns=total.alive_ns,
             busy_ns=self._ns(total.busy),
             cpu_ns=total.cpu_ns,
+            sampling_ns=total.sampling_ns,
         )
 
 
@@ -292,6 +307,7 @@ class _Stacks:
             busy=self._busy,
             alive_ns=time.perf_counter_ns() - self._began,
             cpu_ns=time.process_time_ns(),
+            sampling_ns=time.thread_time_ns(),
             lines=lines,
         )
         write_atomically(self._path, msgspec.json.encode(counts))

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from perfkit.errors import RunError
-from perfkit.run.records import SCHEMA, Lines, RangeRow, Rank, Run, Step, Syncs, Window
+from perfkit.run.records import SCHEMA, Lines, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode, Window
+from perfkit.run.writing import lines_beside
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -56,6 +58,70 @@ def _decode(path: Path, kind: type[_Record], lost: list[str]) -> _Record | None:
 
 class _Versioned(msgspec.Struct):
     schema: int = SCHEMA
+
+
+class Spans(NamedTuple):
+    """Each time a range ran in a window, and how many more there were."""
+
+    rows: tuple[RangeSpan, ...]
+    dropped: int
+
+
+class LineTimes(NamedTuple):
+    """When a thread came to which line of the user's, in a step for lines.
+
+    ``time_ns`` (int64, unix time, rising), ``code`` (an index into ``codes``), ``line`` and ``depth`` (calls of the
+    user's functions that are open, this one included; 0: none, the line was left) belong together.
+    ``files`` are all files of the user's: what torch's Python frames call them -> where they lie.
+    """
+
+    thread: int
+    codes: tuple[UserCode, ...]
+    files: dict[str, str]
+    time_ns: Any
+    code: Any
+    line: Any
+    depth: Any
+
+
+def _arrays(path: Path, lost: list[str]) -> dict[str, Any] | None:
+    """The arrays of an npz file, None where it is missing or damaged. No pickle, and no more than `_MAX_BYTES`."""
+    if not path.is_file() or path.is_symlink():
+        return None
+    import numpy
+
+    try:
+        with zipfile.ZipFile(path) as packed:
+            if sum(entry.file_size for entry in packed.infolist()) > _MAX_BYTES:
+                lost.append(f"{path.name}: larger than {_MAX_BYTES >> 20} MiB, not read")
+                return None
+        with numpy.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        lost.append(f"{path.name}: damaged ({error})")
+        return None
+
+
+def read_line_times(stacks: Path, lost: list[str]) -> LineTimes | None:
+    """The times of lines beside the trace of such a step, None where there are none; ``lost`` is told of damage."""
+    path = lines_beside(stacks)
+    arrays = _arrays(path, lost)
+    if arrays is None:
+        return None
+    try:
+        codes = msgspec.json.decode(str(arrays["codes"]), type=tuple[UserCode, ...])
+        files = msgspec.json.decode(str(arrays["files"]), type=dict[str, str])
+        columns = [arrays[name] for name in ("time_ns", "code", "line", "depth")]
+        found = LineTimes(int(arrays["thread"]), codes, files, *columns)
+        sizes = {column.shape for column in columns}
+        if len(sizes) != 1 or len(sizes.pop()) != 1 or any(c.dtype.kind != "i" for c in columns):
+            raise ValueError("its columns do not belong together")
+        if found.code.size and not 0 <= found.code.min() <= found.code.max() < len(codes):
+            raise ValueError("it names functions that it does not hold")
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        lost.append(f"{path.name}: damaged ({error})")
+        return None
+    return found
 
 
 class RankFolder:
@@ -105,17 +171,14 @@ class RankFolder:
     @cached_property
     def ranges(self) -> tuple[RangeRow, ...]:
         """The rows of ranges.npz."""
-        path = self.folder / "ranges.npz"
-        if not path.is_file():
+        arrays = _arrays(self.folder / "ranges.npz", self.lost)
+        if arrays is None:
             return ()
-        import numpy
-
+        # A file written before there were device times has no such columns.
+        fields = [name for name in RangeRow.__struct_fields__ if name in arrays or "device" not in name]
         try:
-            with numpy.load(path, allow_pickle=False) as arrays:
-                # A file written before there were device times has no such columns.
-                fields = [name for name in RangeRow.__struct_fields__ if name in arrays or "device" not in name]
-                columns = {name: arrays[name].tolist() for name in fields}
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            columns = {name: arrays[name].tolist() for name in fields}
+        except KeyError as error:
             self.lost.append(f"ranges.npz: damaged ({error})")
             return ()
         for name in set(fields) & {"device_count", "device_ns"}:
@@ -130,12 +193,47 @@ class RankFolder:
     @cached_property
     def windows(self) -> tuple[Path, ...]:
         """The window traces that lie in the folder, in order of their windows."""
+        return self._traces("window")
+
+    @cached_property
+    def stacks(self) -> tuple[Path, ...]:
+        """The traces of the steps for lines, in order of the windows they follow."""
+        return self._traces("stacks")
+
+    def _traces(self, what: str) -> tuple[Path, ...]:
         found = []
-        for path in self.folder.glob("window-*.pt.trace.json*"):
-            match = re.fullmatch(r"window-(\d+)\.pt\.trace\.json(\.gz)?", path.name)
+        for path in self.folder.glob(f"{what}-*.pt.trace.json*"):
+            match = re.fullmatch(rf"{what}-(\d+)\.pt\.trace\.json(\.gz)?", path.name)
             if match and path.is_file() and not path.is_symlink():
                 found.append((int(match.group(1)), path))
         return tuple(path for _, path in sorted(found))
+
+    def spans(self, window: int) -> Spans | None:
+        """Each time a range ran in a window; None where that was not recorded."""
+        path = self.folder / f"ranges-{window}.npz"
+        arrays = _arrays(path, self.lost)
+        if arrays is None:
+            return None
+        try:
+            columns = {name: arrays[name].tolist() for name in ("range", "thread", "start_ns", "end_ns", "depth")}
+            tables = {name: arrays[name].tolist() for name in ("names", "categories", "domains", "threads")}
+            dropped = int(arrays["dropped"])
+            rows = [
+                {
+                    "name": tables["names"][code],
+                    "category": tables["categories"][code],
+                    "domain": tables["domains"][code],
+                    "thread": tables["threads"][thread],
+                    "start_ns": start,
+                    "end_ns": None if end == -1 else end,
+                    "depth": depth,
+                }
+                for code, thread, start, end, depth in zip(*columns.values(), strict=True)
+            ]
+            return Spans(tuple(msgspec.convert(rows, list[RangeSpan])), dropped)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            self.lost.append(f"{path.name}: damaged ({error})")
+            return None
 
     def window(self, path: Path) -> Window | None:
         """What rank.json says of a window's trace."""

@@ -19,9 +19,10 @@ from perfkit._say import say
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 from perfkit.run.writing import RankWriter
 
-#: Rows wait in memory for at most so many steps or so long; a kill loses no more than that.
-_FLUSH_ROWS = 64
-_FLUSH_NS = 1_000_000_000
+#: Rows wait in memory until they are so many or this old; with the steps that the clock has not summed up yet, which
+#: are 50 at most or those of about 20 ms, a kill loses no more than 64 (DESIGN section 3), or 20 ms.
+_FLUSH_ROWS = 14
+FLUSH_NS = 1_000_000_000
 #: Rows that are held for their device times; a device is seldom further behind than this (DESIGN section 3).
 _HELD = 64
 #: ranges, syncs, lines and rank.json are rewritten this often (DESIGN section 3).
@@ -32,6 +33,7 @@ class Parts(msgspec.Struct, kw_only=True):
     """What is rewritten beside the rows: facts for rank.json, and the files of parts that are there."""
 
     facts: dict[str, Any]
+    settings: dict[str, str] = {}
     lines: Lines | None = None
     ranges: Sequence[RangeRow] = ()
     syncs: Syncs | None = None
@@ -73,22 +75,22 @@ class Recording:
         """Where window ``index``'s snapshot of device memory goes."""
         return self._writer.memory_file(index)
 
-    def add(self, row: Step, *, awaits_device: bool = False) -> int | None:
-        """Keep a row, and write what has waited long enough.
+    def add(self, rows: Sequence[Step], *, await_device: bool = False) -> None:
+        """Keep rows until `write_due`; those that ``await_device`` times are held until `settle` brings them."""
+        (self._held if await_device else self._rows).extend(rows)
 
-        A row that ``awaits_device`` times is held until `settle` brings them, or until so many later ones are
-        held that it is written without. Then the first step that is still awaited is returned, else None.
+    def write_due(self) -> int | None:
+        """Write what has waited long enough.
+
+        Of rows that are held for their device times no more than so many are: older ones are written without. Then
+        the first step that is still awaited is returned, else None.
         """
         given_up = None
-        if awaits_device:
-            self._held.append(row)
-            if len(self._held) > _HELD:
-                self._rows.append(self._held.popleft())
-                given_up = self._held[0].step
-        else:
-            self._rows.append(row)
+        while len(self._held) > _HELD:
+            self._rows.append(self._held.popleft())
+            given_up = self._held[0].step
         now = _clock.now_ns()
-        if len(self._rows) >= _FLUSH_ROWS or now - self._flushed > _FLUSH_NS:
+        if len(self._rows) >= _FLUSH_ROWS or now - self._flushed > FLUSH_NS:
             self.flush()
         if now - self._rewritten > _REWRITE_NS:
             self.rewrite()
@@ -120,7 +122,7 @@ class Recording:
         self.rank = msgspec.structs.replace(
             self.rank,
             **parts.facts,
-            settings=_env.settings(),
+            settings=_env.settings() | parts.settings,
             errors=tuple(self.errors),
             notes=tuple(self.notes),
             clock_pairs=tuple(self._pairs),

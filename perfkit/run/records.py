@@ -9,7 +9,9 @@ import msgspec
 #: Version of the run folder. 1: the first. A reader refuses a newer one, and says so.
 SCHEMA = 1
 
-Mode = Literal["train", "validation"]
+#: What a step did. Measures of time are of training where there is any.
+Mode = Literal["train", "validation", "test", "predict"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 #: The phases of a step: a closed list, exclusive, in the order they are shown.
 Phase = Literal[
@@ -42,14 +44,18 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     other: int | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One row of steps.jsonl: one training step, or ``steps`` merged ones (times and counts are then sums).
 
-    ``window`` is the open window's index or None; ``dry`` marks the steps of the dry run. Measures of
-    time leave out both. ``memory_bytes`` is device memory allocated at the end of the step, ``memory_peak_bytes``
-    the allocator's running peak where it rose, ``rss_bytes`` this process's resident memory; ``alloc_retries``
-    and ``device_allocs`` (cudaMalloc calls) are of the 50 steps that end with this one. All of them are read
-    every few steps and are None in between.
+    What has its default value is left out of the row: a row of a plain loop is half as long.
+
+    ``window`` is the open window's index or None; ``extra`` marks a step after that window in which lines, operations
+    or stacks were recorded; ``dry`` the steps of the dry run. Measures of time leave out all of them.
+    ``memory_bytes`` is device memory allocated at the end of the step, ``memory_peak_bytes`` the allocator's running
+    peak where it rose, ``rss_bytes`` this process's resident memory; ``alloc_retries`` and ``device_allocs``
+    (cudaMalloc calls) are of the 50 steps that end with this one. All of these are read every few steps and are None
+    in between. ``compile_ns`` is the time in torch.compile, ``batch_elements`` the size of the first tensor of the
+    batches that a DataLoader gave. ``loss`` is of this step, where the program says it; merged rows have the first's.
     """
 
     step: int
@@ -69,8 +75,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     device_allocs: int | None = None
     syncs: int | None = None
     recompiles: int | None = None
+    compile_ns: int | None = None
+    batch_elements: int | None = None
+    loss: float | None = None
     gc_ns: int | None = None
     window: int | None = None
+    extra: bool = False
     dry: bool = False
 
 
@@ -123,6 +133,12 @@ class LineRow(msgspec.Struct, frozen=True, kw_only=True):
     ``worker`` is None for a line of the training process. For a line that ran in the workers of a DataLoader it is
     the type of that loader's dataset, ``phase`` is "data", and ``host_ns`` is summed over the workers, which
     work beside training: it is not part of the step's wall time.
+
+    ``within`` has the samples by the libraries that the line had called, outermost first: ``"json"``,
+    ``"torch.serialization > pickle"``, and ``""`` for the line's own code with the C functions that it called itself.
+    ``"checkpoint"`` stands for a library's function that saves one. ``called_from`` is the line of another function of
+    the user's (file, line, function) from which it was reached most often, None where there is no other.
+    It is empty where that was not recorded.
     """
 
     file: str
@@ -133,6 +149,8 @@ class LineRow(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     host_ns: int
     worker: str | None = None
+    within: dict[str, int] = {}
+    called_from: tuple[str, int, str] | None = None
 
 
 class Workers(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +158,8 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
 
     ``alive_ns`` is how long they lived while sampled, ``busy_ns`` the part in which they fetched or collated
     (the rest they waited for an index, or for room in the queue), ``cpu_ns`` the processor time they used.
-    Busy without using the processor is waiting for a disk or a network.
+    Busy without using the processor is waiting for a disk or a network. ``sampling_ns`` is the part of ``cpu_ns``
+    that perfkit's sampler took.
     """
 
     dataset: str
@@ -149,6 +168,26 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     alive_ns: int
     busy_ns: int
     cpu_ns: int
+    sampling_ns: int = 0
+
+
+class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one ``torch.nn.Module`` object from one user line in the step that is traced by line.
+
+    ``host_ns`` is their time, forward only. ``again`` of them had the very input that this module was given before in
+    the step, with nothing in between that could make the answer differ or another backward need it: see
+    `perfkit.loop.module_calls`. ``again_ns`` is their time, ``again_backward`` whether a backward came after them.
+    ``sliced`` is whether all had inputs of the same shapes that were one part after the other of the same tensors, as
+    the samples of a batch are, with no backward and no fetch between the first and the last.
+    """
+
+    module: str
+    calls: int
+    host_ns: int
+    again: int = 0
+    again_ns: int = 0
+    again_backward: bool = False
+    sliced: bool = False
 
 
 class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +195,9 @@ class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
 
     ``runs`` is how often the line ran in that step; ``host_ns`` the time in it with all that it called, in a
     step that tracing made slower than others. ``loop_line`` is the ``for`` or ``while`` statement that the line
-    stands in, if any.
+    stands in, if any. ``before_model`` is whether it first ran before any module was called in that step, None where
+    none was. ``modules`` are the modules that it called. ``callers`` are the lines of the
+    user's (file, line, function) from which the line's function was called in that step, the first few.
     """
 
     file: str
@@ -167,12 +208,27 @@ class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     host_ns: int
     loop_line: int | None = None
+    before_model: bool | None = None
+    modules: tuple[ModuleCalls, ...] = ()
+    callers: tuple[tuple[str, int, str], ...] = ()
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """Full garbage collections that began in one line, in the whole run: how many, and how long they took in all."""
+
+    file: str
+    line: int
+    function: str
+    owner: str
+    count: int
+    total_ns: int
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """lines.json: what was learnt per source line. ``period_ns`` is the sampler's, ``steps`` the steps it saw.
 
-    ``workers`` has one entry per type of dataset that loader workers read.
+    ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which the
+    garbage collector looked through all objects.
     """
 
     period_ns: int
@@ -180,6 +236,32 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[LineRow, ...] = ()
     traced: tuple[TracedLine, ...] = ()
     workers: tuple[Workers, ...] = ()
+    collected: tuple[Collected, ...] = ()
+
+
+class UserCode(msgspec.Struct, frozen=True, kw_only=True):
+    """One function of the user's. ``frame_file`` and ``name`` are what torch's Python frames call it."""
+
+    file: str
+    frame_file: str
+    name: str
+    function: str
+    first_line: int
+
+
+class RangeSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """One time a range ran, in a window; ``end_ns`` is None where it was open still when the window ended.
+
+    ``depth`` is how many ranges were open in its thread when it began. Times are of the run's clock.
+    """
+
+    name: str
+    category: str
+    domain: str
+    thread: str
+    start_ns: int
+    end_ns: int | None
+    depth: int
 
 
 class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +323,85 @@ class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+    """One function that torch.compile compiled, as often as it did: ``count`` times, ``recompiles`` of them again.
+
+    ``file`` and ``line`` are the user's line that called it, ``reason`` the guard that failed last.
+    """
+
+    compiled: str
+    file: str | None
+    line: int | None
+    function: str | None
+    count: int
+    recompiles: int
+    total_ns: int
+    reason: str | None = None
+
+
+class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's at which torch.compile broke a graph: ``count`` graphs ended there."""
+
+    reason: str
+    file: str
+    line: int
+    function: str
+    count: int
+
+
+class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer that was seen to step.
+
+    ``tensors`` and ``elements`` are of all its parameters; ``foreach`` and ``fused`` are as set, None = torch decides.
+    ``keeps_gradients`` is whether gradients were the same tensors after `zero_grad` as before: filled with zeros, not
+    set to None; None where that could not be seen.
+    """
+
+    kind: str
+    tensors: int
+    elements: int
+    dtypes: tuple[str, ...]
+    foreach: bool | None = None
+    fused: bool | None = None
+    keeps_gradients: bool | None = None
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's."""
+
+    file: str
+    line: int
+    function: str | None = None
+
+
+class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors that were alive between two steps, and grew in number between two looks at them.
+
+    ``grown`` of them came in ``steps`` steps, with ``grown_bytes`` of their own. ``graph`` is whether they carry an
+    autograd graph, which keeps what the backward would need; ``nodes_grown`` how many nodes the largest graph gained.
+    ``name`` is what holds them, where that could be found, with the line that puts them there.
+    """
+
+    steps: int
+    grown: int
+    grown_bytes: int
+    graph: bool
+    nodes_grown: int = 0
+    name: str | None = None
+    place: Place | None = None
+
+
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the batches looked at was padding: ``padded`` of ``elements``, in ``batches`` batches.
+
+    Counted in batches of whole numbers, (samples, length), whose rows end in the same number.
+    """
+
+    batches: int
+    elements: int
+    padded: int
+
+
 class ClockPair(msgspec.Struct, frozen=True):
     """The same instant on the run's clock and as unix time, both in ns."""
 
@@ -264,8 +425,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """rank.json, one per rank. ``ending`` is None while the run goes on.
 
-    ``overhead_ns`` is perfkit's own time inside the steps, summed; ``errors`` are perfkit's own, each told once;
-    ``graph_breaks`` says why torch.compile broke graphs, and how often.
+    ``overhead_ns`` is perfkit's own time in and between the steps, summed, and ``overhead_bytes`` the most memory that
+    its buffers, tables and rows were seen to hold; ``errors`` are perfkit's own, each told once;
+    ``graph_breaks`` says why torch.compile broke graphs, and how often. ``calls`` are the user's lines that call a
+    function which changes a setting, by its name; ``evaluated_with_grad`` is the line of an evaluation whose result
+    carried a graph. ``cpu_ns_per_step`` is the processor time of the process, all its threads, in an ordinary step.
     """
 
     schema: int = SCHEMA
@@ -285,7 +449,16 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     steps: int = 0
     overhead_ns: int | None = None
+    overhead_bytes: int | None = None
+    cpu_ns_per_step: int | None = None
     graph_breaks: dict[str, int] = {}
+    break_lines: tuple[GraphBreak, ...] = ()
+    compilations: tuple[Compilation, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    calls: dict[str, tuple[Place, ...]] = {}
+    evaluated_with_grad: Place | None = None
+    kept: tuple[KeptTensors, ...] = ()
+    padding: Padding | None = None
     flops: StepFlops | None = None
     clock_pairs: tuple[ClockPair, ...] = ()
     windows: tuple[Window, ...] = ()

@@ -16,8 +16,9 @@ from perfkit.errors import MissingDependency, RunError, TraceError, UsageError
 
 #: What a run folder may hold; anything else at the URL is left there.
 _OF_A_RUN = re.compile(
-    r"run\.json|rank-\d{1,7}/(rank\.json|steps\.jsonl|ranges\.npz|syncs\.json|lines\.json|"
-    r"window-\d{1,9}\.pt\.trace\.json(\.gz)?)"
+    r"run\.json|diagnosis\.json|figures\.json|rank-\d{1,7}/(rank\.json|steps\.jsonl|ranges\.npz|syncs\.json|lines\.json|"
+    r"(window|stacks)-\d{1,9}\.pt\.trace\.json(\.gz)?|stacks-\d{1,9}\.lines\.npz|ranges-\d{1,9}\.npz|"
+    r"memory-\d{1,9}(\.oom)?\.pickle)"
 )
 
 

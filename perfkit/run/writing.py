@@ -5,6 +5,7 @@ Files that are rewritten are written beside and renamed; rows are appended as wh
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import re
@@ -14,13 +15,13 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perfkit import _env
 from perfkit.errors import UsageError
-from perfkit.run.records import Lines, Phases, RangeRow, Rank, Run, Step, Syncs
+from perfkit.run.records import Lines, Phases, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -47,16 +48,34 @@ _runs_of_this_process = itertools.count()
 
 
 def launch_id() -> str:
-    """One word for a new run of this launch, the same on all its ranks where torchrun started them.
+    """One word for a new run of this launch, the same on all its ranks where the launcher can be recognised.
 
-    A process may record several runs one after the other; each rank counts its own, and so alike.
+    ``PERFKIT_LAUNCH_ID`` says it outright; torchrun and srun have a name for a launch; under Lightning's own launcher
+    all ranks of a machine are children of rank 0. A process may record several runs one after the other; each rank
+    counts its own, and so alike.
     """
     number = next(_runs_of_this_process)
-    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
-    if run_id is None:
+    launch = _launch()
+    if launch is None:
         return uuid.uuid4().hex[:12]
-    parts = (run_id, os.environ.get("MASTER_PORT"), os.environ.get("TORCHELASTIC_RESTART_COUNT"), number or None)
-    return re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in parts if part is not None))
+    return re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in (*launch, number or None) if part is not None))
+
+
+def _launch() -> tuple[str | int | None, ...] | None:
+    env = os.environ
+    if env.get("PERFKIT_LAUNCH_ID"):
+        return (env["PERFKIT_LAUNCH_ID"],)
+    if "TORCHELASTIC_RUN_ID" in env:
+        return (env["TORCHELASTIC_RUN_ID"], env.get("MASTER_PORT"), env.get("TORCHELASTIC_RESTART_COUNT"))
+    if _env.world_size() == 1:
+        return None
+    if "SLURM_STEP_ID" in env:
+        return ("slurm", env.get("SLURM_JOB_ID"), env["SLURM_STEP_ID"])
+    if "LOCAL_RANK" in env and "NODE_RANK" in env:
+        # The port alone may be a fixed one, and then the next launch's too.
+        first = os.getpid() if env["LOCAL_RANK"] == "0" else os.getppid()
+        return ("local", env.get("MASTER_PORT"), env["NODE_RANK"], first)
+    return None
 
 
 def default_folder(launch: str) -> Path:
@@ -125,7 +144,7 @@ def _clear(folder: Path) -> None:
     """Remove what perfkit wrote into a folder, and nothing else."""
     for rank in folder.glob("rank-*"):
         shutil.rmtree(rank)
-    for name in ("run.json", "diagnosis.json", "report.html"):
+    for name in ("run.json", "diagnosis.json", "figures.json", "report.html"):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -187,13 +206,10 @@ class RankWriter:
         """Rewrite ranges.npz: arrays only, no pickle."""
         if not rows:
             return
-        import io
-
         import numpy
 
-        buffer = io.BytesIO()
-        numpy.savez_compressed(
-            buffer,
+        _write_arrays(
+            self.folder / "ranges.npz",
             name=numpy.array([row.name for row in rows]),
             category=numpy.array([row.category for row in rows]),
             domain=numpy.array([row.domain for row in rows]),
@@ -208,7 +224,6 @@ class RankWriter:
             device_count=numpy.array([_or_minus_one(row.device_count) for row in rows], dtype=numpy.int64),
             device_ns=numpy.array([_or_minus_one(row.device_ns) for row in rows], dtype=numpy.int64),
         )
-        write_atomically(self.folder / "ranges.npz", buffer.getvalue())
 
     def window_file(self, index: int) -> Path:
         """Where window ``index``'s trace goes; the ending is the one that older tools look for."""
@@ -225,6 +240,96 @@ class RankWriter:
             self._steps = None
 
 
+def _write_arrays(path: Path, **arrays: Any) -> None:
+    """Write arrays as npz, whole or not at all; no pickle."""
+    import numpy
+
+    buffer = io.BytesIO()
+    numpy.savez_compressed(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def write_spans(path: Path, spans: Sequence[RangeSpan], dropped: int) -> None:
+    """Write each time a range ran in one window; ``dropped`` is how many more there were.
+
+    Beside ranges.npz and once, because that file is rewritten every 30 s and these rows never change.
+    """
+    import numpy
+
+    # Names repeat, so they stand in tables.
+    ranges = list(dict.fromkeys((span.name, span.category, span.domain) for span in spans))
+    threads = list(dict.fromkeys(span.thread for span in spans))
+    code = {key: number for number, key in enumerate(ranges)}
+    thread = {name: number for number, name in enumerate(threads)}
+    _write_arrays(
+        path,
+        names=numpy.array([name for name, _, _ in ranges], dtype=str),
+        categories=numpy.array([category for _, category, _ in ranges], dtype=str),
+        domains=numpy.array([domain for _, _, domain in ranges], dtype=str),
+        threads=numpy.array(threads, dtype=str),
+        range=numpy.array([code[span.name, span.category, span.domain] for span in spans], dtype=numpy.int32),
+        thread=numpy.array([thread[span.thread] for span in spans], dtype=numpy.int32),
+        start_ns=numpy.array([span.start_ns for span in spans], dtype=numpy.int64),
+        # Open still is -1: an array has no null.
+        end_ns=numpy.array([_or_minus_one(span.end_ns) for span in spans], dtype=numpy.int64),
+        depth=numpy.array([span.depth for span in spans], dtype=numpy.int32),
+        dropped=numpy.array(dropped, dtype=numpy.int64),
+    )
+
+
+def stacks_beside(window: Path) -> Path:
+    """Where the trace of the step for lines goes, for the window whose trace goes to ``window``."""
+    return window.with_name(window.name.replace("window-", "stacks-", 1))
+
+
+def spans_beside(window: Path) -> Path:
+    """Where the ranges of a window go, each time they ran: `write_spans`."""
+    return window.with_name(window.name.split(".", 1)[0].replace("window-", "ranges-", 1) + ".npz")
+
+
+def lines_beside(stacks: Path) -> Path:
+    """Where the times of lines lie for the trace of a step for lines: `write_line_times`."""
+    return stacks.with_name(stacks.name.split(".", 1)[0] + ".lines.npz")
+
+
+def write_line_times(
+    path: Path,
+    *,
+    thread: int,
+    codes: Sequence[UserCode],
+    files: dict[str, str],
+    time_ns: Sequence[int],
+    code: Sequence[int],
+    line: Sequence[int],
+    depth: Sequence[int],
+) -> None:
+    """Write when a thread came to which line of the user's.
+
+    Args:
+        path: See `lines_beside`.
+        thread: The thread's number, as the system counts them.
+        codes: The user's functions that ran.
+        files: All files of the user's: what torch's Python frames call them -> where they lie.
+        time_ns: When the thread came to another line, in unix time.
+        code: Which of ``codes`` that line is of.
+        line: Its number.
+        depth: How many calls of the user's functions were open, this one's included; 0: none any more, and ``line``
+            is the one that the thread left.
+    """
+    import numpy
+
+    _write_arrays(
+        path,
+        thread=numpy.array(thread, dtype=numpy.int64),
+        codes=numpy.array(_ENCODER.encode(codes).decode(), dtype=str),
+        files=numpy.array(_ENCODER.encode(files).decode(), dtype=str),
+        time_ns=numpy.array(time_ns, dtype=numpy.int64),
+        code=numpy.array(code, dtype=numpy.int32),
+        line=numpy.array(line, dtype=numpy.int32),
+        depth=numpy.array(depth, dtype=numpy.int32),
+    )
+
+
 def _or_minus_one(value: int | None) -> int:
     return -1 if value is None else value
 
@@ -236,7 +341,7 @@ def merge_pairwise(rows: Sequence[Step]) -> list[Step]:
     for row in rows:
         if waiting is None:
             waiting = row
-        elif (waiting.mode, waiting.window, waiting.dry) == (row.mode, row.window, row.dry):
+        elif _kind(waiting) == _kind(row):
             merged.append(_merge(waiting, row))
             waiting = None
         else:
@@ -245,6 +350,10 @@ def merge_pairwise(rows: Sequence[Step]) -> list[Step]:
     if waiting is not None:
         merged.append(waiting)
     return merged
+
+
+def _kind(row: Step) -> tuple[object, ...]:
+    return (row.mode, row.window, row.extra, row.dry)
 
 
 def _sum(*values: int | None) -> int | None:
@@ -273,11 +382,15 @@ def _merge(first: Step, second: Step) -> Step:
         memory_bytes=max((m for m in (first.memory_bytes, second.memory_bytes) if m is not None), default=None),
         memory_peak_bytes=max((p for p in (first.memory_peak_bytes, second.memory_peak_bytes) if p), default=None),
         rss_bytes=max((r for r in (first.rss_bytes, second.rss_bytes) if r is not None), default=None),
+        loss=first.loss,
         alloc_retries=_sum(first.alloc_retries, second.alloc_retries),
         device_allocs=_sum(first.device_allocs, second.device_allocs),
         syncs=_sum(first.syncs, second.syncs),
         recompiles=_sum(first.recompiles, second.recompiles),
+        compile_ns=_sum(first.compile_ns, second.compile_ns),
+        batch_elements=_sum(first.batch_elements, second.batch_elements),
         gc_ns=_sum(first.gc_ns, second.gc_ns),
         window=first.window,
+        extra=first.extra,
         dry=first.dry,
     )

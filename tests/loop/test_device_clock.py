@@ -126,7 +126,7 @@ def test_rows_that_were_written_without_are_forgotten_and_their_events_come_back
 def test_the_step_clock_marks_the_same_boundaries_on_the_device(clock: Any) -> None:
     device = Device()
     closed: list[ClosedStep] = []
-    steps = StepClock(closed.append)
+    steps = StepClock(closed.extend)
     steps.device = DeviceClock(device.event)
     steps.start()
     steps.enter("forward")

@@ -18,7 +18,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.closed: list[ClosedStep] = []
-        self.clock = StepClock(self.closed.append)
+        self.clock = StepClock(self.closed.extend)
         self.hooks = LoopHooks(self.clock)
 
     def __enter__(self) -> Recording:

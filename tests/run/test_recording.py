@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from perfkit.run.reading import read_run
 from perfkit.run.recording import Parts, Recording
 from perfkit.run.records import Phases, Step
+from perfkit.run.writing import launch_id
 
 
 def row(step: int) -> Step:
@@ -25,8 +28,7 @@ def steps(folder: Path) -> list[tuple[int, int | None]]:
 
 def test_a_row_is_written_once_its_device_times_are_there(tmp_path: Path) -> None:
     record = recording(tmp_path)
-    for step in range(3):
-        record.add(row(step), awaits_device=True)
+    record.add([row(step) for step in range(3)], await_device=True)
     record.settle(0, Phases(forward=7))
     record.settle(1, None)
     record.finish("finished")
@@ -36,10 +38,48 @@ def test_a_row_is_written_once_its_device_times_are_there(tmp_path: Path) -> Non
 
 def test_a_row_is_held_for_64_steps_and_then_written_without(tmp_path: Path) -> None:
     record = recording(tmp_path)
-    given_up = [record.add(row(step), awaits_device=True) for step in range(66)]
+    given_up = []
+    for step in range(66):
+        record.add([row(step)], await_device=True)
+        given_up.append(record.write_due())
     record.flush()
 
     assert steps(tmp_path) == [(0, None), (1, None)]
     assert given_up[-3:] == [None, 1, 2]
     record.finish("finished")
     assert [step for step, _ in steps(tmp_path)] == list(range(66))
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
+    """The launch id under a launcher that sets these variables; the count of runs of this process left out."""
+    with monkeypatch.context() as patch:
+        patch.setattr("perfkit.run.writing._runs_of_this_process", iter([0]))
+        for name in ("PERFKIT_LAUNCH_ID", "TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "LOCAL_RANK", "NODE_RANK"):
+            patch.delenv(name, raising=False)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        return launch_id()
+
+
+def test_ranks_that_lightning_launches_share_one_launch_and_the_next_launch_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = {"WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_PORT": "29500"}
+    monkeypatch.setattr("os.getpid", lambda: 100)
+    monkeypatch.setattr("os.getppid", lambda: 7)
+    first = launched(monkeypatch, LOCAL_RANK="0", **env)
+    monkeypatch.setattr("os.getpid", lambda: 101)
+    monkeypatch.setattr("os.getppid", lambda: 100)
+    second = launched(monkeypatch, LOCAL_RANK="1", **env)
+    monkeypatch.setattr("os.getpid", lambda: 200)
+
+    assert first == second
+    assert launched(monkeypatch, LOCAL_RANK="0", **env) != first
+
+
+def test_a_launch_can_be_named_and_srun_names_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = {"WORLD_SIZE": "2", "SLURM_JOB_ID": "88", "SLURM_STEP_ID": "3"}
+
+    assert launched(monkeypatch, **slurm) == "slurm-88-3"
+    assert launched(monkeypatch, PERFKIT_LAUNCH_ID="mine/1", **slurm) == "mine-1"
+    assert launched(monkeypatch) != launched(monkeypatch)

@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 
 from perfkit.errors import RunError, UsageError
 from perfkit.run import writing
-from perfkit.run.reading import read_run
-from perfkit.run.records import Phases, RangeRow, Rank, Run, Step
-from perfkit.run.writing import RankWriter, claim_folder, merge_pairwise, write_atomically, write_run
+from perfkit.run.reading import RankFolder, read_line_times, read_run
+from perfkit.run.records import Phases, RangeRow, RangeSpan, Rank, Run, Step, UserCode
+from perfkit.run.writing import (
+    RankWriter,
+    claim_folder,
+    lines_beside,
+    merge_pairwise,
+    spans_beside,
+    stacks_beside,
+    write_atomically,
+    write_line_times,
+    write_run,
+    write_spans,
+)
 
 
 def row(step: int, wall_ns: int = 10, window: int | None = None, **more: int) -> Step:
@@ -222,3 +233,95 @@ def test_merging_keeps_sums_and_never_mixes_windows_with_timed_steps(given_rows:
             r.wall_ns for r in rows if r.window == window
         )
         assert sum(r.steps for r in merged if r.window == window) == sum(r.window == window for r in rows)
+
+
+def test_steps_after_a_window_are_merged_among_themselves_only() -> None:
+    rows = [row(0, window=0), row(1, window=0), row(2, window=0, extra=True), row(3, window=0, extra=True)]
+
+    assert [(merged.steps, merged.extra) for merged in merge_pairwise(rows)] == [(2, False), (2, True)]
+
+
+def span(name: str, start_ns: int, end_ns: int | None = 9, thread: str = "MainThread") -> RangeSpan:
+    return RangeSpan(
+        name=name, category="c", domain="perfkit", thread=thread, start_ns=start_ns, end_ns=end_ns, depth=1
+    )
+
+
+@pytest.mark.parametrize("rows", [[], [span("a", 1), span("b", 2, None, "worker"), span("a", 3)]])
+def test_what_a_window_kept_of_ranges_is_read_as_it_was_written(tmp_path: Path, rows: list[RangeSpan]) -> None:
+    write_spans(tmp_path / "ranges-3.npz", rows, 7)
+
+    found = RankFolder(tmp_path, 0).spans(3)
+    assert found is not None
+    assert (list(found.rows), found.dropped) == (rows, 7)
+    assert RankFolder(tmp_path, 0).spans(4) is None
+
+
+def test_files_of_a_window_lie_beside_its_trace(tmp_path: Path) -> None:
+    path = RankWriter(tmp_path, 0).window_file(12)
+
+    assert stacks_beside(path).name == "stacks-12.pt.trace.json.gz"
+    assert lines_beside(stacks_beside(path)).name == "stacks-12.lines.npz"
+    assert spans_beside(path).name == "ranges-12.npz"
+
+
+CODE = UserCode(file="/x/train.py", frame_file="train.py", name="step", function="Net.step", first_line=3)
+
+
+def write_lines(folder: Path, code: list[int] | None = None) -> Path:
+    stacks = folder / "stacks-0.pt.trace.json.gz"
+    write_line_times(
+        lines_beside(stacks),
+        thread=77,
+        codes=[CODE],
+        files={"train.py": "/x/train.py"},
+        time_ns=[10, 20, 30],
+        code=[0, 0, 0] if code is None else code,
+        line=[4, 5, 4],
+        depth=[1, 1, 0],
+    )
+    return stacks
+
+
+def test_times_of_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
+    lost: list[str] = []
+    found = read_line_times(write_lines(tmp_path), lost)
+
+    assert found is not None
+    assert (found.thread, found.codes, found.files) == (77, (CODE,), {"train.py": "/x/train.py"})
+    assert (found.time_ns.tolist(), found.code.tolist(), found.line.tolist()) == ([10, 20, 30], [0, 0, 0], [4, 5, 4])
+    assert found.depth.tolist() == [1, 1, 0]
+    assert read_line_times(tmp_path / "stacks-1.pt.trace.json.gz", lost) is None
+    assert lost == []
+
+
+@pytest.mark.parametrize("code", [[0, 1, 0], [0, -1, 0], [0, 0]])
+def test_times_of_lines_that_do_not_fit_together_are_left_out_and_said(tmp_path: Path, code: list[int]) -> None:
+    lost: list[str] = []
+
+    assert read_line_times(write_lines(tmp_path, code), lost) is None
+    assert "stacks-0.lines.npz: damaged" in lost[0]
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200])
+def test_a_cut_array_file_is_left_out_and_said(tmp_path: Path, keep: int) -> None:
+    write_spans(tmp_path / "ranges-0.npz", [span("a", 1)], 0)
+    stacks = write_lines(tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:keep])
+
+    rank, lost = RankFolder(tmp_path, 0), []
+    assert rank.spans(0) is None
+    assert read_line_times(stacks, lost) is None
+    assert "ranges-0.npz: damaged" in rank.lost[0]
+    assert "stacks-0.lines.npz: damaged" in lost[0]
+
+
+def test_pickles_in_an_array_file_are_not_loaded(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.savez(tmp_path / "ranges-0.npz", range=np.array([{"a": 1}], dtype=object))
+    rank = RankFolder(tmp_path, 0)
+
+    assert rank.spans(0) is None
+    assert "ranges-0.npz: damaged" in rank.lost[0]

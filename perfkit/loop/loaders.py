@@ -1,0 +1,60 @@
+"""The DataLoaders that a loop reads from: what each is like, and how many samples its batches have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perfkit.run.records import Loader, Mode
+
+#: Loaders that are described, and those that are told apart.
+_MOST_DESCRIBED = 16
+_MOST_KNOWN = 64
+
+
+class SeenLoaders:
+    """Describes each loader once for each role it takes.
+
+    ``on_samples`` is called with the batch size where it has changed (None: the loader does not say).
+    """
+
+    def __init__(self, on_samples: Callable[[int | None], None]) -> None:
+        self._on_samples = on_samples
+        self._samples: int | None = None
+        self._known: dict[int, Any] = {}
+        #: Key of `identify` -> the loader.
+        self.described: dict[int, Loader] = {}
+
+    def identify(self, iterator: Any) -> int:
+        """A key for the loader that this iterator is of."""
+        # The index sampler belongs to the loader and outlives its iterators, one of which is made per epoch.
+        owner = getattr(iterator, "_index_sampler", iterator)
+        key = id(owner)
+        if key not in self._known and len(self._known) < _MOST_KNOWN:
+            self._known[key] = owner  # so that the id stays this object's
+        return key
+
+    def describe(self, key: int, iterator: Any, role: Mode) -> None:
+        """Note what the loader is like."""
+        if key in self.described:
+            if self.described[key].role == role:
+                return
+        elif len(self.described) >= _MOST_DESCRIBED:
+            return
+        self.described[key] = Loader(
+            dataset=type(getattr(iterator, "_dataset", None)).__name__,
+            batch_size=getattr(getattr(iterator, "_index_sampler", None), "batch_size", None),
+            num_workers=int(getattr(iterator, "_num_workers", 0)),
+            pin_memory=bool(getattr(iterator, "_pin_memory", False)),
+            prefetch_factor=getattr(iterator, "_prefetch_factor", None),
+            persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
+            role=role,
+        )
+
+    def count(self, iterator: Any) -> None:
+        """The batches of this iterator are the running step's."""
+        size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        samples = size if isinstance(size, int) else None
+        if samples != self._samples:
+            self._samples = samples
+            self._on_samples(samples)

@@ -1,0 +1,103 @@
+"""A sample tells the user's line, the libraries it was in, and who called its function."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from perfkit.loop.sampler import StackSampler, Where, find_line, library_of
+
+
+def inside(library: str, call: Callable[[], Any]) -> Where | None:
+    """What a sample says that hits ``call`` in a function of ``library``."""
+    seen: list[Where | None] = []
+
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call" and not seen and library_of(frame.f_code.co_filename) == library:
+            seen.append(find_line(frame))
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen[0] if seen else None
+
+
+def test_a_line_in_a_library_tells_which(tmp_path: Path) -> None:
+    tensor = torch.zeros(2)
+
+    saved = inside("torch.serialization", lambda: torch.save(tensor, tmp_path / "x.pt"))
+    logged = inside("logging", lambda: logging.getLogger("quiet").debug("nothing"))
+    written = inside("json", lambda: json.dumps({"a": 1}, indent=1))
+
+    assert saved is not None
+    assert logged is not None
+    assert written is not None
+    assert saved.within.startswith("torch.serialization")
+    assert logged.within == "logging"
+    assert written.within == "json"
+    assert saved.owner == "user"
+
+
+def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
+    def inner() -> Where | None:
+        found = [find_line(sys._getframe()) for _ in range(1)]
+        return found[0]
+
+    where = inner()
+
+    assert where is not None
+    assert where.within == ""
+    assert where.function.endswith("inner")
+    assert where.called_from is not None
+    assert where.called_from[2] == "test_a_lines_own_code_is_in_no_library_and_knows_its_caller"
+
+
+def test_what_a_librarys_saving_function_calls_is_a_checkpoint() -> None:
+    # A library is what lies in site-packages.
+    library = "/anywhere/site-packages/trainerlib.py"
+    source = "def save_checkpoint():\n    encode()\ndef encode():\n    json.dumps({}, indent=1)\n"
+    namespace: dict[str, Any] = {"json": json}
+    exec(compile(source, library, "exec"), namespace)
+
+    where = inside("json", namespace["save_checkpoint"])
+
+    assert where is not None
+    assert where.within == "checkpoint > trainerlib > json"
+
+
+def test_parts_of_torch_are_told_apart_and_libraries_by_their_names() -> None:
+    assert library_of(torch.serialization.__file__) == "torch.serialization"
+    assert library_of(torch.utils.data.__file__) == "torch.utils.data"
+    assert library_of(torch.__file__) == "torch"
+    assert library_of(json.__file__) == "json"
+    assert library_of("/anywhere/site-packages/PIL/Image.py") == "PIL"
+
+
+def test_samples_of_a_line_sum_over_its_libraries() -> None:
+    done = threading.Event()
+    sampler = StackSampler(threading.get_ident(), lambda: "forward")
+    sampler.start()
+    until = time.perf_counter() + 10
+    while not done.is_set() and time.perf_counter() < until:
+        json.dumps([{"a": n} for n in range(200)], indent=1)
+        _, rows = sampler.rows(1)
+        if sum(row.samples for row in rows) >= 5:
+            done.set()
+    sampler.stop()
+
+    _, rows = sampler.rows(1)
+
+    assert done.is_set()
+    assert all(sum(row.within.values()) == row.samples for row in rows)
+    assert all(row.phase == "forward" for row in rows)

@@ -10,17 +10,24 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
 from perfkit import _env
+from perfkit._say import say
+from perfkit.capture.trace_files import in_thread
 from perfkit.errors import UsageError
+from perfkit.run.remote import check_url, copy_out, is_url
+from perfkit.run.writing import write_atomically
 
 Handler = Callable[[Any], None]
 
-#: torch's sort keys that a table can be ordered by; "device" where torch once said "cuda".
+#: torch's sort keys that a table can be ordered by. For "device" torch takes "cuda" and "xpu" as well, and so do we.
 _SORT_KEYS = (
+    "cpu_time",
+    "device_time",
     "cpu_time_total",
     "self_cpu_time_total",
     "device_time_total",
@@ -30,6 +37,7 @@ _SORT_KEYS = (
     "device_memory_usage",
     "self_device_memory_usage",
     "count",
+    "flops",
 )
 
 
@@ -37,19 +45,24 @@ def to_folder(folder: str | os.PathLike[str], *, keep: int | None = None) -> Han
     """Write each window's trace into ``folder`` as ``rank<R>.step<N>.pt.trace.json.gz``.
 
     Args:
-        folder: Made where it is not there.
+        folder: Made where it is not there; or a URL for fsspec, to which traces are copied beside training. A copy
+            that fails is told, and training goes on.
         keep: Keep only the newest so many of this rank's traces; None keeps all.
 
     Raises:
-        UsageError: ``keep`` is below 1.
+        UsageError: ``keep`` is below 1, or no file system takes the URL.
+        MissingDependency: fsspec needs another package for this kind of URL.
     """
-    if keep is not None and (isinstance(keep, bool) or keep < 1):
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
         raise UsageError(f"keep must be at least 1 trace, got {keep!r}")
+    if is_url(folder):
+        check_url(os.fspath(folder))
+        return _to_url(os.fspath(folder).rstrip("/"), keep)
     place = Path(folder)
 
     def write(profiler: Any) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        name = f"rank{_env.rank()}.step{profiler.step_num}.pt.trace.json.gz"
+        name = _name(profiler)
         # Beside and renamed: whoever watches the folder sees whole files only.
         beside = place / f".{name}"
         try:
@@ -58,20 +71,60 @@ def to_folder(folder: str | os.PathLike[str], *, keep: int | None = None) -> Han
         finally:
             beside.unlink(missing_ok=True)
         if keep is not None:
-            for old in _traces(place)[:-keep]:
-                old.unlink(missing_ok=True)
+            for old in _oldest_first(path.name for path in place.iterdir())[:-keep]:
+                (place / old).unlink(missing_ok=True)
 
     return write
 
 
-def _traces(place: Path) -> list[Path]:
-    """Traces of the rank in a folder, oldest first."""
+def _to_url(url: str, keep: int | None) -> Handler:
+    # One copy after the other: the newest must come last, and only then an old one be removed.
+    one = threading.Lock()
+
+    def write(profiler: Any) -> None:
+        folder = tempfile.TemporaryDirectory()
+        try:
+            profiler.export_chrome_trace(str(Path(folder.name) / _name(profiler)))
+        except BaseException:
+            folder.cleanup()
+            raise
+
+        def copy() -> None:
+            with one, folder:
+                try:
+                    copy_out(Path(folder.name), url)
+                    if keep is not None:
+                        _remove_oldest(url, keep)
+                except Exception as error:  # noqa: BLE001 - a file system may raise anything; training goes on
+                    say(f"copying a trace to {url}: {type(error).__name__}: {error} (training goes on)")
+
+        # The program's end waits for the last copy.
+        in_thread(copy)
+
+    return write
+
+
+def _remove_oldest(url: str, keep: int) -> None:
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url)
+    there = {str(file).rsplit("/", 1)[-1]: file for file in system.ls(path, detail=False)}
+    for name in _oldest_first(there)[:-keep]:
+        system.rm_file(there[name])
+
+
+def _name(profiler: Any) -> str:
+    return f"rank{_env.rank()}.step{profiler.step_num}.pt.trace.json.gz"
+
+
+def _oldest_first(names: Iterable[str]) -> list[str]:
+    """The traces of this rank among these names, oldest first."""
     found = []
-    for path in place.iterdir():
-        match = re.fullmatch(rf"rank{_env.rank()}\.step(\d+)\.pt\.trace\.json\.gz", path.name)
+    for name in names:
+        match = re.fullmatch(rf"rank{_env.rank()}\.step(\d+)\.pt\.trace\.json\.gz", name)
         if match:
-            found.append((int(match.group(1)), path))
-    return [path for _, path in sorted(found)]
+            found.append((int(match.group(1)), name))
+    return [name for _, name in sorted(found)]
 
 
 def print_table(
@@ -80,7 +133,7 @@ def print_table(
     """Print torch's table of ops for each window.
 
     Args:
-        sort_by: torch's key.
+        sort_by: torch's key, as "self_cpu_time_total" or "self_cuda_time_total".
         rows: How many ops.
         file: Where to; stderr as it is then.
         by_shape: One row per op and input shapes (needs ``record_shapes=True``).
@@ -88,9 +141,9 @@ def print_table(
     Raises:
         UsageError: an unknown key, or less than one row.
     """
-    if sort_by not in _SORT_KEYS:
+    if re.sub("cuda|xpu", "device", sort_by) not in _SORT_KEYS:
         raise UsageError(f"sort_by must be one of {', '.join(_SORT_KEYS)}, got {sort_by!r}")
-    if isinstance(rows, bool) or rows < 1:
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise UsageError(f"rows must be at least 1, got {rows!r}")
 
     def show(profiler: Any) -> None:
@@ -114,7 +167,8 @@ def save_stacks(folder: str | os.PathLike[str]) -> Handler:
             trace = Path(beside) / "window.json"
             profiler.export_chrome_trace(str(trace))
             lines = [f"{stack} {own_ns // 1000}" for stack, own_ns in fold(trace).items() if own_ns >= 1000]
-        (place / f"rank{_env.rank()}.step{profiler.step_num}.stacks.txt").write_text("\n".join(lines) + "\n")
+        text = "\n".join(lines) + "\n"
+        write_atomically(place / f"rank{_env.rank()}.step{profiler.step_num}.stacks.txt", text.encode())
 
     return write
 

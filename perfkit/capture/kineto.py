@@ -1,4 +1,4 @@
-"""The Kineto recorder: one window = one ``torch.profiler.profile`` = one trace.
+"""The Kineto recorder: one window = one ``torch.profiler.profile`` = one trace, and one more step for lines.
 
 torch's profiler is made when its window opens and gone when it closes, because its ``step()`` costs
 while it waits, and because one object serves only the schedule it began with. It numbers its steps like
@@ -7,50 +7,29 @@ the run, so that ``ProfilerStep#N`` in the trace is row N of steps.jsonl.
 
 from __future__ import annotations
 
-import gzip
-import os
-import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfkit import _env
+from perfkit.capture import stacks, torch_profiler, trace_files
 from perfkit.capture.schedules import Action
+from perfkit.capture.stacks import StepForLines
+from perfkit.capture.trace_files import Promise, in_thread
 from perfkit.capture.windows import Recorder
+from perfkit.run.writing import stacks_beside
 
 #: A window's trace above this, before compression, is not kept: three steps of a large model are some 100 MB, and
 #: what is a hundred times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
 MAX_BYTES = 2 * 2**30
 
 
-def profiler_running() -> bool:
-    """Whether anybody's torch profiler is on in this process."""
-    from torch import autograd
-
-    ask: Any = autograd
-    return bool(ask._profiler_enabled())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Kineto's start and stop notices off the training's stderr; its errors are still told (level 6).
-
-    Kineto reads the variable once, when it first starts; the environment is as before afterwards.
-    """
-    if "KINETO_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["KINETO_LOG_LEVEL"] = "6"
-    try:
-        yield
-    finally:
-        os.environ.pop("KINETO_LOG_LEVEL", None)
-
-
 class KinetoRecorder(Recorder):
-    """Records windows with ``torch.profiler``; hands each to the handlers and writes its trace beside training."""
+    """Records windows with ``torch.profiler``; hands each to the handlers and writes its trace beside training.
+
+    ``file_of`` says where window ``index`` goes; the step for lines after it goes beside. ``trouble`` is told what
+    failed, ``note`` what was left out on purpose.
+    """
 
     name = "kineto"
 
@@ -61,6 +40,7 @@ class KinetoRecorder(Recorder):
         file_of: Callable[[int], Path],
         handlers: Sequence[Callable[[Any], Any]],
         trouble: Callable[[str, BaseException | str], None],
+        note: Callable[[str], None],
         activities: Iterable[Any] | None,
         flags: Mapping[str, Any],
     ) -> None:
@@ -68,57 +48,36 @@ class KinetoRecorder(Recorder):
         self._file_of = file_of
         self._handlers = handlers
         self._trouble = trouble
-        self._activities = activities
+        self._note = note
+        # torch reads them once for each window.
+        self._activities = tuple(activities) if activities is not None else None
         self._flags = flags
         self._profiler: Any = None
         self._index = 0
+        self._active_steps = 0
+        self._early = False
+        self._step_bytes = 0
+        self._for_lines: StepForLines | None = None
         self._problems: dict[int, str] = {}
-        self._writers: dict[int, threading.Thread] = {}
+        self._writers: list[threading.Thread] = []
 
     def open(self, index: int, step: int) -> str | None:
         """Start torch's profiler, which numbers its steps like the run: ``ProfilerStep#N`` is row N."""
-        if profiler_running():
+        if torch_profiler.running():
             # Two torch profilers cannot run at once, and the first was there first.
             return "another torch profiler is running; perfkit's windows are skipped"
-        import torch
-        from torch.profiler import ProfilerAction
-
-        names = {
-            "none": ProfilerAction.NONE,
-            "warmup": ProfilerAction.WARMUP,
-            "record": ProfilerAction.RECORD,
-            "save": ProfilerAction.RECORD_AND_SAVE,
-        }
-        begun = False
-        saved_at: int | None = None
-
-        def schedule(asked: int) -> Any:
-            nonlocal saved_at
-            # The constructor asks for step 0, whatever the run's number is.
-            number = asked if begun else step
-            if saved_at is not None and number > saved_at:
-                return ProfilerAction.NONE
-            wanted = self._action(number)
-            if wanted == "save":
-                saved_at = number
-            return names[wanted]
-
-        profiler = torch.profiler.profile(
-            activities=self._activities, schedule=schedule, on_trace_ready=self._ready, **self._flags
-        )
-        begun = True
-        if _env.world_size() == 1:
-            # With several ranks torch writes this itself; tools ask for it with one rank too.
-            profiler.preset_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
-        profiler.step_num = step
-        self._index = index
-        self._profiler = profiler
-        with _quiet():
-            profiler.start()
+        self._index, self._active_steps, self._step_bytes, self._early = index, 0, 0, False
+        self._profiler = torch_profiler.start(step, self._action, self._ready, self._activities, self._flags)
         return None
+
+    def activate(self, index: int) -> None:
+        """The running step is the first that is kept."""
+        self._active_steps = 1
 
     def advance(self) -> None:
         """Go on to the next step."""
+        if self._active_steps:
+            self._active_steps += 1
         self._profiler.step()
 
     def end(self, index: int, *, early: bool) -> None:
@@ -126,80 +85,97 @@ class KinetoRecorder(Recorder):
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
+        self._early = early
         try:
             if not early:
                 profiler.step()  # from the step that saves to none: this is where torch stops and calls _ready
         finally:
             # Ends the step marker that step() has just begun, or the recording that is cut short.
-            profiler.stop()
+            torch_profiler.stop(profiler)
 
     def _ready(self, profiler: Any) -> None:
         index, path = self._index, self._file_of(self._index)
-        plain = path.with_name(f".part-{os.getpid()}-{path.name}").with_suffix("")
+        plain = None
         try:
-            profiler.export_chrome_trace(str(plain))
-            if not plain.is_file() or not plain.stat().st_size:
-                # torch reports a failed export on stderr only.
-                raise OSError(f"torch wrote no trace to {path.parent}")
-            if plain.stat().st_size > MAX_BYTES:
-                raise OSError(
-                    f"the trace has {plain.stat().st_size >> 20} MB, more than {MAX_BYTES >> 20}: record fewer active "
-                    "steps, or leave out record_shapes, with_stack and profile_memory"
-                )
+            plain = torch_profiler.export(
+                profiler,
+                path,
+                MAX_BYTES,
+                "record fewer active steps, or leave out record_shapes, with_stack and profile_memory",
+            )
         except Exception as error:  # noqa: BLE001 - a full disk must not end training
-            plain.unlink(missing_ok=True)
-            self._fail(index, path, error)
+            self._fail(index, "writing a window's trace", error)
         else:
+            whole = plain
+            self._step_bytes = whole.stat().st_size // max(1, self._active_steps)
             # torch exports a trace once; a handler that exports again (torch's own do) is given a copy.
-            profiler.export_chrome_trace = lambda target, *ignored, **torchs: _copy(plain, str(target))
+            profiler.export_chrome_trace = lambda target, *ignored, **torchs: trace_files.copy(whole, str(target))
         for handler in self._handlers:
             try:
                 handler(profiler)
             except Exception as error:  # noqa: BLE001 - a handler's failure must not end training
                 self._trouble(f"the trace handler {getattr(handler, '__name__', handler)!s}", error)
-        if plain.is_file():
-            # Compressing takes longer than all the rest, needs no lock, and so goes on beside training.
-            writer = threading.Thread(target=self._compress, args=(index, plain, path), name="perfkit writer")
-            self._writers[index] = writer
-            writer.start()
+        if plain is not None:
+            # At the end of the last active step torch is at the next one already, at an early end still in it.
+            last = profiler.step_num - 1
+            steps = None if self._early else range(last - self._active_steps + 1, last + 1)
+            promise = Promise(steps, torch_profiler.expects_kernels(self._activities))
+            self._pack(plain, path, promise, lambda problem: self._fail(index, "a window's trace", problem))
 
-    def _compress(self, index: int, plain: Path, path: Path) -> None:
-        beside = path.with_name(f".part-{os.getpid()}-{path.name}")
-        try:
-            _copy(plain, str(beside))
-            os.replace(beside, path)
-        except OSError as error:
-            self._fail(index, path, error)
-        finally:
-            plain.unlink(missing_ok=True)
-            beside.unlink(missing_ok=True)
+    def _pack(self, plain: Path, path: Path, promise: Promise, fail: Callable[[str], None]) -> None:
+        """Pack and check a trace beside training: that takes longer than all the rest."""
 
-    def _fail(self, index: int, path: Path, error: Exception) -> None:
-        self._problems[index] = f"{type(error).__name__}: {error}"
-        self._trouble(f"writing {path.name}", error)
+        def work() -> None:
+            try:
+                problem = trace_files.pack(plain, path).problem(promise)
+            except OSError as error:
+                problem = f"{type(error).__name__}: {error}"
+            if problem is not None:
+                fail(f"{path.name}: {problem}")
+
+        self._writers = [writer for writer in self._writers if writer.is_alive()] + in_thread(work)
+
+    def _fail(self, index: int, what: str, problem: Exception | str) -> None:
+        self._problems[index] = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
+        self._trouble(what, problem)
+
+    def begin_extra(self, index: int, step: int) -> bool:
+        """Record step ``step`` for lines, unless that would be too much."""
+        expected = self._step_bytes * stacks.LARGER
+        if not self._step_bytes or torch_profiler.running():
+            return False
+        if expected > stacks.MAX_BYTES:
+            self._note(
+                f"no step for lines after window {index}: it would have about {expected >> 20} MB, more than "
+                f"{stacks.MAX_BYTES >> 20}; lines come from sampling alone"
+            )
+            return False
+        # Light but for the lines; allocations where the user asked for them, since torch then warns on stderr.
+        memory = bool(self._flags.get("profile_memory"))
+        self._for_lines = StepForLines(stacks_beside(self._file_of(index)), self._activities, profile_memory=memory)
+        self._for_lines.begin(step)
+        return True
+
+    def end_extra(self, index: int, *, whole: bool) -> None:
+        """The step for lines is over; of one that is not ``whole`` nothing is kept."""
+        for_lines, self._for_lines = self._for_lines, None
+        plain = for_lines.end(whole=whole) if for_lines is not None else None
+        if for_lines is not None and plain is not None:
+            promise = Promise(
+                range(for_lines.step, for_lines.step + 1), torch_profiler.expects_kernels(self._activities)
+            )
+            self._pack(plain, for_lines.path, promise, lambda problem: self._trouble("the step for lines", problem))
 
     def wait(self) -> None:
         """Until every trace is written."""
-        for writer in list(self._writers.values()):
+        for writer in list(self._writers):
             writer.join()
 
     def problem(self, index: int) -> str | None:
-        """Why the window has no trace."""
+        """What is wrong with the window's trace, or why there is none."""
         return self._problems.get(index)
 
     def file(self, index: int) -> str | None:
         """The trace's name, once it is whole."""
         path = self._file_of(index)
         return path.name if path.is_file() else None
-
-
-def _copy(plain: Path, target: str) -> None:
-    """Copy a trace; as gzip where the name says so."""
-    with plain.open("rb") as source:
-        if target.endswith(".gz"):
-            # Level 1: 12x instead of 17x smaller, at a quarter of the time.
-            with gzip.open(target, "wb", compresslevel=1) as packed:
-                shutil.copyfileobj(source, packed, 2**20)
-        else:
-            with open(target, "wb") as copy:
-                shutil.copyfileobj(source, copy, 2**20)

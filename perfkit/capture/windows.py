@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from perfkit.capture.schedules import Action
 from perfkit.run.records import Window
@@ -28,6 +29,13 @@ class Recorder:
 
     def end(self, index: int, *, early: bool) -> None:
         """The window is over; ``early`` where the run ends inside it. Whatever was on is off afterwards."""
+
+    def begin_extra(self, index: int, step: int) -> bool:
+        """Window ``index`` is over and ``step``, which no timing counts, may be used as well; whether it is."""
+        return False
+
+    def end_extra(self, index: int, *, whole: bool) -> None:
+        """That step is over; not ``whole`` where it did not come to its end. Whatever was on is off afterwards."""
 
     def wait(self) -> None:
         """Until what was handed to other threads is done."""
@@ -63,7 +71,15 @@ class Windows:
         self._beside = beside
         self._open: list[Recorder] = []
         self._inside = self._active = self._saving = False
-        self._first = self._last = 0
+        self._first = 0
+        #: Recorders that use the running step, the one after a window; and those that failed in such a step.
+        self._in_extra: list[Recorder] = []
+        self._without_extra: list[Recorder] = []
+        #: Whether the running step is the one between a window and what is recorded after it. torch calls hooks of an
+        #: optimizer's step inside a record_function, and where a step ends there, a profiler that starts when another
+        #: has just stopped is told of that function's end and writes it into the memory of the first, which is freed:
+        #: the process died of it in 7 runs of 10. Neither does a window begin to record there (`advance`).
+        self._pausing = False
         #: (first step, last step, closed early) of each window that is over.
         self._over: list[tuple[int, int, bool]] = []
         #: Whether no recorder is left that could open a window; `trouble` was told why.
@@ -71,8 +87,13 @@ class Windows:
 
     @property
     def index(self) -> int | None:
-        """The open window, None between windows."""
-        return len(self._over) if self._inside else None
+        """The open window, also in the two steps after it; None between windows."""
+        return len(self._over) if self._inside else len(self._over) - 1 if self.extra else None
+
+    @property
+    def extra(self) -> bool:
+        """Whether the running step is one of the two after a window: the pause, and the one recorded for lines."""
+        return bool(self._in_extra) or self._pausing
 
     @property
     def done(self) -> tuple[Window, ...]:
@@ -96,6 +117,7 @@ class Windows:
 
     def advance(self, step: int) -> bool:
         """Step ``step`` is about to begin. Whether a window was finished just now."""
+        self._end_extra(whole=True)
         if self.refused:
             return False
         try:
@@ -105,14 +127,15 @@ class Windows:
             self.close(step - 1)
             self.refused = True
             return False
-        if action == "none" and not self._inside:
+        if action == "none" and not self._inside and not self._pausing:
             return False
         finished = self._inside and self._saving
         if finished:
             self._end(step - 1, early=False)
         elif self._inside:
             self._each(lambda recorder: recorder.advance())
-        if not self._inside and action != "none":
+        pausing, self._pausing = self._pausing, False
+        if not self._inside and action != "none" and not (finished and action in ("record", "save")):
             self._begin(step)
         if self._inside and not self._active and action in ("record", "save"):
             self._active = True
@@ -120,6 +143,9 @@ class Windows:
             self._each(lambda recorder: recorder.activate(len(self._over)))
         self._saving = action == "save"
         self._beside(self._inside)
+        if pausing and not self._inside:
+            self._begin_extra(step)
+        self._pausing = finished and not self._inside
         return finished
 
     def _begin(self, step: int) -> None:
@@ -129,6 +155,7 @@ class Windows:
                 refusal = recorder.open(len(self._over), step)
             except Exception as error:  # noqa: BLE001 - a recorder's failure must not end training
                 self._drop(recorder, f"opening a {recorder.name} window", error)
+                self._abandon(recorder)
                 continue
             if refusal is not None:
                 self._drop(recorder, "opening a window", refusal)
@@ -144,10 +171,12 @@ class Windows:
                 do(recorder)
             except Exception as error:  # noqa: BLE001 - see _begin
                 self._drop(recorder, f"recording a {recorder.name} window", error)
-                try:
-                    recorder.end(len(self._over), early=True)
-                except Exception:  # noqa: BLE001 - it is being abandoned; the first error is the one to tell
-                    pass
+                self._abandon(recorder)
+
+    def _abandon(self, recorder: Recorder) -> None:
+        # The first error is the one to tell.
+        with suppress(Exception):
+            recorder.end(len(self._over), early=True)
 
     def _drop(self, recorder: Recorder, what: str, error: BaseException | str) -> None:
         if recorder in self._recorders:
@@ -165,8 +194,42 @@ class Windows:
             self._over.append((self._first, last, early))
         self._open = []
 
+    def _begin_extra(self, step: int) -> None:
+        index = len(self._over) - 1
+        for recorder in self._recorders:
+            if recorder in self._without_extra:
+                continue
+            self._in_extra.append(recorder)
+            try:
+                used = recorder.begin_extra(index, step)
+            except Exception as error:  # noqa: BLE001 - see _begin
+                self._fail_extra(recorder, error)
+                continue
+            if not used:
+                self._in_extra.remove(recorder)
+
+    def _end_extra(self, *, whole: bool) -> None:
+        using, index = list(self._in_extra), len(self._over) - 1
+        for recorder in using:
+            try:
+                recorder.end_extra(index, whole=whole)
+            except Exception as error:  # noqa: BLE001 - see _begin
+                self._fail_extra(recorder, error)
+            else:
+                self._in_extra.remove(recorder)
+
+    def _fail_extra(self, recorder: Recorder, error: Exception) -> None:
+        # Its windows go on: they are worth more than the step after them.
+        self._in_extra.remove(recorder)
+        self._without_extra.append(recorder)
+        self._trouble(f"the extra step of {recorder.name} after a window", error)
+        with suppress(Exception):
+            recorder.end_extra(len(self._over) - 1, whole=False)
+
     def close(self, last: int) -> None:
         """The run ends with step ``last``: save what an open window has, and leave nothing on."""
+        # The step after the last whole one has only begun.
+        self._end_extra(whole=False)
         if self._inside:
             self._beside(False)
             self._end(last, early=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 
 import perfkit
+from perfkit.capture import handlers
 from perfkit.capture.handlers import fold, print_table, save_stacks, to_folder
 from perfkit.measures.ops import measure_ops
 from perfkit.trace import read_trace
@@ -37,6 +40,47 @@ def test_keep_leaves_the_newest_traces_only(tmp_path: Path) -> None:
 
     steps = sorted(int(p.name.split("step")[1].split(".")[0]) for p in (tmp_path / "traces").glob("rank0*"))
     assert steps == [9, 12]
+
+
+def test_a_url_gets_whole_traces_and_keeps_the_newest(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/traces"
+    record(tmp_path, to_folder(url, keep=2), windows=3)
+    for thread in threading.enumerate():
+        if thread.name == "perfkit writer":
+            thread.join()
+
+    system, path = fsspec.core.url_to_fs(url)
+    names = sorted((str(file).rsplit("/", 1)[-1] for file in system.ls(path, detail=False)), key=len)
+    assert sorted(int(name.split("step")[1].split(".")[0]) for name in names) == [6, 9]
+    system.get_file(f"{path}/{names[0]}", str(tmp_path / "back.json.gz"))
+    assert len(read_trace(tmp_path / "back.json.gz").steps.number) == 1
+
+
+def test_a_copy_that_fails_is_told_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*anything: Any) -> None:
+        raise PermissionError("no entry")
+
+    monkeypatch.setattr(handlers, "copy_out", refused)
+    record(tmp_path, to_folder("memory://nowhere"))
+    for thread in threading.enumerate():
+        if thread.name == "perfkit writer":
+            thread.join()
+
+    assert (
+        "copying a trace to memory://nowhere: PermissionError: no entry (training goes on)" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("key", ["self_cuda_time_total", "cpu_time", "self_device_memory_usage", "count", "flops"])
+def test_a_sort_key_that_is_taken_is_one_that_torch_knows(key: str) -> None:
+    out = io.StringIO()
+    with torch.profiler.profile() as profiler:
+        torch.ones(2).sum()
+    print_table(sort_by=key, file=out)(profiler)
+
+    assert "aten::sum" in out.getvalue()
 
 
 def test_a_handler_of_ours_fits_torchs_own_loop(tmp_path: Path) -> None:
@@ -83,6 +127,9 @@ def test_stacks_hold_all_the_time_of_the_host_once(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda: to_folder("x", keep=0), "keep must be at least 1"),
+        (lambda: to_folder("x", keep=1.5), "keep must be at least 1 trace, got 1.5"),
+        (lambda: to_folder("nosuch://x"), "is no URL that fsspec knows"),
+        (lambda: print_table(sort_by="gpu_time"), "sort_by must be one of cpu_time, device_time"),
         (lambda: print_table(sort_by="speed"), "sort_by must be one of"),
         (lambda: print_table(rows=0), "rows must be at least 1"),
     ],

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from perfkit.errors import TraceError
+from perfkit.measures.api_calls import measure_api_calls, measure_os_calls
+from perfkit.measures.batches import measure_batches
+from perfkit.measures.calls import CallTimes, usual_times
+from perfkit.measures.communication import measure_communication
+from perfkit.measures.compiles import measure_compiles
+from perfkit.measures.copies import measure_copies
 from perfkit.measures.device import measure_devices
 from perfkit.measures.facts import measure_facts
+from perfkit.measures.frames import with_frames
+from perfkit.measures.growth import measure_growth
+from perfkit.measures.host_lines import measure_host_work
+from perfkit.measures.kernels import measure_kernels
+from perfkit.measures.launches import measure_launches
+from perfkit.measures.lines import measure_source_lines
+from perfkit.measures.memory import measure_memory
+from perfkit.measures.memory_history import measure_memory_history
 from perfkit.measures.ops import measure_ops
+from perfkit.measures.patterns import measure_patterns
 from perfkit.measures.ranges import measure_ranges
-from perfkit.measures.results import Measured, RangeTime
+from perfkit.measures.ranks import measure_ranks
+from perfkit.measures.results import DeviceMemory, Measured, RangeTime, Ranks
+from perfkit.measures.roofline import measure_roofline
 from perfkit.measures.steps import measure_trace_steps
 from perfkit.measures.steps_rows import measure_step_rows
 from perfkit.measures.syncs import measure_sync_calls
 from perfkit.measures.throughput import measure_throughput
 from perfkit.measures.utilization import measure_utilization
-from perfkit.run.reading import RankFolder, read_run
+from perfkit.run.reading import RankFolder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import read_trace
+from perfkit.trace.memory_snapshot import read_memory_snapshot
 
 __all__ = ["measure"]
 
@@ -45,21 +64,34 @@ def measure(path: str | os.PathLike[str], *, progress: Progress | None = None) -
         return msgspec.structs.replace(_measure_run(place, progress), source=str(path))
     if not place.exists():
         raise TraceError(f"{path} does not exist: name a run folder or a trace file")
-    return Measured(source=str(path), **_measure_trace(place, progress))
+    parts, _ = _measure_trace(place, progress)
+    return Measured(source=str(path), **parts)
 
 
-def _measure_trace(path: Path, progress: Progress | None) -> dict[str, Any]:
+def _measure_trace(path: Path, progress: Progress | None) -> tuple[dict[str, Any], CallTimes]:
     trace = read_trace(path, progress)
     facts = measure_facts(trace)
-    return {
+    usual = usual_times(trace)
+    parts = {
         "trace": facts,
         "trace_step": measure_trace_steps(trace),
         "ops": measure_ops(trace),
         "ranges": measure_ranges(trace),
+        "memory": measure_memory(trace),
+        "roofline": measure_roofline(trace),
         "devices": measure_devices(trace),
+        "launches": measure_launches(trace),
+        "communication": measure_communication(trace),
+        "copies": measure_copies(trace),
         "sync_calls": measure_sync_calls(trace),
+        "api_calls": measure_api_calls(trace),
+        "os_calls": measure_os_calls(trace),
+        "kernels": measure_kernels(trace),
+        "source_lines": measure_source_lines(trace),
+        "patterns": measure_patterns(trace, typical=usual),
         "missing": tuple(facts.lost),
     }
+    return parts, usual
 
 
 def _measure_run(path: Path, progress: Progress | None) -> Measured:
@@ -68,7 +100,9 @@ def _measure_run(path: Path, progress: Progress | None) -> Measured:
     chosen = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values())))
     rank = chosen.rank
     missing = [f"rank {index} left nothing in the folder" for index in run.missing_ranks]
-    parts = _measure_windows(chosen, missing, progress)
+    parts, usual = _measure_windows(chosen, missing, progress)
+    parts["memory_history"] = _measure_snapshots(chosen, missing)
+    parts |= _measure_stacks(chosen, missing, usual)
     if rank is not None:
         missing += rank.notes
         missing += [f"perfkit's own error: {error}" for error in rank.errors]
@@ -89,11 +123,17 @@ def _measure_run(path: Path, progress: Progress | None) -> Measured:
     return Measured(
         source=str(path),
         step=step,
+        every_step=measure_step_rows(chosen.steps, trim=0),
         throughput=measure_throughput(chosen.steps),
         utilization=measure_utilization(flops, step.median_ns if step is not None else None),
         syncs=chosen.syncs,
         lines=chosen.lines,
+        host=measure_host_work(chosen.lines, parts.get("source_lines"), rank.steps if rank is not None else None),
         rank=rank,
+        ranks=_measure_ranks(run.ranks.values()),
+        growth=measure_growth(chosen.steps),
+        compiles=measure_compiles(chosen.steps),
+        batches=measure_batches(chosen.steps, rank.padding if rank is not None else None),
         ranges=ranges,
         planned_steps=run.run.total_steps if run.run is not None else None,
         missing=(*missing, *run.lost, *parts_missing),
@@ -101,11 +141,22 @@ def _measure_run(path: Path, progress: Progress | None) -> Measured:
     )
 
 
-def _measure_windows(rank: RankFolder, missing: list[str], progress: Progress | None) -> dict[str, Any]:
+def _measure_ranks(ranks: Iterable[RankFolder]) -> Ranks | None:
+    """Each rank read anew and let go: of thousands only some numbers are kept."""
+    anew = (RankFolder(rank.folder, rank.index) for rank in ranks)
+    return measure_ranks(
+        (rank.index, rank.steps, rank.lines, rank.rank.cpu_ns_per_step if rank.rank is not None else None)
+        for rank in anew
+    )
+
+
+def _measure_windows(
+    rank: RankFolder, missing: list[str], progress: Progress | None
+) -> tuple[dict[str, Any], CallTimes | None]:
     """Measure the newest window whose trace can be read."""
     for path in reversed(rank.windows):
         try:
-            parts = _measure_trace(path, progress)
+            parts, usual = _measure_trace(path, progress)
         except TraceError as error:
             missing.append(str(error))
             continue
@@ -114,5 +165,38 @@ def _measure_windows(rank: RankFolder, missing: list[str], progress: Progress | 
         facts = parts["trace"]
         if promised is not None and facts.steps != promised:
             missing.append(f"{path.name} holds {facts.steps} steps, {promised} were to be recorded")
-        return {**parts, "trace": msgspec.structs.replace(facts, path=str(path))}
+        return {**parts, "trace": msgspec.structs.replace(facts, path=str(path))}, usual
+    return {}, None
+
+
+def _measure_stacks(rank: RankFolder, missing: list[str], usual: CallTimes | None) -> dict[str, Any]:
+    """The user's lines and patterns in the newest step for lines that can be read; only what it tells."""
+    traced = rank.lines.traced if rank.lines is not None else ()
+    for path in reversed(rank.stacks):
+        try:
+            times = read_line_times(path, missing)
+            trace = with_frames(read_trace(path), times)
+            parts = {
+                "source_lines": measure_source_lines(trace, times, traced),
+                "patterns": measure_patterns(trace, times, traced, usual),
+            }
+        except TraceError as error:
+            missing.append(str(error))
+            continue
+        return {name: part for name, part in parts.items() if part is not None}
     return {}
+
+
+def _measure_snapshots(rank: RankFolder, missing: list[str]) -> tuple[DeviceMemory, ...]:
+    """Who held memory, from the newest snapshot that can be read."""
+    found = [
+        (int(match[1]), path)
+        for path in rank.folder.glob("memory-*.pickle")
+        if (match := re.fullmatch(r"memory-(\d{1,9})\.pickle", path.name)) and path.is_file() and not path.is_symlink()
+    ]
+    for _, path in sorted(found, reverse=True):
+        try:
+            return measure_memory_history(read_memory_snapshot(path))
+        except TraceError as error:
+            missing.append(str(error))
+    return ()

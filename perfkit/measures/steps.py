@@ -7,15 +7,17 @@ import re
 import numpy as np
 
 from perfkit.measures.results import StepBreakdown
+from perfkit.measures.rows import find_rows, mask_of, nearest_above, outermost_above
 from perfkit.run.records import Phases
 from perfkit.trace.columns import Kind, Steps, Trace
-from perfkit.trace.intervals import Bools, Ints, Union, clip, common, free, joined, union, without
+from perfkit.trace.intervals import Bools, Ints, Union, common, free, joined, union, without
 
 DATA = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#")
 OPTIMIZER = re.compile(r"Optimizer\.step#")
 NODE = re.compile(r"autograd::engine::evaluate_function")
 #: Backward nodes of traces that have no engine events (torch 1.8): ``AddBackward0`` and its like.
-OLD_NODE = re.compile(r"(?:\w+Backward\d*|torch::autograd::AccumulateGrad)$")
+#: From a word's beginning only: at each letter of a long name again, it would take the square of its length.
+OLD_NODE = re.compile(r"(?:\b\w+Backward\d*|torch::autograd::AccumulateGrad)$")
 TO_DEVICE = re.compile(r"aten::(?:to|_to_copy|copy_)$")
 HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
 
@@ -77,9 +79,8 @@ def step_of(steps: Steps, times: Ints) -> Ints:
 
 def backward_nodes(trace: Trace) -> Bools:
     """A mask of the ops that ran one autograd node each."""
-    ops = trace.is_kind(Kind.OP)
-    nodes = ops & trace.name_matches(NODE)
-    return nodes if nodes.any() else ops & trace.name_matches(OLD_NODE)
+    nodes = find_rows(trace, NODE, Kind.OP)
+    return mask_of(trace, nodes if nodes.size else find_rows(trace, OLD_NODE, Kind.OP))
 
 
 def measure_trace_steps(trace: Trace) -> StepBreakdown | None:
@@ -94,23 +95,24 @@ def measure_trace_steps(trace: Trace) -> StepBreakdown | None:
     if not n:
         return None
     walls = steps.end_ns - steps.start_ns
-    on_thread = trace.track == steps.track[0]
-    data = _union(trace, trace.is_kind(Kind.RANGE) & on_thread & trace.name_matches(DATA))
-    optimizer = _union(trace, trace.is_kind(Kind.RANGE) & on_thread & trace.name_matches(OPTIMIZER))
-    transfer = _transfers(trace, on_thread)
-    nodes = backward_nodes(trace)
-    backward = _filled(trace, _union(trace, nodes), nodes, joined(data, optimizer), on_thread)
+    thread = int(steps.track[0])
 
-    totals = dict.fromkeys(("data", "transfer", "forward", "backward", "optimizer"), 0)
-    for begin, end in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True):
-        step = Union(np.array([begin]), np.array([end]))
-        taken = clip(data, begin, end)
-        totals["data"] += taken.length_ns
-        for phase, where in (("optimizer", optimizer), ("backward", backward), ("transfer", transfer)):
-            mine = without(clip(where, begin, end), taken)
-            totals[phase] += mine.length_ns
-            taken = joined(taken, mine)
-        totals["forward"] += without(_before_backward(step, backward, joined(data, optimizer)), taken).length_ns
+    def on_thread(rows: Ints) -> Union:
+        return _union(trace, rows[trace.track[rows] == thread])
+
+    data = on_thread(find_rows(trace, DATA, Kind.RANGE))
+    optimizer = on_thread(find_rows(trace, OPTIMIZER, Kind.RANGE))
+    transfer = on_thread(_transfers(trace))
+    backward = _backward(trace, thread, joined(data, optimizer))
+
+    inside = Union(steps.start_ns, steps.end_ns)
+    left = inside
+    totals = {}
+    # Exclusive: what one phase has taken is not there for the next.
+    for phase, where in (("data", data), ("optimizer", optimizer), ("backward", backward), ("transfer", transfer)):
+        totals[phase] = common(left, where).length_ns
+        left = without(left, where)
+    totals["forward"] = common(left, _before_backward(inside, backward, joined(data, optimizer))).length_ns
     known = {
         "data": bool(data.starts.size),
         "transfer": bool(transfer.starts.size),
@@ -137,42 +139,42 @@ def measure_trace_steps(trace: Trace) -> StepBreakdown | None:
     )
 
 
-def _union(trace: Trace, mask: Bools) -> Union:
-    return union(trace.start_ns[mask], trace.end_ns[mask])
+def _union(trace: Trace, rows: Ints) -> Union:
+    return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
-def _transfers(trace: Trace, on_thread: Bools) -> Union:
-    """Top-level ops of the thread that copied from host to device."""
-    copies = np.flatnonzero(trace.is_kind(Kind.COPY) & trace.name_matches(HOST_TO_DEVICE))
-    launches = trace.launch[copies]
-    ops = trace.is_kind(Kind.OP)
-    top = ops & (trace.above(ops) < 0)
-    copying = trace.above(top)[launches[launches >= 0]]
-    wanted = np.zeros(len(trace), bool)
-    wanted[copying[copying >= 0]] = True
-    return _union(trace, wanted & on_thread & trace.name_matches(TO_DEVICE))
+def _transfers(trace: Trace) -> Ints:
+    """Top-level ops that copied from host to device."""
+    launches = trace.launch[find_rows(trace, HOST_TO_DEVICE, Kind.COPY)]
+    copying = np.unique(outermost_above(trace, launches[launches >= 0], trace.kind == Kind.OP))
+    return np.intersect1d(copying, find_rows(trace, TO_DEVICE, Kind.OP))
 
 
-def _filled(trace: Trace, nodes: Union, is_node: Bools, ranges: Union, on_thread: Bools) -> Union:
+def _backward(trace: Trace, thread: int, ranges: Union) -> Union:
     """The time the backward took: nodes, and the time between two of them unless the thread did something else.
 
     Something else = an op that no node called: the next micro-batch's forward, the next step.
     """
+    is_node = backward_nodes(trace)
+    nodes = _union(trace, np.flatnonzero(is_node))
     if nodes.starts.size < 2:
         return nodes
-    ops = trace.is_kind(Kind.OP)
-    foreign = ops & ~is_node & on_thread & (trace.above(ops) < 0)
-    marks = np.sort(np.concatenate((trace.start_ns[foreign], ranges.starts)))
     low, high = nodes.ends[:-1], nodes.starts[1:]
+    is_op = trace.kind == Kind.OP
+    ops = np.flatnonzero(is_op & ~is_node & (trace.track == thread))
+    # Only what begins between two nodes can part them.
+    at = np.searchsorted(nodes.starts, trace.start_ns[ops], side="right") - 1
+    ops = ops[(at >= 0) & (trace.start_ns[ops] >= nodes.ends[np.maximum(at, 0)])]
+    foreign = ops[nearest_above(trace, ops, is_op) < 0]
+    marks = np.sort(np.concatenate((trace.start_ns[foreign], ranges.starts)))
     busy = np.searchsorted(marks, high, side="left") > np.searchsorted(marks, low, side="left")
     return joined(nodes, Union(low[~busy], high[~busy]))
 
 
-def _before_backward(step: Union, backward: Union, others: Union) -> Union:
-    """The time of a step that leads to a backward: from the end of what came before it to its start."""
-    inside = common(backward, step)
-    if not inside.starts.size:
-        return Union(step.starts[:0], step.ends[:0])
-    rest = free(joined(inside, common(others, step)), int(step.starts[0]), int(step.ends[0]))
-    leads = np.isin(rest.ends, inside.starts)
+def _before_backward(steps: Union, backward: Union, others: Union) -> Union:
+    """The time of each step that leads to a backward in it, from the end of what came before."""
+    if not backward.starts.size:
+        return backward
+    rest = common(steps, free(joined(backward, others), int(steps.starts[0]), int(steps.ends[-1])))
+    leads = np.isin(rest.ends, backward.starts) & ~np.isin(rest.ends, steps.ends)
     return Union(rest.starts[leads], rest.ends[leads])

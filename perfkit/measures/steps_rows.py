@@ -16,17 +16,18 @@ _WARM_UP = 2
 _TRIM = 0.10
 
 
-def measure_step_rows(rows: Sequence[Step]) -> StepBreakdown | None:
+def measure_step_rows(rows: Sequence[Step], *, trim: float = _TRIM) -> StepBreakdown | None:
     """Mean step and phases over the typical timed steps; None where no step was timed.
 
-    Steps inside windows and of the dry run are never averaged; the former give ``window_ns``.
+    Steps inside windows and of the dry run are never averaged; the former give ``window_ns``. ``trim`` is the share
+    left out at each end: 0 for the mean of all, with the steps in which something seldom happens.
     """
     own = _own(rows)
     timed, excluded = timed_rows(rows)
     if not timed:
         return None
     ordered = sorted(timed, key=lambda row: row.wall_ns / row.steps)
-    cut = int(len(ordered) * _TRIM)
+    cut = int(len(ordered) * trim)
     kept = ordered[cut : len(ordered) - cut]
     if cut:
         excluded["outlier"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
@@ -36,7 +37,7 @@ def measure_step_rows(rows: Sequence[Step]) -> StepBreakdown | None:
         known = [value for value in values if value is not None]
         return round(sum(known) / steps) if known else None
 
-    windowed = [row for row in own if row.window is not None]
+    windowed = [row for row in own if row.window is not None and not row.extra]
     samples = [row.samples for row in kept if row.samples is not None]
     return StepBreakdown(
         steps=steps,
@@ -65,8 +66,8 @@ def _total(values: Sequence[int | None]) -> int | None:
 
 
 def _own(rows: Sequence[Step]) -> list[Step]:
-    """The training steps, or those of an evaluation where nothing trains."""
-    mode = "train" if any(row.mode == "train" for row in rows) else "validation"
+    """The training steps; where nothing trains, those of the first mode (an evaluation, a test, a prediction)."""
+    mode = "train" if any(row.mode == "train" for row in rows) else rows[0].mode if rows else None
     return [row for row in rows if row.mode == mode]
 
 

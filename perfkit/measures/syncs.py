@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 
 import numpy as np
 
 from perfkit.measures.results import SyncCall
+from perfkit.measures.rows import find_rows, mask_of, nearest_above, outermost_above
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Ints
 
 #: Calls that return when the device is done. ``cudaEventQuery`` asks and does not wait.
 BLOCKING = re.compile(
@@ -26,34 +27,38 @@ def measure_sync_calls(trace: Trace) -> tuple[SyncCall, ...]:
 
     ``op`` is the outermost op around the call, which is what the user's line called; ``range`` the nearest range.
     """
-    calls = trace.is_kind(Kind.RUNTIME)
-    blocking = calls & trace.name_matches(BLOCKING)
-    reads = np.flatnonzero(trace.is_kind(Kind.COPY) & trace.name_matches(TO_PAGEABLE))
-    launches = trace.launch[reads]
-    reading = np.zeros(len(trace), bool)
-    reading[launches[launches >= 0]] = True
-    blocking |= reading & trace.name_matches(ASYNC_COPY)
-    rows = np.flatnonzero(blocking)
+    rows = blocking_calls(trace)
     steps = whole_steps(trace)
     if steps.row.size:
         rows = rows[step_of(steps, trace.start_ns[rows]) >= 0]
     if not rows.size:
         return ()
-    ops = trace.is_kind(Kind.OP)
-    op = trace.above(ops & (trace.above(ops) < 0))[rows]
-    is_range = np.zeros(len(trace), bool)
-    is_range[trace.ranges] = True
-    around = trace.above(is_range)[rows]
-    found: dict[tuple[str, str | None, str | None], list[int]] = defaultdict(list)
-
-    def name(row: int) -> str | None:
-        return trace.names[trace.name[row]] if row >= 0 else None
-
-    for row, in_op, in_range in zip(rows.tolist(), op.tolist(), around.tolist(), strict=True):
-        found[trace.names[trace.name[row]], name(in_op), name(in_range)].append(row)
+    op = outermost_above(trace, rows, trace.kind == Kind.OP)
+    around = nearest_above(trace, rows, mask_of(trace, trace.ranges))
     duration = trace.end_ns - trace.start_ns
+    kinds, place, count = np.unique(
+        np.stack((trace.name[rows], _name_of(trace, op), _name_of(trace, around))),
+        axis=1,
+        return_inverse=True,
+        return_counts=True,
+    )
+    blocked = np.zeros(count.size, np.int64)
+    np.add.at(blocked, place.ravel(), duration[rows])
+    names = [*trace.names, None]  # the last is what -1 finds
     calls_found = [
-        SyncCall(name=call, op=in_op, range=in_range, count=len(where), blocked_ns=int(duration[where].sum()))
-        for (call, in_op, in_range), where in found.items()
+        SyncCall(name=trace.names[call], op=names[in_op], range=names[in_range], count=times, blocked_ns=ns)
+        for (call, in_op, in_range), times, ns in zip(kinds.T.tolist(), count.tolist(), blocked.tolist(), strict=True)
     ]
     return tuple(sorted(calls_found, key=lambda one: -one.blocked_ns))
+
+
+def blocking_calls(trace: Trace) -> Ints:
+    """Rows of the API calls in which the host waited for the device."""
+    reads = find_rows(trace, TO_PAGEABLE, Kind.COPY)
+    launches = trace.launch[reads]
+    copying = np.intersect1d(launches[launches >= 0], find_rows(trace, ASYNC_COPY, Kind.RUNTIME))
+    return np.union1d(find_rows(trace, BLOCKING, Kind.RUNTIME), copying)
+
+
+def _name_of(trace: Trace, rows: Ints) -> Ints:
+    return np.where(rows >= 0, trace.name[rows], -1)

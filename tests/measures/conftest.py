@@ -69,6 +69,13 @@ def build(tmp_path: Path) -> TraceBuilder:
     return TraceBuilder(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def new_build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], TraceBuilder]:
+    """Gives a fresh builder each time: for property tests, which build many traces."""
+    folder = tmp_path_factory.mktemp("built")
+    return lambda: TraceBuilder(folder)
+
+
 def shared_files() -> list[str]:
     """Names of the real traces; one that stands for them all where they are absent, so that the skip is seen."""
     return sorted(p.name for p in SHARED.iterdir() if p.suffix in (".gz", ".sqlite")) if SHARED.is_dir() else ["any"]

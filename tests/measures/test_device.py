@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 from perfkit.measures.device import measure_devices
@@ -7,6 +9,8 @@ from perfkit.trace import Trace
 
 if TYPE_CHECKING:
     from .conftest import TraceBuilder
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 
 
 def causes(build: TraceBuilder) -> dict[str, int]:
@@ -53,7 +57,12 @@ def test_work_queued_before_the_idle_began_waited_for_its_own_queue(build: Trace
 
     found = causes(build)
 
-    assert found == {"graph": 50_000, "dependency": 40_000, "no launch in the trace": 1_000, "queued back to back": 500}
+    assert found == {
+        "before a graph": 50_000,
+        "dependency": 40_000,
+        "no launch in the trace": 1_000,
+        "queued back to back": 500,
+    }
 
 
 def test_tiny_kernels_below_python_frames_name_python_and_the_frame(build: TraceBuilder) -> None:
@@ -135,6 +144,45 @@ def test_busy_is_told_by_its_parts_and_what_is_hidden_under_what(build: TraceBui
     assert (device.kernels, device.mean_kernel_ns, device.unlinked_share) == (2, 10_000, 1.0)
 
 
+def test_a_step_has_the_work_that_it_launched_however_late_it_runs(build: TraceBuilder) -> None:
+    for number in (0, 1):
+        build.step(number, 10_000 * number, 10_000 * (number + 1))
+    build.launch(1_000, 1_500, 9_000)
+    build.launch(2_000, 9_000, 25_000)  # two steps late
+    build.launch(12_000, 25_000, 40_000, NCCL)
+
+    (device,) = measure_devices(build.read())
+
+    first, second = device.per_step
+    assert (first.step, first.wall_ns, first.busy_ns, first.kernels, first.late_ns) == (0, 25_000, 23_500, 2, 15_000)
+    assert (second.step, second.wall_ns, second.busy_ns, second.kernels, second.late_ns) == (
+        1,
+        15_000,
+        15_000,
+        1,
+        20_000,
+    )
+    assert first.causes == {"uninstrumented": 1_000, "launch latency": 500}
+    assert (second.causes, second.exposed_communication_ns) == ({}, 15_000)
+
+
+def test_the_gaps_of_a_stream_are_told_apart_from_idle_time_of_the_device(build: TraceBuilder) -> None:
+    build.launch(0, 0, 90_000, stream=9)
+    build.launch(100, 100, 1_000)
+    build.launch(200, 3_000, 4_000)  # queued, 2 us later
+    build.launch(300, 34_000, 35_000)  # queued, 30 us later
+    build.launch(60_000, 61_000, 62_000)  # late
+    build.work("gemm", 61_500, 63_000)  # beside it on the same stream
+    build.work("gemm", 70_000, 71_000)  # nothing says who launched it
+
+    (device,) = measure_devices(build.read())
+
+    assert (device.idle_ns, device.causes) == (0, {})
+    seven = device.streams[0]
+    assert (seven.stream, seven.count, seven.busy_ns) == (7, 6, 900 + 3_000 + 1_000 + 1_000)
+    assert (seven.back_to_back_ns, seven.queued_ns, seven.late_ns, seven.unlinked_ns) == (2_000, 30_000, 26_000, 7_000)
+
+
 def test_sums_hold_on_every_real_trace(shared_trace: Trace) -> None:
     devices = measure_devices(shared_trace)
 
@@ -150,6 +198,18 @@ def test_sums_hold_on_every_real_trace(shared_trace: Trace) -> None:
         assert device.exposed_copy_ns <= device.copy_ns
         assert sum(device.copies_ns.values()) >= device.copy_ns
         assert sum(gap.duration_ns for gap in device.longest) <= device.idle_ns
+
+
+def test_measuring_keeps_no_trace_in_memory(build: TraceBuilder) -> None:
+    build.launch(0, 0, 1_000)
+    trace = build.read()
+    measure_devices(trace)
+    alive = weakref.ref(trace)
+
+    del trace
+    gc.collect()
+
+    assert alive() is None
 
 
 def test_a_trace_of_the_cpu_alone_has_no_devices(recorded: Trace) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from perfkit.measures.peaks import PEAKS, peaks_of
 from perfkit.measures.steps_rows import measure_step_rows
 from perfkit.measures.throughput import measure_throughput
-from perfkit.measures.utilization import PEAKS, measure_utilization, peaks_of
+from perfkit.measures.utilization import measure_utilization
 from perfkit.run.records import Phases, Step, StepFlops
 
 MS = 1_000_000
@@ -149,12 +150,17 @@ def test_without_a_known_count_and_peak_there_is_no_mfu(unknown: StepFlops | Non
 
 def test_the_tensor_peaks_are_dense_ones() -> None:
     # Sparse figures are twice these, and have doubled MFU before.
-    assert peaks_of("NVIDIA H100 80GB HBM3") == peaks_of("NVIDIA H200")
-    assert {name: (peaks_of(name) or {}).get("bfloat16") for name in ("NVIDIA H200", "NVIDIA L4", "NVIDIA L40S")} == {
+    tflops = {
+        name: known.tflops
+        for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L4", "NVIDIA L40S")
+        if (known := peaks_of(name)) is not None
+    }
+    assert {name: peaks["bfloat16"] for name, peaks in tflops.items()} == {
+        "NVIDIA H100 80GB HBM3": 989.5,
         "NVIDIA H200": 989.5,
         "NVIDIA L4": 121,
         "NVIDIA L40S": 362.05,
     }
     for peaks in PEAKS.values():
-        assert peaks.get("float8", 0) <= 2.1 * peaks["float16"]
-        assert peaks.get("tf32", 0) <= 0.51 * peaks["float16"]
+        assert peaks.tflops.get("float8", 0) <= 2.1 * peaks.tflops["float16"]
+        assert peaks.tflops.get("tf32", 0) <= 0.51 * peaks.tflops["float16"]

@@ -64,6 +64,15 @@ def test_two_backwards_in_one_step_leave_the_forward_between_them(build: TraceBu
     assert phases(measure_trace_steps(build.read())) == {"forward": 20 + 30, "backward": 20 + 20, "other": 10}
 
 
+def test_a_backward_that_opens_a_step_gives_the_step_before_no_forward(build: TraceBuilder) -> None:
+    build.step(0, 0, 100)
+    build.op("aten::mm", 40, 100)
+    build.step(1, 100, 200)
+    build.op(NODE, 100, 120)
+
+    assert phases(measure_trace_steps(build.read())) == {"forward": 0, "backward": 10, "other": 90}
+
+
 def test_what_the_trace_cannot_tell_is_none(build: TraceBuilder) -> None:
     build.step(0, 0, 100)
     build.op("aten::mm", 10, 60)

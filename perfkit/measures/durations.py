@@ -1,0 +1,62 @@
+"""How long events of one name take: count, total, mean, deviation, shortest and longest."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from perfkit.trace.columns import Trace
+from perfkit.trace.intervals import Ints
+
+
+class Durations(TypedDict):
+    """The fields of `measures.results.NameTime`, without the name."""
+
+    count: int
+    total_ns: int
+    mean_ns: float
+    deviation_ns: float
+    min_ns: int
+    max_ns: int
+
+
+def durations_by(group: Ints, trace: Trace, rows: Ints) -> list[tuple[int, Durations]]:
+    """The durations of these rows by group, those that took the most time first.
+
+    Args:
+        group: For each of ``rows`` the number of its group, from 0 on.
+        trace: Whose rows they are.
+        rows: Row numbers.
+    """
+    if not rows.size:
+        return []
+    duration = trace.end_ns[rows] - trace.start_ns[rows]
+    groups = int(group.max()) + 1
+    count = np.bincount(group, minlength=groups)
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, group, duration)
+    mean = total / np.maximum(count, 1)
+    # From the mean, not from the sum of squares: those of a long trace no longer fit into a float exactly.
+    squares = np.bincount(group, weights=(duration - mean[group]) ** 2, minlength=groups)
+    # Of a sample, as nsys has it: divided by n - 1, and 0 for a single one.
+    deviation = np.sqrt(squares / np.maximum(count - 1, 1))
+    shortest = np.full(groups, np.iinfo(np.int64).max)
+    longest = np.zeros(groups, np.int64)
+    np.minimum.at(shortest, group, duration)
+    np.maximum.at(longest, group, duration)
+    return [
+        (
+            number,
+            Durations(
+                count=int(count[number]),
+                total_ns=int(total[number]),
+                mean_ns=float(mean[number]),
+                deviation_ns=float(deviation[number]),
+                min_ns=int(shortest[number]),
+                max_ns=int(longest[number]),
+            ),
+        )
+        for number in np.argsort(-total, kind="stable").tolist()
+        if count[number]
+    ]

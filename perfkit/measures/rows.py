@@ -1,0 +1,66 @@
+"""Rows of a trace by kind and name, and what is above them: for measures that look at few of many events."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Bools, Ints
+
+#: Stacks of real programs are less deep (the deepest seen: 90 frames). What is deeper is found at the cost of a pass
+#: over all rows, so that no file can make climbing slow.
+DEEP = 200
+
+
+def find_rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> Ints:
+    """Rows of these kinds whose name has a match (``pattern.search``), in the order of the file."""
+    hit = np.fromiter((pattern.search(name) is not None for name in trace.names), bool, len(trace.names))
+    if not hit.any():
+        return np.zeros(0, np.int64)
+    chosen = trace.kind == kinds[0]
+    for kind in kinds[1:]:
+        chosen |= trace.kind == kind
+    rows = np.flatnonzero(chosen)
+    return np.asarray(rows[hit[trace.name[rows]]], np.int64)
+
+
+def mask_of(trace: Trace, rows: Ints) -> Bools:
+    """A mask of these rows."""
+    mask = np.zeros(len(trace), bool)
+    mask[rows] = True
+    return mask
+
+
+def nearest_above(trace: Trace, rows: Ints, wanted: Bools) -> Ints:
+    """For each of these rows the nearest wanted row above it on its thread, itself excluded; -1 for none.
+
+    `Trace.above` finds it for all rows at once; this one climbs from a few.
+    """
+    found = trace.parent[rows]
+    open_ = np.flatnonzero(found >= 0)
+    open_ = open_[~wanted[found[open_]]]
+    for _ in range(DEEP):
+        if not open_.size:
+            return found
+        found[open_] = trace.parent[found[open_]]
+        open_ = open_[found[open_] >= 0]
+        open_ = open_[~wanted[found[open_]]]
+    found[open_] = trace.above(wanted)[found[open_]]
+    return found
+
+
+def outermost_above(trace: Trace, rows: Ints, wanted: Bools) -> Ints:
+    """For each of these rows the wanted row above it that no other wanted row is above; -1 for none."""
+    found = nearest_above(trace, rows, wanted)
+    open_ = np.flatnonzero(found >= 0)
+    for _ in range(DEEP):
+        if not open_.size:
+            return found
+        above = nearest_above(trace, found[open_], wanted)
+        open_ = open_[above >= 0]
+        found[open_] = above[above >= 0]
+    outer = trace.above(wanted & (trace.above(wanted) < 0))[found[open_]]
+    found[open_] = np.where(outer >= 0, outer, found[open_])
+    return found

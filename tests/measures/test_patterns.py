@@ -1,0 +1,213 @@
+"""Patterns of ops are found by order, types, shapes and strides, priced alike on busy machines, placed at a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+from perfkit.measures.calls import usual_times
+from perfkit.measures.patterns import measure_patterns
+from perfkit.measures.results import Patterns
+from perfkit.trace import read_trace
+
+SCORES = {"Input Dims": [[4, 4, 256, 256]], "Input type": ["float"], "Input Strides": [[262144, 65536, 256, 1]]}
+
+
+def recorded(folder: Path, step: Callable[[], Any]) -> Patterns:
+    """The patterns of a function, recorded by torch on a CPU with shapes and stacks."""
+    step()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True) as profiler:
+        step()
+    profiler.export_chrome_trace(str(folder / "t.json"))
+    found = measure_patterns(read_trace(folder / "t.json"))
+    assert found is not None
+    return found
+
+
+def qkv(length: int = 128) -> list[torch.Tensor]:
+    return [torch.randn(4, 4, length, 16, requires_grad=True) for _ in range(3)]
+
+
+def test_attention_written_out_is_found_with_its_mask_its_backward_and_the_size_of_its_scores(tmp_path: Path) -> None:
+    q, k, v = qkv()
+    mask = torch.ones(128, 128, dtype=torch.bool).triu(1)
+
+    def step() -> None:
+        scores = (q @ k.transpose(-2, -1) / 4).masked_fill(mask, float("-inf"))
+        (F.dropout(scores.softmax(-1), 0.1) @ v).sum().backward()
+
+    [found] = recorded(tmp_path, step).attention
+
+    assert found.ops[0] == found.ops[-1] == "aten::matmul"
+    assert "aten::softmax" in found.ops
+    assert found.masked
+    assert found.trained
+    assert found.scores_bytes == 4 * 4 * 128 * 128 * 4
+    assert found.inputs_bytes == 3 * 4 * 4 * 128 * 16 * 4
+    assert found.ns > found.products_ns > 0
+
+
+def test_a_fused_attention_and_a_classifier_with_a_softmax_are_none(tmp_path: Path) -> None:
+    q, k, v = qkv()
+    head = torch.nn.Linear(16, 8)
+
+    def step() -> None:
+        y = F.scaled_dot_product_attention(q, k, v)
+        (head(y).softmax(-1) @ torch.ones(8, 1)).sum().backward()
+
+    assert recorded(tmp_path, step).attention == ()
+
+
+def test_elementwise_ops_in_a_row_make_a_chain_with_the_bytes_that_fusing_avoids(tmp_path: Path) -> None:
+    x = torch.randn(64, 1024, requires_grad=True)
+
+    [found] = recorded(tmp_path, lambda: (x.tanh() * 2 + 1).sigmoid().sum().backward()).chains
+
+    assert found.ops == ("aten::tanh", "aten::mul", "aten::add", "aten::sigmoid")
+    assert found.avoided_bytes == 3 * 2 * 64 * 1024 * 4
+    assert found.bytes == 4 * 2 * 64 * 1024 * 4
+    assert found.backward_ns > 0
+    assert 0 < found.longest_ns < found.ns + found.backward_ns
+
+
+def test_short_rows_small_tensors_and_one_op_over_many_tensors_are_no_chain(tmp_path: Path) -> None:
+    x, small = torch.randn(64, 1024), torch.randn(8)
+
+    def step() -> None:
+        torch.nn.functional.relu(x + 1).sum()
+        (small.tanh() * 2 + 1).sigmoid().sum()
+        for one in (x, x.clone(), x.clone()):
+            one.clamp_(0, 1)
+
+    assert recorded(tmp_path, step).chains == ()
+
+
+def test_copies_to_another_layout_are_told_from_copies_and_from_moved_heads(tmp_path: Path) -> None:
+    x = torch.randn(4, 32, 32, 32)
+
+    def step() -> None:
+        x.permute(0, 2, 3, 1).contiguous()
+        x.clone()
+        x.transpose(1, 2).contiguous()
+        x.to(torch.float64)
+
+    [found] = recorded(tmp_path, step).layout
+
+    assert found.shape == "4x32x32x32"
+    assert found.count == 1
+    assert found.bytes == 4 * 32 * 32 * 32 * 4
+
+
+def test_time_in_float64_holds_the_products_and_their_backward_and_no_scalars(tmp_path: Path) -> None:
+    wide = torch.randn(256, 256, dtype=torch.float64, requires_grad=True)
+    narrow = torch.randn(256, 256)
+
+    of_double = recorded(tmp_path, lambda: (wide @ wide).sum().backward()).types
+    of_float = recorded(tmp_path, lambda: (narrow @ narrow * 0.5).sum()).types
+    mixed = recorded(tmp_path, lambda: narrow * wide.detach()).types
+
+    assert sum(one.ns for one in of_double) > 0
+    assert of_float == ()
+    assert [one.mixed for one in mixed] == [True]
+
+
+def test_an_optimizers_step_is_told_by_its_single_and_its_list_ops(tmp_path: Path) -> None:
+    def update(**how: Any) -> Any:
+        parameters = [torch.randn(8, requires_grad=True) for _ in range(20)]
+        for one in parameters:
+            one.grad = torch.ones(8)
+        optimizer = torch.optim.Adam(parameters, **how)
+        [found] = recorded(tmp_path, optimizer.step).updates
+        return found
+
+    one_by_one, fused = update(foreach=False), update(fused=True)
+
+    assert one_by_one.name == fused.name == "Adam"
+    assert one_by_one.ops > 100
+    assert one_by_one.foreach == one_by_one.fused == 0
+    assert fused.fused == 1
+    assert fused.ops < 10
+
+
+def test_a_call_costs_the_shortest_of_its_kind_over_the_steps(build: Any) -> None:
+    for number, tanh in enumerate((300, 9_000, 280)):
+        at = 100_000 * number
+        build.step(number, at, at + 50_000)
+        build.op("aten::tanh", at + 100, at + 100 + tanh)
+        build.op("aten::add", at + 20_000, at + 20_500)
+    trace = build.read()
+
+    assert usual_times(trace).calls == {"aten::tanh": [280.0], "aten::add": [500.0]}
+
+
+def test_attention_is_found_by_order_alone_and_is_shared_out_per_step(build: Any) -> None:
+    for number in range(2):
+        at = 100_000 * number
+        build.step(number, at, at + 90_000)
+        for i, name in enumerate(("matmul", "mul", "softmax", "matmul")):
+            build.op(f"aten::{name}", at + 1_000 * i, at + 1_000 * i + 800, **(SCORES if name == "softmax" else {}))
+    found = measure_patterns(build.read())
+
+    assert found is not None
+    [attention] = found.attention
+    assert (attention.count, attention.ns, attention.products_ns) == (1.0, 3_200, 1_600)
+    assert attention.scores_bytes == 4 * 4 * 256 * 256 * 4
+
+
+def test_a_layer_between_two_products_parts_them(build: Any) -> None:
+    for i, name in enumerate(("matmul", "softmax", "linear", "matmul")):
+        build.op(f"aten::{name}", 1_000 * i, 1_000 * i + 800)
+    found = measure_patterns(build.read())
+
+    assert found is not None
+    assert found.attention == ()
+
+
+def test_on_a_device_costs_are_those_of_the_kernels(build: Any) -> None:
+    build.step(0, 0, 50_000)
+    dims = {"Input Dims": [[64, 50], [50, 127]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    build.op("aten::mm", 1_000, 2_000, **dims)
+    build.launch(1_500, 3_000, 10_000, "nvjet_hsh")
+    found = measure_patterns(build.read())
+
+    assert found is not None
+    assert found.step_ns is None
+    [product] = found.products
+    assert (product.m, product.k, product.n, product.ns) == (64, 50, 127, 7_000)
+
+
+def test_a_bias_before_a_batch_norm_costs_its_own_kernels(build: Any) -> None:
+    build.step(0, 0, 90_000)
+    dims = {"Input Dims": [[8, 3, 32, 32], [64, 3, 3, 3], [64]], "Input type": ["float"] * 3}
+    build.op("aten::conv2d", 1_000, 2_000, **dims)
+    build.launch(1_200, 3_000, 10_000, "sm80_xmma_fprop_implicit_gemm")
+    build.launch(1_500, 10_000, 12_500, "void at::native::elementwise_kernel<128, 2, add>")
+    build.op("aten::batch_norm", 2_000, 3_000)
+    found = measure_patterns(build.read())
+
+    assert found is not None
+    assert [one.ns for one in found.biased] == [2_500]
+
+
+def test_collectives_of_the_host_cost_what_the_training_thread_waited(build: Any) -> None:
+    build.step(0, 0, 100_000)
+    for i in range(4):
+        at = 10_000 * i
+        build.op(
+            "c10d::allreduce_", at + 1_000, at + 2_000, **{"Input Dims": [[[64, 64]]], "Input type": ["TensorList"]}
+        )
+        build.range("gloo:all_reduce", at + 1_500, at + 9_000, tid=2)
+    build.op("aten::mul", 36_000, 40_000)
+    found = measure_patterns(build.read())
+
+    assert found is not None
+    [allreduce] = found.collectives
+    # From 1,000 to 9,000 four times; the last one runs beside an op for 3,000 of it.
+    assert allreduce.waited_ns == pytest.approx(4 * 8_000 - 3_000, abs=2)
+    assert (allreduce.count, allreduce.bytes) == (4.0, 4 * 64 * 64 * 4)

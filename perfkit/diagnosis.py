@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from html import escape
 
 import msgspec
 
 from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results import (
+    Communication,
+    CopyTime,
+    DeviceMemory,
     DeviceTime,
+    KernelTime,
+    Launches,
     Measured,
+    NameTime,
     OpTime,
     RangeTime,
+    Roofline,
+    SourceLine,
     StepBreakdown,
     Throughput,
     TraceFacts,
     Utilization,
 )
-from perfkit.rules import EXPLAINED_BY, RULES, VERDICTS, Rule
-from perfkit.rules.whole import MAJORITY, Whole, busiest_device, device_part, whole_of
+from perfkit.rules import (
+    EXPLAINED_AT_LINE,
+    EXPLAINED_BY,
+    EXPLAINED_IN_FUNCTION,
+    RULES,
+    VERDICTS,
+    Rule,
+    compute_bound,
+    memory_bound,
+)
+from perfkit.rules.whole import MAJORITY, NEGLIGIBLE, Whole, busiest_device, device_part, whole_of
 from perfkit.rules.wording import between, duration, ms, percent, place
-from perfkit.run.records import PHASES, Phases
+from perfkit.run.records import PHASES, LineRow, Phases, SyncEvent
 
 #: Version of diagnosis.json. 1: the first. A reader refuses a newer one, and says so.
 SCHEMA = 1
 
-#: Rows of ops and ranges that a diagnosis keeps: what a person reads, not the whole table.
+#: Rows of each table that a diagnosis keeps: what a person reads, not the whole of it.
 _ROWS = 30
 
 #: What a phase is, in a sentence.
@@ -54,30 +73,51 @@ _ON_DEVICE = {
 }
 
 
+#: The verdicts that a run is healthy.
+_HEALTHY = (compute_bound.ID, memory_bound.ID)
+#: Standard deviations between the 10th and the 90th percentile of a normal distribution.
+_P10_TO_P90 = 2.56
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers beside the findings, for tables and drawings.
 
     ``wall_ns`` is what all lost times are part of: one mean step where ``Diagnosis.step`` is there, else
-    the whole recording. ``ops`` and ``ranges`` are the longest ones; times in both are totals of the trace.
+    the whole recording. ``ops``, ``ranges``, ``kernels``, ``api_calls`` and ``source_lines`` are the longest ones, in
+    totals of the trace. ``lines`` are the hottest by sampling, per step. ``graph_breaks`` are of the whole run.
     """
 
     wall_ns: int | None = None
     ops_per_step: float | None = None
+    launches_per_step: float | None = None
     syncs_per_step: float | None = None
+    graph_breaks: int | None = None
     planned_steps: int | None = None
     throughput: Throughput | None = None
     utilization: Utilization | None = None
     trace: TraceFacts | None = None
     devices: tuple[DeviceTime, ...] = ()
+    launches: tuple[Launches, ...] = ()
+    communication: tuple[Communication, ...] = ()
+    copies: tuple[CopyTime, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
+    roofline: tuple[Roofline, ...] = ()
     ops: tuple[OpTime, ...] = ()
     ranges: tuple[RangeTime, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    kernel_classes_ns: dict[str, int] = {}
+    api_calls: tuple[NameTime, ...] = ()
+    lines: tuple[LineRow, ...] = ()
+    source_lines: tuple[SourceLine, ...] = ()
+    syncs: tuple[SyncEvent, ...] = ()
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """What perfkit itself cost: its own time per step, and the mean step while a window was recorded."""
+    """What perfkit itself cost: its own time per step, the mean step in a window, and the most memory it held."""
 
     step_ns: int | None = None
     window_step_ns: int | None = None
+    held_bytes: int | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +161,35 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<diagnosis of {self.source}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, the phases and the findings as tables; no script, all escaped."""
+        times = {name: ns for name in PHASES if self.phases is not None and (ns := getattr(self.phases, name))}
+        phases = [(name, ms(ns), percent(ns, sum(times.values()))) for name, ns in times.items()]
+        findings = [
+            (
+                finding.rule,
+                place(finding.file, finding.line) if finding.file is not None else finding.range or "",
+                ms(finding.lost_ns) if finding.lost_ns is not None else "",
+                finding.message,
+                finding.advice,
+            )
+            for finding in self.findings
+            if finding.caused_by is None
+        ]
+        parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
+        if phases:
+            parts.append(html_table(("phase", "per step", "share"), phases))
+        if findings:
+            parts.append(html_table(("finding", "where", "lost", "what", "change"), findings))
+        return "".join((*parts, *(f"<p><i>Note: {escape(sentence)}</i></p>" for sentence in self.missing)))
+
+
+def html_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A small table for notebooks; every cell is escaped."""
+    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
 class _Versioned(msgspec.Struct):
@@ -176,17 +245,40 @@ def _run(rules: Sequence[Rule], measured: Measured) -> tuple[tuple[Finding, ...]
         for rule in rules:
             if rule in VERDICTS:
                 apply(rule)
-    return tuple(sorted(_linked(findings), key=_order)), failed
+    return _ordered(_linked(findings)), failed
 
 
 def _linked(findings: list[Finding]) -> list[Finding]:
-    """Mark each finding that another one explains."""
-    found = {finding.rule for finding in findings if finding.lost_ns is not None and finding.severity != "info"}
+    """Mark each finding that another one explains: by its rule, or where both are at one line or in one function."""
+    told = [finding for finding in findings if finding.severity != "info"]
+    priced = {finding.rule for finding in told if finding.lost_ns is not None}
+    lines = {(finding.rule, finding.file, finding.line) for finding in told if finding.line is not None}
+    functions = {(finding.rule, finding.file, finding.function) for finding in told if finding.function is not None}
     linked = []
     for finding in findings:
-        causes = [cause for cause in EXPLAINED_BY.get(finding.rule, ()) if cause in found]
+        causes = [cause for cause in EXPLAINED_BY.get(finding.rule, ()) if cause in priced]
+        at_line = EXPLAINED_AT_LINE.get(finding.rule, ())
+        causes += [cause for cause in at_line if (cause, finding.file, finding.line) in lines]
+        inside = EXPLAINED_IN_FUNCTION.get(finding.rule, ())
+        causes += [cause for cause in inside if (cause, finding.file, finding.function) in functions]
         linked.append(msgspec.structs.replace(finding, caused_by=causes[0]) if causes else finding)
     return linked
+
+
+def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
+    """By `_order`, and what another one explains right behind that one, however large it is."""
+    alone = sorted((finding for finding in findings if finding.caused_by is None), key=_order)
+    explained = sorted((finding for finding in findings if finding.caused_by is not None), key=_order)
+    ordered = list(alone)
+    # A cause may be explained itself: it is put into place first, in as many rounds as there are links.
+    while explained:
+        placed = {finding.rule for finding in ordered}
+        ready = [finding for finding in explained if finding.caused_by in placed] or explained
+        for finding in reversed(ready):
+            cause = next((at for at, other in enumerate(ordered) if other.rule == finding.caused_by), len(ordered) - 1)
+            ordered.insert(cause + 1, finding)
+        explained = [finding for finding in explained if finding not in ready]
+    return tuple(ordered)
 
 
 def _order(finding: Finding) -> tuple[int, int]:
@@ -197,15 +289,37 @@ def _order(finding: Finding) -> tuple[int, int]:
 
 def _verdict(findings: tuple[Finding, ...], measured: Measured, whole: Whole | None) -> str:
     priced = [f for f in findings if f.severity != "info" and f.lost_ns is not None and f.caused_by is None]
-    unpriced = sum(1 for finding in findings if finding.severity != "info" and finding.lost_ns is None)
+    unpriced = sum(1 for f in findings if f.severity != "info" and f.lost_ns is None and f.caused_by is None)
     if priced and whole is not None:
         parts = [_dominates(measured, whole), _first(priced, whole), _planned(priced, measured)]
     else:
         speaking = {rule.ID for rule in VERDICTS}
         parts = [f.message for f in findings if f.rule in speaking] or ["No rule found a problem with a price."]
+        if whole is not None and any(f.rule in _HEALTHY for f in findings):
+            parts.insert(0, _nothing_above(findings, measured, whole))
     if unpriced:
         parts.append(f"{unpriced} finding{'s have' if unpriced > 1 else ' has'} no price here.")
     return " ".join(part for part in parts if part)
+
+
+def _nothing_above(findings: tuple[Finding, ...], measured: Measured, whole: Whole) -> str:
+    """How much could still be gained without having been told: the largest of three.
+
+    What a problem costs at least to be told; how well the step's length is known (two standard errors of its mean,
+    with the deviation from its 10th and 90th percentile); and the most that a finding told for information may gain.
+    """
+    above, how = NEGLIGIBLE, ""
+    step = measured.step or measured.trace_step
+    if step is not None and step.steps and step.wall_ns > 0:
+        deviation_ns = (step.p90_ns - step.p10_ns) / _P10_TO_P90
+        unsure = 2 * deviation_ns / math.sqrt(step.steps) / step.wall_ns
+        if unsure > above:
+            above, how = unsure, f" (the step's length is known to that from {step.steps} steps)"
+    for finding in findings:
+        possible = (finding.gain_high_ns or 0) / whole.wall_ns
+        if possible > above:
+            above, how = possible, f" (that may be in {finding.rule})"
+    return f"Nothing to gain here above {percent(above, 1)}{how}."
 
 
 def _dominates(measured: Measured, whole: Whole) -> str:
@@ -257,28 +371,45 @@ def _planned(priced: list[Finding], measured: Measured) -> str:
     """The same for the run, where its length is known and the step is one outside windows."""
     if measured.planned_steps is None or measured.step is None:
         return ""
-    wall_ns = measured.step.wall_ns * measured.planned_steps
-    gain_ns = min(priced[0].gain_high_ns or 0, measured.step.wall_ns) * measured.planned_steps
+    # The mean of all steps, for those with a validation or a checkpoint in them are part of the run.
+    step_ns = (measured.every_step or measured.step).wall_ns
+    wall_ns = step_ns * measured.planned_steps
+    gain_ns = min(priced[0].gain_high_ns or 0, step_ns) * measured.planned_steps
     return (
         f"Over the planned {measured.planned_steps:,} steps that is up to {duration(gain_ns)} of {duration(wall_ns)}."
     )
 
 
 def _figures(measured: Measured, whole: Whole | None) -> Figures:
-    ops = measured.ops
-    syncs = measured.syncs
+    ops, syncs, kernels, rank = measured.ops, measured.syncs, measured.kernels, measured.rank
     counted = [event.per_step for event in syncs.events if event.per_step is not None] if syncs else []
+    launched = [launches.count / launches.steps for launches in measured.launches if launches.steps]
+    lines = measured.lines.rows if measured.lines is not None else ()
+    source_lines = measured.source_lines.lines if measured.source_lines is not None else ()
     return Figures(
         wall_ns=whole.wall_ns if whole is not None else None,
         ops_per_step=ops.count / ops.steps if ops is not None and ops.steps else None,
+        launches_per_step=sum(launched) if launched else None,
         syncs_per_step=sum(counted) if syncs is not None and syncs.observed and syncs.steps else None,
+        graph_breaks=sum(rank.graph_breaks.values()) if rank is not None else None,
         planned_steps=measured.planned_steps,
         throughput=measured.throughput,
         utilization=measured.utilization,
         trace=measured.trace,
         devices=measured.devices,
+        launches=measured.launches,
+        communication=measured.communication,
+        copies=measured.copies,
+        memory=measured.memory,
+        roofline=measured.roofline,
         ops=tuple(sorted(ops.rows, key=lambda row: -row.self_ns)[:_ROWS]) if ops is not None else (),
         ranges=tuple(sorted(measured.ranges, key=lambda row: -row.host_ns)[:_ROWS]),
+        kernels=kernels.rows[:_ROWS] if kernels is not None else (),
+        kernel_classes_ns=kernels.classes_ns if kernels is not None else {},
+        api_calls=tuple(sorted(measured.api_calls, key=lambda row: -row.total_ns)[:_ROWS]),
+        lines=tuple(sorted(lines, key=lambda row: -row.host_ns)[:_ROWS]),
+        source_lines=source_lines[:_ROWS],
+        syncs=tuple(sorted(syncs.events, key=lambda event: -event.count)[:_ROWS]) if syncs is not None else (),
     )
 
 
@@ -286,4 +417,7 @@ def _overhead(measured: Measured) -> Overhead | None:
     rank = measured.rank
     own_ns = round(rank.overhead_ns / rank.steps) if rank and rank.overhead_ns is not None and rank.steps else None
     window_ns = measured.step.window_ns if measured.step is not None else None
-    return Overhead(step_ns=own_ns, window_step_ns=window_ns) if own_ns is not None or window_ns is not None else None
+    held_bytes = rank.overhead_bytes if rank is not None else None
+    if own_ns is None and window_ns is None and held_bytes is None:
+        return None
+    return Overhead(step_ns=own_ns, window_step_ns=window_ns, held_bytes=held_bytes)

@@ -7,13 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results import Measured, StepBreakdown, TraceFacts
-from perfkit.rules import RULES
+from perfkit.rules import RULES, compute_bound
 from perfkit.run.records import Phases, Rank
 
 MS = 1_000_000
@@ -85,7 +86,25 @@ def test_a_healthy_run_is_told_that_there_is_nothing_to_gain() -> None:
     diagnosis = diagnose(BUSY.__class__(source="runs/x", step=step(100, data=1, forward=60, backward=39)))
 
     assert [finding.rule for finding in diagnosis.findings] == ["compute-bound"]
-    assert diagnosis.verdict.startswith("Nothing to gain above 5% in the loop: computing takes 99% of the 100 ms step")
+    assert diagnosis.verdict.startswith(
+        "Nothing to gain here above 5%. Computing takes 99% of the 100 ms step (forward"
+    )
+
+
+def test_where_the_step_is_not_known_that_well_the_healthy_verdict_says_how_well() -> None:
+    few = msgspec.structs.replace(step(100, forward=100), steps=4, p10_ns=80 * MS, p90_ns=120 * MS)
+
+    assert diagnose(Measured(source="runs/x", step=few)).verdict.startswith(
+        "Nothing to gain here above 16% (the step's length is known to that from 4 steps)."
+    )
+
+
+def test_what_a_finding_for_information_may_gain_is_not_denied() -> None:
+    healthy = Measured(source="runs/x", step=step(100, forward=100))
+
+    verdict = diagnose(healthy, rules=[rule("tuning", 12, severity="info"), compute_bound]).verdict
+
+    assert verdict.startswith("Nothing to gain here above 12% (that may be in tuning).")
 
 
 def test_the_healthy_verdict_is_silent_beside_a_priced_problem() -> None:
@@ -119,6 +138,54 @@ def test_a_finding_that_another_explains_names_its_cause() -> None:
     causes = {finding.rule: finding.caused_by for finding in diagnosis.findings}
     assert causes == {"launch-bound": "many-small-ops", "many-small-ops": None}
     assert "Start with many-small-ops" in diagnosis.verdict
+
+
+def test_what_is_explained_stands_behind_its_cause_however_large_it_is() -> None:
+    rules = [rule("launch-bound", 60), rule("input-bound", 40), rule("many-small-ops", 20)]
+
+    findings = diagnose(BUSY, rules=rules).findings
+
+    assert [finding.rule for finding in findings] == ["input-bound", "many-small-ops", "launch-bound"]
+
+
+def test_a_sync_that_breaks_a_graph_is_explained_by_it_at_that_line_alone() -> None:
+    at_line_7 = diagnose(BUSY, rules=[rule("graph-breaks", 20), rule("sync-in-step", None)])
+    elsewhere = diagnose(
+        BUSY,
+        rules=[
+            SimpleNamespace(
+                ID="graph-breaks",
+                check=lambda measured: iter(
+                    [msgspec.structs.replace(next(iter(rule("graph-breaks", 20).check(measured))), line=8)]
+                ),
+            ),
+            rule("sync-in-step", None),
+        ],
+    )
+
+    assert [finding.caused_by for finding in at_line_7.findings] == [None, "graph-breaks"]
+    assert "no price" not in at_line_7.verdict
+    assert [finding.caused_by for finding in elsewhere.findings] == [None, None]
+
+
+def test_the_python_of_a_loop_over_small_ops_is_explained_by_it_in_that_function_alone() -> None:
+    loop = next(iter(rule("many-small-ops", 20).check(BUSY)))
+    causes = []
+    for function in ("attend", "tokenize"):
+        found = msgspec.structs.replace(next(iter(rule("python-bound", 10).check(BUSY))), line=99, function=function)
+        rules = [
+            SimpleNamespace(ID=one.rule, check=lambda measured, one=one: iter([one]))
+            for one in (msgspec.structs.replace(loop, function="attend"), found)
+        ]
+        causes.append(diagnose(BUSY, rules=rules).findings[1].caused_by)
+
+    assert causes == ["many-small-ops", None]
+
+
+def test_the_planned_run_is_counted_by_the_mean_of_all_steps() -> None:
+    planned = Measured(source="runs/x", step=BUSY.step, every_step=step(200), planned_steps=100_000)
+
+    assert "that is up to 83 min of 5.6 h" in diagnose(planned, rules=[rule("a", 50)]).verdict
 
 
 def test_what_was_lost_and_what_perfkit_cost_is_carried_on() -> None:

@@ -17,14 +17,51 @@ from perfkit.errors import UsageError
 from perfkit.findings import Finding
 from perfkit.measures.results import Measured
 from perfkit.rules import (
+    allocator_thrash,
+    anomaly_detection,
+    attention_unfused,
+    blocking_copy,
     cannot_tell,
+    checkpoint_in_step,
     compute_bound,
+    conv_bias_before_norm,
     copies_dominate,
+    cpu_preprocessing,
+    cuda_graph_candidate,
+    cudnn_benchmark_off,
+    deterministic_mode,
     exposed_communication,
+    float64_in_step,
+    fp32_without_tf32,
+    gc_pauses,
+    grad_in_evaluation,
+    gradients_not_set_to_none,
+    graph_breaks,
+    imbalanced_data,
     input_bound,
+    launch_blocking,
     launch_bound,
+    layout_conversion,
+    logging_in_step,
+    loop_over_samples,
+    low_occupancy,
+    low_precision_unused,
     many_small_ops,
+    memory_bound,
+    memory_growth,
+    memory_near_limit,
+    pageable_copy,
+    python_bound,
+    recompiles,
+    slow_rank,
+    small_grid,
     sync_in_step,
+    thread_counts,
+    unexpected_call_count,
+    unfriendly_shapes,
+    unfused_elementwise,
+    unfused_optimizer,
+    validation_too_often,
 )
 
 
@@ -41,22 +78,94 @@ class Rule(Protocol):
 #: Rules that look for a problem.
 PROBLEMS: tuple[Rule, ...] = (
     input_bound,
+    cpu_preprocessing,
+    python_bound,
+    loop_over_samples,
+    unexpected_call_count,
+    gc_pauses,
+    logging_in_step,
+    checkpoint_in_step,
+    validation_too_often,
     sync_in_step,
     many_small_ops,
     copies_dominate,
+    pageable_copy,
+    blocking_copy,
+    float64_in_step,
+    attention_unfused,
+    unfused_elementwise,
+    layout_conversion,
+    unfused_optimizer,
+    fp32_without_tf32,
+    low_precision_unused,
+    unfriendly_shapes,
+    conv_bias_before_norm,
+    small_grid,
+    low_occupancy,
     exposed_communication,
     launch_bound,
+    cuda_graph_candidate,
+    recompiles,
+    graph_breaks,
+    slow_rank,
+    imbalanced_data,
+    gradients_not_set_to_none,
+    anomaly_detection,
+    deterministic_mode,
+    thread_counts,
+    launch_blocking,
+    cudnn_benchmark_off,
+    grad_in_evaluation,
+    allocator_thrash,
+    memory_growth,
+    memory_near_limit,
 )
 
 #: Rules that speak only where no problem with a price was found: the healthy ends, and the open one.
-VERDICTS: tuple[Rule, ...] = (compute_bound, cannot_tell)
+VERDICTS: tuple[Rule, ...] = (memory_bound, compute_bound, cannot_tell)
 
 RULES: tuple[Rule, ...] = (*PROBLEMS, *VERDICTS)
 
 #: rule id -> ids of the rules that explain it, nearest first: with both found, only the cause is to be corrected.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
+    # The Python in the step is the compiler's, or what anomaly detection writes down for every node.
+    python_bound.ID: (recompiles.ID, anomaly_detection.ID, graph_breaks.ID),
+    many_small_ops.ID: (anomaly_detection.ID,),
+    # Dynamo makes the objects that are collected.
+    gc_pauses.ID: (recompiles.ID,),
+    # A collective waits for the rank that comes last.
+    exposed_communication.ID: (slow_rank.ID, imbalanced_data.ID),
     # A device that waits for launches while a loop of small ops makes them waits for that loop.
-    launch_bound.ID: (many_small_ops.ID,),
+    launch_bound.ID: (
+        many_small_ops.ID,
+        unfused_optimizer.ID,
+        loop_over_samples.ID,
+        python_bound.ID,
+        cpu_preprocessing.ID,
+    ),
+    copies_dominate.ID: (pageable_copy.ID, blocking_copy.ID),
+    # One graph is what can be done about the device's waiting for launches; their cause is corrected first.
+    cuda_graph_candidate.ID: (many_small_ops.ID, unfused_optimizer.ID, launch_bound.ID),
+    # TF32 is one line and changes no type; what half precision gains beyond it is seen after that.
+    low_precision_unused.ID: (fp32_without_tf32.ID, float64_in_step.ID),
+    # Kernels that are small because a loop makes them.
+    small_grid.ID: (many_small_ops.ID, loop_over_samples.ID),
+}
+
+
+#: The same, where both are at one line of the user's.
+EXPLAINED_AT_LINE: dict[str, tuple[str, ...]] = {
+    # The read of a value is what Dynamo cannot trace.
+    sync_in_step.ID: (graph_breaks.ID,),
+    # The loop over heads is the attention.
+    attention_unfused.ID: (many_small_ops.ID,),
+}
+
+
+#: The same, where both are in one function of the user's.
+EXPLAINED_IN_FUNCTION: dict[str, tuple[str, ...]] = {
+    # A loop that calls small ops, or layers, is Python too, between them; its own finding counts that time.
+    python_bound.ID: (many_small_ops.ID, loop_over_samples.ID),
 }
 
 

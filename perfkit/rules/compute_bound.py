@@ -12,8 +12,10 @@ fused or compiled model, a smaller model, a larger batch where the device is not
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(batch)
 
-Gain: none is promised. What the kernels themselves could gain (precision, fusion, memory traffic) is
-not looked at yet, so "nothing to gain" is said of the loop, not of the kernels.
+Where the trace has shapes and the device's peaks are known, the roofline tells how near the kernels come to
+arithmetic's limit; where most of them are limited by memory, memory-bound speaks instead.
+
+Gain: none is promised: "nothing to gain" is said of the loop, and of the kernels only where the roofline tells.
 
 Source: half is a plain majority. 5% is the threshold from which the other rules tell a problem. The
 device side was read from traces of GPUs: not run on a GPU yet.
@@ -24,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
-from perfkit.rules.whole import MAJORITY, NEGLIGIBLE, computing, whole_of
+from perfkit.measures.results import Measured, Roofline
+from perfkit.rules.whole import MAJORITY, busiest_device, computing, whole_of
 from perfkit.rules.wording import ms, percent
 
 ID = "compute-bound"
@@ -38,15 +40,39 @@ def check(measured: Measured) -> Iterator[Finding]:
     total_ns = sum(part.ns for part in parts.values())
     if whole is None or total_ns < MAJORITY * whole.wall_ns:
         return
+    roofline = _roofline(measured)
+    if roofline is not None and roofline.time_ns.get("memory", 0) >= MAJORITY * roofline.device_ns:
+        return
     names = ", ".join(f"{name} {percent(part.ns, whole.wall_ns)}" for name, part in parts.items())
+    near = roofline.time_ns.get("compute", 0) if roofline is not None else 0
+    roof = (
+        f" Of the kernels' time {percent(near, roofline.device_ns)} is limited by arithmetic."
+        if roofline and near
+        else ""
+    )
     yield Finding(
         rule=ID,
         severity="info",
         message=(
-            f"Nothing to gain above {percent(NEGLIGIBLE, 1)} in the loop: computing takes "
-            f"{percent(total_ns, whole.wall_ns)} of the {ms(whole.wall_ns)} {whole.per} ({names})."
+            f"Computing takes {percent(total_ns, whole.wall_ns)} of the "
+            f"{ms(whole.wall_ns)} {whole.per} ({names}).{roof}"
         ),
         advice="The loop is healthy. Next: torch.compile, lower precision (autocast), a larger batch, more devices.",
         confidence="medium",
-        evidence=tuple(Evidence(name, round(part.ns / 1e6, 3), "ms", part.source) for name, part in parts.items()),
+        evidence=(
+            *(Evidence(name, round(part.ns / 1e6, 3), "ms", part.source) for name, part in parts.items()),
+            *(
+                Evidence(f"kernels: {bound}", round(ns / 1e6, 3), "ms", "roofline")
+                for bound, ns in (roofline.time_ns.items() if roofline is not None else ())
+            ),
+        ),
     )
+
+
+def _roofline(measured: Measured) -> Roofline | None:
+    """The busiest device's, where kernels could be placed under it."""
+    device = busiest_device(measured)
+    if device is None:
+        return None
+    found = next((one for one in measured.roofline if one.device == device.device), None)
+    return found if found is not None and found.problem is None and found.device_ns else None

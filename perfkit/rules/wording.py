@@ -69,3 +69,11 @@ def place(file: str, line: int | None) -> str:
     below = os.getcwd() + os.sep
     shown = file[len(below) :] if file.startswith(below) else file
     return f"{shown}:{line}" if line is not None else shown
+
+
+def size(count: float) -> str:
+    """An amount of memory: ``1.6 GB``, ``20 MB``, ``512 kB``, ``80 bytes``; in powers of 1000."""
+    for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}" if count < 10 * bytes_ else f"{count / bytes_:.0f} {unit}"
+    return f"{count:.0f} bytes"

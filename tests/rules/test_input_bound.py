@@ -138,3 +138,35 @@ def test_lines_of_another_loaders_workers_are_not_blamed(build: Any) -> None:
     [finding] = check(measured)
 
     assert finding.line == 31
+
+
+def test_workers_that_start_in_every_epoch_are_told_to_stay(build: Any) -> None:
+    workers = Workers(
+        dataset="Reviews", processes=16, samples=300, alive_ns=8_000 * MS, busy_ns=200 * MS, cpu_ns=400 * MS
+    )
+    measured = build.measured(
+        step=build.step(20, data=1, forward=19),
+        every_step=build.step(30, data=11, forward=19),
+        rank=build.rank(workers=1),
+        lines=Lines(period_ns=MS, steps=40, workers=(workers,)),
+    )
+
+    [finding] = check(measured)
+
+    assert "workers that were started 16 times" in finding.message
+    assert "persistent_workers=True" in (finding.advice or "")
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(5.45 * MS), round(10.9 * MS))
+
+
+def test_workers_that_wait_themselves_wait_side_by_side(build: Any) -> None:
+    workers = Workers(
+        dataset="Reviews", processes=1, samples=300, alive_ns=3_000 * MS, busy_ns=2_900 * MS, cpu_ns=100 * MS
+    )
+    lines = Lines(period_ns=MS, steps=40, workers=(workers,))
+    step = build.step(30, data=25, forward=5)
+
+    [finding] = check(build.measured(step=step, rank=build.rank(workers=1, cpus=2), lines=lines))
+
+    # A quarter of the step each, and 1.3 ms for handing a batch over.
+    assert finding.gain_low_ns == round((30 - 7.5 - 1.3) * MS)
+    assert "from 1 to 4" in (finding.advice or "")

@@ -1,0 +1,294 @@
+"""Whether the verdict is right: every program of tests/pathologies, broken and fixed, under `perfkit run`.
+
+    python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER] [--peers]
+
+Programs run one after another, with one thread. The measured gain is the step of the broken program less that of its
+twin, outside windows and dry steps: medians, or means where the cost comes in bursts. The predicted gain is that of
+the first finding. With --peers torch's own report_all_anti_patterns is asked about the same programs: two optimizer
+steps, recorded with stacks and shapes. TraceML can be asked only by a person: it answers for a whole run of a trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
+sys.path.insert(0, str(PATHOLOGIES))
+
+from judging import TIMEOUT, Answer, Run, alarms, answer, environment, run  # noqa: E402 - found through the line above
+from suite import PROGRAMS, Program  # noqa: E402 - found through the line above
+
+#: Runs a program of one process, and prints the names of the patterns that torch finds in two of its steps.
+_ANTI_PATTERNS = """
+import re, runpy, sys
+import contextlib, io
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler._pattern_matcher import report_all_anti_patterns
+
+def told(prof):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        report_all_anti_patterns(prof)
+    print("patterns:", *re.findall(r"^(.+?): \\d+ events matched", text.getvalue(), re.M), sep="|")
+
+sys.argv = sys.argv[1:]
+recorded = profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=10, warmup=1, active=2, repeat=1),
+                   on_trace_ready=told, record_shapes=True, with_stack=True)
+register_optimizer_step_post_hook(lambda *_: recorded.step())
+with recorded:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+#: torch's pattern -> the rule that tells the same cause.
+_SAME_CAUSE = {
+    "For Loop Indexing Pattern": "many-small-ops",
+    "Optimizer Single Tensor Pattern": "unfused-optimizer",
+    "Synchronized DataLoader Pattern": "input-bound",
+    "Gradient Set To Zero Instead of None Pattern": "gradients-not-set-to-none",
+}
+
+
+class Verdict(NamedTuple):
+    """One program held against its label; times in ns per step, None where there is none."""
+
+    program: Program
+    broken: Run | None
+    fixed: Run
+    answer: Answer | None
+    alarms: list[str]
+
+    @property
+    def gain_ns(self) -> float | None:
+        """What the correction gained, measured; None where it cannot show on a CPU."""
+        if self.broken is None or not self.program.priced:
+            return None
+        if self.broken.step_ns is None or self.fixed.step_ns is None:
+            return None
+        return self.broken.step_ns - self.fixed.step_ns
+
+    @property
+    def predicted(self) -> tuple[int, int] | None:
+        """The range of the gain that was foretold, where the cause was right."""
+        if self.answer is None or not self.answer.right_cause:
+            return None
+        if self.answer.low_ns is None or self.answer.high_ns is None:
+            return None
+        return self.answer.low_ns, self.answer.high_ns
+
+    @property
+    def error(self) -> float | None:
+        """How far the middle of the range is from the measured gain, as a share of it."""
+        if self.predicted is None or not self.gain_ns:
+            return None
+        return abs(sum(self.predicted) / 2 - self.gain_ns) / abs(self.gain_ns)
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the measured gain lies within the range."""
+        if self.predicted is None or self.gain_ns is None:
+            return None
+        return self.predicted[0] <= self.gain_ns <= self.predicted[1]
+
+    @property
+    def width(self) -> float | None:
+        """The range's width as a share of the lost time."""
+        if self.predicted is None or self.answer is None or not self.answer.lost_ns:
+            return None
+        return (self.predicted[1] - self.predicted[0]) / self.answer.lost_ns
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether the program's own answer is that there is none."""
+        of = self.broken or self.fixed
+        findings = of.diagnosis["findings"] if of.diagnosis else []
+        return not findings or findings[0]["rule"] == "cannot-tell"
+
+
+def judge(program: Program, folder: Path) -> Verdict:
+    """Run a program, and its twin where it has one."""
+    fixed = run(program, folder / "fixed", fixed=program.rule is not None)
+    if program.rule is None:
+        return Verdict(program, None, fixed, None, alarms(fixed))
+    broken = run(program, folder / "broken", fixed=False)
+    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed))
+
+
+def row(verdict: Verdict) -> str:
+    """The program's line of the table."""
+    program, got = verdict.program, verdict.answer
+    told = "; ".join(verdict.alarms)
+    failed = [one.code for one in (verdict.broken, verdict.fixed) if one is not None and one.code]
+    if failed:
+        told += f" EXIT {failed}"
+    if got is None or verdict.broken is None:
+        findings = verdict.fixed.diagnosis["findings"] if verdict.fixed.diagnosis else []
+        first, step = findings[0]["rule"] if findings else "nothing", _ms(verdict.fixed.step_ns)
+        return f"| {program.name} | healthy | {first} |  |  |  | {step} |  |  | {told} |"
+    predicted = verdict.predicted
+    foretold = f"{predicted[0] / 1e6:.1f} to {predicted[1] / 1e6:.1f}" if predicted else ""
+    gain = _ms(verdict.gain_ns) or ("not measured" if program.priced else "no price")
+    cells = [
+        program.name,
+        program.rule or "",
+        got.first or "nothing",
+        _word(got.right_cause),
+        _word(got.right_line) + (f" ({got.at})" if got.at and not got.right_line else ""),
+        foretold,
+        _ms(verdict.broken.step_ns),
+        gain,
+        _word(verdict.held),
+        told,
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def anti_patterns(program: Program, *, fixed: bool) -> list[str] | None:
+    """What torch's own matcher tells of a program; None where it cannot be asked: several processes, no optimizer."""
+    if program.ranks > 1 or program.use == "inference":
+        return None
+    arguments = [str(program.path), *(["--fixed"] if fixed else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", _ANTI_PATTERNS, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+        env=environment(),
+    )
+    lines = [line.split("|")[1:] for line in done.stdout.splitlines() if line.startswith("patterns:")]
+    return lines[0] if lines else None
+
+
+def peer_table(programs: Sequence[Program]) -> str:
+    """What torch's own matcher tells of the same programs."""
+    rows = [
+        "| program | expected | torch tells | names the cause | tells of the healthy twin |",
+        "|---|---|---|---|---|",
+    ]
+    for program in programs:
+        healthy = anti_patterns(program, fixed=program.rule is not None)
+        ill = anti_patterns(program, fixed=False) if program.rule else None
+        named = None if ill is None else any(_SAME_CAUSE.get(name) in program.accepted for name in ill)
+        cells = [program.name, program.rule or "healthy", _listed(ill), _word(named), _listed(healthy)]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+HEAD = (
+    "| program | expected | got first | right cause | right line | predicted gain, ms | step, ms | measured gain, ms "
+    "| within range | told of the healthy twin |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def totals(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The figures that the targets are about; None where nothing could be counted."""
+    ill = [one for one in verdicts if one.answer is not None]
+    lines = [one.answer.right_line for one in ill if one.answer]
+    errors = [one.error for one in ill if one.error is not None]
+    held = [one.held for one in ill if one.held is not None]
+    widths = [one.width for one in ill if one.width is not None]
+    return {
+        "pathological": len(ill),
+        "healthy runs": len(verdicts),
+        "right cause first": _share([one.answer.right_cause for one in ill if one.answer]),
+        "right line": _share(lines),
+        "healthy runs with a false alarm": sum(1 for one in verdicts if one.alarms),
+        "false alarms per healthy run": _mean([len(one.alarms) for one in verdicts]),
+        "median error of the predicted gain": statistics.median(errors) if errors else None,
+        "measured gain within the range": _share(held),
+        "median width of the range over lost time": statistics.median(widths) if widths else None,
+        "ranges no wider than half the lost time": _share([width <= 0.5 for width in widths]),
+        "cannot-tell": sum(one.cannot_tell for one in verdicts),
+    }
+
+
+def record(verdict: Verdict) -> dict[str, Any]:
+    """One verdict as JSON."""
+    got = verdict.answer
+    return {
+        "program": verdict.program.name,
+        "expected": verdict.program.rule,
+        "first": got.first if got else None,
+        "right_cause": got.right_cause if got else None,
+        "right_line": got.right_line if got else None,
+        "at": got.at if got else None,
+        "predicted_ns": verdict.predicted,
+        "broken_ns": verdict.broken.step_ns if verdict.broken else None,
+        "fixed_ns": verdict.fixed.step_ns,
+        "measured_ns": verdict.gain_ns,
+        "healthy_phases_ns": verdict.fixed.diagnosis["phases"] if verdict.fixed.diagnosis else None,
+        "alarms": verdict.alarms,
+        "cannot_tell": verdict.cannot_tell,
+        "exit_codes": [one.code for one in (verdict.broken, verdict.fixed) if one is not None],
+    }
+
+
+def _share(values: Sequence[bool]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _ms(ns: float | None) -> str:
+    return "" if ns is None else f"{ns / 1e6:.1f}"
+
+
+def _listed(names: list[str] | None) -> str:
+    return "cannot be asked" if names is None else ", ".join(names) or "nothing"
+
+
+def _word(value: bool | None) -> str:
+    return {True: "yes", False: "no", None: ""}[value]
+
+
+def _written(value: Any) -> str:
+    return "not measured" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite, print the tables."""
+    parser = argparse.ArgumentParser(description="Hold perfkit's verdicts against the labelled suite.")
+    parser.add_argument("--only", action="append", metavar="NAME", help="one program; may be repeated")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run each program N times (default: 1)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write what was found as JSON")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run folders, to diagnose them again")
+    parser.add_argument("--peers", action="store_true", help="also ask torch's report_all_anti_patterns")
+    options = parser.parse_args(arguments)
+    unknown = set(options.only or ()) - {program.name for program in PROGRAMS}
+    if unknown:
+        parser.error(
+            f"no program is called {', '.join(sorted(unknown))}; they are listed in {PATHOLOGIES / 'suite.py'}"
+        )
+    chosen = [program for program in PROGRAMS if not options.only or program.name in options.only]
+    verdicts = []
+    print(HEAD, flush=True)
+    for program in chosen * options.repeat:
+        with tempfile.TemporaryDirectory() as made:
+            verdicts.append(judge(program, options.keep / program.name if options.keep else Path(made)))
+        print(row(verdicts[-1]), flush=True)
+    figures = totals(verdicts)
+    print("\n| figure | value |\n|---|---|")
+    for name, value in figures.items():
+        print(f"| {name} | {_written(value)} |")
+    if options.peers:
+        print("\n" + peer_table(chosen))
+    if options.json is not None:
+        found = {"totals": figures, "programs": [record(verdict) for verdict in verdicts]}
+        options.json.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,73 @@
+"""Saving checkpoints holds up the training.
+
+Problem: `torch.save` turns all parameters and the optimizer's state into a file while training stands
+still. Seldom it costs nothing that anyone sees; every few steps it is a part of the training's time.
+
+How it shows: 5% of the mean step or more, steps with a checkpoint included, passes in torch.save, in
+another library that saves, or in the phase "checkpoint" where an integration tells one.
+
+Causes: save_steps or every_n_train_steps as small as in a first trial; a checkpoint of everything where
+the parameters would do; a slow or remote disk.
+
+Fix: as seldom as a lost hour of work is worth, and beside the training.
+
+    if step % 1000 == 0:                                  # not: % 4
+        torch.save(state, path)
+
+    TrainingArguments(save_steps=1000)
+
+    torch.distributed.checkpoint.async_save(state, checkpoint_id=path)   # copies, then writes in the background
+
+Gain: at most all of it, with the error of sampling. At least half: half as often.
+
+Source: time is sampled (every 10 ms, outside of windows) or told by the integration. From 5% of the mean
+step on: whoever saves every 20 minutes, for half a minute, is below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.findings import Finding
+from perfkit.measures.results import Measured
+from perfkit.rules.host_work import (
+    at_most,
+    host_evidence,
+    hottest_call,
+    mean_step,
+    phase_of_mean_step,
+    work_of,
+)
+from perfkit.rules.whole import NEGLIGIBLE, severity_of
+from perfkit.rules.wording import ms, percent
+
+ID = "checkpoint-in-step"
+
+
+def check(measured: Measured) -> Iterator[Finding]:
+    """Find time in saving, and the line that saves."""
+    whole = mean_step(measured)
+    if whole is None:
+        return
+    work = work_of(measured, "checkpoint")
+    lost_ns = min(whole.wall_ns, max(work.host_ns if work else 0, phase_of_mean_step(measured, "checkpoint")))
+    if lost_ns < NEGLIGIBLE * whole.wall_ns:
+        return
+    place = hottest_call(work) if work is not None else (None, None, None)
+    yield Finding(
+        rule=ID,
+        severity=severity_of(lost_ns, whole),
+        message=(
+            f"Saving checkpoints takes {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
+            f"({percent(lost_ns, whole.wall_ns)}), steps without one included."
+        ),
+        advice="Save less often, only what is needed to go on, or in the background (async_save).",
+        confidence="high" if work is None or work.samples >= 100 else "medium",
+        evidence=tuple(host_evidence(work)) if work is not None else (),
+        file=place[0],
+        line=place[1],
+        function=place[2],
+        lost_ns=lost_ns,
+        gain_low_ns=lost_ns // 2,
+        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else lost_ns,
+    )

@@ -1,0 +1,77 @@
+"""Python's garbage collector stops the training.
+
+Problem: a full collection looks at every object of the process that can refer to others: a million of
+them take 0.1 to 0.5 s. Everything waits, also the other ranks.
+
+How it shows: collections take 5% of the mean step or more, steps with one included.
+
+Causes: gc.collect() in the loop, "to be safe" (reference counting frees tensors without it); millions of
+Python objects that refer to each other and live long (a replay buffer of objects, a dataset as a list of
+dicts), so that each automatic collection walks through all of them.
+
+Fix: leave the collector alone, or take what lives long out of its sight.
+
+    dataset = Dataset(...)
+    gc.collect(); gc.freeze()          # once, before the loop: what is there now is not looked at again
+
+    states = torch.empty(n, d)         # one tensor, not n objects
+
+    gc.disable(); ...; if step % 500 == 0: gc.collect()    # many ranks: at the same step everywhere
+
+Gain: at most all of it. At least half: what has to be collected is then looked for half as often; a
+gc.collect() that is taken out, or objects that become tensors, gain nearly all.
+
+Source: the collector's own callbacks, which tell begin and end. From 5% of the mean step on. Time per
+million objects: measured on one CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.findings import Evidence, Finding
+from perfkit.measures.results import Measured
+from perfkit.rules.host_work import mean_step
+from perfkit.rules.whole import NEGLIGIBLE, severity_of
+from perfkit.rules.wording import ms, percent
+
+ID = "gc-pauses"
+
+
+def check(measured: Measured) -> Iterator[Finding]:
+    """Find the time of collections, and the line in which most of them began."""
+    whole = mean_step(measured)
+    every = measured.every_step or measured.step
+    if whole is None or every is None or every.gc_ns is None:
+        return
+    lost_ns = min(whole.wall_ns, every.gc_ns)
+    if lost_ns < NEGLIGIBLE * whole.wall_ns:
+        return
+    collected = [row for row in measured.lines.collected if row.owner == "user"] if measured.lines is not None else []
+    most = max(collected, key=lambda row: row.total_ns, default=None)
+    evidence = [Evidence("garbage collections", round(lost_ns / 1e6, 3), "ms", whole.source)]
+    where = ""
+    if most is not None:
+        mean = ms(most.total_ns / most.count)
+        evidence.append(Evidence("full collections that began there", most.count, "", f"{mean} each"))
+        where = f"; the {most.count} full ones in {most.function} take {mean} each"
+    yield Finding(
+        rule=ID,
+        severity=severity_of(lost_ns, whole),
+        message=(
+            f"Garbage collections take {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
+            f"({percent(lost_ns, whole.wall_ns)}){where}."
+        ),
+        advice=(
+            "Take gc.collect() out of the loop; keep what lives long in tensors or arrays, or call gc.freeze() once "
+            "it is there."
+        ),
+        confidence="high",
+        evidence=tuple(evidence),
+        file=most.file if most else None,
+        line=most.line if most else None,
+        function=most.function if most else None,
+        lost_ns=lost_ns,
+        gain_low_ns=lost_ns // 2,
+        gain_high_ns=lost_ns,
+    )

@@ -1,0 +1,89 @@
+"""What the rules over the host's work in a step share: its amount, and the line that a person would change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from perfkit.findings import Evidence
+from perfkit.measures.results import HostKind, HostLine, HostWork, Measured
+from perfkit.rules.whole import Whole, whole_of
+from perfkit.run.records import Phase
+
+#: Fewer samples say less than "between nothing and twice that": the error of a count of ten is a third.
+LEAST_SAMPLES = 10
+#: A line with three quarters of its function's work is where it is done; less is spread over the function.
+_MOST = 0.75
+
+
+def work_of(measured: Measured, kind: HostKind) -> HostWork | None:
+    """The host work of one kind, None where it was sampled too seldom to have an amount."""
+    return next((work for work in measured.host if work.kind == kind and work.samples >= LEAST_SAMPLES), None)
+
+
+def mean_step(measured: Measured) -> Whole | None:
+    """The mean of all steps, for what happens in a few of them only: the typical step leaves those out."""
+    every = measured.every_step
+    if every is not None and every.wall_ns > 0:
+        return Whole(every.wall_ns, "step", f"{every.source}, all of them")
+    return whole_of(measured)
+
+
+def beyond_few_steps(measured: Measured, ns: int) -> int:
+    """What of a mean time does not come from a few long steps, as at an epoch's end: the typical one is without."""
+    if measured.step is None or measured.every_step is None:
+        return ns
+    return ns - max(0, measured.every_step.wall_ns - measured.step.wall_ns)
+
+
+def phase_of_mean_step(measured: Measured, phase: Phase) -> int:
+    """Time of a phase in the mean of all steps; 0 where the loop cannot tell."""
+    step = measured.every_step or measured.step
+    return (getattr(step.phases_ns, phase) or 0) if step is not None else 0
+
+
+def in_typical_step(measured: Measured, ns: int) -> int:
+    """A mean over all sampled steps as part of the typical one: a neighbour's noise made all its parts longer."""
+    if measured.step is None or measured.every_step is None or measured.every_step.wall_ns <= 0:
+        return ns
+    return round(ns * min(1.0, measured.step.wall_ns / measured.every_step.wall_ns))
+
+
+def at_most(ns: int, samples: int, whole: Whole) -> int:
+    """The most that sampled time can be in fact: one deviation of its count more, and no more than the whole."""
+    return min(whole.wall_ns, round(ns * (1 + 1 / math.sqrt(max(samples, LEAST_SAMPLES)))))
+
+
+def hottest_call(work: HostWork) -> tuple[str, int, str]:
+    """File, line and function of the line that does most of this work, or of the one that calls its function.
+
+    Where the work is spread over lines of a function, that function is called too often, by the line that calls it.
+    """
+    hottest = work.lines[0]
+    mine = [line for line in work.lines if (line.file, line.function) == (hottest.file, hottest.function)]
+    if hottest.called_from is not None and max(line.host_ns for line in mine) < _MOST * sum(
+        line.host_ns for line in mine
+    ):
+        return hottest.called_from
+    return hottest.file, hottest.line, hottest.function
+
+
+def traced_ns(measured: Measured, phase: Phase) -> int:
+    """Time of a phase in the step traced by line: of its lines that are called from no other line of it."""
+    rows = [row for row in measured.lines.traced if row.phase == phase] if measured.lines is not None else []
+    lines = {(row.file, row.line) for row in rows}
+    return sum(row.host_ns for row in rows if not any((file, line) in lines for file, line, _ in row.callers))
+
+
+def host_evidence(work: HostWork) -> Iterator[Evidence]:
+    """The amount, and the hottest lines with the library they were in."""
+    yield Evidence("host time", round(work.host_ns / 1e6, 3), "ms", f"{work.samples} samples of stacks")
+    for line in work.lines[:3]:
+        yield Evidence(
+            f"line {line.line} of {line.function}", round(line.host_ns / 1e6, 3), "ms", in_words(line) or "its own code"
+        )
+
+
+def in_words(line: HostLine) -> str:
+    """``in PIL``, or nothing where the line's own code ran."""
+    return f"in {line.within.split(' > ')[-1]}" if line.within else ""

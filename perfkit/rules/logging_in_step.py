@@ -1,0 +1,76 @@
+"""Logging holds up the step.
+
+Problem: what is written for people (scalars, histograms, pictures, lines of text, a file of the whole
+history) is made and written between two steps, by the process that trains.
+
+How it shows: 5% of the mean step or more passes in a library that logs (TensorBoard, Weights & Biases,
+mlflow, logging, matplotlib, a progress bar ...), in files that are written after the model has run, or in
+the phase "logging" where an integration tells one.
+
+Causes: histograms of all weights in every step; a history that is written whole each time, so that it
+takes longer and longer; a file that is opened, flushed and synced per line; pictures drawn in the loop.
+
+Fix: less often, less at a time, and not by waiting for the disk.
+
+    if step % 100 == 0:
+        writer.add_histogram(name, weight, step)
+
+    log.write(json.dumps(row) + "\\n")        # one line per step, the file stays open; not the whole history
+
+Gain: at most all of it, with the error of sampling. At least half: every second step instead of every one.
+
+Source: time is sampled (every 10 ms, outside of windows); libraries by name, see `perfkit.measures.host_lines`.
+From 5% of the mean step on; from 25% where a few long steps have it all, as at the ends of epochs: what
+the mean step is longer than the typical one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.findings import Finding
+from perfkit.measures.results import Measured
+from perfkit.rules.host_work import (
+    at_most,
+    beyond_few_steps,
+    host_evidence,
+    hottest_call,
+    mean_step,
+    phase_of_mean_step,
+    work_of,
+)
+from perfkit.rules.whole import CRITICAL, NEGLIGIBLE, severity_of
+from perfkit.rules.wording import ms, percent
+
+ID = "logging-in-step"
+
+
+def check(measured: Measured) -> Iterator[Finding]:
+    """Find time in loggers, and the line that logs."""
+    whole = mean_step(measured)
+    if whole is None:
+        return
+    work = work_of(measured, "logging")
+    lost_ns = min(whole.wall_ns, max(work.host_ns if work else 0, phase_of_mean_step(measured, "logging")))
+    often_ns = beyond_few_steps(measured, lost_ns)
+    if often_ns < NEGLIGIBLE * whole.wall_ns and lost_ns < CRITICAL * whole.wall_ns:
+        return
+    place = hottest_call(work) if work is not None else (None, None, None)
+    where = f", most of it in {work.lines[0].function}" if work is not None else ""
+    yield Finding(
+        rule=ID,
+        severity=severity_of(lost_ns, whole),
+        message=(
+            f"Logging takes {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
+            f"({percent(lost_ns, whole.wall_ns)}){where}."
+        ),
+        advice="Log every so many steps, one line or a few numbers at a time, and let the file stay open.",
+        confidence="high" if work is None or work.samples >= 100 else "medium",
+        evidence=tuple(host_evidence(work)) if work is not None else (),
+        file=place[0],
+        line=place[1],
+        function=place[2],
+        lost_ns=lost_ns,
+        gain_low_ns=lost_ns // 2,
+        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else lost_ns,
+    )

@@ -1,0 +1,77 @@
+"""Plain Python runs in the step while nothing is computed.
+
+Problem: the interpreter takes 20 to 100 ns for each small thing it does, and no op of torch's runs
+meanwhile: on a GPU the device runs out of work, on a CPU one core computes at a hundredth of its speed.
+
+How it shows: 5% of the step or more passes in the user's own lines (and what they call of Python's
+library) without an op, a fetch, a validation, a log, a checkpoint or a garbage collection, and not
+ahead of the model, where it would make its inputs (`cpu-preprocessing`).
+
+Causes: a metric or an edit distance in loops over lists; tensors turned into lists and back; tables
+computed anew in every call of forward; a search or a sampling written for single items.
+
+Fix: one call over all items, less often, or beside the training.
+
+    wrong = (scores.argmax(-1) != labels).float().mean()     # not: a loop over scores.tolist()
+
+    self.register_buffer("angles", make_angles(length))      # once, not in every forward
+
+    if step % 100 == 0:                                      # a metric that people read
+        report(edit_distance(...))
+
+Gain: at most all of that time, with the error of sampling (one deviation of the count of samples). At
+least 70% of it: what a vectorised form leaves was 3 to 7% on the six loops that many-small-ops was
+measured on; 30% leaves room for worse ones.
+
+Source: time is sampled (every 10 ms, outside of windows); which lines call ops is known from the step
+with stacks: a line that is in its ops for more than 5% of its time is not counted. From 5% of the
+step on, and from 10 samples on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.findings import Evidence, Finding
+from perfkit.measures.results import Measured
+from perfkit.rules.host_work import at_most, host_evidence, in_typical_step, work_of
+from perfkit.rules.whole import NEGLIGIBLE, severity_of, whole_of
+from perfkit.rules.wording import ms, percent
+
+ID = "python-bound"
+
+#: What is left at most when Python became one call (see above).
+_STAYS = 0.3
+
+
+def check(measured: Measured) -> Iterator[Finding]:
+    """Find the user's own Python in the step."""
+    whole = whole_of(measured)
+    work = work_of(measured, "python")
+    if whole is None or work is None:
+        return
+    lost_ns = min(whole.wall_ns, in_typical_step(measured, work.host_ns))
+    if lost_ns < NEGLIGIBLE * whole.wall_ns:
+        return
+    line = work.lines[0]
+    high_ns = at_most(lost_ns, work.samples, whole)
+    yield Finding(
+        rule=ID,
+        severity=severity_of(lost_ns, whole),
+        message=(
+            f"Plain Python takes {ms(lost_ns)} of the {ms(whole.wall_ns)} {whole.per} "
+            f"({percent(lost_ns, whole.wall_ns)}), most of it in {line.function}; no op runs meanwhile."
+        ),
+        advice=f"Do what {line.function} does in one call over all items, once ahead of training, or less often.",
+        confidence="high" if work.samples >= 100 else "medium",
+        evidence=(
+            *host_evidence(work),
+            Evidence("low end of the gain", 70, "% of it", "a vectorised form leaves at most 30%"),
+        ),
+        file=line.file,
+        line=line.line,
+        function=line.function,
+        lost_ns=lost_ns,
+        gain_low_ns=round((1 - _STAYS) * lost_ns),
+        gain_high_ns=high_ns,
+    )

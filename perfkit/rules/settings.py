@@ -1,0 +1,21 @@
+"""Settings as the run saw them, and the user's line that makes one: for the rules about settings."""
+
+from __future__ import annotations
+
+from perfkit.run.records import Place, Rank
+
+
+def is_on(rank: Rank, setting: str) -> bool:
+    """Whether a setting was on in most looks at it."""
+    return rank.settings.get(setting) == "True"
+
+
+def number(rank: Rank, setting: str) -> int | None:
+    """A setting that is a whole number above 0, None where it was not recorded."""
+    text = rank.settings.get(setting, "")
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def first_call(rank: Rank, *names: str) -> Place | None:
+    """The user's first line that calls one of these; None where it is set elsewhere (an environment, a library)."""
+    return next((places[0] for name in names if (places := rank.calls.get(name))), None)

@@ -1,0 +1,123 @@
+"""Every program of the suite gets the right cause first, at the right line; its corrected twin gets no alarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judging import Answer, Run, alarms, answer, marked_lines, marked_rules, run
+from suite import HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Program
+
+from perfkit import rules
+
+#: Run in every `make test`: seconds each, and one of each sort that a run on a CPU tells apart.
+QUICK = {"forward_twice", "sync_item_accuracy", "augment_in_step", "healthy_mlp"}
+LINES = """\
+import torch
+
+for _ in range(3):
+    total = sum(  # planted: many-small-ops
+        [1, 2]
+    )
+"""
+
+
+def cases(programs: tuple[Program, ...]) -> list[Any]:
+    """The programs as parameters; all but the quick ones are run by `make test-verdict` only."""
+    return [
+        pytest.param(program, id=program.name, marks=() if program.name in QUICK else pytest.mark.verdict)
+        for program in programs
+    ]
+
+
+def found(*findings: dict[str, Any]) -> Run:
+    """A run that ended with these findings."""
+    return Run(0, {"findings": list(findings)}, 1e6, 80, "")
+
+
+def finding(rule: str, file: Path | None = None, line: int | None = None) -> dict[str, Any]:
+    nothing = {"gain_low_ns": None, "gain_high_ns": None, "lost_ns": None, "severity": "warning"}
+    return {"rule": rule, "file": str(file) if file else None, "line": line, **nothing}
+
+
+@pytest.mark.parametrize("program", cases(PATHOLOGICAL))
+def test_the_planted_cause_comes_first_and_at_its_line(program: Program, tmp_path: Path) -> None:
+    got = run(program, tmp_path / "run", fixed=False)
+
+    assert got.code == 0, got.stderr
+    told = answer(program, got)
+    assert told.right_cause, f"expected {program.rule}, got {told.first}\n{got.stderr}"
+    assert told.right_line, f"{told.first} at {told.at}, expected a line of {sorted(marked_lines(program))}"
+
+
+@pytest.mark.parametrize("program", cases(PROGRAMS))
+def test_a_healthy_program_gets_no_alarm(program: Program, tmp_path: Path) -> None:
+    got = run(program, tmp_path / "run", fixed=program.rule is not None)
+
+    assert got.code == 0, got.stderr
+    assert got.diagnosis is not None, got.stderr
+    assert alarms(got) == []
+
+
+def test_every_script_beside_the_table_is_in_it() -> None:
+    others = {"suite", "judging", "conftest", "test_pathologies"}
+
+    assert sorted(program.name for program in PROGRAMS) == sorted(
+        path.stem for path in HERE.glob("*.py") if path.stem not in others
+    )
+
+
+def test_the_suite_has_what_the_targets_are_counted_over() -> None:
+    assert len(PATHOLOGICAL) >= 32
+    assert len(HEALTHY) >= 12
+    assert {program.framework for program in PATHOLOGICAL} == {"plain", "lightning", "huggingface"}
+    assert sum(program.use == "inference" for program in PATHOLOGICAL) >= 4
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_program_marks_the_lines_of_its_label_and_of_nothing_else(program: Program) -> None:
+    marked = marked_rules(program)
+
+    assert marked == ({program.rule} if program.rule else set())
+
+
+@pytest.mark.parametrize("program", PATHOLOGICAL, ids=lambda program: program.name)
+def test_a_program_has_a_corrected_twin(program: Program) -> None:
+    assert '"--fixed" in sys.argv' in program.path.read_text()
+
+
+def test_no_rule_knows_the_suite() -> None:
+    package = Path(rules.__file__).resolve().parent
+    text = "\n".join(path.read_text() for path in package.rglob("*.py"))
+
+    assert not [program.name for program in PROGRAMS if program.name in text]
+    assert "# planted" not in text
+
+
+def test_a_mark_stands_for_its_whole_statement_and_not_for_the_loop_around_it(tmp_path: Path) -> None:
+    program = _beside(tmp_path)
+
+    assert marked_lines(program) == {4, 5, 6}
+
+
+def test_an_answer_is_right_in_cause_but_not_in_line(tmp_path: Path) -> None:
+    program = _beside(tmp_path)
+
+    told = answer(program, found(finding("many-small-ops", program.path, 3), finding("input-bound")))
+
+    assert told == Answer("many-small-ops", True, False, "program.py:3", None, None, None)
+
+
+def test_a_line_of_the_wrong_cause_is_not_right(tmp_path: Path) -> None:
+    program = _beside(tmp_path)
+
+    told = answer(program, found(finding("input-bound", program.path, 4)))
+
+    assert (told.right_cause, told.right_line) == (False, False)
+
+
+def _beside(folder: Path) -> Program:
+    """A program of the test's own."""
+    (folder / "program.py").write_text(LINES)
+    return Program("program", "many-small-ops", folder=folder)

@@ -1,0 +1,84 @@
+"""Attention written out is told at its line, with a gain that depends on mask and training; small scores are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.measures.results import CodePlace, WrittenAttention
+from perfkit.rules.attention_unfused import check
+
+MS = 1_000_000
+
+
+def attention(**fields: Any) -> WrittenAttention:
+    """4 ms in two products and 16 ms between them, forward and backward alike; scores of 4 MiB from 1 MiB."""
+    defaults: dict[str, Any] = {
+        "ops": ("aten::matmul", "aten::div", "aten::masked_fill", "aten::softmax", "aten::matmul"),
+        "count": 2.0,
+        "ns": 10 * MS,
+        "backward_ns": 10 * MS,
+        "products_ns": 2 * MS,
+        "products_backward_ns": 2 * MS,
+        "lines_ns": 30 * MS,
+        "masked": True,
+        "place": CodePlace(file="model.py", line=30, function="Attention.forward"),
+        "scores_bytes": 4 * 2**20,
+        "inputs_bytes": 2**20,
+        "shape": "4x4x512x512",
+    }
+    return WrittenAttention(**defaults | fields)
+
+
+def test_it_is_told_at_the_line_of_its_softmax(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, attention=(attention(),))
+
+    [finding] = check(build.measured(step=build.step(100, forward=50, backward=50), patterns=patterns))
+
+    assert (finding.file, finding.line, finding.function) == ("model.py", 30, "Attention.forward")
+    # 20 ms without 70 to 110 % of the products' 4 ms.
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (15_600_000, 17_200_000)
+
+
+def test_times_count_by_their_share_of_the_recorded_step(build: Any) -> None:
+    patterns = build.patterns(step_ms=200, attention=(attention(),))
+
+    [finding] = check(build.measured(step=build.step(100, forward=50, backward=50), patterns=patterns))
+
+    assert finding.gain_low_ns == 7_800_000
+
+
+def test_inference_gains_more_and_never_all_of_it(build: Any) -> None:
+    inference = attention(backward_ns=0, products_backward_ns=0)
+    patterns = build.patterns(step_ms=100, attention=(inference,))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (8_400_000, 9 * MS)
+
+
+def test_on_a_device_the_products_stay(build: Any) -> None:
+    patterns = build.patterns(attention=(attention(),))
+    device = build.device(1000, compute=1000)
+
+    [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
+
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (8 * MS, 16 * MS)
+
+
+def test_scores_that_fit_a_cache_and_small_shares_are_no_finding(build: Any) -> None:
+    small = build.patterns(step_ms=100, attention=(attention(scores_bytes=100_000),))
+    rare = build.patterns(step_ms=1000, attention=(attention(),))
+
+    assert list(check(build.measured(step=build.step(100), patterns=small))) == []
+    assert list(check(build.measured(step=build.step(1000), patterns=rare))) == []
+    assert list(check(build.measured(step=build.step(100)))) == []
+
+
+def test_a_loop_over_heads_is_told_at_the_loop(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, attention=(attention(count=64.0, scores_bytes=36_864),))
+    lines = build.loop("model.py", line=30, loop_line=28, runs=64)
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns, lines=lines))
+
+    assert finding.line == 28
+    assert finding.gain_high_ns == round(0.85 * 30 * MS)

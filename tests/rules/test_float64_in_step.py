@@ -1,0 +1,49 @@
+"""Time in float64 is told where the type comes in, else where it costs most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.measures.results import CodePlace, TypeTime
+from perfkit.rules.float64_in_step import check
+
+MS = 1_000_000
+
+
+def wide(line: int, ns: int, *, mixed: bool = False) -> TypeTime:
+    return TypeTime(
+        dtype="float64", ns=ns, ops=9, mixed=mixed, place=CodePlace(file="loss.py", line=line, function="forward")
+    )
+
+
+def test_it_is_told_where_float32_meets_float64(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, types=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert (finding.file, finding.line) == ("loss.py", 23)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(17.5 * MS), 30 * MS)
+
+
+def test_where_all_is_float64_the_line_that_costs_most_is_told(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, types=(wide(28, 60 * MS), wide(31, 5 * MS)))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert finding.line == 28
+
+
+def test_without_shapes_the_kernels_of_a_device_tell_it(build: Any) -> None:
+    kernels = build.kernels(("dgemm", "matmul", 500), ("sgemm", "matmul", 500), precisions=("float64", "float32"))
+    device = build.device(1000, compute=1000)
+
+    [finding] = check(build.measured(trace_step=build.step(100), devices=(device,), kernels=kernels))
+
+    assert finding.gain_low_ns == 25 * MS
+
+
+def test_a_statistic_in_float64_is_no_finding(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, types=(wide(28, 3 * MS),))
+
+    assert list(check(build.measured(step=build.step(100), patterns=patterns))) == []
+    assert list(check(build.measured(step=build.step(100)))) == []

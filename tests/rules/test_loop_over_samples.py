@@ -1,0 +1,46 @@
+"""A model that is called per sample is told with its loop; other loops over modules are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.rules.loop_over_samples import check
+from perfkit.run.records import Lines, ModuleCalls, TracedLine
+
+MS = 1_000_000
+
+
+def line(ms: float, phase: Any = "forward", **fields: Any) -> TracedLine:
+    calls = {"module": "Net", "calls": 32, "host_ns": round(ms * MS), "sliced": True, **fields}
+    return TracedLine(
+        file="train.py",
+        line=38,
+        function="scores_of",
+        owner="user",
+        phase=phase,
+        runs=32,
+        host_ns=round(ms * MS),
+        modules=(ModuleCalls(**calls),),
+    )
+
+
+def measured(build: Any, *traced: TracedLine) -> Any:
+    step = build.step(40, forward=16, backward=16, other=8)
+    return build.measured(step=step, lines=Lines(period_ns=MS, steps=40, traced=traced))
+
+
+def test_a_model_called_per_sample_is_found_with_its_backward(build: Any) -> None:
+    [finding] = check(measured(build, line(20)))
+
+    assert (finding.line, finding.function) == (38, "scores_of")
+    assert finding.lost_ns == 31 * MS  # all rounds but one
+    assert finding.gain_low_ns == 15.5 * MS
+    assert "Net is called 32 times per step" in finding.message
+
+
+def test_recurrences_few_calls_and_loaders_are_silent(build: Any) -> None:
+    assert not list(check(measured(build, line(20, sliced=False))))
+    assert not list(check(measured(build, line(20, calls=7))))
+    assert not list(check(measured(build, line(20, phase="data"))))
+    assert not list(check(build.measured(step=build.step(40))))
+    assert not list(check(build.measured()))

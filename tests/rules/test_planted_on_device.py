@@ -1,0 +1,299 @@
+"""Device rules on generated traces: the planted cause is told first, and its corrected twin is not told it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.diagnosis import Diagnosis, diagnose
+
+STEPS = 5
+US = 1_000
+GEMM_FP32 = "ampere_sgemm_128x64_nn"
+GEMM_TF32 = "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16"
+GEMM_BF16 = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+BF16 = "c10::BFloat16"
+
+
+class Timeline:
+    """A host thread that launches, and one stream of a device that runs what was launched; times in µs."""
+
+    def __init__(self, folder: Path, device: str = "NVIDIA A100-SXM4-80GB") -> None:
+        self.file = folder / "t.json"
+        self.device = device
+        self.events: list[dict[str, Any]] = []
+        self.now = self.free = 1_000.0
+        self.correlation = 0
+
+    def add(self, cat: str, name: str, start: float, end: float, tid: int = 1, pid: int = 9, **args: Any) -> None:
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": end - start, "args": args}
+        )
+
+    def run(self, name: str, lasts: float, *, op: str = "aten::mm", host: float = 4.0, **how: Any) -> None:
+        """An op of ``host`` µs that launches a kernel (or copy); the device begins it when it is free."""
+        self.correlation += 1
+        start, self.now = self.now, self.now + host
+        begin = max(self.free, start + 3)
+        self.free = begin + lasts
+        if how.pop("blocking", False):
+            self.now = max(self.now, self.free + 2)
+        self.add("cpu_op", op, start, self.now, **how.pop("given", {}))
+        api = how.pop("api", "cudaLaunchKernel")
+        self.add("cuda_runtime", api, start + 1, self.now - 1, correlation=self.correlation)
+        cat = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+        work = {"device": 0, "stream": 7, "correlation": self.correlation, **how}
+        if cat == "kernel":
+            work = {"grid": [4096, 1, 1], "block": [256, 1, 1], "blocks per SM": 37.9} | work
+            work = {"registers per thread": 32, "est. achieved occupancy %": 80} | work
+        self.add(cat, name, begin, self.free, tid=7, pid=0, **work)
+
+    def steps(self, step: Callable[[Timeline], None], *, sync: bool = True) -> Diagnosis:
+        """Five equal steps, diagnosed."""
+        for number in range(STEPS):
+            begin = self.now
+            step(self)
+            if sync:
+                # The step ends when the device has done its work, as a read of the loss makes it.
+                self.now = max(self.now, self.free)
+            self.add("user_annotation", f"ProfilerStep#{number}", begin, self.now)
+            self.now += 1
+        properties = {"id": 0, "name": self.device, "numSms": 108, "computeMajor": 8, "computeMinor": 0}
+        text = {"record_shapes": 1, "deviceProperties": [properties], "traceEvents": self.events}
+        self.file.write_text(json.dumps(text))
+        return diagnose(self.file)
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Callable[..., Timeline]:
+    return lambda **how: Timeline(tmp_path, **how)
+
+
+def told(diagnosis: Diagnosis) -> list[str]:
+    return [finding.rule for finding in diagnosis.findings if finding.severity != "info"]
+
+
+def first(diagnosis: Diagnosis) -> str:
+    """What is to be corrected first."""
+    assert not any("failed" in one for one in diagnosis.missing), diagnosis.missing
+    return next(one.rule for one in diagnosis.findings if one.caused_by is None)
+
+
+def compute(line: Timeline, *, kernel: str = GEMM_BF16, kernels: int = 20, lasts: float = 100, **how: Any) -> None:
+    for _ in range(kernels):
+        line.run(kernel, lasts, **how)
+
+
+def test_pageable_copies(timeline: Any) -> None:
+    def step(memory: str, blocking: bool) -> Callable[[Timeline], None]:
+        def one(line: Timeline) -> None:
+            how = {"op": "aten::to", "api": "cudaMemcpyAsync", "bytes": 8_000_000, "blocking": blocking}
+            line.run(f"Memcpy HtoD ({memory} -> Device)", 2_000 if memory == "Pageable" else 50, **how)
+            compute(line)
+
+        return one
+
+    assert first(timeline().steps(step("Pageable", True))) == "pageable-copy"
+    assert "pageable-copy" not in told(timeline().steps(step("Pinned", False)))
+
+
+def test_copies_that_the_host_waits_for(timeline: Any) -> None:
+    def step(blocking: bool) -> Callable[[Timeline], None]:
+        def one(line: Timeline) -> None:
+            for _ in range(10):
+                how = {"op": "aten::to", "api": "cudaMemcpy", "bytes": 1_200_000, "blocking": blocking}
+                if not blocking:
+                    how["api"] = "cudaMemcpyAsync"
+                line.run("Memcpy HtoD (Pinned -> Device)", 50 if blocking else 5, **how)
+                compute(line, kernels=2)
+
+        return one
+
+    assert "blocking-copy" in told(timeline().steps(step(True)))
+    assert "blocking-copy" not in told(timeline().steps(step(False)))
+
+
+def test_float32_products_without_tf32(timeline: Any) -> None:
+    slow = timeline().steps(lambda line: compute(line, kernel=GEMM_FP32))
+    fast = timeline().steps(lambda line: compute(line, kernel=GEMM_TF32))
+
+    assert first(slow) == "fp32-without-tf32"
+    assert "fp32-without-tf32" not in told(fast)
+    # A V100 has no TF32.
+    assert "fp32-without-tf32" not in told(
+        timeline(device="Tesla V100-SXM2-16GB").steps(lambda line: compute(line, kernel=GEMM_FP32))
+    )
+
+
+def test_no_half_precision(timeline: Any) -> None:
+    slow = timeline().steps(lambda line: compute(line, kernel=GEMM_TF32))
+    fast = timeline().steps(lambda line: compute(line, kernel=GEMM_BF16))
+
+    assert first(slow) == "low-precision-unused"
+    assert "low-precision-unused" not in told(fast)
+
+
+def test_shapes_that_tensor_cores_cannot_take(timeline: Any) -> None:
+    def step(vocabulary: int) -> Callable[[Timeline], None]:
+        given = {"Input Dims": [[4096, 1024], [1024, vocabulary]], "Input type": [BF16, BF16]}
+        return lambda line: compute(line, given=given)
+
+    odd = timeline().steps(step(50_257))
+
+    assert first(odd) == "unfriendly-shapes"
+    assert "1024x50257" in odd.findings[0].message
+    assert "unfriendly-shapes" not in told(timeline().steps(step(50_304)))
+
+
+def test_a_bias_before_a_batch_norm(timeline: Any) -> None:
+    def step(bias: bool) -> Callable[[Timeline], None]:
+        types = [BF16] * (3 if bias else 2)
+        given = {"Input Dims": [[64, 64, 56, 56], [64, 64, 3, 3], [64]][: len(types)], "Input type": types}
+
+        def one(line: Timeline) -> None:
+            for _ in range(5):
+                begin = line.now
+                line.run("sm80_xmma_fprop_implicit_gemm_bf16", 100, op="aten::convolution", host=4)
+                if bias:
+                    line.run(ADD, 40, op="aten::add_", host=4)
+                line.add("cpu_op", "aten::conv2d", begin - 0.5, line.now + 0.5, **given)
+                line.now += 1
+                line.run("cudnn_bn_fwd_tr_1C11_bf16", 30, op="aten::batch_norm")
+                line.now += 1
+
+        return one
+
+    assert first(timeline().steps(step(True))) == "conv-bias-before-norm"
+    assert "conv-bias-before-norm" not in told(timeline().steps(step(False)))
+
+
+def test_rows_of_elementwise_kernels(timeline: Any) -> None:
+    def step(ops: int) -> Callable[[Timeline], None]:
+        given = {"Input Dims": [[4096, 4096], []], "Input type": ["float", "Scalar"]}
+
+        def one(line: Timeline) -> None:
+            compute(line, kernels=4)
+            for i in range(ops):
+                line.run(ADD, 100, op=("aten::mul", "aten::add", "aten::tanh")[i % 3], given=given)
+
+        return one
+
+    row = timeline().steps(step(8))
+
+    assert first(row) == "unfused-elementwise"
+    # 8 ops of 100 µs read and write 64 MiB each; fused, 2 of the 16 are left.
+    assert row.findings[0].gain_high_ns == pytest.approx(800 * US * 14 / 16, rel=0.01)
+    assert "unfused-elementwise" not in told(timeline().steps(step(1)))
+
+
+def test_kernels_that_convert_layouts(timeline: Any) -> None:
+    def step(converts: bool) -> Callable[[Timeline], None]:
+        def one(line: Timeline) -> None:
+            for _ in range(10):
+                if converts:
+                    line.run("void cudnn::ops::nchwToNhwcKernel<__half, __half, float>", 60)
+                line.run("sm80_xmma_fprop_implicit_gemm_bf16", 100, op="aten::cudnn_convolution")
+
+        return one
+
+    assert first(timeline().steps(step(True))) == "layout-conversion"
+    assert "layout-conversion" not in told(timeline().steps(step(False)))
+
+
+def test_grids_smaller_than_the_device(timeline: Any) -> None:
+    small = {"grid": [16, 1, 1], "blocks per SM": 0.15}
+
+    assert first(timeline().steps(lambda line: compute(line, **small))) == "small-grid"
+    assert "small-grid" not in told(timeline().steps(compute))
+
+
+def test_few_warps_per_multiprocessor(timeline: Any) -> None:
+    def step(percent: float) -> Callable[[Timeline], None]:
+        name = "triton_red_fused_native_layer_norm_3"
+        return lambda line: compute(line, kernel=name, **{"est. achieved occupancy %": percent})
+
+    assert first(timeline().steps(step(12))) == "low-occupancy"
+    assert "low-occupancy" not in told(timeline().steps(step(60)))
+
+
+def test_a_graph_for_equal_steps_that_wait_for_launches(timeline: Any) -> None:
+    def step(host: float, extra: bool = False) -> Callable[[Timeline], None]:
+        def one(line: Timeline) -> None:
+            for i in range(60 if extra and line.now > 3_000 else 50):
+                line.run(GEMM_BF16, 3, op=f"aten::layer_{i}", host=host)
+
+        return one
+
+    slow = timeline().steps(step(20))
+
+    assert first(slow) == "launch-bound"
+    assert [one.caused_by for one in slow.findings if one.rule == "cuda-graph-candidate"] == ["launch-bound"]
+    # Steps that differ cannot be one graph; a device that is busy needs none.
+    assert "cuda-graph-candidate" not in told(timeline().steps(step(20, extra=True)))
+    assert "cuda-graph-candidate" not in told(timeline().steps(compute))
+
+
+def test_an_optimizer_of_single_kernels(timeline: Any) -> None:
+    def step(kernels: int) -> Callable[[Timeline], None]:
+        def one(line: Timeline) -> None:
+            compute(line, kernels=10)
+            line.now = max(line.now, line.free)
+            begin = line.now
+            for _ in range(kernels):
+                line.run(ADD, 2, op="aten::_fused_adam_" if kernels == 1 else "aten::addcmul_", host=8)
+            line.add("user_annotation", "Optimizer.step#Adam.step", begin - 0.5, line.now + 0.5)
+            line.now += 1
+
+        return one
+
+    assert first(timeline().steps(step(400))) == "unfused-optimizer"
+    assert "unfused-optimizer" not in told(timeline().steps(step(1)))
+
+
+def test_float64_kernels(timeline: Any) -> None:
+    assert first(timeline().steps(lambda line: compute(line, kernel="ampere_dgemm_64x64_nn"))) == "float64-in-step"
+    assert "float64-in-step" not in told(timeline().steps(compute))
+
+
+def test_attention_written_out(timeline: Any) -> None:
+    def step(written_out: bool) -> Callable[[Timeline], None]:
+        scores = {"Input Dims": [[8, 16, 1024, 1024], [], []], "Input type": [BF16, "Scalar", "Scalar"]}
+        operands = {"Input Dims": [[8, 16, 1024, 64], [8, 16, 64, 1024]], "Input type": [BF16, BF16]}
+
+        def one(line: Timeline) -> None:
+            if not written_out:
+                line.run("flash_fwd_kernel", 150, op="aten::scaled_dot_product_attention")
+                return
+            line.run(GEMM_BF16, 100, op="aten::matmul", given=operands)
+            line.run(ADD, 200, op="aten::div", given=scores)
+            line.run("softmax_warp_forward", 200, op="aten::softmax", given=scores)
+            line.run(GEMM_BF16, 100, op="aten::matmul", given=operands)
+
+        return one
+
+    assert first(timeline().steps(step(True))) == "attention-unfused"
+    assert "attention-unfused" not in told(timeline().steps(step(False)))
+
+
+def test_kernels_at_the_memorys_limit_are_healthy(timeline: Any) -> None:
+    # 64 MiB read and 64 MiB written at 2,039 GB/s take 66 µs.
+    given = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["float", "float"]}
+    healthy = timeline().steps(lambda line: compute(line, kernel=ADD, lasts=120, op="aten::add_", given=given))
+
+    assert told(healthy) == []
+    assert healthy.findings[0].rule == "memory-bound"
+
+
+def test_kernels_at_the_limit_of_arithmetic_are_healthy(timeline: Any) -> None:
+    # 2 x 4096^3 FLOP at 312 TFLOP/s take 441 µs.
+    given = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": [BF16, BF16]}
+    healthy = timeline().steps(lambda line: compute(line, lasts=600, given=given))
+
+    assert told(healthy) == []
+    assert healthy.findings[0].rule == "compute-bound"
+    assert "100% is limited by arithmetic" in healthy.findings[0].message

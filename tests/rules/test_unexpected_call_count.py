@@ -1,0 +1,75 @@
+"""A call whose answer was known is priced by its share of its phase, with the backward that came after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.rules.unexpected_call_count import check
+from perfkit.run.records import Lines, ModuleCalls, TracedLine
+
+MS = 1_000_000
+
+
+def line(number: int, phase: Any, ms: float, *modules: ModuleCalls, callers: Any = ()) -> TracedLine:
+    return TracedLine(
+        file="train.py",
+        line=number,
+        function="main",
+        owner="user",
+        phase=phase,
+        runs=1,
+        host_ns=round(ms * MS),
+        modules=modules,
+        callers=callers,
+    )
+
+
+def calls(ms: float, again: int = 1, backward: bool = False) -> ModuleCalls:
+    ns = round(ms * MS)
+    return ModuleCalls(
+        module="Net", calls=1, host_ns=ns, again=again, again_ns=ns if again else 0, again_backward=backward
+    )
+
+
+def measured(build: Any, *traced: TracedLine) -> Any:
+    step = build.step(40, forward=10, backward=20, other=10)
+    return build.measured(step=step, lines=Lines(period_ns=MS, steps=40, traced=traced))
+
+
+def test_a_second_forward_for_a_metric_costs_its_share_of_its_phase(build: Any) -> None:
+    traced = (line(33, "forward", 20, calls(20, again=0)), line(38, "other", 16, calls(15)), line(39, "other", 4))
+
+    [finding] = check(measured(build, *traced))
+
+    assert (finding.line, finding.function) == (38, "main")
+    assert finding.lost_ns == 7.5 * MS
+    assert "Net is called once more per step" in finding.message
+    assert finding.gain_low_ns <= finding.lost_ns <= finding.gain_high_ns
+
+
+def test_an_encoder_called_per_loss_costs_its_backward_too(build: Any) -> None:
+    traced = (
+        line(28, "forward", 10, calls(10, again=0)),
+        line(31, "forward", 10, calls(10, backward=True)),
+        line(34, "forward", 20, calls(10, backward=True)),
+    )
+
+    [finding] = check(measured(build, *traced))
+
+    assert finding.lost_ns == 15 * MS
+    assert "2 times more" in finding.message
+
+
+def test_lines_of_functions_that_were_called_count_once_in_the_phase(build: Any) -> None:
+    inner = line(7, "other", 15, callers=(("train.py", 33, "main"), ("train.py", 38, "main")))
+
+    [finding] = check(measured(build, line(38, "other", 20, calls(15)), inner))
+
+    assert finding.lost_ns == 7.5 * MS
+
+
+def test_short_calls_and_calls_that_were_needed_are_silent(build: Any) -> None:
+    assert not list(check(measured(build, line(38, "other", 20, calls(3.9)))))
+    assert not list(check(measured(build, line(38, "other", 20, calls(20, again=0)))))
+    assert not list(check(build.measured(step=build.step(40))))
+    assert not list(check(build.measured()))

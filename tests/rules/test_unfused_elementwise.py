@@ -1,0 +1,73 @@
+"""A row of elementwise ops is told with what one pass would leave of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit.measures.results import CodePlace, ElementwiseChain
+from perfkit.rules.unfused_elementwise import check
+
+MS = 1_000_000
+
+
+def chain(**fields: Any) -> ElementwiseChain:
+    """Eight ops of 40 ms with their backward, of which the longest take 10 and those that compute functions 15."""
+    defaults: dict[str, Any] = {
+        "ops": tuple(f"aten::{name}" for name in ("pow", "mul", "add", "mul", "mul", "tanh", "add", "mul")),
+        "count": 2.0,
+        "ns": 20 * MS,
+        "backward_ns": 20 * MS,
+        "longest_ns": 10 * MS,
+        "functions_ns": 15 * MS,
+        "bytes": 180 * 2**20,
+        "avoided_bytes": 140 * 2**20,
+        "shape": "8x256x192",
+        "dtype": "float",
+        "place": CodePlace(file="model.py", line=18, function="gelu"),
+    }
+    return ElementwiseChain(**defaults | fields)
+
+
+def test_on_a_cpu_one_pass_still_takes_its_longest_op(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, chains=(chain(),))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (25 * MS, 33 * MS)
+    assert (finding.file, finding.line) == ("model.py", 18)
+    assert "8 elementwise ops in a row (pow mul add mul mul tanh ...)" in finding.message
+
+
+def test_a_row_that_is_all_functions_gains_at_least_half_of_what_it_may(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, chains=(chain(functions_ns=39 * MS),))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert finding.gain_low_ns == finding.gain_high_ns // 2
+
+
+def test_on_a_device_the_gain_is_the_bytes_that_are_not_moved(build: Any) -> None:
+    patterns = build.patterns(chains=(chain(),))
+    device = build.device(1000, compute=1000)
+
+    [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
+
+    assert finding.gain_high_ns == pytest.approx(40 * MS * 140 / 180, rel=1e-6)
+    assert finding.gain_low_ns == pytest.approx(20 * MS * 140 / 180, rel=1e-6)
+
+
+def test_in_float64_half_of_it_is_told_there(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, chains=(chain(dtype="double"),))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert finding.gain_high_ns == 33 * MS // 2
+
+
+def test_less_than_a_tenth_of_the_step_is_not_worth_a_compiler(build: Any) -> None:
+    patterns = build.patterns(step_ms=400, chains=(chain(),))
+
+    assert list(check(build.measured(step=build.step(400), patterns=patterns))) == []
+    assert list(check(build.measured(step=build.step(400)))) == []

@@ -1,0 +1,76 @@
+"""An optimizer that updates parameter by parameter is told; a fused one, and one limited by memory, are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.measures.results import CodePlace, OptimizerUpdate
+from perfkit.rules.unfused_optimizer import check
+
+MS = 1_000_000
+
+
+def update(**fields: Any) -> OptimizerUpdate:
+    """Adam over 160 parameters: 2,000 ops in 40 ms on the host."""
+    defaults: dict[str, Any] = {
+        "name": "Adam",
+        "host_ns": 40 * MS,
+        "ops": 2000.0,
+        "foreach": 0.0,
+        "fused": 0.0,
+        "op_ns": 10 * MS,
+        "place": CodePlace(file="train.py", line=37, function="main"),
+    }
+    return OptimizerUpdate(**defaults | fields)
+
+
+def test_torchs_optimizer_is_told_where_it_is_called(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, updates=(update(),))
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+
+    assert (finding.file, finding.line) == ("train.py", 37)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (24 * MS, 36 * MS)
+    assert finding.advice.startswith("torch.optim.Adam(..., fused=True)")
+
+
+def test_the_clocks_phase_counts_more_than_the_recording(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, updates=(update(), update(name="SGD", host_ns=10 * MS, ops=2.0)))
+
+    [finding] = check(build.measured(step=build.step(100, forward=40, optimizer=60), patterns=patterns))
+
+    # Adam has 40 of the 50 ms that the recording shows, so 48 of the 60 ms.
+    assert finding.gain_high_ns == round(0.9 * 48 * MS)
+
+
+def test_an_optimizer_of_ones_own_is_told_at_its_loop(build: Any) -> None:
+    body = CodePlace(file="train.py", line=34, function="Lion.step")
+    patterns = build.patterns(step_ms=100, updates=(update(name="Lion", body=body),))
+    lines = build.loop("train.py", line=34, loop_line=30, runs=200)
+
+    [finding] = check(build.measured(step=build.step(100), patterns=patterns, lines=lines))
+
+    assert (finding.line, finding.function) == (30, "Lion.step")
+    assert "lists of tensors" in finding.advice
+
+
+def test_on_a_device_it_costs_what_the_device_waits_for_it(build: Any) -> None:
+    patterns = build.patterns(updates=(update(device_ns=4 * MS, kernels=2000.0),))
+    device = build.device(1000, compute=700, causes={"optimizer": 200, "data loading": 100})
+
+    [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
+
+    assert finding.gain_high_ns == round(0.9 * 24 * MS)
+
+
+def test_fused_lists_large_and_few_are_no_finding(build: Any) -> None:
+    healthy = (
+        update(ops=2.0, fused=1.0),
+        update(ops=300.0, foreach=200.0),
+        update(ops=60.0, op_ns=30 * MS),
+        update(ops=20.0),
+    )
+    patterns = build.patterns(step_ms=100, updates=healthy)
+
+    assert list(check(build.measured(step=build.step(100), patterns=patterns))) == []
+    assert list(check(build.measured(step=build.step(100)))) == []

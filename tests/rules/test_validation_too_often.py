@@ -1,0 +1,63 @@
+"""Validation is told from a fifth of the mean step on, at the line of the training loop that calls it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.rules.validation_too_often import check
+from perfkit.run.records import LineRow, Lines
+
+MS = 1_000_000
+
+
+def row(line: int, function: str, phase: Any, samples: int, called_from: tuple[str, int, str] | None = None) -> LineRow:
+    return LineRow(
+        file="train.py",
+        line=line,
+        function=function,
+        owner="user",
+        phase=phase,
+        samples=samples,
+        host_ns=samples * MS,
+        called_from=called_from,
+    )
+
+
+def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> None:
+    lines = Lines(
+        period_ns=MS,
+        steps=40,
+        rows=(
+            row(7, "Net.forward", "validation", 50, ("train.py", 19, "validate")),
+            row(7, "Net.forward", "forward", 20, ("train.py", 35, "main")),
+            row(20, "validate", "validation", 10, ("train.py", 39, "main")),
+            row(36, "main", "backward", 30),
+        ),
+    )
+    every = build.step(18, forward=4, backward=4, validation=10)
+
+    [finding] = check(build.measured(step=build.step(12, backward=4), every_step=every, lines=lines))
+
+    assert (finding.file, finding.line, finding.function) == ("train.py", 39, "main")
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (5 * MS, 10 * MS)
+
+
+def test_validation_once_in_a_while_is_silent(build: Any) -> None:
+    every = build.step(20, backward=8, validation=3.9)
+
+    assert not list(check(build.measured(step=build.step(16, backward=8), every_step=every)))
+
+
+def test_a_run_that_only_evaluates_does_not_validate_too_often(build: Any) -> None:
+    every = build.step(20, validation=18)
+
+    assert not list(check(build.measured(step=every, every_step=every)))
+    assert not list(check(build.measured()))
+
+
+def test_without_lines_the_amount_is_told_all_the_same(build: Any) -> None:
+    every = build.step(20, backward=8, validation=10)
+
+    [finding] = check(build.measured(step=build.step(16, backward=8), every_step=every))
+
+    assert (finding.lost_ns, finding.file) == (10 * MS, None)

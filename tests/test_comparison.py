@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from perfkit.comparison import compare
 from perfkit.diagnosis import Diagnosis, Figures
-from perfkit.errors import RunError
+from perfkit.errors import RunError, UsageError
 from perfkit.findings import Finding
-from perfkit.measures.results import StepBreakdown
-from perfkit.run.records import Phases, Run, Step
+from perfkit.measures.results import OpTime, StepBreakdown, TraceFacts
+from perfkit.run.records import Loader, Phases, Rank, Run, Step
 
 MS = 1_000_000
 
 
-def write_run(folder: Path, data_ms: float, rest_ms: float, seed: int, steps: int = 60) -> Path:
+def write_run(
+    folder: Path,
+    data_ms: float,
+    rest_ms: float,
+    seed: int,
+    steps: int = 60,
+    samples: int | None = None,
+    workers: int | None = None,
+    losses: Sequence[float] = (),
+    ending: str | None = None,
+) -> Path:
     """A run folder of steps that flicker by a tenth."""
     noise = random.Random(seed)
     (folder / "rank-0").mkdir(parents=True)
@@ -28,12 +40,28 @@ def write_run(folder: Path, data_ms: float, rest_ms: float, seed: int, steps: in
     for number in range(steps):
         data = round(data_ms * MS * noise.uniform(0.9, 1.1))
         rest = round(rest_ms * MS * noise.uniform(0.9, 1.1))
-        rows.append(Step(step=number, start_ns=0, wall_ns=data + rest, phases_ns=Phases(data=data, forward=rest)))
+        rows.append(
+            Step(
+                step=number,
+                start_ns=0,
+                wall_ns=data + rest,
+                phases_ns=Phases(data=data, forward=rest),
+                samples=samples,
+                loss=losses[number] if number < len(losses) else None,
+            )
+        )
+    loader = Loader(
+        dataset="Reviews", batch_size=8, num_workers=workers or 0, pin_memory=False, prefetch_factor=None,
+        persistent_workers=False,
+    )  # fmt: skip
+    loaders = (loader,) if workers is not None else ()
+    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, ending=ending, loaders=loaders)
+    (folder / "rank-0" / "rank.json").write_bytes(msgspec.json.encode(rank))
     (folder / "rank-0" / "steps.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     return folder
 
 
-def diagnosis(wall_ms: float, *findings: Finding, **figures: float) -> Diagnosis:
+def diagnosis(wall_ms: float, *findings: Finding, **figures: Any) -> Diagnosis:
     wall_ns = round(wall_ms * MS)
     step = StepBreakdown(
         steps=9, wall_ns=wall_ns, median_ns=wall_ns, p10_ns=wall_ns, p90_ns=wall_ns, phases_ns=Phases(), source="trace"
@@ -110,7 +138,91 @@ def test_a_finding_that_moved_with_an_edit_or_a_copy_is_the_same_finding() -> No
 def test_counts_are_compared_where_both_sides_have_them() -> None:
     comparison = compare(diagnosis(50, syncs_per_step=2.0, ops_per_step=900.0), diagnosis(50, syncs_per_step=0.0))
 
-    assert [(count.name, count.before, count.after) for count in comparison.counts] == [("syncs per step", 2.0, 0.0)]
+    assert [(count.name, count.before, count.after) for count in comparison.counts] == [("syncs", 2.0, 0.0)]
+
+
+def test_ops_and_ranges_that_changed_by_a_part_of_the_step_are_told_per_step() -> None:
+    facts = TraceFacts(
+        path="t.json", format="kineto", events=9, device_events=0, devices=(), steps=2, span_ns=100 * MS, rank=None,
+        world_size=None, has_stacks=False, has_shapes=False, lost=(),
+    )  # fmt: skip
+    before = diagnosis(50, trace=facts, wall_ns=50 * MS, ops=(op("aten::mm", 40), op("aten::add", 2)))
+    after = diagnosis(40, trace=facts, wall_ns=40 * MS, ops=(op("aten::mm", 20), op("aten::add", 2)))
+
+    rows = [(d.kind, d.name, d.before_ns, d.after_ns, d.changed) for d in compare(before, after).differences[1:]]
+
+    assert rows == [("op", "aten::mm", 20 * MS, 10 * MS, "-50%")]
+
+
+def op(name: str, self_ms: int) -> OpTime:
+    return OpTime(name=name, count=1, total_ns=self_ms * MS, self_ns=self_ms * MS)
+
+
+def test_a_budget_for_the_step_is_not_broken_by_noise_and_is_by_a_slower_step(tmp_path: Path) -> None:
+    before = write_run(tmp_path / "a", data_ms=20, rest_ms=30, seed=1)
+    same = write_run(tmp_path / "b", data_ms=20, rest_ms=30, seed=2)
+    slower = write_run(tmp_path / "c", data_ms=24, rest_ms=30, seed=3)
+
+    assert compare(before, same, max_slowdown=0.0).broken == ()
+    assert compare(before, slower, max_slowdown=0.2).broken == ()
+    (broken,) = compare(before, slower, max_slowdown=0.03).broken
+    assert broken.startswith("the step is +8%")
+
+
+def test_a_budget_for_a_count_is_broken_by_one_more_and_by_a_count_that_is_missing() -> None:
+    two, three = diagnosis(50, syncs_per_step=2.0), diagnosis(50, syncs_per_step=3.0)
+
+    assert compare(two, three, max_more={"syncs": 1}).broken == ()
+    assert compare(two, three, max_more={"syncs": 0}).broken == ("syncs: 2 → 3, at most 0 more are allowed",)
+    (missing,) = compare(two, three, max_more={"recompiles": 0}).broken
+    assert "not counted on both sides" in missing
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"max_slowdown": -0.1},
+        {"max_slowdown": float("nan")},
+        {"max_more": {"kernel": 0}},
+        {"max_more": {"syncs": -1}},
+    ],
+)
+def test_a_budget_that_cannot_be_is_an_error(budget: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        compare(diagnosis(50), diagnosis(50), **budget)
+
+
+def test_other_batches_are_another_workload_and_another_loader_setting_is_not(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "a", 20, 30, 1, samples=32, workers=0)
+    workers = write_run(tmp_path / "b", 20, 30, 2, samples=32, workers=4)
+    larger = write_run(tmp_path / "c", 20, 30, 3, samples=64, workers=0)
+
+    same, other = compare(one, workers), compare(one, larger)
+
+    assert (same.workload, same.changed) == ("same", ("DataLoader(Reviews) num_workers: 0 → 4",))
+    assert (other.workload, other.changed) == ("different", ("samples per step: 32 → 64",))
+    assert any(note.startswith("not the same work") for note in other.notes)
+
+
+def test_losses_that_agree_are_the_same_result_and_the_first_that_does_not_is_named(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "a", 20, 30, 1, losses=[2.0, 1.0, 0.5])
+    same = write_run(tmp_path / "b", 20, 30, 2, losses=[2.0, 1.0000002, 0.5])
+    other = write_run(tmp_path / "c", 20, 30, 3, losses=[2.0, 1.2, 0.5])
+
+    assert compare(one, same).result == "same"
+    answer = compare(one, other)
+    assert answer.result == "different"
+    assert any("losses differ from step 1 on: 1 before, 1.2 after" in note for note in answer.notes)
+    assert compare(one, write_run(tmp_path / "d", 20, 30, 4)).result == "unknown"
+
+
+def test_a_run_that_is_still_being_recorded_is_compared_and_said(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "a", 20, 30, 1, ending="done")
+    going = write_run(tmp_path / "b", 20, 30, 2)
+
+    assert [note for note in compare(one, going).notes if "still being recorded" in note] == [
+        f"{going} is still being recorded"
+    ]
 
 
 def test_a_path_that_holds_no_run_is_an_error(tmp_path: Path) -> None:

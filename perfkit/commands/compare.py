@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,28 +14,65 @@ from perfkit.reports.json import write_json
 from perfkit.reports.terminal import print_comparison, stdout_console
 from perfkit.run.reading import is_run_folder
 
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
+
 
 def compare(
     before: str | None = typer.Argument(None, help="A run folder or trace. Default: the last run but one in runs/."),
     after: str | None = typer.Argument(None, help="The run or trace to compare with it. Default: the last run."),
+    max_slowdown: str | None = typer.Option(
+        None, "--max-slowdown", metavar="PERCENT", help="Exit 1 if the step is slower by more than this: 3%."
+    ),
+    max_more: list[str] = typer.Option(
+        [],
+        "--max-more",
+        metavar="NAME[=N]",
+        help="Exit 1 if there are more than N (default 0) more of these: syncs, recompiles, graph-breaks, launches or "
+        "ops. These do not flicker. May be repeated.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the comparison as JSON."),
+    as_markdown: bool = typer.Option(False, "--markdown", help="Print the comparison as markdown."),
 ) -> int:
-    """Compare two runs or traces: per phase and finding, with "no difference" as a possible answer.
+    """Compare two runs or traces, with "no difference" as a possible answer.
 
-    Without arguments, the last two runs in runs/.
+    Per phase, range, op, kernel and finding; says whether both did the same work. Without arguments, the last two
+    runs in runs/.
     """
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two formats: choose one")
+    slowdown = _percent(max_slowdown) if max_slowdown is not None else None
+    more = dict(_count(word) for word in max_more)
     if before is None:
         first, second = last_two(Path("runs"))
     elif after is None:
         raise UsageError(f"compare takes two runs, or none for the last two in runs/; got only {before}")
     else:
         first, second = Path(before), Path(after)
-    answer = comparison.compare(first, second)
+    answer = comparison.compare(first, second, max_slowdown=slowdown, max_more=more)
     if as_json:
         write_json(answer, sys.stdout)
+    elif as_markdown:
+        from perfkit.reports.markdown import write_markdown
+
+        write_markdown(answer, sys.stdout)
     else:
         print_comparison(answer, stdout_console())
-    return 0
+    return 1 if answer.broken else 0
+
+
+def _percent(word: str) -> float:
+    match = _PERCENT.fullmatch(word.strip())
+    if match is None:
+        raise UsageError(f"--max-slowdown takes a percentage of at least 0 (3%), got {word!r}")
+    return float(match[1]) / 100
+
+
+def _count(word: str) -> tuple[str, float]:
+    name, _, number = word.partition("=")
+    try:
+        return name.strip().replace("-", " "), float(number) if number else 0.0
+    except ValueError:
+        raise UsageError(f"--max-more takes NAME or NAME=N (syncs=0), got {word!r}") from None
 
 
 def last_two(folder: Path) -> tuple[Path, Path]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import operator
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +17,23 @@ from perfkit._version import VERSION
 from perfkit.errors import PerfkitError
 from perfkit.reports.terminal import stdout_console
 
+#: Frameworks with an adapter: package, the oldest version that is tested, what works with it.
+FRAMEWORKS = (
+    ("lightning", (2, 2), "lightning", "perfkit.integrations.lightning"),
+    ("pytorch-lightning", (2, 2), "lightning", "perfkit.integrations.lightning"),
+    ("transformers", (4, 46), "huggingface", "perfkit.integrations.huggingface"),
+    ("accelerate", (0, 26), "huggingface", "the plain loop: prof.steps(accelerator.prepare(loader))"),
+    ("tensorboard", (2, 16), "tensorboard", "perfkit.integrations.tensorboard"),
+)
+
+#: What a Lightning of either name is asked for beyond what it documents: its actions are called after these classes.
+_LIGHTNING = (
+    ("profilers.profiler", "Profiler.profile", "ProfilerCallback"),
+    ("loops.training_epoch_loop", "_TrainingEpochLoop.advance", "the steps of ProfilerCallback"),
+    ("loops.evaluation_loop", "_EvaluationLoop.run", "the steps of ProfilerCallback in validate and test"),
+    ("loops.prediction_loop", "_PredictionLoop.run", "the steps of ProfilerCallback in predict"),
+)
+
 #: Private names that perfkit uses, and what is lost without each.
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
@@ -24,6 +43,12 @@ PRIVATE_NAMES = (
     ("torch._C._autograd", "_record_function_with_args_enter", "ranges in the torch profiler"),
     ("torch._C._nn", "_parse_to", "the dry run of detect_syncs"),
     ("torch._C", "_dispatch_tls_set_dispatch_key_included", "the dry run of detect_syncs"),
+    *((f"lightning.pytorch.{module}", name, what) for module, name, what in _LIGHTNING),
+    *((f"pytorch_lightning.{module}", name, what) for module, name, what in _LIGHTNING),
+    ("transformers", "Trainer.get_batch_samples", "the steps of the Hugging Face ProfilerCallback"),
+    ("transformers", "Trainer._prepare_inputs", "its phase transfer"),
+    ("transformers", "Trainer._maybe_log_save_evaluate", "the end of its steps after an epoch"),
+    ("transformers", "Trainer._save_checkpoint", "its phase checkpoint"),
 )
 
 
@@ -45,14 +70,7 @@ def facts() -> list[tuple[str, str]]:
     lines.append(("torch", _torch()))
     lines.append(("GPU", _gpu()))
     lines.append(("NVTX", _nvtx()))
-    for package, what in (
-        ("pytorch-lightning", "ProfilerCallback"),
-        ("lightning", "ProfilerCallback"),
-        ("tensorboard", "trace_handler"),
-        ("transformers", "Hugging Face Trainer"),
-    ):
-        version = _env.package_version(package)
-        lines.append((package, version or f"not installed: no {what} for it"))
+    lines += [(package, _framework(package, oldest, extra, works)) for package, oldest, extra, works in FRAMEWORKS]
     for program, what in (("nsys", "timelines of the whole system"), ("ncu", "one kernel in depth")):
         path = shutil.which(program)
         lines.append((program, path or f"not on the PATH ({what})"))
@@ -86,14 +104,28 @@ def _nvtx() -> str:
     return "a tool is attached" if _env.nvtx_tool_attached() else "ready; no tool is attached"
 
 
+def _framework(package: str, oldest: tuple[int, int], extra: str, works: str) -> str:
+    version = _env.package_version(package)
+    pip = f"pip install -U 'perfkit[{extra}]'"
+    if version is None:
+        return f"not installed ({pip})"
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < oldest:
+        return f"{version} is too old: {'.'.join(map(str, oldest))} or later is needed ({pip})"
+    return f"{version}, works: {works}"
+
+
 def _private_names() -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for module, name, what in PRIVATE_NAMES:
+        package = module.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            continue
         try:
-            found = hasattr(importlib.import_module(module), name)
-        except ImportError:
-            found = False
-        fact = "found" if found else f"MISSING: {what} will not work with this torch"
+            operator.attrgetter(name)(importlib.import_module(module))
+        except (ImportError, AttributeError):
+            fact = f"MISSING: {what} will not work with this {package}"
+        else:
+            fact = "found"
         lines.append(("" if lines else "private names", f"{module}.{name}: {fact}"))
     return lines
 

@@ -93,6 +93,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
         _put(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
     if all:
         _ranges(diagnosis, console)
+        _overhead(diagnosis, console)
     _missing(diagnosis, console, all=all)
 
 
@@ -279,6 +280,23 @@ def _ranges(diagnosis: Diagnosis, console: Console) -> None:
         _put(name, console)
 
 
+def _overhead(diagnosis: Diagnosis, console: Console) -> None:
+    """What perfkit itself took of the run."""
+    own, step = diagnosis.overhead, diagnosis.step
+    if own is None:
+        return
+    parts = []
+    if own.step_ns is not None:
+        share = f" ({percent(own.step_ns, step.wall_ns)})" if step is not None and step.wall_ns else ""
+        parts.append(f"{ms(own.step_ns)} a step{share}")
+    if own.held_bytes is not None:
+        parts.append(f"{own.held_bytes / 1e6:.1f} MB of memory")
+    if own.window_step_ns is not None and step is not None:
+        parts.append(f"steps in a window {ms(own.window_step_ns)}, {change(step.wall_ns, own.window_step_ns)}")
+    if parts:
+        _print(Text(f"perfkit itself: {', '.join(parts)}", style="dim"), console)
+
+
 def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
     missing = diagnosis.missing
     if missing and all:
@@ -290,25 +308,39 @@ def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Write a comparison: what changed per step and phase, counts, and findings gone and new."""
+    """Write a comparison: what changed per step, phase, range, op and kernel, counts, and findings gone and new."""
     _put(Text(f"{comparison.before} → {comparison.after}", style="dim"), console)
     _print(Text(comparison.verdict, style="bold"), console)
+    for sentence in comparison.broken:
+        _print(Text(f"broken budget: {sentence}", style="bold red"), console)
     console.print()
+    kind = "step"
     for difference in comparison.differences:
-        _put(_difference(difference), console)
+        if difference.kind not in ("step", "phase", kind):
+            kind = difference.kind
+            _put(Text(f"{kind}s", style="dim"), console)
+        _put(_difference(difference, console.width), console)
+    if comparison.counts:
+        _put(Text("counts, per step; recompiles and graph breaks of the whole run", style="dim"), console)
     for count in comparison.counts:
-        _put(Text(f"{count.name:<16}{count.before:>10.1f} → {count.after:>8.1f}"), console)
+        _put(Text(f"{count.name:<16}{count.before:>10.4g} → {count.after:>8.4g}"), console)
     for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             at = f"  {place(finding.file, finding.line)}" if finding.file is not None else ""
             lost = f"  {ms(finding.lost_ns)}" if finding.lost_ns is not None else ""
             _print(Text(f"{title}: {finding.rule}{at}{lost}", style="green" if title == "gone" else "red"), console)
+    for sentence in comparison.changed:
+        _print(Text(f"changed: {sentence}", style="dim"), console)
     for note in comparison.notes:
         _print(Text(note, style="dim"), console)
 
 
-def _difference(difference: Difference) -> Text:
-    changed = change(difference.before_ns, difference.after_ns)
+def _difference(difference: Difference, width: int) -> Text:
     style = {"faster": "green", "slower": "red"}.get(difference.change, "")
-    text = f"{difference.name:<16}{ms(difference.before_ns):>10} → {ms(difference.after_ns):>8}  {changed:<7} "
-    return Text(text).append(difference.change, style=style)
+    before, after = ("-" if ns is None else ms(ns) for ns in (difference.before_ns, difference.after_ns))
+    # Names of kernels are long: as much of them as there is room for beside the numbers.
+    name = Text(_CONTROL.sub("?", difference.name))
+    name.truncate(max(16, width - 46), overflow="ellipsis")
+    name.pad_right(16 - name.cell_len if name.cell_len < 16 else 0)
+    name.append(f"{before:>10} → {after:>8}  {difference.changed:<7} ")
+    return name.append(difference.change, style=style)

@@ -88,7 +88,7 @@ def test_the_verdict_names_the_slow_dataset_and_goes_to_stderr(cli: Any, tmp_pat
 
 
 def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Path) -> None:
-    text = SLEEPS.replace("return 30", "return 150")
+    text = SLEEPS.replace("return 30", "return 300")
     done = cli("run", "--out", "x", script(tmp_path, text))
 
     first = done.stderr.index("perfkit: first verdict; training goes on")
@@ -127,7 +127,12 @@ def test_ctrl_c_ends_the_program_by_the_signal_and_the_verdict_follows(tmp_path:
     endless = SLEEPS.replace("return 30", "return 10_000")
     name = script(tmp_path, endless)
     process = subprocess.Popen(
-        [sys.executable, "-m", "perfkit", "run", "--out", "x", name], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "perfkit", "run", "--out", "x", name],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where the tests run in a shell's background, a child would inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     rows = tmp_path / "x" / "rank-0" / "steps.jsonl"
     deadline = time.monotonic() + 120

@@ -124,10 +124,11 @@ def test_a_comparison_tells_differences_counts_and_findings(diagnosis: Diagnosis
         after="runs/b",
         verdict="A step is 56% faster: 80.0 ms before, 35.0 ms after.",
         differences=(
-            Difference(name="step", before_ns=80 * MS, after_ns=35 * MS, change="faster"),
-            Difference(name="data", before_ns=45 * MS, after_ns=0, change="not tested"),
+            Difference(kind="step", name="step", before_ns=80 * MS, after_ns=35 * MS, change="faster"),
+            Difference(kind="phase", name="data", before_ns=45 * MS, after_ns=0, change="not tested"),
+            Difference(kind="kernel", name="void at::native::" + "elementwise" * 9, before_ns=None, after_ns=5 * MS),
         ),
-        counts=(Count(name="syncs per step", before=1, after=0),),
+        counts=(Count(name="syncs", before=1, after=0),),
         gone=diagnosis.findings[:1],
         notes=("a note",),
     )  # fmt: skip
@@ -138,7 +139,10 @@ def test_a_comparison_tells_differences_counts_and_findings(diagnosis: Diagnosis
         "\n"
         "step               80.0 ms →  35.0 ms  -56%    faster\n"
         "data               45.0 ms →     0 ns  -100%   not tested\n"
-        "syncs per step         1.0 →      0.0\n"
+        "kernels\n"
+        "void at::native::elementwiseeleme…         - →   5.0 ms  new     not tested\n"
+        "counts, per step; recompiles and graph breaks of the whole run\n"
+        "syncs                    1 →        0\n"
         "gone: input-bound  train.py:31  45.0 ms\n"
         "a note\n"
     )

@@ -1,0 +1,234 @@
+"""Figure data: a diagnosis and its source, made ready to draw, once, for every page that draws it.
+
+``figures.json`` beside ``diagnosis.json`` holds it: diagnosis.json has the numbers, which tools read; figures.json
+what only a page needs (steps over time, the window's timeline, the flame graph, source lines), and is bounded to some
+MB whatever the size of the trace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from perfkit.diagnosis import Diagnosis
+from perfkit.errors import RunError, TraceError
+from perfkit.reports.figures.cleaning import cleaned
+from perfkit.reports.figures.code import found, lines_of
+from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSeries, Timeline
+from perfkit.reports.figures.device import bars_of, memory_of, roofs_of
+from perfkit.reports.figures.excerpts import Sources
+from perfkit.reports.figures.flame import flame_of
+from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
+from perfkit.reports.figures.tables import tables_of
+from perfkit.reports.figures.timeline import timeline_of
+from perfkit.rules.wording import duration, ms, percent, place
+from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_run
+from perfkit.run.remote import is_url, local_copy
+from perfkit.run.writing import write_atomically
+from perfkit.trace import Trace, read_trace
+
+__all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "read_figures", "write_figures"]
+
+#: Its name in a run folder.
+FILE = "figures.json"
+#: No file of ours comes near this.
+_LARGEST = 64 * 2**20
+#: Unix time in ns is above this since 2001; below it a trace counts from a zero of its own.
+_UNIX_NS = 10**18
+
+#: More sentences than this nobody reads; the first ones are of what matters most.
+_MISSING = 100
+
+_Figure = TypeVar("_Figure")
+
+
+def figures_of(
+    diagnosis: Diagnosis, source: str | os.PathLike[str] | None = None, *, read_sources: bool = True
+) -> FigureData:
+    """Make figure data of a diagnosis; reads its run folder's rows, the trace of its window, and source lines.
+
+    What of it cannot be read is left out, and ``missing`` says so.
+
+    Args:
+        diagnosis: As `perfkit.diagnose` gave it.
+        source: The run folder or trace that it is of, where that has moved since; default ``diagnosis.source``.
+        read_sources: False opens no source file: where others may name what is drawn.
+    """
+    at = os.fspath(source) if source is not None else diagnosis.source
+    path = local_copy(at) if is_url(at) else Path(at)
+    missing = list(diagnosis.missing)
+    run = _run(path, missing)
+    rank = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values()))) if run else None
+    trace = _trace(path, rank, diagnosis, missing)
+    drawn = _Drawn(missing)
+    recorded_ns = _recorded_ns(rank, trace)
+    folder = run.run.folder if run is not None and run.run is not None else None
+    sources = Sources(folder, recorded_ns, read=read_sources)
+    steps: StepSeries | None = None
+    timeline: Timeline | None = None
+    flame: Flame | None = None
+    if rank is not None:
+        steps = drawn.figure("the steps over time", lambda: series_of_rows(rank))
+    if trace is not None:
+        timeline = drawn.figure("the timeline", lambda: timeline_of(trace))
+        flame = drawn.figure("the flame graph", lambda: flame_of(_stacks(rank) or trace))
+        steps = steps or drawn.figure("the steps over time", lambda: series_of_trace(trace))
+    data = FigureData(
+        source=place(diagnosis.source, None),
+        title=os.path.basename(diagnosis.source.rstrip("/\\")) or diagnosis.source,
+        verdict=diagnosis.verdict,
+        per="step" if diagnosis.step is not None else "recording",
+        wall_ns=diagnosis.figures.wall_ns,
+        facts=tuple(_facts(diagnosis, run, rank)),
+        bars=tuple(bars_of(diagnosis)),
+        findings=found(diagnosis, sources),
+        steps=steps,
+        timeline=timeline,
+        lines=lines_of(diagnosis, sources),
+        tables=tuple(tables_of(diagnosis, run)),
+        roofs=tuple(roofs_of(diagnosis)),
+        memory=tuple(memory_of(diagnosis)),
+        flame=flame,
+        traces=tuple(f"{rank.folder.name}/{file.name}" for file in rank.windows) if rank is not None else (),
+        missing=tuple(missing[:_MISSING]),
+    )
+    return msgspec.convert(cleaned(msgspec.to_builtins(data)), FigureData)
+
+
+def write_figures(folder: str | os.PathLike[str], data: FigureData) -> Path:
+    """Write ``figures.json`` into a run folder, whole or not at all."""
+    file = Path(folder) / FILE
+    write_atomically(file, data.to_json())
+    return file
+
+
+def read_figures(path: str | os.PathLike[str]) -> FigureData:
+    """Read figure data back, from a file or a run folder.
+
+    Raises:
+        RunError: there is none, it is no figure data, or one of a newer perfkit.
+    """
+    file = Path(path)
+    file = file / FILE if file.is_dir() else file
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise RunError(f"{file} is larger than {_LARGEST >> 20} MiB: no figure data of perfkit")
+        text = file.read_bytes()
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror}; `perfkit diagnose --html` writes it") from error
+    try:
+        schema = msgspec.json.decode(text, type=_Versioned).schema
+        if schema <= SCHEMA:
+            return msgspec.json.decode(text, type=FigureData)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{file} is no figure data of perfkit: {error}") from error
+    raise RunError(
+        f"{file} has schema {schema}, this perfkit reads up to {SCHEMA}: "
+        "read it with the perfkit that wrote it, or a newer one"
+    )
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+class _Drawn:
+    """Makes figures one by one; what fails is told, and takes no other with it."""
+
+    def __init__(self, missing: list[str]) -> None:
+        self._missing = missing
+
+    def figure(self, what: str, make: Callable[[], _Figure | None]) -> _Figure | None:
+        """The figure, None where it could not be made."""
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001 - one figure's defect must not take the page with it
+            self._missing.append(f"{what} could not be drawn: {type(error).__name__}: {error}")
+            return None
+
+
+def _run(path: Path, missing: list[str]) -> RunFolder | None:
+    if not is_run_folder(path):
+        return None
+    try:
+        return read_run(path)
+    except RunError as error:
+        missing.append(str(error))
+        return None
+
+
+def _trace(path: Path, rank: RankFolder | None, diagnosis: Diagnosis, missing: list[str]) -> Trace | None:
+    """The trace that the diagnosis speaks of, read again: its columns are too much to keep until someone draws."""
+    facts = diagnosis.figures.trace
+    if facts is None:
+        if rank is not None:
+            missing.append("there is no timeline and no flame graph: no window was recorded that can be read")
+        return None
+    name = Path(facts.path).name
+    file = rank.folder / name if rank is not None else path
+    try:
+        return read_trace(file)
+    except TraceError as error:
+        missing.append(f"there is no timeline and no flame graph: {error}")
+        return None
+
+
+def _stacks(rank: RankFolder | None) -> Trace | None:
+    """The step with stacks: its call paths have Python in them."""
+    for file in reversed(rank.stacks if rank is not None else ()):
+        try:
+            return read_trace(file)
+        except TraceError:
+            continue  # the diagnosis, which looked for lines there, has told
+    return None
+
+
+def _recorded_ns(rank: RankFolder | None, trace: Trace | None) -> int | None:
+    """Unix time at which the recording began, None where it is not known."""
+    about = rank.rank if rank is not None else None
+    if about is not None and about.clock_pairs:
+        pair = about.clock_pairs[0]
+        return pair.unix_ns
+    if trace is not None and len(trace) and int(trace.start_ns.max()) > _UNIX_NS:
+        return int(trace.start_ns[trace.start_ns > _UNIX_NS].min())
+    return None
+
+
+def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None) -> list[Fact]:
+    step, figures = diagnosis.step, diagnosis.figures
+    facts: list[tuple[str, Any]] = [("source", place(diagnosis.source, None))]
+    about = rank.rank if rank is not None else None
+    if run is not None and run.run is not None:
+        facts.append(("command", " ".join(run.run.command)))
+    if step is not None:
+        facts.append(("step", f"mean {ms(step.wall_ns)}, median {ms(step.median_ns)}, p90 {ms(step.p90_ns)}"))
+    if figures.throughput is not None:
+        rates = figures.throughput
+        named = (("steps", rates.steps_per_s), ("samples", rates.samples_per_s), ("tokens", rates.tokens_per_s))
+        facts.append(("throughput", ", ".join(f"{rate:,.3g} {what}/s" for what, rate in named if rate is not None)))
+    if figures.utilization is not None:
+        used = figures.utilization
+        facts.append(("MFU", f"{percent(used.mfu, 1)} of the dense {used.precision} peak of {used.device}"))
+    if figures.planned_steps is not None and step is not None:
+        facts.append(("planned", f"{figures.planned_steps:,} steps, {duration(figures.planned_steps * step.wall_ns)}"))
+    if figures.trace is not None:
+        facts.append(("trace", f"{Path(figures.trace.path).name}, {figures.trace.events:,} events"))
+    if run is not None and run.run is not None:
+        facts.append(("ranks", run.run.world_size))
+    if about is not None:
+        facts += [
+            ("host", about.host),
+            ("devices", ", ".join(about.devices)),
+            ("git commit", about.git_commit),
+            ("ended", about.ending or "still running, or killed"),
+        ]
+    own = diagnosis.overhead
+    if own is not None and own.step_ns is not None:
+        facts.append(("perfkit itself", f"{ms(own.step_ns)} a step"))
+    if about is not None:
+        facts.append(("versions", ", ".join(f"{name} {version}" for name, version in about.versions.items())))
+    return [Fact(label, str(value)) for label, value in facts if value not in (None, "")]

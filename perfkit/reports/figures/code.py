@@ -1,0 +1,113 @@
+"""Findings and lines beside their source."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from perfkit.diagnosis import Diagnosis
+from perfkit.findings import Finding
+from perfkit.measures.results import SourceLine
+from perfkit.reports.figures.data import FileLines, Found, FoundEvidence, LineOfFile, LinesFigure
+from perfkit.reports.figures.excerpts import Sources
+from perfkit.rules.wording import between, place
+
+#: Unmarked lines that are shown above and below one with numbers.
+_AROUND = 1
+
+
+def found(diagnosis: Diagnosis, sources: Sources) -> tuple[Found, ...]:
+    """Findings in the diagnosis' order, without those that another one explains: their messages stand there."""
+    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    done = []
+    for number, finding in enumerate(roots):
+        # Two findings of one rule: the first one tells what they explain.
+        first = finding.rule not in {earlier.rule for earlier in roots[:number]}
+        explained = [other.message for other in diagnosis.findings if first and other.caused_by == finding.rule]
+        done.append(_found(finding, tuple(explained), diagnosis, sources))
+    return tuple(done)
+
+
+def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, sources: Sources) -> Found:
+    at = finding.range or ""
+    excerpt = None
+    if finding.file is not None:
+        at = place(finding.file, finding.line)
+        if finding.line is not None:
+            excerpt = sources.excerpt(finding.file, finding.line)
+    wall_ns = diagnosis.figures.wall_ns
+    unpriced = finding.lost_ns is None and finding.severity != "info"
+    why = next((item.source for item in finding.evidence if item.value is None), "it was not measured")
+    return Found(
+        rule=finding.rule,
+        severity=finding.severity,
+        message=finding.message,
+        advice=finding.advice,
+        confidence=finding.confidence,
+        place=at,
+        function=finding.function or "",
+        lost_ns=finding.lost_ns,
+        gain=between(finding.gain_low_ns or 0, finding.gain_high_ns) if finding.gain_high_ns is not None else "",
+        lost_share=min(1.0, finding.lost_ns / wall_ns) if finding.lost_ns is not None and wall_ns else None,
+        no_price=why if unpriced else "",
+        evidence=tuple(
+            FoundEvidence(
+                name=item.name,
+                value="not measured" if item.value is None else f"{item.value} {item.unit}".strip(),
+                source=item.source,
+            )
+            for item in finding.evidence
+        ),
+        explains=explained,
+        excerpt=excerpt,
+    )
+
+
+def lines_of(diagnosis: Diagnosis, sources: Sources) -> LinesFigure | None:
+    """The user's lines in the step with stacks, by file, longest file first; else the sampled ones."""
+    figures = diagnosis.figures
+    by_file: dict[str, list[LineOfFile]] = defaultdict(list)
+    if figures.source_lines:
+        for one in figures.source_lines:
+            by_file[one.file].append(_measured(one))
+        source = "Recorded with stacks, which makes a step slower: the times say where, not how long."
+    else:
+        for row in figures.lines:
+            if row.worker is None:
+                by_file[row.file].append(LineOfFile(line=row.line, function=row.function, host_ns=row.host_ns))
+        source = "Host time per step, by sampling."
+    if not by_file:
+        return None
+    whole = {file: sum(line.host_ns or 0 for line in lines) for file, lines in by_file.items()}
+    files = sorted(by_file, key=lambda file: -whole[file])
+    return LinesFigure(source=source, files=tuple(_file(file, by_file[file], sources) for file in files))
+
+
+def _measured(one: SourceLine) -> LineOfFile:
+    return LineOfFile(
+        line=one.line if one.line is not None else one.first_line,
+        function=one.function,
+        whole=one.line is None,
+        host_ns=one.self_ns,
+        total_ns=one.total_ns,
+        device_ns=one.device_ns,
+        ops=one.ops,
+        syncs=one.syncs,
+        allocated_bytes=one.allocated_bytes,
+    )
+
+
+def _file(file: str, rows: list[LineOfFile], sources: Sources) -> FileLines:
+    text, note = sources.lines(file)
+    numbered: dict[int, list[LineOfFile]] = defaultdict(list)
+    for row in rows:
+        numbered[row.line].append(row)
+        for line in range(max(1, row.line - _AROUND), min(row.line + _AROUND, len(text)) + 1):
+            numbered[line]  # its neighbours, for context
+    lines = [
+        msgspec.structs.replace(row, text=text[line - 1] if line <= len(text) else None)
+        for line in sorted(numbered)
+        for row in numbered[line] or (LineOfFile(line=line),)
+    ]
+    return FileLines(file=place(file, None), note=note, lines=tuple(lines))

@@ -1,0 +1,65 @@
+"""Source lines around a place that a finding names: only Python source, only a few lines, only if it is the same."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import cache
+from pathlib import Path
+
+from perfkit.reports.figures.cleaning import clean
+from perfkit.reports.figures.data import Excerpt
+
+#: Lines around the marked one: what it takes to recognize the place.
+BEFORE, AFTER = 3, 3
+#: No source file comes near this.
+_LARGEST = 2 * 2**20
+#: A line of code that is longer is data.
+_WIDEST = 200
+
+
+class Sources:
+    """The source files that findings name.
+
+    Args:
+        folder: Where relative names begin: the folder the program ran in.
+        recorded_ns: Unix time of the recording, None where it is not known. A file that changed since is not shown.
+        read: Whether any file is opened.
+    """
+
+    def __init__(self, folder: str | None, recorded_ns: int | None, *, read: bool = True) -> None:
+        self._folder = folder or os.getcwd()
+        self._recorded_ns = recorded_ns
+        self._read = cache(self._read_file) if read else lambda file: ((), "source files are not read here")
+
+    def excerpt(self, file: str, line: int) -> Excerpt:
+        """Some lines around ``line`` (1-based)."""
+        lines, note = self.lines(file)
+        if not 1 <= line <= len(lines):
+            said = note if not lines else f"the file has {len(lines)} lines now, not {line}"
+            return Excerpt(file=file, line=line, note=said)
+        first = max(1, line - BEFORE)
+        return Excerpt(file=file, line=line, first_line=first, lines=tuple(lines[first - 1 : line + AFTER]), note=note)
+
+    def lines(self, file: str) -> tuple[tuple[str, ...], str]:
+        """All lines of a file, cut to a width; none with the reason why. The note also says what is not certain."""
+        return self._read(file)
+
+    def _read_file(self, file: str) -> tuple[tuple[str, ...], str]:
+        # A trace may name any file of this machine; only what a program's line can be in is ever opened.
+        if not file.endswith(".py") or "\0" in file:
+            return (), "no Python source file"
+        path = Path(self._folder, file)
+        try:
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST or path.resolve().suffix != ".py":
+                return (), "no Python source file"
+            if self._recorded_ns is not None and about.st_mtime_ns > self._recorded_ns:
+                return (), "the file changed since the recording: its lines are not shown"
+            text = path.read_bytes().decode()
+        except (OSError, ValueError):
+            return (), "the source is not on this machine, or cannot be read"
+        if "\0" in text:
+            return (), "no Python source file"
+        note = "" if self._recorded_ns is not None else "as it is now: when this was recorded is not known"
+        return tuple(clean(line.expandtabs(4), _WIDEST) for line in text.split("\n")), note

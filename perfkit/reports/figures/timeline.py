@@ -1,0 +1,344 @@
+"""The window of a trace as lanes: steps, ranges, each device's idle time by cause and its streams, the host's threads.
+
+A page cannot hold 2 million events, and a screen cannot show them. So each lane keeps its longest events as they
+are, and merges the short ones between them into buckets of time that say how many they stand for, how much of the
+bucket is theirs, and which was the longest. Nothing vanishes, and the worst is always there by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from perfkit.measures.idle import CAUSES, Host, charge_idle
+from perfkit.measures.results import IdleCause
+from perfkit.measures.steps import whole_steps
+from perfkit.measures.work import Work, device_work
+from perfkit.reports.figures.cleaning import clean
+from perfkit.reports.figures.data import Items, Lane, Timeline
+from perfkit.trace.columns import Kind, Steps, Trace
+from perfkit.trace.intervals import Bools, Ints
+from perfkit.trace.nesting import find_parents
+
+#: Items of a whole timeline: 20 bytes each, 40 at most, so 1.6 to 3.2 MB of a page.
+_ITEMS = 80_000
+#: Letters of all names together: a range that names its input has as many names as calls.
+_LETTERS = 600_000
+#: Of a lane's items so many are single events; the rest are buckets.
+_SINGLE = 2 / 3
+#: Lanes of a kind; more do not fit a screen. The busiest stay, the others are counted in a note.
+_STREAMS, _DEVICES, _THREADS, _DEPTH = 12, 8, 6, 9
+
+#: Why a device was idle -> the family whose colour it has.
+_FAMILY: dict[IdleCause, str] = {
+    "data loading": "data",
+    "sync": "sync",
+    "allocation": "allocation",
+    "module load": "allocation",
+    "copy call": "copy",
+    "launch call": "launch",
+    "launch latency": "launch",
+    "inside a graph": "launch",
+    "before a graph": "launch",
+    "unrecorded graph": "launch",
+    "communication call": "communication",
+    "collective": "communication",
+    "optimizer": "host",
+    "python": "host",
+    "operators": "host",
+    "OS call": "host",
+    "uninstrumented": "host",
+    "other host work": "host",
+    "queued back to back": "device",
+    "another stream": "device",
+    "dependency": "device",
+    "no launch in the trace": "unknown",
+    "profiler": "profiler",
+}
+
+
+def idle_kind(cause: str) -> str:
+    """The kind (colour) of idle time with this cause."""
+    return f"idle-{next((family for name, family in _FAMILY.items() if name == cause), 'unknown')}"
+
+
+class _Draft(NamedTuple):
+    """A lane before it is known how many items it may have; ``code`` are codes of (name, kind), coded later."""
+
+    group: str
+    label: str
+    role: str
+    start: Ints
+    length: Ints
+    code: Ints
+    during: Ints | None = None
+
+
+class _Names:
+    """Names with their kinds, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], int] = {}
+
+    def code(self, name: str, kind: str) -> int:
+        return self._codes.setdefault((name, kind), len(self._codes))
+
+    def codes(self, trace: Trace, rows: Ints, kinds: dict[int, str], special: Bools | None = None) -> Ints:
+        """Codes of the rows' names; ``kinds`` by Kind, "communication" for the special ones."""
+        key = trace.name[rows].astype(np.int64) * 64 + trace.kind[rows] * 2
+        if special is not None:
+            key = key + special
+        unique, place = np.unique(key, return_inverse=True)
+        table = [
+            self.code(trace.names[one // 64], "communication" if one % 2 else kinds[one % 64 // 2])
+            for one in unique.tolist()
+        ]
+        return np.asarray(np.array(table, np.int64)[place.reshape(-1)] if table else np.zeros(0, np.int64), np.int64)
+
+    def used(self, lanes: list[Lane]) -> tuple[list[Lane], tuple[str, ...], tuple[str, ...]]:
+        """The lanes with codes counted again over the names that are kept, and those names and kinds.
+
+        The names of the longest events are kept; beyond `_LETTERS` of them the others are one name per kind.
+        """
+        known = list(self._codes)
+        longest = np.zeros(len(known), np.int64)
+        for lane in lanes:
+            for items in (lane.items, lane.merged):
+                if items is not None:
+                    np.maximum.at(longest, np.array(items.name, np.int64), np.array(items.length, np.int64))
+                    during = np.array(items.during, np.int64)
+                    there = during >= 0
+                    np.maximum.at(longest, during[there], np.array(items.length, np.int64)[: during.size][there])
+        kept: dict[tuple[str, str], int] = {}
+        new = [-1] * (len(known) + 1)  # the last one stays: code -1 is no name
+        room = _LETTERS
+        for code in np.argsort(-longest, kind="stable").tolist():
+            if not longest[code]:
+                break
+            name, kind = clean(known[code][0]), known[code][1]
+            room -= len(name)
+            new[code] = kept.setdefault((name if room >= 0 else "(one of many other names)", kind), len(kept))
+        done = [
+            Lane(
+                group=lane.group,
+                label=lane.label,
+                role=lane.role,
+                events=lane.events,
+                items=_renamed(lane.items, new),
+                merged=_renamed(lane.merged, new) if lane.merged is not None else None,
+            )
+            for lane in lanes
+        ]
+        return done, tuple(name for name, _ in kept), tuple(kind for _, kind in kept)
+
+
+_OF_DEVICE = {int(Kind.KERNEL): "compute", int(Kind.COPY): "copy", int(Kind.MEMSET): "memset"}
+_OF_HOST = {int(Kind.OP): "op", int(Kind.RANGE): "range", int(Kind.RUNTIME): "api"}
+
+
+def timeline_of(trace: Trace) -> Timeline | None:
+    """The window as lanes of a bounded number of items; None where nothing in the trace takes time."""
+    works = device_work(trace)
+    low, high = _window(trace, works)
+    if high <= low:
+        return None
+    names = _Names()
+    notes: list[str] = []
+    drafts = [
+        *_steps(whole_steps(trace), names),
+        *_device_lanes(trace, works, names, notes),
+        *_host_lanes(trace, low, high, names, notes),
+    ]
+    drafts = [_clipped(draft, low, high) for draft in drafts]
+    drafts = [draft for draft in drafts if draft.start.size]
+    if not drafts:
+        return None
+    lanes = [_lane(draft, room, high - low) for draft, room in zip(drafts, _rooms(drafts), strict=True)]
+    lanes, used, kinds = names.used(lanes)
+    drawn = [lane for lane in lanes if lane.role != "idle"]  # idle time is no event
+    events = sum(lane.events for lane in drawn)
+    shown = sum(len(lane.items.start) for lane in drawn)
+    if shown < events:
+        notes.append(
+            f"{events:,} events: the {shown:,} longest stand by themselves, shorter neighbours are drawn together."
+        )
+    return Timeline(
+        title=trace.path.name,
+        start_ns=low,
+        span_ns=high - low,
+        events=events,
+        shown=shown,
+        names=used,
+        kinds=kinds,
+        lanes=tuple(lanes),
+        notes=tuple(notes),
+    )
+
+
+def _window(trace: Trace, works: tuple[Work, ...]) -> tuple[int, int]:
+    steps = whole_steps(trace)
+    lows, highs = [work.low for work in works], [work.high for work in works]
+    if steps.row.size:
+        lows.append(int(steps.start_ns[0]))
+        highs.append(int(steps.end_ns[-1]))
+    elif not works and trace.host_rows.size:
+        lows.append(int(trace.start_ns[trace.host_rows].min()))
+        highs.append(int(trace.end_ns[trace.host_rows].max()))
+    return (min(lows), max(highs)) if lows else (0, 0)
+
+
+def _steps(steps: Steps, names: _Names) -> Iterator[_Draft]:
+    if steps.row.size:
+        code = np.array([names.code(f"step {number}", "step") for number in steps.number.tolist()], np.int64)
+        yield _Draft("", "steps", "steps", steps.start_ns, steps.end_ns - steps.start_ns, code)
+
+
+def _device_lanes(trace: Trace, works: tuple[Work, ...], names: _Names, notes: list[str]) -> Iterator[_Draft]:
+    if not works:
+        return
+    host = Host(trace)
+    if len(works) > _DEVICES:
+        notes.append(f"{len(works) - _DEVICES} of {len(works)} devices are not drawn.")
+    cause_codes = np.array([names.code(cause, idle_kind(cause)) for cause in CAUSES], np.int64)
+    for work in works[:_DEVICES]:
+        group = f"device {work.device}"
+        idle = charge_idle(trace, work, host).pieces
+        during = np.full(idle.row.size, -1, np.int64)
+        known = np.flatnonzero((idle.row >= 0) & np.isin(trace.kind[idle.row], list(_OF_HOST)))
+        during[known] = names.codes(trace, idle.row[known], _OF_HOST)
+        order = np.argsort(idle.starts, kind="stable")
+        start, length = idle.starts[order], (idle.ends - idle.starts)[order]
+        yield _Draft(group, "idle", "idle", start, length, cause_codes[idle.cause[order]], during[order])
+        rows, talks = work.rows, work.is_communication
+        length = trace.end_ns[rows] - trace.start_ns[rows]
+        code = names.codes(trace, rows, _OF_DEVICE, talks)
+        streams, place = np.unique(trace.stream[rows], return_inverse=True)
+        busy = np.bincount(place.reshape(-1), weights=length)
+        chosen = np.sort(np.argsort(-busy, kind="stable")[:_STREAMS])
+        if streams.size > chosen.size:
+            notes.append(f"{group}: the {chosen.size} busiest of {streams.size} streams are drawn.")
+        for i in chosen.tolist():
+            mine = np.flatnonzero(place.reshape(-1) == i)
+            yield _Draft(group, f"stream {streams[i]}", "stream", trace.start_ns[rows[mine]], length[mine], code[mine])
+
+
+def _host_lanes(trace: Trace, low: int, high: int, names: _Names, notes: list[str]) -> Iterator[_Draft]:
+    rows = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RANGE, Kind.RUNTIME))
+    rows = rows[(trace.end_ns[rows] > low) & (trace.start_ns[rows] < high)]
+    is_step = np.zeros(len(trace), bool)
+    is_step[trace.steps.row] = True
+    rows = rows[~is_step[rows]]
+    if not rows.size:
+        return
+    parent = find_parents(trace.track, trace.start_ns, trace.end_ns, rows)
+    tops = rows[parent[rows] < 0]
+    busy = np.bincount(
+        trace.track[tops], weights=trace.end_ns[tops] - trace.start_ns[tops], minlength=len(trace.tracks)
+    )
+    threads = [code for code in np.argsort(-busy, kind="stable").tolist() if busy[code] > 0]
+    if len(threads) > _THREADS:
+        notes.append(f"The {_THREADS} busiest of {len(threads)} host threads are drawn.")
+    depth = np.full(len(trace) + 1, -1, np.int64)
+    waiting, level = rows, tops
+    for at in range(_DEPTH):
+        depth[level] = at
+        waiting = waiting[depth[waiting] < 0]
+        level = waiting[depth[parent[waiting]] == at]
+    if level.size:
+        notes.append(f"Host events below {_DEPTH} levels of calls are not drawn; the flame graph has them.")
+    code = names.codes(trace, rows, _OF_HOST)
+    for track in threads[:_THREADS]:
+        about = trace.tracks[track]
+        named = about.thread_name or about.thread
+        group = named if named.startswith("thread") else f"thread {named}"
+        mine = np.flatnonzero(trace.track[rows] == track)
+        for at in range(_DEPTH):
+            here = mine[depth[rows[mine]] == at]
+            here = here[np.argsort(trace.start_ns[rows[here]], kind="stable")]
+            if here.size:
+                start = trace.start_ns[rows[here]]
+                yield _Draft(group, f"level {at + 1}", "host", start, trace.end_ns[rows[here]] - start, code[here])
+
+
+def _clipped(draft: _Draft, low: int, high: int) -> _Draft:
+    """The draft inside the window, with starts counted from its begin."""
+    start = np.maximum(draft.start, low)
+    end = np.minimum(draft.start + draft.length, high)
+    kept = end > start
+    return draft._replace(
+        start=start[kept] - low,
+        length=(end - start)[kept],
+        code=draft.code[kept],
+        during=draft.during[kept] if draft.during is not None else None,
+    )
+
+
+def _rooms(drafts: list[_Draft]) -> list[int]:
+    """How many items each lane may have: what the short ones do not need goes to the long ones."""
+    rooms = [0] * len(drafts)
+    left = _ITEMS
+    by_size = sorted(range(len(drafts)), key=lambda i: drafts[i].start.size)
+    for done, i in enumerate(by_size):
+        rooms[i] = min(drafts[i].start.size, left // (len(drafts) - done))
+        left -= rooms[i]
+    return rooms
+
+
+def _lane(draft: _Draft, room: int, span: int) -> Lane:
+    start, length, code, during = draft.start, draft.length, draft.code, draft.during
+    if start.size <= room:
+        single, short = np.arange(start.size), None
+    else:
+        by_length = np.argsort(-length, kind="stable")
+        most = max(1, int(room * _SINGLE))
+        single, short = np.sort(by_length[:most]), np.sort(by_length[most:])
+    return Lane(
+        group=draft.group,
+        label=draft.label,
+        role=draft.role,  # type: ignore[arg-type]  # a draft's role is one of the lane's
+        events=int(start.size),
+        items=Items(
+            start=_differences(start[single]),
+            length=tuple(length[single].tolist()),
+            name=tuple(code[single].tolist()),
+            during=tuple(during[single].tolist()) if during is not None else (),
+        ),
+        merged=_merged(start[short], length[short], code[short], max(1, room // 3), span)
+        if short is not None
+        else None,
+    )
+
+
+def _merged(start: Ints, length: Ints, code: Ints, buckets: int, span: int) -> Items:
+    bucket = start * buckets // max(1, span)
+    first = np.flatnonzero(np.append(True, bucket[1:] != bucket[:-1]))
+    end = np.maximum.reduceat(start + length, first)
+    # The longest of each bucket stands first in this order.
+    order = np.lexsort((-length, bucket))
+    longest = order[first]
+    return Items(
+        start=_differences(start[first]),
+        length=tuple((end - start[first]).tolist()),
+        name=tuple(code[longest].tolist()),
+        count=tuple(np.diff(np.append(first, start.size)).tolist()),
+        busy=tuple(np.add.reduceat(length, first).tolist()),
+        longest=tuple(length[longest].tolist()),
+    )
+
+
+def _differences(start: Ints) -> tuple[int, ...]:
+    return tuple(np.diff(start, prepend=0).tolist())
+
+
+def _renamed(items: Items, new: list[int]) -> Items:
+    return Items(
+        start=items.start,
+        length=items.length,
+        name=tuple(new[code] for code in items.name),
+        count=items.count,
+        busy=items.busy,
+        longest=items.longest,
+        during=tuple(new[code] for code in items.during),
+    )

@@ -1,0 +1,96 @@
+"""A diagnosis as one HTML file: everything it needs is in it, and nothing it holds can act.
+
+The figures stand in it as JSON that `page/perfkit.js` draws. The page's policy lets that one script and its styles
+run, by their hashes, and nothing else: no request, no other script, no markup made of text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterator
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from perfkit.reports.figures import FigureData
+from perfkit.rules.wording import ms
+from perfkit.run.writing import write_atomically
+
+__all__ = ["render_html", "write_html"]
+
+
+def write_html(data: FigureData, file: str | os.PathLike[str]) -> Path:
+    """Write the page to ``file``, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = Path(file)
+    write_atomically(path, render_html(data).encode())
+    return path
+
+
+def render_html(data: FigureData) -> str:
+    """The page as text."""
+    script = _part("perfkit.js")
+    style = _part("perfkit.css") + _part("page.css")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+    title = escape(f"{data.title} - perfkit")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body class="page perfkit">
+<a class="skip" href="#perfkit-root">To the report</a>
+<header id="perfkit-bar"><span class="name">perfkit</span><h1>{escape(data.source)}</h1></header>
+<main id="perfkit-root">
+{"".join(_without_script(data))}
+</main>
+<script type="application/json" id="perfkit-data">{_json(data)}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _part(name: str) -> str:
+    return resources.files("perfkit.reports").joinpath("page", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(data: FigureData) -> str:
+    """JSON that cannot end the block it stands in: with no ``<`` there is neither an end tag nor a comment."""
+    return data.to_json().decode().replace("<", "\\u003c")
+
+
+def _without_script(data: FigureData) -> Iterator[str]:
+    """What the page says where its script does not run: the verdict, the parts and the findings."""
+    yield f"<p>{escape(data.verdict)}</p>\n"
+    for bar in data.bars:
+        parts = "".join(f"<li>{escape(part.name)} {ms(part.ns)}</li>" for part in bar.parts)
+        yield f"<h2>{escape(bar.title)} {ms(bar.total_ns)}</h2><ul>{parts}</ul>\n"
+    for found in data.findings:
+        yield f"<h2>{escape(found.rule)} {escape(found.place)}</h2>"
+        yield f"<p>{escape(found.message)}</p><p>{escape(found.advice)}</p>\n"
+    yield "".join(f"<p>Missing: {escape(sentence)}</p>\n" for sentence in data.missing)

@@ -1,0 +1,143 @@
+"""A diagnosis or a comparison as markdown: for an issue, a pull request, a note. Everything from outside is escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from perfkit.comparison import Comparison, Difference
+from perfkit.diagnosis import Diagnosis
+from perfkit.findings import Finding
+from perfkit.rules.wording import between, ms, percent, place
+from perfkit.run.records import PHASES
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: What markdown or the HTML inside it gives a meaning.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&-])")
+
+
+def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
+    """Write the answer to ``file`` as markdown (GitHub's tables)."""
+    lines = _diagnosis(answer) if isinstance(answer, Diagnosis) else _comparison(answer)
+    file.write("\n".join(lines).rstrip() + "\n")
+
+
+def _text(words: str) -> str:
+    """Words as they stand, whatever characters they hold: names come from files that anyone may have written."""
+    return _SPECIAL.sub(r"\\\1", _CONTROL.sub("?", words))
+
+
+def _prose(words: str) -> str:
+    """Sentences of perfkit's own, which may name what came from outside: only what could become markup is escaped."""
+    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", _CONTROL.sub(" ", words))
+
+
+def _code(words: str) -> str:
+    """Inline code: no character has a meaning in it but the fence itself, and a bar in a table."""
+    return "`" + _CONTROL.sub("?", words).replace("`", "'").replace("|", "\\|") + "`"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:
+    """A table whose columns from ``numbers`` on are aligned to the right."""
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "|".join("---" if column < numbers else "---:" for column in range(len(head))) + "|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
+    yield f"**{_prose(diagnosis.verdict)}**"
+    yield ""
+    at = diagnosis.step.source if diagnosis.step is not None else ""
+    yield f"{_code(place(diagnosis.source, None))}{' · ' + _prose(at) if at else ''}"
+    yield ""
+    if diagnosis.phases is not None:
+        times = {name: ns for name in PHASES if (ns := getattr(diagnosis.phases, name))}
+        total = sum(times.values())
+        rows = [(name, ms(ns), percent(ns, total)) for name, ns in times.items()]
+        yield from _table(("phase", "per step", "share"), rows, 1)
+    for device in diagnosis.figures.devices:
+        name = f"device {device.device}" + (f" ({_text(device.name)})" if device.name else "")
+        busy, idle = (percent(ns, device.window_ns) for ns in (device.busy_ns, device.idle_ns))
+        yield f"{name}: busy {busy}, idle {idle}"
+        yield ""
+    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    for number, finding in enumerate(roots, start=1):
+        yield from _finding(number, finding, diagnosis)
+    for sentence in diagnosis.missing:
+        yield f"- Note: {_prose(sentence)}"
+
+
+def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[str]:
+    where = f" at {_code(place(finding.file, finding.line))}" if finding.file is not None else ""
+    if finding.file is None and finding.range is not None:
+        where = f" in {_code(finding.range)}"
+    yield f"### {number}. {finding.rule}{where}"
+    yield ""
+    if finding.lost_ns is not None:
+        per = " per step" if diagnosis.step is not None else ""
+        gain = ""
+        if finding.gain_high_ns is not None:
+            gain = f", gain {between(finding.gain_low_ns or 0, finding.gain_high_ns)}"
+        yield f"**{ms(finding.lost_ns)}{per}{gain}** ({finding.severity}, confidence {finding.confidence})"
+    else:
+        yield f"No price ({finding.severity}, confidence {finding.confidence})"
+    yield ""
+    yield _prose(finding.message)
+    yield ""
+    yield f"→ {_prose(finding.advice)}"
+    yield ""
+    for other in diagnosis.findings:
+        if other.caused_by == finding.rule:
+            yield f"Explains {other.rule}: {_prose(other.message)}"
+            yield ""
+    if finding.evidence:
+        rows = [
+            (
+                _prose(item.name),
+                "not measured" if item.value is None else f"{_text(str(item.value))} {_prose(item.unit)}".strip(),
+                _prose(item.source),
+            )
+            for item in finding.evidence
+        ]
+        yield "<details><summary>evidence</summary>"
+        yield ""
+        yield from _table(("what", "value", "from"), rows, 3)
+        yield "</details>"
+        yield ""
+
+
+def _comparison(comparison: Comparison) -> Iterator[str]:
+    yield f"**{_prose(comparison.verdict)}**"
+    yield ""
+    yield f"{_code(comparison.before)} → {_code(comparison.after)}"
+    yield ""
+    yield from (f"- **Broken budget:** {_prose(sentence)}" for sentence in comparison.broken)
+    if comparison.broken:
+        yield ""
+    rows = [(_named(d), _ms(d.before_ns), _ms(d.after_ns), d.changed, d.change) for d in comparison.differences]
+    if rows:
+        yield from _table(("time", "before", "after", "change", "verdict"), rows, 1)
+    if comparison.counts:
+        counted = [(count.name, f"{count.before:.4g}", f"{count.after:.4g}") for count in comparison.counts]
+        yield from _table(("count", "before", "after"), counted, 1)
+    yield f"Workload: {comparison.workload}. Result: {comparison.result}."
+    yield ""
+    yield from (f"- changed: {_prose(sentence)}" for sentence in comparison.changed)
+    for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
+        for finding in findings:
+            at = f" at {_code(place(finding.file, finding.line))}" if finding.file is not None else ""
+            lost = f", {ms(finding.lost_ns)}" if finding.lost_ns is not None else ""
+            yield f"- {title}: {finding.rule}{at}{lost}"
+    yield from (f"- {_prose(note)}" for note in comparison.notes)
+
+
+def _named(difference: Difference) -> str:
+    if difference.kind in ("step", "phase"):
+        return difference.name
+    return f"{difference.kind} {_code(difference.name)}"
+
+
+def _ms(ns: int | None) -> str:
+    return "-" if ns is None else ms(ns)

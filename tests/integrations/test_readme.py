@@ -15,6 +15,11 @@ README = Path(__file__).resolve().parents[2] / "integrations" / "README.md"
 #: Section -> what its program leaves behind.
 LEFT = {
     "Lightning": ("runs/lightning/diagnosis.json", "runs/lightning/rank-0/window-0.pt.trace.json.gz"),
+    "Hugging Face Trainer": (
+        "runs/huggingface/diagnosis.json",
+        "runs/huggingface/rank-0/window-0.pt.trace.json.gz",
+    ),
+    "Accelerate": ("runs/accelerate/diagnosis.json", "runs/accelerate/rank-0/window-0.pt.trace.json.gz"),
     "TensorBoard": ("tb/*.pt.trace.json.gz", "tb/events.out.tfevents.*"),
     "A plain loop": ("runs/plain/diagnosis.json", "runs/plain/rank-0/window-0.pt.trace.json.gz"),
 }

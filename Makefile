@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch is timed and tested with one thread: OpenMP threads that spin against a neighbour slow it a hundredfold.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all check bench gpu-check readme clean
+.PHONY: help demo test test-all test-verdict test-lightning check bench bench-verdict gpu-check readme clean
 
 help:  ## Show this.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,10 +25,21 @@ demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, m
 	$(BIN)/perfkit demo
 
 test: $(VENV)/.ready  ## The tests, without the long ones.
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not verdict"
 
-test-all: $(VENV)/.ready  ## All tests.
-	$(BIN)/python -m pytest
+test-all: $(VENV)/.bench  ## All tests, those against peers among them.
+	$(BIN)/python -m pytest -m "not verdict"
+
+test-verdict: $(VENV)/.ready  ## Every program of the labelled suite: the right cause first, at the right line.
+	$(BIN)/python -m pytest -m verdict tests/pathologies
+
+# Lightning alone is another one: everything else comes from .venv and from this checkout.
+test-lightning: $(VENV)/.ready  ## The Lightning tests against older versions from the package index.
+	for v in 2.2.5 2.5.6; do d=$$(mktemp -d) && $(BIN)/python -m venv $$d && \
+	s=$$($$d/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	printf '%s\n' $$(cd $(VENV)/lib/python3*/site-packages && pwd) $(CURDIR) > $$s/zz_base.pth && \
+	$$d/bin/pip install -q --no-deps lightning==$$v pytorch-lightning==$$v && \
+	$$d/bin/python -m pytest tests/integrations/test_lightning_*.py || exit 1; rm -rf $$d; done
 
 check: $(VENV)/.ready  ## Lint, format and types.
 	$(BIN)/ruff check .
@@ -37,6 +48,9 @@ check: $(VENV)/.ready  ## Lint, format and types.
 
 bench: $(VENV)/.bench  ## Run the benchmarks against the peers and rewrite the table in benchmarks/README.md.
 	$(BIN)/python -m benchmarks
+
+bench-verdict: $(VENV)/.ready  ## Run the labelled suite of known causes, and write how often the verdict is right.
+	$(BIN)/python -m benchmarks verdict
 
 gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.
 	$(PYTHON) -m pytest tests/gpu -m gpu

@@ -31,6 +31,8 @@ FLOORS = {
     "diagnosis": 4,
     "comparison": 5,
     "reports": 6,
+    "first_verdict": 5,
+    "live_run": 6,
     "profiler": 7,
     "commands": 8,
     "pytest_plugin": 8,

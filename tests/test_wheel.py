@@ -42,6 +42,7 @@ def test_the_wheel_holds_every_integration_and_the_demo_script(wheel: Path) -> N
 
     assert files_below("integrations") <= names
     assert {"perfkit/py.typed", "perfkit/demo/train.py"} <= names
+    assert {"perfkit/reports/page/perfkit.js", "perfkit/integrations/tensorboard/static/index.js"} <= names
     assert not [name for name in names if name.startswith(("integrations/", "tests/", "benchmarks/"))]
 
 

@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # torch is timed and tested with one thread: OpenMP threads that spin against a neighbour slow it a hundredfold.
 export OMP_NUM_THREADS ?= 1
+# Two files of tests at a time: most tests wait for a program they have started. A file stays together, since its tests
+# share what takes long to make (a wheel, a browser, a trained run).
+TOGETHER := -n 2 --dist loadfile
 
 .PHONY: help demo test test-all test-verdict test-lightning check bench bench-verdict gpu-check readme clean
 
@@ -25,10 +28,10 @@ demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, m
 	$(BIN)/perfkit demo
 
 test: $(VENV)/.ready  ## The tests, without the long ones.
-	$(BIN)/python -m pytest -m "not slow and not verdict"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not verdict"
 
 test-all: $(VENV)/.bench  ## All tests, those against peers among them.
-	$(BIN)/python -m pytest -m "not verdict"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not verdict"
 
 test-verdict: $(VENV)/.ready  ## Every program of the labelled suite: the right cause first, at the right line.
 	$(BIN)/python -m pytest -m verdict tests/pathologies

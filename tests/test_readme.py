@@ -42,7 +42,8 @@ def findings(output: str) -> set[tuple[str, str, str]]:
     found = set()
     for block in blocks:
         head = re.match(r"\d ([a-z-]+)  (\S+:\d+)", block)
-        advice = block.split("→", 1)[1].split("\n\n")[0]
+        # What a finding explains beside itself is a matter of how busy the machine was.
+        advice = re.split(r"\n\n|\n  explains ", block.split("→", 1)[1])[0]
         assert head is not None
         found.add((head.group(1), head.group(2), " ".join(advice.split())))
     return found

@@ -77,7 +77,9 @@ def test_phases_of_a_plain_script_match_its_known_sleeps_within_a_tenth(cli: Any
     assert done.returncode == 0, done.stderr
     rows = [row for row in read_run(tmp_path / "x").ranks[0].steps if row.window is None]
     for phase, slept in (("data", 20e6), ("forward", 10e6), ("backward", 6e6), ("optimizer", 8e6)):
-        assert statistics.median(getattr(row.phases_ns, phase) for row in rows) == pytest.approx(slept, rel=0.10)
+        # The lower quartile: the other load of a machine only ever makes a sleep longer.
+        times = [getattr(row.phases_ns, phase) for row in rows]
+        assert statistics.quantiles(times, n=4)[0] == pytest.approx(slept, rel=0.10)
 
 
 def test_the_verdict_names_the_slow_dataset_and_goes_to_stderr(cli: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What step N is: timed, in a window, recorded with stacks, traced by line, counted, or one of the dry run.
+"""What step N is: timed, in a window, recorded for lines, traced by line, counted, or one of the dry run.
 
 Windows come by the schedule, each with a step for its stacks after it where the next does not follow at once. The
 other extra steps come once, after the first window, or after a few steps where no window will come. Everything here

@@ -14,9 +14,9 @@ from perfkit._callsite import USER
 from perfkit.measures.results import HostKind, HostLine, HostWork, SourceLines
 from perfkit.run.records import LineRow, Lines
 
-#: A line in whose ops more of its time passes than this calls ops, and other rules look at these. While stacks are
-#: recorded a line of small ops has 25 to 60 % of its time in them, one call of a fused op over a list of parameters
-#: 13 %, and a line that turns lists into a tensor less than 1 %.
+#: A line in whose ops more of its time passes than this calls ops, and other rules look at these. Measured while
+#: torch's stacks were recorded, which the step for lines does without: a line of small ops has 25 to 60 % of its time
+#: in them, one call of a fused op over a list of parameters 13 %, a line that turns lists into a tensor less than 1 %.
 _CALLS_OPS = 0.05
 
 #: Libraries by what they are for: names as `perfkit.loop.sampler.library_of` gives them. A name stands for what is

@@ -24,7 +24,7 @@ least 70% of it: what a vectorised form leaves was 3 to 7% on the six loops that
 measured on; 30% leaves room for worse ones.
 
 Source: time is sampled (every 10 ms, outside of windows); which lines call ops is known from the step
-with stacks: a line that is in its ops for more than 5% of its time is not counted. From 5% of the
+for lines: a line that is in its ops for more than 5% of its time is not counted. From 5% of the
 step on, and from 10 samples on.
 """
 

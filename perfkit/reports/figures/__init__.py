@@ -16,6 +16,7 @@ import msgspec
 
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
+from perfkit.measures.frames import with_frames
 from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import found, lines_of
 from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSeries, Timeline
@@ -26,7 +27,7 @@ from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
 from perfkit.reports.figures.tables import tables_of
 from perfkit.reports.figures.timeline import timeline_of
 from perfkit.rules.wording import duration, ms, percent, place
-from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_run
+from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.run.writing import write_atomically
 from perfkit.trace import Trace, read_trace
@@ -178,10 +179,10 @@ def _trace(path: Path, rank: RankFolder | None, diagnosis: Diagnosis, missing: l
 
 
 def _stacks(rank: RankFolder | None) -> Trace | None:
-    """The step with stacks: its call paths have Python in them."""
+    """The step for lines: its call paths have the user's functions in them."""
     for file in reversed(rank.stacks if rank is not None else ()):
         try:
-            return read_trace(file)
+            return with_frames(read_trace(file), read_line_times(file, []))
         except TraceError:
             continue  # the diagnosis, which looked for lines there, has told
     return None

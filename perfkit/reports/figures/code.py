@@ -65,13 +65,13 @@ def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, s
 
 
 def lines_of(diagnosis: Diagnosis, sources: Sources) -> LinesFigure | None:
-    """The user's lines in the step with stacks, by file, longest file first; else the sampled ones."""
+    """The user's lines in the step for lines, by file, longest file first; else the sampled ones."""
     figures = diagnosis.figures
     by_file: dict[str, list[LineOfFile]] = defaultdict(list)
     if figures.source_lines:
         for one in figures.source_lines:
             by_file[one.file].append(_measured(one))
-        source = "Recorded with stacks, which makes a step slower: the times say where, not how long."
+        source = "Recorded with the times of lines, which makes a step slower: the times say where, not how long."
     else:
         for row in figures.lines:
             if row.worker is None:

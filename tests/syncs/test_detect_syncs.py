@@ -60,7 +60,7 @@ def test_one_sync_in_four_steps_is_not_told_as_one_in_every_step(four_steps: Any
 
 
 def test_the_table_shows_each_line_with_its_advice(four_steps: Any) -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Console(width=400, record=True, file=io.StringIO())
     console.print(four_steps.table())
 
     text = console.export_text()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -68,24 +68,7 @@ HOST_CAUSES: tuple[tuple[IdleCause, re.Pattern[str]], ...] = (
     ("optimizer", re.compile(r"^Optimizer\.")),
 )
 
-CAUSES: tuple[IdleCause, ...] = (
-    *(cause for cause, _ in HOST_CAUSES),
-    "python",
-    "operators",
-    "OS call",
-    "uninstrumented",
-    "other host work",
-    "launch latency",
-    "queued back to back",
-    "another stream",
-    "collective",
-    "inside a graph",
-    "before a graph",
-    "unrecorded graph",
-    "dependency",
-    "no launch in the trace",
-    "profiler",
-)
+CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
 CODE = {cause: code for code, cause in enumerate(CAUSES)}
 
 

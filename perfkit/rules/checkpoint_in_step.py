@@ -30,15 +30,8 @@ from collections.abc import Iterator
 
 from perfkit.findings import Finding
 from perfkit.measures.results import Measured
-from perfkit.rules.host_work import (
-    at_most,
-    host_evidence,
-    hottest_call,
-    mean_step,
-    phase_of_mean_step,
-    work_of,
-)
-from perfkit.rules.whole import NEGLIGIBLE, severity_of
+from perfkit.rules.host_work import found_in, mean_step, time_of, work_of
+from perfkit.rules.whole import NEGLIGIBLE
 from perfkit.rules.wording import ms, percent
 
 ID = "checkpoint-in-step"
@@ -49,25 +42,17 @@ def check(measured: Measured) -> Iterator[Finding]:
     whole = mean_step(measured)
     if whole is None:
         return
-    work = work_of(measured, "checkpoint")
-    lost_ns = min(whole.wall_ns, max(work.host_ns if work else 0, phase_of_mean_step(measured, "checkpoint")))
+    lost_ns = time_of(measured, "checkpoint", "checkpoint", whole)
     if lost_ns < NEGLIGIBLE * whole.wall_ns:
         return
-    place = hottest_call(work) if work is not None else (None, None, None)
-    yield Finding(
+    yield found_in(
+        work_of(measured, "checkpoint"),
+        lost_ns,
+        whole,
         rule=ID,
-        severity=severity_of(lost_ns, whole),
         message=(
             f"Saving checkpoints takes {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
             f"({percent(lost_ns, whole.wall_ns)}), steps without one included."
         ),
         advice="Save less often, only what is needed to go on, or in the background (async_save).",
-        confidence="high" if work is None or work.samples >= 100 else "medium",
-        evidence=tuple(host_evidence(work)) if work is not None else (),
-        file=place[0],
-        line=place[1],
-        function=place[2],
-        lost_ns=lost_ns,
-        gain_low_ns=lost_ns // 2,
-        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else lost_ns,
     )

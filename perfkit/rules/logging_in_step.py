@@ -30,16 +30,8 @@ from collections.abc import Iterator
 
 from perfkit.findings import Finding
 from perfkit.measures.results import Measured
-from perfkit.rules.host_work import (
-    at_most,
-    beyond_few_steps,
-    host_evidence,
-    hottest_call,
-    mean_step,
-    phase_of_mean_step,
-    work_of,
-)
-from perfkit.rules.whole import CRITICAL, NEGLIGIBLE, severity_of
+from perfkit.rules.host_work import beyond_few_steps, found_in, mean_step, time_of, work_of
+from perfkit.rules.whole import CRITICAL, NEGLIGIBLE
 from perfkit.rules.wording import ms, percent
 
 ID = "logging-in-step"
@@ -50,27 +42,20 @@ def check(measured: Measured) -> Iterator[Finding]:
     whole = mean_step(measured)
     if whole is None:
         return
-    work = work_of(measured, "logging")
-    lost_ns = min(whole.wall_ns, max(work.host_ns if work else 0, phase_of_mean_step(measured, "logging")))
+    lost_ns = time_of(measured, "logging", "logging", whole)
     often_ns = beyond_few_steps(measured, lost_ns)
     if often_ns < NEGLIGIBLE * whole.wall_ns and lost_ns < CRITICAL * whole.wall_ns:
         return
-    place = hottest_call(work) if work is not None else (None, None, None)
+    work = work_of(measured, "logging")
     where = f", most of it in {work.lines[0].function}" if work is not None else ""
-    yield Finding(
+    yield found_in(
+        work,
+        lost_ns,
+        whole,
         rule=ID,
-        severity=severity_of(lost_ns, whole),
         message=(
             f"Logging takes {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
             f"({percent(lost_ns, whole.wall_ns)}){where}."
         ),
         advice="Log every so many steps, one line or a few numbers at a time, and let the file stay open.",
-        confidence="high" if work is None or work.samples >= 100 else "medium",
-        evidence=tuple(host_evidence(work)) if work is not None else (),
-        file=place[0],
-        line=place[1],
-        function=place[2],
-        lost_ns=lost_ns,
-        gain_low_ns=lost_ns // 2,
-        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else lost_ns,
     )

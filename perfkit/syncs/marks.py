@@ -18,6 +18,8 @@ _PINNED = "_perfkit_pinned"
 # Called on the C++ base class, this read never enters a torch function mode.
 _storage_of = torch._C.TensorBase.untyped_storage
 
+#: What that read raises for a tensor that has no storage of its own: a sparse one, a wrapper of functorch's.
+_NO_STORAGE = (NotImplementedError, RuntimeError)
 
 # Private to torch: a test tells when they move.
 _functorch: Any = torch._C._functorch
@@ -26,7 +28,7 @@ _functorch: Any = torch._C._functorch
 def _carrier(tensor: torch.Tensor) -> Any:
     try:
         return _storage_of(tensor)
-    except (NotImplementedError, RuntimeError):
+    except _NO_STORAGE:
         return _carrier_without_storage(tensor)
 
 
@@ -41,7 +43,7 @@ def on_device(tensor: torch.Tensor) -> bool:
     # Written out, as each op of a dry run asks this of its inputs.
     try:
         return getattr(_storage_of(tensor), _DEVICE, False)
-    except (NotImplementedError, RuntimeError):
+    except _NO_STORAGE:
         return getattr(_carrier_without_storage(tensor), _DEVICE, False)
 
 
@@ -56,7 +58,7 @@ def put_all_on_device(value: Any) -> None:
         # Written out, as each op of a dry run does this with its result.
         try:
             _storage_of(value)._perfkit_on_device = True  # type: ignore[attr-defined]  # _DEVICE
-        except (NotImplementedError, RuntimeError):
+        except _NO_STORAGE:
             setattr(_carrier_without_storage(value), _DEVICE, True)
     elif isinstance(value, (list, tuple)):
         for item in value:

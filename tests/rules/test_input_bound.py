@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from perfkit.measures.results import SourceLine, SourceLines
 from perfkit.rules.input_bound import check
-from perfkit.run.records import LineRow, Lines, Workers
+from perfkit.run.records import LineRow, Lines, TracedLine, Workers
 
 MS = 1_000_000
 
@@ -53,6 +54,41 @@ def test_the_line_is_the_hottest_one_of_the_function_that_takes_most(build: Any)
     [finding] = check(measured)
 
     assert (finding.file, finding.line, finding.function) == ("train.py", 32, "Reviews.__getitem__")
+
+
+def test_with_few_samples_the_line_comes_from_the_step_that_saw_every_line(build: Any) -> None:
+    places = (("train", 149, 1), ("Reviews.__getitem__", 31, 49))  # function, line, ms of its own
+    traced = tuple(
+        TracedLine(file="train.py", line=at, function=name, owner="user", phase="data", runs=1, host_ns=50 * MS)
+        for name, at, _ in places
+    )
+    known = SourceLines(
+        source="window",
+        steps=1,
+        wall_ns=100 * MS,
+        exact=1,
+        function_only=0,
+        lines=tuple(
+            SourceLine(file="train.py", line=at, first_line=at, function=name, owner="user", self_ns=own * MS)
+            for name, at, own in places
+        ),
+    )
+    for samples, expected in ((3, 31), (30, 149)):
+        on_the_loop = LineRow(
+            file="train.py",
+            line=149,
+            function="train",
+            owner="user",
+            phase="data",
+            samples=samples,
+            host_ns=9 * MS,
+        )
+        lines = Lines(period_ns=MS, steps=40, rows=(on_the_loop,), traced=traced)
+        measured = build.measured(step=build.step(100, data=60, forward=40), lines=lines, source_lines=known)
+
+        [finding] = check(measured)
+
+        assert finding.line == expected
 
 
 def test_workers_that_share_the_processor_with_training_gain_less(build: Any) -> None:

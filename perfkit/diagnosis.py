@@ -11,24 +11,12 @@ import msgspec
 
 from perfkit.errors import RunError
 from perfkit.findings import Finding
-from perfkit.measures.results import (
-    Communication,
-    CopyTime,
-    DeviceMemory,
-    DeviceTime,
-    KernelTime,
-    Launches,
-    Measured,
-    NameTime,
-    OpTime,
-    RangeTime,
-    Roofline,
-    SourceLine,
-    StepBreakdown,
-    Throughput,
-    TraceFacts,
-    Utilization,
-)
+from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
+from perfkit.measures.results.host import OpTime, RangeTime, SourceLine
+from perfkit.measures.results.kernels import KernelTime, NameTime, Roofline
+from perfkit.measures.results.measured import Measured, TraceFacts
+from perfkit.measures.results.memory import DeviceMemory
+from perfkit.measures.results.steps import StepBreakdown, Throughput, Utilization
 from perfkit.rules import (
     EXPLAINED_AT_LINE,
     EXPLAINED_BY,

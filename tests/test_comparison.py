@@ -14,7 +14,9 @@ from perfkit.comparison import compare
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.errors import RunError, UsageError
 from perfkit.findings import Finding
-from perfkit.measures.results import OpTime, StepBreakdown, TraceFacts
+from perfkit.measures.results.host import OpTime
+from perfkit.measures.results.measured import TraceFacts
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.run.records import Loader, Phases, Rank, Run, Step
 
 MS = 1_000_000

@@ -13,7 +13,8 @@ import pytest
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.findings import Finding
-from perfkit.measures.results import Measured, StepBreakdown, TraceFacts
+from perfkit.measures.results.measured import Measured, TraceFacts
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.rules import RULES, compute_bound
 from perfkit.run.records import Phases, Rank
 

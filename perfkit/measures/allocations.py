@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures.nested import find_open, sum_by
-from perfkit.measures.results import MemoryChange
+from perfkit.measures.results.memory import MemoryChange
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 

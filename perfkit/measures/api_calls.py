@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from perfkit.measures.durations import durations_by
-from perfkit.measures.results import NameTime
+from perfkit.measures.results.kernels import NameTime
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools
 

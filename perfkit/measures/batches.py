@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfkit.measures.results import BatchTime
+from perfkit.measures.results.steps import BatchTime
 from perfkit.measures.steps_rows import timed_rows
 from perfkit.run.records import Padding, Step
 

@@ -16,7 +16,7 @@ import numpy as np
 from perfkit.measures.backward import pair_backward
 from perfkit.measures.frames import Frames
 from perfkit.measures.nested import sum_by
-from perfkit.measures.results import CodePlace
+from perfkit.measures.results.patterns import CodePlace
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.measures.updates import usual_updates, usual_wait
 from perfkit.run.reading import LineTimes

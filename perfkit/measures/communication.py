@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfkit.measures.results import Collective, Communication
+from perfkit.measures.results.device import Collective, Communication
 from perfkit.measures.rows import find_rows, mask_of, nearest_above
 from perfkit.measures.work import Work, device_work
 from perfkit.trace.columns import Kind, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfkit.measures.results import CompileCost
+from perfkit.measures.results.host import CompileCost
 from perfkit.measures.steps_rows import timed_rows
 from perfkit.run.records import Step
 

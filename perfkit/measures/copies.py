@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.measures.results import CopyTime
+from perfkit.measures.results.device import CopyTime
 from perfkit.measures.rows import find_rows, mask_of, nearest_above
 from perfkit.measures.syncs import BLOCKING
 from perfkit.measures.work import Work, device_work

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfkit.measures.copies import direction_of
 from perfkit.measures.idle import BACK_TO_BACK_NS, CAUSES, Host, Idle, charge_idle, longest_gaps
-from perfkit.measures.results import DeviceStep, DeviceTime, StreamTime
+from perfkit.measures.results.device import DeviceStep, DeviceTime, StreamTime
 from perfkit.measures.rows import find_rows
 from perfkit.measures.work import GRAPH_LAUNCH, Work, device_work
 from perfkit.trace.columns import Kind, Trace

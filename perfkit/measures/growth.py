@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfkit.measures.results import MemoryGrowth
+from perfkit.measures.results.memory import MemoryGrowth
 from perfkit.run.records import Step
 
 #: Levels before this step belong to the start: caches, pools and workers come then.

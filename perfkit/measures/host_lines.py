@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from perfkit._callsite import USER
-from perfkit.measures.results import HostKind, HostLine, HostWork, SourceLines
+from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
 from perfkit.run.records import LineRow, Lines
 
 #: A line in whose ops more of its time passes than this calls ops, and other rules look at these. Measured while

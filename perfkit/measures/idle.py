@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from perfkit.measures.api_calls import os_calls
-from perfkit.measures.results import Gap, IdleCause
+from perfkit.measures.results.device import Gap, IdleCause
 from perfkit.measures.rows import find_rows, mask_of, nearest_above
 from perfkit.measures.steps import backward_nodes, whole_steps
 from perfkit.measures.work import GRAPH_LAUNCH, Work, communicates

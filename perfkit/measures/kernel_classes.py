@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from perfkit.measures.results import KernelClass, Precision
+from perfkit.measures.results.kernels import KernelClass, Precision
 from perfkit.measures.work import COMMUNICATION
 
 #: Characters of a name that are looked at: what a kernel is stands at its beginning, behind it only types follow.

@@ -11,7 +11,7 @@ import numpy as np
 from perfkit.measures.copies import direction_of
 from perfkit.measures.durations import Durations, durations_by
 from perfkit.measures.kernel_classes import PRODUCTS, class_of, precision_of, uses_tensor_cores
-from perfkit.measures.results import Kernels, KernelTime, NameTime
+from perfkit.measures.results.kernels import Kernels, KernelTime, NameTime
 from perfkit.trace.columns import DeviceProperties, Kind, Trace
 from perfkit.trace.intervals import Ints
 from perfkit.trace.occupancy import limits_of, occupancy_percent

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.measures.results import Launches, Spread
+from perfkit.measures.results.device import Launches, Spread
 from perfkit.measures.work import Work, device_work
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, clip, joined, union

@@ -13,7 +13,7 @@ import numpy as np
 from perfkit.measures.backward import pair_backward
 from perfkit.measures.frames import Frames, Place
 from perfkit.measures.nested import find_open
-from perfkit.measures.results import SourceLine, SourceLines
+from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.measures.syncs import blocking_calls
 from perfkit.run.reading import LineTimes

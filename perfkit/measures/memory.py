@@ -10,7 +10,7 @@ from perfkit.measures.allocations import device_name
 from perfkit.measures.frames import Frames
 from perfkit.measures.nested import find_open
 from perfkit.measures.ranges import ranges_at
-from perfkit.measures.results import DeviceMemory, MemoryHolder, MemoryTimeline
+from perfkit.measures.results.memory import DeviceMemory, MemoryHolder, MemoryTimeline
 from perfkit.measures.steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
 from perfkit.run.records import Phase
 from perfkit.trace.columns import Codes, Kind, Trace

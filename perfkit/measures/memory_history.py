@@ -13,7 +13,7 @@ import numpy as np
 from perfkit._callsite import USER, owner_of
 from perfkit.measures.allocations import device_name
 from perfkit.measures.memory import MOST_HOLDERS, Window, alive_at, timeline
-from perfkit.measures.results import DeviceMemory, MemoryHolder
+from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
 from perfkit.trace.intervals import Ints
 from perfkit.trace.memory_snapshot import Frame, MemoryHistory
 

@@ -8,7 +8,8 @@ from perfkit.measures.allocations import changes_by_place, find_allocators, writ
 from perfkit.measures.backward import Backward, pair_backward
 from perfkit.measures.nested import sum_by, sum_inside, times_by_owner
 from perfkit.measures.repeats import find_repeats
-from perfkit.measures.results import MemoryChange, Ops, OpTime
+from perfkit.measures.results.host import Ops, OpTime
+from perfkit.measures.results.memory import MemoryChange
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints

@@ -31,7 +31,10 @@ from perfkit.measures.ops import measure_ops
 from perfkit.measures.patterns import measure_patterns
 from perfkit.measures.ranges import measure_ranges
 from perfkit.measures.ranks import measure_ranks
-from perfkit.measures.results import DeviceMemory, Measured, RangeTime, Ranks
+from perfkit.measures.results.host import RangeTime
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.memory import DeviceMemory
+from perfkit.measures.results.steps import Ranks
 from perfkit.measures.roofline import measure_roofline
 from perfkit.measures.steps import measure_trace_steps
 from perfkit.measures.steps_rows import measure_step_rows

@@ -19,7 +19,7 @@ from perfkit.measures.calls import Calls, CallTimes
 from perfkit.measures.kernel_classes import class_of
 from perfkit.measures.nested import sum_by
 from perfkit.measures.op_work import SIZES
-from perfkit.measures.results import (
+from perfkit.measures.results.patterns import (
     BiasBeforeNorm,
     CodePlace,
     ElementwiseChain,

@@ -10,7 +10,8 @@ import numpy as np
 from perfkit.measures.allocations import changes_by_place, find_allocators, write_changes
 from perfkit.measures.backward import pair_backward
 from perfkit.measures.nested import find_open, groups, sum_by, times_by_owner
-from perfkit.measures.results import MemoryChange, RangeTime
+from perfkit.measures.results.host import RangeTime
+from perfkit.measures.results.memory import MemoryChange
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints, expand, union
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.measures.results import Ranks, RankSummary
+from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.measures.steps_rows import timed_rows
 from perfkit.run.records import PHASES, LineRow, Lines, Phase, Phases, Step
 

@@ -11,7 +11,7 @@ import numpy as np
 from perfkit.measures.backward import Backward
 from perfkit.measures.frames import Frames
 from perfkit.measures.nested import sum_by
-from perfkit.measures.results import Repeat
+from perfkit.measures.results.host import Repeat
 from perfkit.measures.rows import find_rows, mask_of, nearest_above
 from perfkit.measures.steps import DATA, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace

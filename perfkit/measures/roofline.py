@@ -10,7 +10,7 @@ import numpy as np
 from perfkit.measures.nested import groups, sum_by
 from perfkit.measures.op_work import FORMULAS, Work, work_of
 from perfkit.measures.peaks import Peaks, peaks_of
-from perfkit.measures.results import Bound, Roofline, RooflinePoint
+from perfkit.measures.results.kernels import Bound, Roofline, RooflinePoint
 from perfkit.measures.rows import nearest_above
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from perfkit.measures.results import StepBreakdown
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.measures.rows import find_rows, mask_of, nearest_above, outermost_above
 from perfkit.run.records import Phases
 from perfkit.trace.columns import Kind, Steps, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfkit.measures.results import StepBreakdown
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.run.records import PHASES, Phases, Step
 
 #: The first steps pay for what happens once (allocator, caches, threads, autotuning): torch's own schedule

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from perfkit.measures.results import SyncCall
+from perfkit.measures.results.host import SyncCall
 from perfkit.measures.rows import find_rows, mask_of, nearest_above, outermost_above
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace

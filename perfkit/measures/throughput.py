@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfkit.measures.results import SlowStep, Throughput
+from perfkit.measures.results.steps import SlowStep, Throughput
 from perfkit.measures.steps_rows import timed_rows
 from perfkit.run.records import PHASES, Step
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.measures.op_work import SIZES
-from perfkit.measures.results import CodePlace, HostCollective, OptimizerUpdate
+from perfkit.measures.results.patterns import CodePlace, HostCollective, OptimizerUpdate
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, Union, clip, union, without

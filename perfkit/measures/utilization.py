@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.measures.peaks import peaks_of
-from perfkit.measures.results import Utilization
+from perfkit.measures.results.steps import Utilization
 from perfkit.run.records import StepFlops
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
-from perfkit.measures.results import DeviceTime
+from perfkit.measures.results.device import DeviceTime
 from perfkit.rules.whole import NEGLIGIBLE
 from perfkit.rules.wording import between, change, ms, percent, place
 from perfkit.run.records import PHASES

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules import (
     allocator_thrash,
     anomaly_detection,

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import first_call, is_on
 from perfkit.rules.whole import severity_of, trace_scale, whole_of
 from perfkit.rules.wording import ms

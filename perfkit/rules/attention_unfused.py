@@ -34,7 +34,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured, Patterns, WrittenAttention
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.patterns import Patterns, WrittenAttention
 from perfkit.rules.op_part import Where, op_part, where
 from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of, whole_of
 from perfkit.rules.wording import ms, per_step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 
 #: What a batch costs that comes from a worker process: 1.3 ms was measured for a two-tensor batch between processes
 #: on two shared cores.

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.host_work import found_in, mean_step, time_of, work_of
 from perfkit.rules.whole import NEGLIGIBLE
 from perfkit.rules.wording import ms, percent

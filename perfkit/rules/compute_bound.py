@@ -26,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured, Roofline
+from perfkit.measures.results.kernels import Roofline
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.whole import MAJORITY, busiest_device, computing, whole_of
 from perfkit.rules.wording import ms, percent
 

@@ -26,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import DeviceTime, Measured
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.whole import CRITICAL, busiest_device, device_part, severity_of, whole_of
 from perfkit.rules.wording import percent
 

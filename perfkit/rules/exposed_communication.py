@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.op_part import op_part, where
 from perfkit.rules.whole import NEGLIGIBLE, Whole, busiest_device, device_part, severity_of, whole_of
 from perfkit.rules.wording import ms, percent

@@ -29,7 +29,8 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.peaks import peaks_of
-from perfkit.measures.results import KernelClass, Measured
+from perfkit.measures.results.kernels import KernelClass
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.whole import NEGLIGIBLE, busiest_device, device_part, severity_of, whole_of
 from perfkit.rules.wording import percent
 

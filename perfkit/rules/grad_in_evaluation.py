@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 
 ID = "grad-in-evaluation"
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import HostKind, HostLine, HostWork, Measured
+from perfkit.measures.results.host import HostKind, HostLine, HostWork
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.whole import Whole, severity_of, whole_of
 from perfkit.run.records import Phase
 

@@ -46,7 +46,8 @@ import re
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured, Repeat
+from perfkit.measures.results.host import Repeat
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.whole import (
     NEGLIGIBLE,
     Whole,

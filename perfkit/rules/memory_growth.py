@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import number
 from perfkit.rules.wording import size
 from perfkit.run.records import KeptTensors

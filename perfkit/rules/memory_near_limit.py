@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import number
 from perfkit.rules.whole import phase_part, whole_of
 from perfkit.rules.wording import ms, percent, size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from perfkit.measures.results import CodePlace, Measured, Patterns
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.patterns import CodePlace, Patterns
 from perfkit.rules.whole import Whole
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.host_work import at_most, host_evidence, in_typical_step, work_of
 from perfkit.rules.whole import NEGLIGIBLE, severity_of, whole_of
 from perfkit.rules.wording import ms, percent

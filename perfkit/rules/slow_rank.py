@@ -32,7 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured, Ranks, RankSummary
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of
 from perfkit.rules.wording import ms
 from perfkit.run.records import PHASES

@@ -42,7 +42,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured, SyncCall
+from perfkit.measures.results.host import SyncCall
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.whole import Whole, busiest_device, device_part, severity_of, trace_scale, whole_of
 from perfkit.rules.wording import ms, per_step
 from perfkit.run.records import SyncEvent, SyncKind, Syncs

@@ -35,7 +35,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import ElementwiseChain, Measured, Patterns
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.patterns import ElementwiseChain, Patterns
 from perfkit.rules.op_part import op_part, where
 from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of, whole_of
 from perfkit.rules.wording import ms

@@ -31,7 +31,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import IdleCause, Measured, OptimizerUpdate, Patterns
+from perfkit.measures.results.device import IdleCause
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.rules.op_part import op_part, where
 from perfkit.rules.whole import NEGLIGIBLE, Whole, busiest_device, device_part, severity_of, whole_of
 from perfkit.rules.wording import ms

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import Measured
+from perfkit.measures.results.measured import Measured
 from perfkit.rules.host_work import mean_step, phase_of_mean_step
 from perfkit.rules.whole import severity_of
 from perfkit.rules.wording import ms, percent

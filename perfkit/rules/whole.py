@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from perfkit.findings import Severity
-from perfkit.measures.results import DeviceTime, Measured
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.measured import Measured
 from perfkit.run.records import Phase
 
 #: Parts of a step below this share are not told: torch-tb-profiler asked for loader workers at 5% too,

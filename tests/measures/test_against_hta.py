@@ -16,7 +16,7 @@ import pytest
 
 from perfkit.measures.device import measure_devices
 from perfkit.measures.idle import BACK_TO_BACK_NS
-from perfkit.measures.results import DeviceTime
+from perfkit.measures.results.device import DeviceTime
 from perfkit.trace import Trace
 from perfkit.trace.columns import Kind
 from perfkit.trace.intervals import union

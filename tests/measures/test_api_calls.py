@@ -16,7 +16,7 @@ import pytest
 from perfkit.measures.api_calls import measure_api_calls, measure_os_calls
 from perfkit.measures.device import measure_devices
 from perfkit.measures.kernels import measure_kernels
-from perfkit.measures.results import NameTime
+from perfkit.measures.results.kernels import NameTime
 from perfkit.trace import read_trace
 
 #: `.ci/run` says where it has put one; a developer's own is on the PATH.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perfkit.measures.communication import measure_communication
-from perfkit.measures.results import Collective, Communication
+from perfkit.measures.results.device import Collective, Communication
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfkit.measures.copies import measure_copies
-from perfkit.measures.results import CopyTime
+from perfkit.measures.results.device import CopyTime
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfkit.measures.host_lines import measure_host_work
-from perfkit.measures.results import HostWork, SourceLine, SourceLines
+from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
 from perfkit.run.records import Collected, LineRow, Lines, TracedLine
 
 MS = 1_000_000

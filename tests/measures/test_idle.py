@@ -9,7 +9,7 @@ import pytest
 
 from perfkit.measures.device import measure_devices
 from perfkit.measures.idle import CAUSES
-from perfkit.measures.results import DeviceTime, Gap
+from perfkit.measures.results.device import DeviceTime, Gap
 from perfkit.trace import Trace
 from perfkit.trace.columns import Metadata
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfkit.measures.kernels import OF_EACH, measure_kernels
 from perfkit.measures.path import measure
-from perfkit.measures.results import Kernels
+from perfkit.measures.results.kernels import Kernels
 from perfkit.trace import Trace, read_trace
 
 GEMM = "ampere_fp16_s16816gemm_fp16_128x128_nn"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfkit.measures.launches import POINTS, measure_launches
-from perfkit.measures.results import Launches
+from perfkit.measures.results.device import Launches
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from perfkit.measures.frames import with_frames
 from perfkit.measures.lines import measure_source_lines
-from perfkit.measures.results import SourceLine, SourceLines
+from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine, UserCode
 from perfkit.trace.columns import Kind, Trace

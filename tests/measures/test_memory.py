@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfkit.measures.memory import BUCKETS, measure_memory
 from perfkit.measures.ops import measure_ops
 from perfkit.measures.ranges import measure_ranges
-from perfkit.measures.results import DeviceMemory
+from perfkit.measures.results.memory import DeviceMemory
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:

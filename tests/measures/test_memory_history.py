@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfkit.measures.memory_history import measure_memory_history
 from perfkit.measures.path import measure as measure_path
-from perfkit.measures.results import DeviceMemory
+from perfkit.measures.results.memory import DeviceMemory
 from perfkit.trace.memory_snapshot import read_memory_snapshot
 
 TORCH = {"filename": "/opt/lib/python3.11/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"}

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from perfkit.measures.ops import measure_ops
 from perfkit.measures.ranges import measure_ranges
-from perfkit.measures.results import Ops
+from perfkit.measures.results.host import Ops
 from perfkit.trace import Kind, Trace, read_trace
 
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from perfkit.measures.calls import usual_times
 from perfkit.measures.patterns import measure_patterns
-from perfkit.measures.results import Patterns
+from perfkit.measures.results.patterns import Patterns
 from perfkit.trace import read_trace
 
 SCORES = {"Input Dims": [[4, 4, 256, 256]], "Input type": ["float"], "Input Strides": [[262144, 65536, 256, 1]]}

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from perfkit.measures.op_work import FORMULAS, work_of
 from perfkit.measures.peaks import PEAKS
-from perfkit.measures.results import Roofline
+from perfkit.measures.results.kernels import Roofline
 from perfkit.measures.roofline import measure_roofline
 from perfkit.trace import Kind, Trace, read_trace
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import StepBreakdown
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.run.records import Phases
 
 MS = 1_000_000

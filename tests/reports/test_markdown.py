@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results import StepBreakdown
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.reports.markdown import write_markdown
 from perfkit.run.records import Phases
 

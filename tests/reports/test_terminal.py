@@ -12,7 +12,10 @@ from rich.console import Console
 
 from perfkit.comparison import Comparison, Count, Difference
 from perfkit.diagnosis import Diagnosis, Figures
-from perfkit.measures.results import DeviceTime, RangeTime, SlowStep, Throughput, TraceFacts, Utilization
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.host import RangeTime
+from perfkit.measures.results.measured import TraceFacts
+from perfkit.measures.results.steps import SlowStep, Throughput, Utilization
 from perfkit.reports.terminal import print_comparison, print_diagnosis
 
 MS = 1_000_000

@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.results import (
-    DeviceTime,
-    HostKind,
-    HostLine,
-    HostWork,
-    Kernels,
-    KernelTime,
-    Measured,
-    Patterns,
-    StepBreakdown,
-)
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.host import HostKind, HostLine, HostWork
+from perfkit.measures.results.kernels import Kernels, KernelTime
+from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.patterns import Patterns
+from perfkit.measures.results.steps import StepBreakdown
 from perfkit.run.records import Lines, Loader, Phases, Rank, TracedLine
 
 MS = 1_000_000

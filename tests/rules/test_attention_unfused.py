@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import CodePlace, WrittenAttention
+from perfkit.measures.results.patterns import CodePlace, WrittenAttention
 from perfkit.rules.attention_unfused import check
 
 MS = 1_000_000

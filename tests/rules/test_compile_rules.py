@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit.measures.results import CompileCost, Ops, OpTime
+from perfkit.measures.results.host import CompileCost, Ops, OpTime
 from perfkit.rules import graph_breaks, recompiles
 from perfkit.run.records import Compilation, GraphBreak
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import CodePlace, HostCollective
+from perfkit.measures.results.patterns import CodePlace, HostCollective
 from perfkit.rules.exposed_communication import check
 
 MS = 1_000_000

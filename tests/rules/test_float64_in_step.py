@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import CodePlace, TypeTime
+from perfkit.measures.results.patterns import CodePlace, TypeTime
 from perfkit.rules.float64_in_step import check
 
 MS = 1_000_000

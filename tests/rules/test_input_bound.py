@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.results import SourceLine, SourceLines
+from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.rules.input_bound import check
 from perfkit.run.records import LineRow, Lines, TracedLine, Workers
 

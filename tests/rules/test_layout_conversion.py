@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import CodePlace, LayoutCopies
+from perfkit.measures.results.patterns import CodePlace, LayoutCopies
 from perfkit.rules.layout_conversion import check
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit.measures.results import HostLine
+from perfkit.measures.results.host import HostLine
 from perfkit.rules.logging_in_step import check
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import Ops, Repeat
+from perfkit.measures.results.host import Ops, Repeat
 from perfkit.rules.many_small_ops import check
 from perfkit.run.records import Lines, TracedLine
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from perfkit.measures.results import MemoryGrowth, NameTime, Ops, OpTime, RangeTime
+from perfkit.measures.results.host import Ops, OpTime, RangeTime
+from perfkit.measures.results.kernels import NameTime
+from perfkit.measures.results.memory import MemoryGrowth
 from perfkit.rules import allocator_thrash, gradients_not_set_to_none, memory_growth, memory_near_limit
 from perfkit.run.records import KeptTensors, OptimizerFacts, Place
 

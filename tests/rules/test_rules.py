@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import perfkit.rules
 from perfkit.errors import UsageError
-from perfkit.measures.results import Ops, Repeat, SyncCall
+from perfkit.measures.results.host import Ops, Repeat, SyncCall
 from perfkit.rules import RULES, explain
 from perfkit.run.records import SyncEvent, Syncs
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfkit.measures.results import Kernels, KernelTime, Ops, OpTime
+from perfkit.measures.results.host import Ops, OpTime
+from perfkit.measures.results.kernels import Kernels, KernelTime
 from perfkit.rules import (
     anomaly_detection,
     cudnn_benchmark_off,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfkit.measures.path import measure
-from perfkit.measures.results import SyncCall
+from perfkit.measures.results.host import SyncCall
 from perfkit.rules.sync_in_step import METHODS, check
 from perfkit.run.records import SyncEvent, Syncs
 

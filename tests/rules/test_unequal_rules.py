@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfkit.measures.results import BatchTime, Ranks, RankSummary
+from perfkit.measures.results.steps import BatchTime, Ranks, RankSummary
 from perfkit.rules import imbalanced_data, slow_rank
 from perfkit.run.records import LineRow, Lines, Phases, TracedLine
 

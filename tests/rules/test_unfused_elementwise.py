@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.results import CodePlace, ElementwiseChain
+from perfkit.measures.results.patterns import CodePlace, ElementwiseChain
 from perfkit.rules.unfused_elementwise import check
 
 MS = 1_000_000

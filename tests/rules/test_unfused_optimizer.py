@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import CodePlace, OptimizerUpdate
+from perfkit.measures.results.patterns import CodePlace, OptimizerUpdate
 from perfkit.rules.unfused_optimizer import check
 
 MS = 1_000_000

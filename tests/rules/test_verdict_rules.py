@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results import TraceFacts
+from perfkit.measures.results.measured import TraceFacts
 from perfkit.rules import cannot_tell, compute_bound
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
-from perfkit.measures.results import SourceLine
+from perfkit.measures.results.host import SourceLine
 from perfkit.reports.figures.data import FileLines, Found, FoundEvidence, LineOfFile, LinesFigure
 from perfkit.reports.figures.excerpts import Sources
 from perfkit.rules.wording import between, place

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.diagnosis import Diagnosis
-from perfkit.measures.results import DeviceMemory, DeviceTime, Roofline, RooflinePoint
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.kernels import Roofline, RooflinePoint
+from perfkit.measures.results.memory import DeviceMemory
 from perfkit.reports.figures.data import Bar, MemoryFigure, Part, RoofFigure, RoofPoint
 from perfkit.reports.figures.tables import holders
 from perfkit.reports.figures.timeline import idle_kind

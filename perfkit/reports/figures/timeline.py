@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures.idle import CAUSES, Host, charge_idle
-from perfkit.measures.results import IdleCause
+from perfkit.measures.results.device import IdleCause
 from perfkit.measures.steps import whole_steps
 from perfkit.measures.work import Work, device_work
 from perfkit.reports.figures.cleaning import clean

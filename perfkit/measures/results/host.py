@@ -1,0 +1,190 @@
+"""Numbers of the host: ops, ranges, source lines, blocking calls, and what else the step does there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from perfkit.measures.results.memory import MemoryChange
+from perfkit.run.records import Phase
+
+
+class OpTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One op by name; sums over its calls.
+
+    ``self_ns`` is host time not spent in ops it called; ``device_ns`` the device work launched inside it,
+    ``device_self_ns`` that which no op it called launched. ``backward_ns`` and ``backward_device_ns`` are the host time
+    of the autograd nodes that it made, and the device work launched in them; None where none could be paired.
+    ``memory`` is by device (``cpu``, ``cuda:0``), None without memory events.
+    """
+
+    name: str
+    count: int
+    total_ns: int
+    self_ns: int
+    device_ns: int | None = None
+    device_self_ns: int | None = None
+    backward_ns: int | None = None
+    backward_device_ns: int | None = None
+    memory: dict[str, MemoryChange] | None = None
+
+
+class Repeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of ops that repeats: a loop in Python that calls the same few ops again and again.
+
+    ``names`` is one iteration's top-level ops; ``iterations`` and the times are means per step.
+    ``host_ns`` spans first op to last on the host, Python between them included; ``op_ns`` is the
+    part inside ops; ``device_ns`` the device time launched; ``backward_ns`` the backward nodes of
+    those ops (paired by sequence number), None where they could not be paired. ``range`` is the innermost range
+    that most of its ops run in; ``function`` the user's Python frame, as the trace names it, where it has stacks.
+    """
+
+    names: tuple[str, ...]
+    iterations: float
+    ops: float
+    host_ns: int
+    op_ns: int
+    device_ns: int | None = None
+    backward_ns: int | None = None
+    range: str | None = None
+    function: str | None = None
+
+
+class Ops(msgspec.Struct, frozen=True, kw_only=True):
+    """Host ops of a trace.
+
+    ``floor_ns`` is what one op costs on this host when it has next to nothing to compute (the 10th
+    percentile of the leaf ops' own time): the overhead that many small ops pay each.
+    """
+
+    steps: int
+    count: int
+    wall_ns: int
+    rows: tuple[OpTime, ...]
+    floor_ns: int | None
+    repeats: tuple[Repeat, ...] = ()
+
+
+class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One range by name.
+
+    ``host_ns`` sums its durations; ``self_ns`` leaves out ranges inside it on its thread. ``device_busy_ns`` is the
+    union of the device work launched inside it, ``device_self_busy_ns`` of that which no range inside it launched.
+    ``backward_ns`` is the time of the autograd nodes that its ops made, ``backward_device_busy_ns`` the union of the
+    device work launched in them: for a range around the backward as well, a part of ``device_busy_ns``. None where
+    none could be paired. ``memory`` is by device, None without memory events.
+    """
+
+    name: str
+    count: int
+    host_ns: int
+    self_ns: int | None = None
+    device_busy_ns: int | None = None
+    device_self_busy_ns: int | None = None
+    backward_ns: int | None = None
+    backward_device_busy_ns: int | None = None
+    memory: dict[str, MemoryChange] | None = None
+    source: str = ""
+
+
+class SyncCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocking API calls in a trace (``cudaStreamSynchronize``, ``cudaMemcpy``...) under one user op."""
+
+    name: str
+    op: str | None
+    range: str | None
+    count: int
+    blocked_ns: int
+
+
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one user line did; where ``line`` is None, what a function did on lines that are not known.
+
+    ``first_line`` is where the function begins. ``self_ns`` is host time in the line with the ops and libraries it
+    called, ``total_ns`` with the user's functions that it called. ``ops`` are the ops it called itself (not those that
+    ops called), ``op_ns`` the host time in them, ``launches`` and ``device_ns`` the device work that it put on a
+    stream, ``syncs`` the calls in which it waited for the device, for ``blocked_ns``; these are None in a trace without
+    device work. ``allocations`` and ``allocated_bytes`` are None without memory events.
+
+    ``backward_ns`` is host time of the autograd nodes that its ops made, ``backward_launches`` and
+    ``backward_device_ns`` what they put on a stream: they are no part of the other numbers of this line.
+    """
+
+    file: str
+    line: int | None
+    first_line: int
+    function: str
+    owner: str
+    self_ns: int = 0
+    total_ns: int = 0
+    ops: int = 0
+    op_ns: int = 0
+    launches: int | None = None
+    device_ns: int | None = None
+    syncs: int | None = None
+    blocked_ns: int | None = None
+    backward_ns: int | None = None
+    backward_launches: int | None = None
+    backward_device_ns: int | None = None
+    allocations: int | None = None
+    allocated_bytes: int | None = None
+
+
+class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The user's lines in the step for lines, longest ``total_ns`` first.
+
+    Following lines makes a step slower: its times say where, and how lines compare, not how long. Of all ops,
+    ``exact`` is the share (0 to 1) whose line is known, ``function_only`` of those with no more than a function; the
+    rest ran in no Python of the user's or of a library's.
+    """
+
+    source: str
+    steps: int
+    wall_ns: int
+    exact: float
+    function_only: float
+    lines: tuple[SourceLine, ...]
+
+
+HostKind = Literal["preprocessing", "python", "logging", "checkpoint"]
+
+
+class HostLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One user line's part of a `HostWork`: sampled time per step, the libraries it was in most, and who called it."""
+
+    file: str
+    line: int
+    function: str
+    phase: Phase
+    samples: int
+    host_ns: int
+    within: str = ""
+    called_from: tuple[str, int, str] | None = None
+
+
+class HostWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Host time of one kind per step that runs in no op of torch's: sampled, in the user's lines, outside of fetches.
+
+    ``preprocessing`` makes the model's inputs (it runs before the model in its step, or in a library that decodes,
+    tokenizes or reads); ``python`` is all other of the user's own code; ``logging`` and ``checkpoint`` are told by the
+    libraries they are in. Garbage collections are part of none. ``lines`` are the hottest function's first, within each
+    function by samples and the traced step together; ``samples`` and ``host_ns`` of the lines sum to those of the work.
+    """
+
+    kind: HostKind
+    samples: int
+    host_ns: int
+    lines: tuple[HostLine, ...]
+
+
+class CompileCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Graphs that torch.compile compiled in all ``steps``, and in the ``late_steps``: the timed ones' second half."""
+
+    graphs: int
+    total_ns: int
+    steps: int
+    late_steps: int
+    late_graphs: int
+    late_ns: int
+    late_wall_ns: int

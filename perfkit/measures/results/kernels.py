@@ -1,0 +1,125 @@
+"""Numbers of kernels and API calls by name, and where kernels lie under the roof of their device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Bound = Literal["compute", "memory", "neither", "unknown"]
+
+
+class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one op with the same shapes, against what the device can do.
+
+    ``flops`` and ``bytes`` are of one call, ``device_ns`` of all kernels of all ``count`` calls. ``intensity`` is in
+    FLOP per byte. The shares are 0 to 1 of the peak in ``precision`` and of the memory's bandwidth. ``bound`` is the
+    larger of the two, ``neither`` where both are small. ``confidence`` is ``low`` where a type was assumed, or a share
+    above 1 shows that the numbers do not fit (a kernel missing, data that stayed in the cache).
+    """
+
+    op: str
+    shapes: str
+    precision: str
+    count: int
+    device_ns: int
+    flops: int
+    bytes: int
+    intensity: float
+    flops_per_s: float
+    bytes_per_s: float
+    compute_share: float
+    memory_share: float
+    bound: Bound
+    confidence: Literal["high", "low"]
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the kernels of one device lie under its roof, over ``steps`` steps (1 for a trace without).
+
+    ``time_ns`` is kernel time by what bounds it, summing to ``device_ns``; ``unknown`` are kernels of ops whose work
+    cannot be told from their arguments. ``peaks_source`` names the document of the peaks. ``problem`` says why
+    nothing could be placed, None where something was. ``points`` are the longest ones.
+    """
+
+    device: int
+    name: str | None
+    steps: int
+    device_ns: int
+    time_ns: dict[str, int]
+    peaks_source: str | None = None
+    problem: str | None = None
+    points: tuple[RooflinePoint, ...] = ()
+
+
+class NameTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations of all events of one name: API calls, copies of one direction.
+
+    ``deviation_ns`` is that of a sample (divided by n - 1), 0 for a single event.
+    """
+
+    name: str
+    count: int
+    total_ns: int
+    mean_ns: float
+    deviation_ns: float
+    min_ns: int
+    max_ns: int
+
+
+KernelClass = Literal[
+    "matmul",
+    "attention",
+    "convolution",
+    "elementwise",
+    "reduction",
+    "layout conversion",
+    "copy",
+    "communication",
+    "optimizer",
+    "indexing",
+    "other",
+]
+
+
+Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8"]
+
+
+class KernelTime(NameTime, frozen=True, kw_only=True):
+    """One kernel by name. What it does, in which precision and whether on tensor cores is told by the name.
+
+    ``tensor_cores`` is None where the name does not tell. ``grid``, ``block`` and ``registers`` (per thread) are those
+    of the longest of a few launches; ``occupancy`` (0 to 1, what the multiprocessors could hold of warps against the
+    most) and ``small_grid_share`` (0 to 1, time with fewer blocks than multiprocessors) their means by time. None where
+    the trace does not tell.
+    """
+
+    kernel_class: KernelClass
+    precision: Precision | None = None
+    tensor_cores: bool | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    registers: int | None = None
+    occupancy: float | None = None
+    small_grid_share: float | None = None
+
+
+class Kernels(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels of a whole trace, all devices together, longest total first; times add up, also of those at once.
+
+    ``copies`` are copies by direction, and memsets. ``classes_ns`` and ``precisions_ns`` each sum to ``total_ns``.
+    ``product_ns`` is the time of matmuls, attention and convolutions, of which ``tensor_core_ns`` ran on tensor cores
+    and of ``tensor_core_unknown_ns`` the names do not tell. ``occupancy`` and ``small_grid_share`` are means by time of
+    the kernels where they are known.
+    """
+
+    total_ns: int
+    rows: tuple[KernelTime, ...]
+    copies: tuple[NameTime, ...]
+    classes_ns: dict[str, int]
+    precisions_ns: dict[str, int]
+    product_ns: int
+    tensor_core_ns: int
+    tensor_core_unknown_ns: int
+    occupancy: float | None = None
+    small_grid_share: float | None = None

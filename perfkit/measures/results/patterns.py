@@ -1,0 +1,161 @@
+"""What was found written in a way that has a better one: chains of ops, their lines and their time."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a user's function (where the line is not known the one that begins it) or of a library's."""
+
+    file: str
+    line: int
+    function: str
+    owner: str = "user"
+
+
+class WrittenAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention written out: a product, a softmax over the scores, a product with the values.
+
+    Times are per step, of all ``count`` calls at ``place``; ``products_ns`` and ``products_backward_ns`` are the part
+    of the two products, ``lines_ns`` all that its lines do, views and backward included. ``scores_bytes`` is the size
+    of one call's matrix of scores, ``inputs_bytes`` of what is multiplied; ``masked`` tells whether an op between the
+    products masked scores, ``trained`` whether a backward ran.
+    """
+
+    ops: tuple[str, ...]
+    count: float
+    ns: int
+    backward_ns: int
+    products_ns: int
+    products_backward_ns: int
+    lines_ns: int
+    masked: bool
+    place: CodePlace | None = None
+    scores_bytes: int | None = None
+    inputs_bytes: int | None = None
+    shape: str | None = None
+
+    @property
+    def trained(self) -> bool:
+        """Whether a backward ran through it."""
+        return self.backward_ns > 0
+
+
+class ElementwiseChain(msgspec.Struct, frozen=True, kw_only=True):
+    """Elementwise ops in a row over tensors of one size, each of which reads and writes all of it.
+
+    Times are per step, of all ``count`` runs; ``longest_ns`` is that of the longest forward op and the longest
+    backward node, ``functions_ns`` of the ops that compute a function (exp, tanh, a power), with their nodes. Of
+    ``bytes`` that the forward ops move in a step, fusing would avoid ``avoided_bytes``: the results in between.
+    """
+
+    ops: tuple[str, ...]
+    count: float
+    ns: int
+    backward_ns: int
+    longest_ns: int
+    functions_ns: int
+    bytes: int
+    avoided_bytes: int
+    shape: str
+    dtype: str
+    place: CodePlace | None = None
+
+
+class LayoutCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of tensors to another order of their dimensions in memory, at one place; per step."""
+
+    op: str
+    count: float
+    ns: int
+    bytes: int
+    shape: str
+    place: CodePlace | None = None
+
+
+class TypeTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of the ops that read tensors of one type, at one place, with the backward of what stands there; per step.
+
+    ``mixed`` tells whether an op there also read a narrower float: where the type comes in.
+    """
+
+    dtype: str
+    ns: int
+    ops: float
+    mixed: bool
+    place: CodePlace | None = None
+
+
+class ProductShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Matrix products of one shape (``batch``, m, k, n) and type; device time of their kernels per step."""
+
+    op: str
+    m: int
+    k: int
+    n: int
+    dtype: str
+    count: float
+    ns: int
+    place: CodePlace | None = None
+
+
+class BiasBeforeNorm(msgspec.Struct, frozen=True, kw_only=True):
+    """Convolutions with a bias whose result a batch norm reads; ``ns`` is device time for the bias alone, per step."""
+
+    count: float
+    ns: int
+    place: CodePlace | None = None
+
+
+class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """One optimizer's step: host time of its range, by its usual share of a step, and its ops, per step.
+
+    ``place`` is the line that called it, ``body`` the user's line in it where most of its ops stand: None where the
+    optimizer is a library's. ``device_ns`` and ``kernels`` are None without device work.
+    """
+
+    name: str
+    host_ns: int
+    ops: float
+    foreach: float
+    fused: float
+    op_ns: int
+    device_ns: int | None = None
+    kernels: float | None = None
+    place: CodePlace | None = None
+    body: CodePlace | None = None
+
+
+class HostCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives that the host waited for, at one place; per step.
+
+    ``waited_ns`` is the time in which the thread that trains had nothing else to do.
+    """
+
+    name: str
+    count: float
+    waited_ns: int
+    bytes: int | None = None
+    place: CodePlace | None = None
+
+
+class Patterns(msgspec.Struct, frozen=True, kw_only=True):
+    """Ops that belong together, found by their order, names, types and shapes.
+
+    Times are per step of the recording, on the device where ``step_ns`` is None; else on the host, where
+    ``step_ns`` is a whole usual step, measured alike: what counts is a time's share of it.
+    """
+
+    source: str
+    steps: int
+    step_ns: int | None
+    has_shapes: bool
+    attention: tuple[WrittenAttention, ...] = ()
+    chains: tuple[ElementwiseChain, ...] = ()
+    layout: tuple[LayoutCopies, ...] = ()
+    types: tuple[TypeTime, ...] = ()
+    products: tuple[ProductShape, ...] = ()
+    biased: tuple[BiasBeforeNorm, ...] = ()
+    updates: tuple[OptimizerUpdate, ...] = ()
+    collectives: tuple[HostCollective, ...] = ()

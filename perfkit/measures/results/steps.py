@@ -1,0 +1,128 @@
+"""Numbers of steps: where their time goes, how fast they are, how ranks and batches differ."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perfkit.run.records import LineRow, Phase, Phases
+
+
+class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a step's host time goes.
+
+    ``wall_ns`` and ``phases_ns`` are means per step over the same ``steps`` steps, so the phases sum to
+    the wall time (to rounding). ``excluded`` counts the steps left out, by reason. ``window_ns`` is the
+    mean step inside windows: against ``wall_ns`` it tells how much recording slowed the step.
+    ``memory_peak_bytes`` is the most that was allocated on the device; ``alloc_retries`` and ``device_allocs``
+    are totals after the warm-up of 50 steps.
+    """
+
+    steps: int
+    wall_ns: int
+    median_ns: int
+    p10_ns: int
+    p90_ns: int
+    phases_ns: Phases
+    source: str
+    excluded: dict[str, int] = {}
+    window_ns: int | None = None
+    samples_per_step: float | None = None
+    gc_ns: int | None = None
+    recompiles: int | None = None
+    memory_peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    device_allocs: int | None = None
+
+
+class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One slow step; ``phase`` took the most beyond its median, by ``beyond_ns``, and is None where none did."""
+
+    step: int
+    wall_ns: int
+    phase: Phase | None
+    beyond_ns: int
+    gc_ns: int | None = None
+    recompiles: int | None = None
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast training goes: rates per second without validation, percentiles of the step, the slowest steps.
+
+    ``samples_per_s`` and ``tokens_per_s`` are None unless every step told them; ``p90_ns`` needs 10 steps, ``p99_ns``
+    100. ``excluded`` counts the steps left out, by reason. All of one rank.
+    """
+
+    steps: int
+    steps_per_s: float | None
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    p50_ns: int
+    p90_ns: int | None
+    p99_ns: int | None
+    slowest: tuple[SlowStep, ...]
+    source: str
+    excluded: dict[str, int] = {}
+
+
+class Utilization(msgspec.Struct, frozen=True, kw_only=True):
+    """Model FLOPs utilization of one device: ``mfu`` is 0 to 1.
+
+    ``flops`` is the model's operations per step and ``recomputed`` what checkpointing adds to them. ``precision``
+    is the one that most of them are computed in, ``peak_flops_per_s`` the device's dense peak for it.
+    """
+
+    mfu: float
+    flops: int
+    recomputed: int
+    flops_per_s: float
+    precision: str
+    peak_flops_per_s: float
+    device: str
+    source: str
+
+
+class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank beside the others. ``own_ns`` is the mean time per step in phases in which it waits for no other rank.
+
+    ``cpu_ns`` is the processor time of its process per step: more of it is more work, and not a busier machine.
+    ``slowest_share`` (0 to 1) is how often it had the most of it. ``size_per_step`` is the size of its data (tokens,
+    elements of a batch or samples); ``line`` the user's line that it was in most in its own time.
+    """
+
+    rank: int
+    own_ns: int
+    phases_ns: Phases
+    slowest_share: float
+    size_per_step: float | None = None
+    cpu_ns: int | None = None
+    line: LineRow | None = None
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks of a run over the ``steps`` that were ordinary on all of them; times are means per step.
+
+    ``waiting_ns`` is how much longer the slowest rank of a step works by itself than the mean one. ``follows_size`` is
+    the correlation of that with the size of its data, None where sizes are not known or equal.
+    """
+
+    steps: int
+    wall_ns: int
+    waiting_ns: int
+    ranks: tuple[RankSummary, ...]
+    follows_size: float | None = None
+
+
+class BatchTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step's time, without the wait for data, follows the elements of its batch.
+
+    ``spread`` is the deviation of the sizes over their mean, ``follows`` the rank correlation of size and time.
+    ``padded_share`` (0 to 1) is of the batches that were looked into, None where none could be.
+    """
+
+    steps: int
+    elements_per_step: float
+    spread: float
+    ns_per_element: float
+    follows: float
+    padded_share: float | None
+    batches_looked_at: int

@@ -25,6 +25,8 @@ from perfkit.run.records import LineRow, Phase
 PERIOD_S = 0.010
 #: What sampling may take of the time by itself; handing the interpreter's lock over and back takes about as much again.
 _SHARE = 0.005
+#: The cost of a sample is a moving mean over about as many: some tenths of a second of training.
+_USUAL = 16
 #: While sampling, a thread that wants the interpreter lock asks for it after 0.5 ms instead of 5. A loop that
 #: calls into torch gives the lock away and takes it back at once, about every millisecond, and each time
 #: restarts the wait of whoever else wants it: with 5 ms the sampler never sees such a loop (0 of 360 expected
@@ -105,6 +107,7 @@ class StackSampler:
     def _run(self, stopped: threading.Lock) -> None:
         last = time.perf_counter()
         period = PERIOD_S
+        usual_s = 0.0
         while not stopped.acquire(timeout=period):
             now = time.perf_counter()
             waited, last = now - last, now
@@ -123,9 +126,12 @@ class StackSampler:
             self._samples += 1
             self._slept_s += waited
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
-            self.cost_s += time.thread_time() - worked
-            # Deep stacks (a Trainer's) take longer, and are looked at less often.
-            period = max(PERIOD_S, self.cost_s / self._samples / _SHARE)
+            cost_s = time.thread_time() - worked
+            self.cost_s += cost_s
+            # Deep stacks (a Trainer's) take longer, and are looked at less often. The first looks at new files cost ten
+            # times a usual one: a mean over all would leave a short run with half of its samples.
+            usual_s += (cost_s - usual_s) / _USUAL
+            period = max(PERIOD_S, usual_s / _SHARE)
         stopped.release()
 
     def rows(self, steps: int) -> tuple[int, tuple[LineRow, ...]]:

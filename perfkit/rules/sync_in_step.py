@@ -24,7 +24,8 @@ never more than the time the device was idle for other reasons than data loading
 the idle time that the trace blames on syncs.
 
 A line counts as syncing in the step from one sync in two steps on; rarer ones are told together,
-because logging every hundred steps is what the fix above does.
+because logging every hundred steps is what the fix above does. So is a line that synced once where more
+than one step was observed: that step may have been the last one of an epoch.
 
 Where there are both lines and a trace, each sync is told once: blocking calls that a line can have made
 (a read, a copy, a synchronize) give that line its price where no other line can have made them, and only
@@ -120,7 +121,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     if syncs is not None and not syncs.observed:
         yield _not_observed(syncs)
     events = syncs.events if syncs is not None else ()
-    lines, rare = _by_place(events)
+    lines, rare = _by_place(events, (syncs.steps or 1) if syncs is not None else 1)
     in_trace = _calls_of(measured, whole) if whole is not None else []
     unseen = [calls for calls in in_trace if not any(_can_have_made(event, calls) for event in events)]
     blocked = [*_blocked_by_line(lines, syncs, in_trace), *((calls.blocked_ns, _TRACE) for calls in unseen)]
@@ -152,8 +153,10 @@ def _not_observed(syncs: Syncs) -> Finding:
 # What was seen live, and in the trace.
 
 
-def _by_place(events: Sequence[SyncEvent]) -> tuple[list[list[SyncEvent]], list[list[SyncEvent]]]:
+def _by_place(events: Sequence[SyncEvent], steps: int) -> tuple[list[list[SyncEvent]], list[list[SyncEvent]]]:
     """Events that are one finding each (a line of the user's, or all of one library), and lines that sync rarely."""
+    # Half a sync more than one in all the steps: rates are rounded. One step alone tells nothing of how often.
+    least = max(_IN_STEP, 1.5 / steps) if steps > 1 else _IN_STEP
     places: dict[tuple[str, ...], list[SyncEvent]] = {}
     for event in events:
         # A library's sync is at its own line, whichever line of the user's led there.
@@ -164,7 +167,7 @@ def _by_place(events: Sequence[SyncEvent]) -> tuple[list[list[SyncEvent]], list[
     for (owner, place), found in places.items():
         often = [event.per_step for event in found]
         # Summed over the line first: threads and ops that share a line make it sync more often than each does.
-        if all(rate is not None for rate in often) and sum(rate or 0.0 for rate in often) < _IN_STEP:
+        if all(rate is not None for rate in often) and sum(rate or 0.0 for rate in often) < least:
             rare.append(found)
         else:
             groups.setdefault((owner, place) if owner == "user" else (owner,), []).extend(found)
@@ -326,10 +329,12 @@ def _rare(places: list[list[SyncEvent]], syncs: Syncs) -> Finding:
     shown = [_where(events[0]) for events in places]
     listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
     lines = "1 further line syncs" if len(places) == 1 else f"{len(places)} further lines sync"
+    often = max(sum(event.per_step or 0.0 for event in events) for events in places)
+    seldom = "in fewer than every second step" if often < _IN_STEP else f"once in {syncs.steps} steps"
     return Finding(
         rule=ID,
         severity="info",
-        message=f"{lines} in fewer than every second step: {listed}.",
+        message=f"{lines} {seldom}: {listed}.",
         advice="Nothing to do as long as they stay rare.",
         confidence="high",
         evidence=tuple(

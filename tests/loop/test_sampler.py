@@ -12,9 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 
-from perfkit.loop.sampler import StackSampler, Where, find_line, library_of
+from perfkit.loop.sampler import PERIOD_S, StackSampler, Where, find_line, library_of
 
 
 def inside(library: str, call: Callable[[], Any]) -> Where | None:
@@ -101,3 +102,23 @@ def test_samples_of_a_line_sum_over_its_libraries() -> None:
     assert done.is_set()
     assert all(sum(row.within.values()) == row.samples for row in rows)
     assert all(row.phase == "forward" for row in rows)
+
+
+def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    periods: list[float] = []
+    cpu = iter([0.0, 0.001, *(0.001 + sample * 20e-6 for sample in range(200))])
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            periods.append(timeout)
+            return len(periods) > 64
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
+    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+
+    # The first took 1 ms, which at half a percent of the time is one in 200 ms.
+    assert max(periods) < 0.02
+    assert periods[-1] == PERIOD_S

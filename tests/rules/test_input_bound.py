@@ -163,6 +163,22 @@ def test_with_workers_the_line_is_the_one_that_is_hot_inside_them(build: Any) ->
     assert (told["workers at work"], told["of that on a CPU"]) == (90.0, 50.0)
 
 
+@pytest.mark.parametrize(("busy", "waits", "severity"), [(40, 10, "info"), (90, 10, "warning"), (40, 60, "critical")])
+def test_a_short_wait_for_workers_that_have_time_to_spare_is_no_problem(
+    build: Any, busy: int, waits: int, severity: str
+) -> None:
+    workers = Workers(
+        dataset="Reviews", processes=1, samples=99, alive_ns=100 * MS, busy_ns=busy * MS, cpu_ns=busy * MS
+    )
+    lines = Lines(period_ns=MS, steps=40, workers=(workers,))
+    step = build.step(100, data=waits, forward=100 - waits)
+
+    [finding] = check(build.measured(step=step, rank=build.rank(workers=1), lines=lines))
+
+    assert finding.severity == severity
+    assert ("time to spare" in finding.message) is (severity == "info")
+
+
 def test_lines_of_another_loaders_workers_are_not_blamed(build: Any) -> None:
     rows = (line(31, "Reviews.__getitem__", 40), in_worker(8, "Validation.__getitem__", 200))
     measured = build.measured(

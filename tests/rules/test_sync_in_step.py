@@ -20,8 +20,8 @@ def event(line: int, per_step: float = 1.0, **fields: Any) -> SyncEvent:
     return SyncEvent(line=line, count=round(10 * per_step), per_step=per_step, **{**defaults, **fields})
 
 
-def dry(*events: SyncEvent, observed: bool = True) -> Syncs:
-    return Syncs(mode="dry", observed=observed, steps=10, events=events)
+def dry(*events: SyncEvent, observed: bool = True, steps: int = 10) -> Syncs:
+    return Syncs(mode="dry", observed=observed, steps=steps, events=events)
 
 
 def test_a_sync_of_a_dry_run_has_no_price_and_says_why(build: Any) -> None:
@@ -56,6 +56,15 @@ def test_rare_syncs_are_told_together_for_information_with_how_often_and_whose(b
         "2 further lines sync in fewer than every second step: train.py:7, progress.py:685 (lightning)."
     )
     assert [item.value for item in finding.evidence] == [0.01, 0.2]
+
+
+def test_a_line_that_synced_in_one_of_two_steps_is_rare_as_that_may_have_been_an_epochs_last(build: Any) -> None:
+    once, always = event(35, 0.5), event(31, 1.0)
+
+    found = list(check(build.measured(syncs=dry(once, always, steps=2))))
+
+    assert [(finding.severity, finding.line) for finding in found] == [("warning", 31), ("info", None)]
+    assert found[1].message == "1 further line syncs once in 2 steps: train.py:35."
 
 
 def test_a_line_that_syncs_in_several_threads_is_judged_by_the_sum(build: Any) -> None:

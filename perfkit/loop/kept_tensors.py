@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from perfkit import _clock
 from perfkit._callsite import USER, owner_of
-from perfkit.loop.source import line_that_fills, user_files
+from perfkit.loop.source import lines_that_fill, user_files
 from perfkit.run.records import KeptTensors, Place
 
 #: The first look; a training has reached its usual state by then.
@@ -100,14 +100,14 @@ class TensorWatch:
                 continue
             size = grown * group[0].element_size() * group[0].numel()
             # Objects are asked who refers to them only where it is worth telling.
-            name, place = _holder(group) if graph or size >= WORTH_TELLING * steps else (None, None)
-            kept.append(KeptTensors(steps=steps, grown=grown, grown_bytes=size, graph=graph, name=name, place=place))
+            name, places = _holder(group) if graph or size >= WORTH_TELLING * steps else (None, ())
+            kept.append(KeptTensors(steps=steps, grown=grown, grown_bytes=size, graph=graph, name=name, places=places))
         grown_nodes = nodes.beyond(self._nodes)
         if not any(one.graph for one in kept) and grown_nodes >= _PER_STEP * steps:
-            name, place = _largest_graph()
+            name, places = _largest_graph()
             kept.append(
                 KeptTensors(
-                    steps=steps, grown=0, grown_bytes=0, graph=True, nodes_grown=grown_nodes, name=name, place=place
+                    steps=steps, grown=0, grown_bytes=0, graph=True, nodes_grown=grown_nodes, name=name, places=places
                 )
             )
         self.kept = tuple(sorted(kept, key=lambda one: (not one.graph, -one.grown_bytes))[:8])
@@ -209,12 +209,13 @@ class LocalGraphs:
         for name, value, code, line in found:
             if not any(value is one for one in known):
                 file = code.co_filename
-                return line_that_fills(name, (file,)) or Place(file=file, line=line, function=code.co_name)
+                bound = Place(file=file, line=line, function=code.co_name)
+                return next(iter(lines_that_fill(name, (file,))), bound)
         return None
 
 
-def _holder(group: list[Any]) -> tuple[str | None, Place | None]:
-    """What holds the tensors of a group, and the line that puts them there."""
+def _holder(group: list[Any]) -> tuple[str | None, tuple[Place, ...]]:
+    """What holds the tensors of a group, and the lines that put them there."""
     held: Any = group[-1]
     mine = {id(group)}
     for _ in range(_DEEP):
@@ -227,7 +228,7 @@ def _holder(group: list[Any]) -> tuple[str | None, Place | None]:
         if not containers:
             break
         held = max(containers, key=len)
-    return None, None
+    return None, ()
 
 
 def _name_of(held: Any) -> str | None:
@@ -250,8 +251,8 @@ def _name_of(held: Any) -> str | None:
     return None
 
 
-def _largest_graph() -> tuple[str | None, Place | None]:
-    """The user's local that carries the largest graph, and the line that makes it grow."""
+def _largest_graph() -> tuple[str | None, tuple[Place, ...]]:
+    """The user's local that carries the largest graph, and the lines that make it grow."""
     import torch
 
     largest, name = 0, None
@@ -259,9 +260,9 @@ def _largest_graph() -> tuple[str | None, Place | None]:
         for each, value in _locals_of(frame):
             if type(value) is torch.Tensor and not value.is_leaf and (nodes := len(_walk([value]))) > largest:
                 largest, name = nodes, each
-    return (name, _fills(name)) if name is not None else (None, None)
+    return (name, _fills(name)) if name is not None else (None, ())
 
 
-def _fills(name: str) -> Place | None:
+def _fills(name: str) -> tuple[Place, ...]:
     running = [frame.f_code.co_filename for frame in user_frames()]
-    return line_that_fills(name, dict.fromkeys((*running, *user_files())))
+    return lines_that_fill(name, dict.fromkeys((*running, *user_files())))

@@ -23,8 +23,13 @@ from perfkit.run.records import LineRow, Phase
 #: 10 ms: 100 samples a second at about 30 us each are 0.3 % of the training thread's time, and a minute
 #: of training gives 6,000 samples, 1 % of which is still 60.
 PERIOD_S = 0.010
-#: What sampling may take of the time by itself; handing the interpreter's lock over and back takes about as much again.
-_SHARE = 0.005
+#: What the sampler's thread may take of the time, its waking up and its wait for the interpreter's lock counted, which
+#: are most of it: walking a Trainer's stack of 50 frames takes 6 us, and the whole sample 40 to 150. Handing that lock
+#: over and back takes the training thread about as much again.
+_SHARE = 0.004
+#: So many come at the full rate whatever they cost: the first verdict comes after some hundred milliseconds of steps,
+#: and of a hundred samples a line with a tenth of the time has ten. A hundred of 0.1 ms are 10 ms, once in a run.
+_FIRST = 100
 #: The cost of a sample is a moving mean over about as many: some tenths of a second of training.
 _USUAL = 16
 #: While sampling, a thread that wants the interpreter lock asks for it after 0.5 ms instead of 5. A loop that
@@ -105,15 +110,15 @@ class StackSampler:
             self._sampling.join(timeout=1.0)
 
     def _run(self, stopped: threading.Lock) -> None:
-        last = time.perf_counter()
+        last, worked_s = time.perf_counter(), time.thread_time()
         period = PERIOD_S
         usual_s = 0.0
         while not stopped.acquire(timeout=period):
             now = time.perf_counter()
             waited, last = now - last, now
-            worked = time.thread_time()
             phase = self._phase()
             if phase is None:
+                worked_s = time.thread_time()  # nothing was sampled for it
                 continue
             frame = sys._current_frames().get(self.thread)
             where = find_line(frame)
@@ -126,12 +131,13 @@ class StackSampler:
             self._samples += 1
             self._slept_s += waited
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
-            cost_s = time.thread_time() - worked
+            until_s = time.thread_time()
+            cost_s, worked_s = until_s - worked_s, until_s
             self.cost_s += cost_s
-            # Deep stacks (a Trainer's) take longer, and are looked at less often. The first looks at new files cost ten
+            # On a busy machine each takes longer, and they are taken less often. The first looks at new files cost ten
             # times a usual one: a mean over all would leave a short run with half of its samples.
             usual_s += (cost_s - usual_s) / _USUAL
-            period = max(PERIOD_S, usual_s / _SHARE)
+            period = max(PERIOD_S, usual_s / _SHARE) if self._samples > _FIRST else PERIOD_S
         stopped.release()
 
     def rows(self, steps: int) -> tuple[int, tuple[LineRow, ...]]:

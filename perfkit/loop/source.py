@@ -43,10 +43,11 @@ def calls_of(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Pl
     return {name: tuple(places) for name, places in found.items()}
 
 
-def line_that_fills(name: str, files: Iterable[str]) -> Place | None:
-    """The first line that puts something into what is called ``name``, or else binds that name."""
+def lines_that_fill(name: str, files: Iterable[str]) -> tuple[Place, ...]:
+    """The lines of the first file that puts something into what is called ``name``, or else one that binds it."""
     bound: Place | None = None
     for file in files:
+        filling = []
         for function, node in _nodes(file):
             line = getattr(node, "lineno", 0)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
@@ -64,8 +65,10 @@ def line_that_fills(name: str, files: Iterable[str]) -> Place | None:
             else:
                 continue
             if filled:
-                return Place(file=file, line=line, function=function)
-    return bound
+                filling.append(Place(file=file, line=line, function=function))
+        if filling:
+            return tuple(filling[:_PLACES])
+    return (bound,) if bound is not None else ()
 
 
 def _nodes(file: str) -> Iterator[tuple[str, ast.AST]]:

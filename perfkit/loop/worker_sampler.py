@@ -32,7 +32,9 @@ from perfkit.run.writing import write_atomically
 #: lock), which at 10 ms would be 1 % of it. There are several workers, and they work for a whole epoch.
 _PERIOD_S = 0.020
 #: Seconds between two writes of a worker: a write takes about 0.3 ms, and what a killed worker loses is this much.
+#: A persistent worker outlives the profile, so that of a short run only what was written counts: the first comes early.
 _WRITE_S = 2.0
+_FIRST_WRITE_S = 0.25
 #: Lines that a worker counts, and that it writes (the most frequent; 200 lines are 30 kB).
 _MAX_LINES = 2_000
 _WRITTEN_LINES = 200
@@ -278,7 +280,8 @@ class _Stacks:
             self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
-        written = time.perf_counter()
+        due = time.perf_counter() + _FIRST_WRITE_S
+        wait = _FIRST_WRITE_S
         try:
             while not self._stop.wait(_PERIOD_S):
                 frame = sys._current_frames().get(self._target)
@@ -289,9 +292,10 @@ class _Stacks:
                 self._busy += busy
                 if line is not None and (line in self._lines or len(self._lines) < _MAX_LINES):
                     self._lines[line] = self._lines.get(line, 0) + 1
-                if time.perf_counter() - written > _WRITE_S:
+                if time.perf_counter() > due:
                     self._write()
-                    written = time.perf_counter()
+                    wait = min(2 * wait, _WRITE_S)
+                    due = time.perf_counter() + wait
             self._write()
         except Exception:  # noqa: BLE001 - the folder is gone (the profile has ended), or the disk is full
             self._stop.set()

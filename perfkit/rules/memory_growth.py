@@ -31,7 +31,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import number
 from perfkit.rules.wording import size
-from perfkit.run.records import KeptTensors
+from perfkit.run.records import KeptTensors, Place
 
 ID = "memory-growth"
 
@@ -63,7 +63,8 @@ def check(measured: Measured) -> Iterator[Finding]:
 
 def _finding(kept: list[KeptTensors], measured: Measured, severity: str) -> Finding:
     # The largest whose holder is known; its graph keeps the others.
-    first = next((one for one in kept if one.place is not None), kept[0])
+    first = next((one for one in kept if one.places), kept[0])
+    place = _place(first, measured)
     per_step = sum(one.grown_bytes / one.steps for one in kept)
     if first.nodes_grown:
         what = f"A graph grows by {first.nodes_grown / first.steps:.0f} nodes in every step"
@@ -82,16 +83,23 @@ def _finding(kept: list[KeptTensors], measured: Measured, severity: str) -> Find
         severity="warning" if severity == "warning" else "info",
         message=f"{what}{held}: memory fills up.",
         advice=advice,
-        confidence="high" if first.place is not None else "medium",
+        confidence="high" if place is not None else "medium",
         evidence=(
             Evidence("steps between two looks", first.steps, "", "tensors alive between steps"),
             *_levels(measured),
             Evidence("lost", None, "ms", "it costs no time until the memory is full"),
         ),
-        file=first.place.file if first.place else None,
-        line=first.place.line if first.place else None,
-        function=first.place.function if first.place else None,
+        file=place.file if place is not None else None,
+        line=place.line if place is not None else None,
+        function=place.function if place is not None else None,
     )
+
+
+def _place(kept: KeptTensors, measured: Measured) -> Place | None:
+    """The line that fills what holds the tensors: of several that could, one that ran in the step for lines."""
+    traced = measured.lines.traced if measured.lines is not None else ()
+    ran = {(line.file, line.line) for line in traced}
+    return next((place for place in kept.places if (place.file, place.line) in ran), next(iter(kept.places), None))
 
 
 def _levels(measured: Measured) -> Iterator[Evidence]:

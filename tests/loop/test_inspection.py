@@ -16,7 +16,7 @@ from perfkit.loop.batches import BatchWatch, first_tensor
 from perfkit.loop.clock import StepClock
 from perfkit.loop.inspection import Inspection
 from perfkit.loop.kept_tensors import LocalGraphs, TensorWatch
-from perfkit.loop.source import calls_of, line_that_fills
+from perfkit.loop.source import calls_of, lines_that_fill
 
 
 def test_a_setting_counts_as_it_was_in_most_looks() -> None:
@@ -91,10 +91,10 @@ def test_calls_are_found_with_their_lines_unless_they_switch_off(tmp_path: Path)
 def test_the_line_that_fills_a_name_is_found(line: str, tmp_path: Path) -> None:
     file = written(tmp_path, f"kept = []\nfor x in data:\n    {line}\n")
 
-    place = line_that_fills("kept", (file,))
+    places = lines_that_fill("kept", (file,))
 
-    assert (place.line if place else None) == (None if line.startswith("total") else 3)
-    assert line_that_fills("other", (file,)) is None
+    assert [place.line for place in places] == ([] if line.startswith("total") else [3])
+    assert lines_that_fill("other", (file,)) == ()
 
 
 class Clock:
@@ -133,8 +133,8 @@ def test_tensors_kept_with_their_graph_are_found_with_what_holds_them(watch: Ten
 
     assert (watch.kept[0].grown, watch.kept[0].steps, watch.kept[0].graph) == (40, 40, True)
     assert watch.kept[0].name == "losses"
-    assert watch.kept[0].place is not None
-    assert Path(watch.kept[0].place.file).name == "test_inspection.py"
+    assert watch.kept[0].places
+    assert Path(watch.kept[0].places[0].file).name == "test_inspection.py"
 
 
 def test_tensors_that_are_replaced_in_every_step_are_not_kept(watch: TensorWatch) -> None:

@@ -122,3 +122,22 @@ def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pyte
     # The first took 1 ms, which at half a percent of the time is one in 200 ms.
     assert max(periods) < 0.02
     assert periods[-1] == PERIOD_S
+
+
+def test_dear_samples_come_at_the_full_rate_at_first_and_less_often_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    periods: list[float] = []
+    cpu = (reading * 200e-6 for reading in range(10_000))
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            periods.append(timeout)
+            return len(periods) > 200
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
+    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+
+    assert set(periods[:100]) == {PERIOD_S}
+    assert periods[-1] > 3 * PERIOD_S

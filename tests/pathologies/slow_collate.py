@@ -10,14 +10,13 @@ FIXED = "--fixed" in sys.argv
 LENGTH, VOCABULARY = 256, 2000
 
 
-def collate(sentences: list[list[int]]) -> Tensor:
+def collate(sentences: list[list[int]] | list[Tensor]) -> Tensor:
     """Pad to LENGTH with 0."""
-    if FIXED:
-        batch = torch.zeros(len(sentences), LENGTH, dtype=torch.long)
-        for row, sentence in zip(batch, sentences, strict=True):
-            row[: len(sentence)] = torch.tensor(sentence)
-        return batch
     batch = torch.zeros(len(sentences), LENGTH, dtype=torch.long)
+    if FIXED:
+        for row, sentence in zip(batch, sentences, strict=True):
+            row[: len(sentence)] = sentence
+        return batch
     for row, sentence in enumerate(sentences):
         for column, token in enumerate(sentence):
             batch[row, column] = token  # planted: input-bound
@@ -40,7 +39,8 @@ class Bag(nn.Module):
 torch.manual_seed(0)
 draw = torch.Generator().manual_seed(0)
 lengths = torch.randint(LENGTH // 2, LENGTH, (80 * 16,), generator=draw).tolist()
-sentences = [torch.randint(1, VOCABULARY, (length,), generator=draw).tolist() for length in lengths]
+tokenized = [torch.randint(1, VOCABULARY, (length,), generator=draw) for length in lengths]
+sentences = tokenized if FIXED else [sentence.tolist() for sentence in tokenized]
 model = Bag()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for tokens in DataLoader(sentences, batch_size=16, collate_fn=collate):

@@ -10,7 +10,7 @@ from perfkit.measures.results.host import Ops, OpTime, RangeTime
 from perfkit.measures.results.kernels import NameTime
 from perfkit.measures.results.memory import MemoryGrowth
 from perfkit.rules import allocator_thrash, gradients_not_set_to_none, memory_growth, memory_near_limit
-from perfkit.run.records import KeptTensors, OptimizerFacts, Place
+from perfkit.run.records import KeptTensors, Lines, OptimizerFacts, Place, TracedLine
 
 MS = 1_000_000
 AT = Place(file="train.py", line=29, function="main")
@@ -22,7 +22,7 @@ def kept(**more: Any) -> KeptTensors:
 
 def test_tensors_kept_with_their_graphs_are_told_at_the_line_that_keeps_them(build: Any) -> None:
     largest = kept(grown=80)
-    named = kept(name="previews", place=AT)
+    named = kept(name="previews", places=(AT,))
     rank = msgspec.structs.replace(build.rank(), kept=(largest, named))
 
     [finding] = memory_growth.check(build.measured(rank=rank))
@@ -32,9 +32,21 @@ def test_tensors_kept_with_their_graphs_are_told_at_the_line_that_keeps_them(bui
     assert finding.lost_ns is None
 
 
+def test_of_two_branches_that_fill_a_list_the_one_that_ran_is_told(build: Any) -> None:
+    other = Place(file="train.py", line=27, function="main")
+    rank = msgspec.structs.replace(build.rank(), kept=(kept(name="previews", places=(other, AT)),))
+    ran = TracedLine(file="train.py", line=29, function="main", owner="user", phase="forward", runs=1, host_ns=MS)
+
+    for traced, line in (((ran,), 29), ((), 27)):
+        lines = Lines(period_ns=MS, steps=1, rows=(), traced=traced)
+        [finding] = memory_growth.check(build.measured(rank=rank, lines=lines))
+
+        assert finding.line == line
+
+
 def test_a_graph_that_grows_is_told_without_any_new_tensor(build: Any) -> None:
     rank = msgspec.structs.replace(
-        build.rank(), kept=(kept(grown=0, grown_bytes=0, nodes_grown=80, name="total", place=AT),)
+        build.rank(), kept=(kept(grown=0, grown_bytes=0, nodes_grown=80, name="total", places=(AT,)),)
     )
 
     [finding] = memory_growth.check(build.measured(rank=rank))

@@ -57,15 +57,13 @@ print("RESULT", took, *peak, file=sys.stderr)
 
 MEASURES = """
 import sys, time
-from perfkit.measures import path as measures
+from perfkit.measures.path import measure
 from perfkit.trace import read_trace
-from pathlib import Path
 begin = time.perf_counter()
 trace = read_trace(sys.argv[1], processes=1)
 load = time.perf_counter() - begin
-measures.read_trace = lambda *_: trace
 begin = time.perf_counter()
-measures.measure(sys.argv[1])
+measure(sys.argv[1], read=lambda *_: trace)
 print("RESULT", load, time.perf_counter() - begin, file=sys.stderr)
 """
 

@@ -42,6 +42,9 @@ class _Recording:
         MissingDependency: neither ``lightning`` nor ``pytorch-lightning`` is installed, or it is too old.
     """
 
+    #: The callback's name in checkpoints and actions, the same under both names of Lightning; asked for at every hook.
+    state_key = STATE_KEY
+
     def __init__(self, run: Any = None, *, log: bool = True, phases: bool = True, **options: Any) -> None:
         super().__init__()
         # Made once to have wrong options told here, where they are written, and not when training begins.
@@ -53,11 +56,6 @@ class _Recording:
         #: The profile of all that this callback has recorded in this process: its folder, its diagnosis.
         self.profile: perfkit.profile | None = None
         self._listener: Listener | None = None
-
-    @property
-    def state_key(self) -> str:
-        """The callback's name in checkpoints and actions, the same under both names of Lightning."""
-        return STATE_KEY
 
     def __getstate__(self) -> dict[str, Any]:
         # A profile is of one process; a spawned child makes its own.

@@ -18,6 +18,7 @@ from perfkit._version import VERSION as __version__
 
 if TYPE_CHECKING:
     from perfkit.capture.schedules import schedule as schedule
+    from perfkit.capture.triggers import triggers as triggers
     from perfkit.comparison import Comparison as Comparison
     from perfkit.comparison import compare as compare
     from perfkit.diagnosis import Diagnosis as Diagnosis
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from perfkit.errors import UsageError as UsageError
     from perfkit.findings import Evidence as Evidence
     from perfkit.findings import Finding as Finding
+    from perfkit.latency import measure_latency as measure_latency
     from perfkit.profiler import profile as profile
     from perfkit.profiler import step as step
     from perfkit.profiler import steps as steps
@@ -63,11 +65,13 @@ _HOMES = {
     "detect_syncs": "perfkit.syncs",
     "diagnose": "perfkit.diagnosis",
     "mark": "perfkit.ranges",
+    "measure_latency": "perfkit.latency",
     "profile": "perfkit.profiler",
     "range": "perfkit.ranges",
     "schedule": "perfkit.capture.schedules",
     "step": "perfkit.profiler",
     "steps": "perfkit.profiler",
+    "triggers": "perfkit.capture.triggers",
 }
 
 __all__ = ["__version__", *_HOMES]

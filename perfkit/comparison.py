@@ -14,8 +14,9 @@ import msgspec
 from perfkit.diagnosis import Diagnosis, diagnose, html_table
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
+from perfkit.measures.results.kernel_profiles import KernelProfile
 from perfkit.rules.whole import NEGLIGIBLE
-from perfkit.rules.wording import change, ms
+from perfkit.rules.wording import change, ms, rate
 from perfkit.run.reading import RankFolder, is_run_folder, read_run
 from perfkit.run.records import PHASES, Rank, Step
 
@@ -74,12 +75,33 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
     after: float
 
 
+class ProfileChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel that ncu profiled, before and after; None where that side has no such kernel.
+
+    Kernels are matched by name, grid and block; those that are left by name, for a change of the grid is what many
+    changes are about.
+    """
+
+    name: str
+    before: KernelProfile | None
+    after: KernelProfile | None
+
+    @property
+    def changed(self) -> str:
+        """How much the time of a launch changed, in words; "new" or "gone" where only one side has it."""
+        if self.before is None or self.after is None:
+            return "gone" if self.after is None else "new"
+        before, after = self.before.mean_ns, self.after.mean_ns
+        return change(before, after) if before is not None and after is not None else "-"
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two diagnoses side by side: ``gone`` findings only the first has, ``new`` ones only the second.
 
     ``workload`` says whether both did the same work, from what is known of their batches, models and devices;
     ``changed`` what differs in settings and workload. ``result`` says whether their losses agree. ``broken`` are the
-    budgets that the second does not keep, each a sentence.
+    budgets that the second does not keep, each a sentence. ``kernel_profiles`` are those of two reports of ncu, longest
+    first.
     """
 
     schema: int = SCHEMA
@@ -87,6 +109,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     verdict: str
     differences: tuple[Difference, ...] = ()
+    kernel_profiles: tuple[ProfileChange, ...] = ()
     counts: tuple[Count, ...] = ()
     gone: tuple[Finding, ...] = ()
     new: tuple[Finding, ...] = ()
@@ -111,7 +134,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             (one.kind, one.name, *("" if ns is None else ms(ns) for ns in (one.before_ns, one.after_ns)), one.changed)
             for one in self.differences
         ]
-        counts = [("count", one.name, f"{one.before:.4g}", f"{one.after:.4g}", "") for one in self.counts]
+        counts = [("count", one.name, rate(one.before), rate(one.after), "") for one in self.counts]
         if differences or counts:
             parts.append(html_table(("of", "name", "before", "after", "change"), [*differences, *counts]))
         findings = [
@@ -140,13 +163,13 @@ def compare(
     max_slowdown: float | None = None,
     max_more: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Compare two runs, traces, or diagnoses: step, phases, ranges, ops, kernels, counts, and findings gone and new.
+    """Compare two runs, traces, reports of ncu, or diagnoses: what changed, and which findings are gone and new.
 
     Differences of step and phases are tested by a bootstrap over the single steps, which run folders hold; traces and
     `Diagnosis` objects hold means only, and their differences are "not tested".
 
     Args:
-        before: A run folder, a trace, or a diagnosis.
+        before: A run folder, a trace, a report of ncu, or a diagnosis.
         after: What to compare with it.
         max_slowdown: Budget for the step: it may be slower by this share (0.03 = 3%). Broken only by a difference that
             is more than noise, where that can be tested.
@@ -171,11 +194,13 @@ def compare(
     changed, workload = _changed(*sides)
     result, losses = _losses(*sides)
     differences += _row_differences(first, second)
+    profiles = _profile_changes(first, second)
     return Comparison(
         before=first.source,
         after=second.source,
-        verdict=_verdict(differences),
+        verdict=_profiled(first, second, profiles) or _verdict(differences),
         differences=tuple(differences),
+        kernel_profiles=profiles,
         counts=counts,
         gone=_only_in(first, second),
         new=_only_in(second, first),
@@ -292,6 +317,62 @@ def _kernels(diagnosis: Diagnosis) -> dict[str, float]:
     return {row.name: row.total_ns / steps for row in diagnosis.figures.kernels if steps}
 
 
+# -- kernels that were profiled one by one
+
+
+def _profile_changes(first: Diagnosis, second: Diagnosis) -> tuple[ProfileChange, ...]:
+    sides = first.figures.kernel_profiles, second.figures.kernel_profiles
+    if sides[0] is None or sides[1] is None:
+        return ()
+    before, after = (list(side.rows) for side in sides if side is not None)
+    changes = []
+    same: Sequence[Callable[[KernelProfile], object]] = (
+        lambda row: (row.name, row.grid, row.block),
+        lambda row: row.name,
+    )
+    for key in same:
+        waiting: dict[object, list[KernelProfile]] = {}
+        for row in after:
+            waiting.setdefault(key(row), []).append(row)
+        left = []
+        for row in before:
+            matches = waiting.get(key(row))
+            if matches:
+                changes.append(ProfileChange(name=row.name, before=row, after=matches.pop(0)))
+            else:
+                left.append(row)
+        before, after = left, [row for rows in waiting.values() for row in rows]
+    changes += [ProfileChange(name=row.name, before=row, after=None) for row in before]
+    changes += [ProfileChange(name=row.name, before=None, after=row) for row in after]
+    return tuple(sorted(changes, key=_longest, reverse=True))
+
+
+def _longest(one: ProfileChange) -> int:
+    return max((row.total_ns or 0 for row in (one.before, one.after) if row is not None), default=0)
+
+
+def _profiled(first: Diagnosis, second: Diagnosis, changes: Sequence[ProfileChange]) -> str | None:
+    """The verdict of two reports of ncu; None where neither side is one."""
+    sides = first.figures.kernel_profiles, second.figures.kernel_profiles
+    if sides == (None, None):
+        return None
+    if None in sides:
+        return "The two cannot be compared: one is a report of Nsight Compute, the other is not."
+    pairs = [
+        (one.before.mean_ns * one.before.launches, one.after.mean_ns * one.before.launches)
+        for one in changes
+        if one.before is not None and one.after is not None and one.before.mean_ns and one.after.mean_ns is not None
+    ]
+    if not pairs:
+        return "The two cannot be compared: no kernel was profiled, with its time, on both sides."
+    before, after = (sum(times) for times in zip(*pairs, strict=True))
+    kernels = "kernel that both profiled takes" if len(pairs) == 1 else f"{len(pairs)} kernels that both profiled take"
+    return (
+        f"The {kernels} {ms(before)} before, {ms(after)} after ({change(before, after)}) for as many launches; "
+        "whether that is more than noise was not tested."
+    )
+
+
 # -- counts, workload, result
 
 
@@ -330,6 +411,9 @@ def _changed(first: _Side, second: _Side) -> tuple[tuple[str, ...], Same]:
 def _workload(side: _Side) -> dict[str, str]:
     """What defines the work of a step: what it works on, how much it computes, and on which device."""
     facts: dict[str, str] = {}
+    profiles = side.diagnosis.figures.kernel_profiles
+    if profiles is not None and profiles.compute_capability is not None:
+        facts["compute capability"] = profiles.compute_capability
     step, rank, trace = side.diagnosis.step, side.rank, side.diagnosis.figures.trace
     if step is not None and step.samples_per_step is not None:
         facts["samples per step"] = f"{step.samples_per_step:.4g}"
@@ -421,7 +505,9 @@ def _broken(
 
 def _notes(first: _Side, second: _Side, workload: Same) -> tuple[str, ...]:
     notes = []
-    if first.diagnosis.step is None or second.diagnosis.step is None:
+    if first.diagnosis.figures.kernel_profiles is not None or second.diagnosis.figures.kernel_profiles is not None:
+        notes.append("ncu runs each kernel alone, with clocks held: times of launches, not of a training step")
+    elif first.diagnosis.step is None or second.diagnosis.step is None:
         notes.append("one side marks no steps: times per step cannot be compared")
     elif not (first.steps and second.steps):
         notes.append("one side holds no single steps: its noise is unknown, and no difference is tested")

@@ -13,6 +13,7 @@ from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import OpTime, RangeTime, SourceLine
+from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
 from perfkit.measures.results.kernels import KernelTime, NameTime, Roofline
 from perfkit.measures.results.measured import Measured, TraceFacts
 from perfkit.measures.results.memory import DeviceMemory
@@ -36,6 +37,9 @@ SCHEMA = 1
 
 #: Rows of each table that a diagnosis keeps: what a person reads, not the whole of it.
 _ROWS = 30
+#: Kernels of a report of Nsight Compute that are kept: each was chosen to be profiled, and two reports are compared by
+#: them.
+_PROFILES = 1000
 
 #: What a phase is, in a sentence.
 _IN_WORDS = {
@@ -93,6 +97,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[OpTime, ...] = ()
     ranges: tuple[RangeTime, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
+    kernel_profiles: KernelProfiles | None = None
     kernel_classes_ns: dict[str, int] = {}
     api_calls: tuple[NameTime, ...] = ()
     lines: tuple[LineRow, ...] = ()
@@ -175,8 +180,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 def html_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A small table for notebooks; every cell is escaped."""
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    # Notebooks set the cells of tables to the right, which sentences cannot be read in.
+    left = 'style="text-align: left"'
+    cells = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td {left}>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -187,7 +194,7 @@ class _Versioned(msgspec.Struct):
 def diagnose(source: str | os.PathLike[str] | Measured, *, rules: Sequence[Rule] | None = None) -> Diagnosis:
     """Find what a training step loses time to.
 
-    ``source`` is a run folder, a Kineto trace, an nsys SQLite export, or what was measured from one.
+    ``source`` is a run folder, a Kineto trace, an nsys SQLite export, a report of ncu, or what was measured from one.
     ``rules`` replaces the rules that are run (default: all). Writes nothing.
 
     Raises:
@@ -229,7 +236,9 @@ def _run(rules: Sequence[Rule], measured: Measured) -> tuple[tuple[Finding, ...]
     for rule in rules:
         if rule not in VERDICTS:
             apply(rule)
-    if not any(finding.severity != "info" and finding.lost_ns is not None for finding in findings):
+    priced = any(finding.severity != "info" and finding.lost_ns is not None for finding in findings)
+    # Kernels that were profiled one by one hold no step, of which a verdict could speak.
+    if not priced and measured.kernel_profiles is None:
         for rule in rules:
             if rule in VERDICTS:
                 apply(rule)
@@ -278,7 +287,9 @@ def _order(finding: Finding) -> tuple[int, int]:
 def _verdict(findings: tuple[Finding, ...], measured: Measured, whole: Whole | None) -> str:
     priced = [f for f in findings if f.severity != "info" and f.lost_ns is not None and f.caused_by is None]
     unpriced = sum(1 for f in findings if f.severity != "info" and f.lost_ns is None and f.caused_by is None)
-    if priced and whole is not None:
+    if measured.kernel_profiles is not None:
+        parts = [_profiled(measured.kernel_profiles, findings)]
+    elif priced and whole is not None:
         parts = [_dominates(measured, whole), _first(priced, whole), _planned(priced, measured)]
     else:
         speaking = {rule.ID for rule in VERDICTS}
@@ -288,6 +299,31 @@ def _verdict(findings: tuple[Finding, ...], measured: Measured, whole: Whole | N
     if unpriced:
         parts.append(f"{unpriced} finding{'s have' if unpriced > 1 else ' has'} no price here.")
     return " ".join(part for part in parts if part)
+
+
+def _profiled(profiles: KernelProfiles, findings: tuple[Finding, ...]) -> str:
+    """How many kernels were profiled, which one took most of the time, and how near it comes to its device's peaks."""
+    named: dict[str, float] = {}
+    for row in profiles.rows:
+        named[row.name] = named.get(row.name, 0.0) + (row.share or 0.0)
+    most = max(named, key=lambda name: named[name])
+    row = next(row for row in profiles.rows if row.name == most)
+    of = f", {ms(profiles.total_ns)} together" if profiles.total_ns is not None else ""
+    kernels = f"{len(named):,} kernel{'s' if len(named) > 1 else ''}"
+    launches = f"{profiles.launches:,} launch{'es' if profiles.launches > 1 else ''}"
+    least = "most of the time" if profiles.total_ns is not None else "most launches"
+    parts = {"compute": row.compute, "memory": row.memory, "DRAM": row.dram}
+    peaks = ", ".join(f"{name} {percent(part, 1)}" for name, part in parts.items() if part is not None)
+    sentence = (
+        f"{kernels} in {launches}{of}, {least} in {short_name(most)[:60]} ({percent(named[most], 1)})"
+        f"{f': {peaks} of peak' if peaks else ''}."
+    )
+    if findings:
+        return sentence
+    large = [row for row in profiles.rows if (row.share or 0.0) >= NEGLIGIBLE]
+    if any(row.compute is None or row.memory is None for row in large):
+        return f"{sentence} How good they are cannot be told: the report does not hold their throughput."
+    return f"{sentence} No kernel with 5% or more of it waits, spills, or leaves the memory unused."
 
 
 def _nothing_above(findings: tuple[Finding, ...], measured: Measured, whole: Whole) -> str:
@@ -393,12 +429,17 @@ def _figures(measured: Measured, whole: Whole | None) -> Figures:
         ops=tuple(sorted(ops.rows, key=lambda row: -row.self_ns)[:_ROWS]) if ops is not None else (),
         ranges=tuple(sorted(measured.ranges, key=lambda row: -row.host_ns)[:_ROWS]),
         kernels=kernels.rows[:_ROWS] if kernels is not None else (),
+        kernel_profiles=_longest(measured.kernel_profiles),
         kernel_classes_ns=kernels.classes_ns if kernels is not None else {},
         api_calls=tuple(sorted(measured.api_calls, key=lambda row: -row.total_ns)[:_ROWS]),
         lines=tuple(sorted(lines, key=lambda row: -row.host_ns)[:_ROWS]),
         source_lines=source_lines[:_ROWS],
         syncs=tuple(sorted(syncs.events, key=lambda event: -event.count)[:_ROWS]) if syncs is not None else (),
     )
+
+
+def _longest(profiles: KernelProfiles | None) -> KernelProfiles | None:
+    return msgspec.structs.replace(profiles, rows=profiles.rows[:_PROFILES]) if profiles is not None else None
 
 
 def _overhead(measured: Measured) -> Overhead | None:

@@ -15,8 +15,10 @@ import msgspec
 
 from perfkit import _clock, _env
 from perfkit._say import say
+from perfkit.capture.failure import failure_of, in_words
 from perfkit.capture.schedules import Action, Schedule, default_schedule
 from perfkit.capture.step_plan import StepPlan, Wanted, foreseeable
+from perfkit.capture.triggers import Triggers, TriggerWatch
 from perfkit.first_verdict import FirstVerdict
 from perfkit.loop.clock import ClosedStep, StepClock
 from perfkit.loop.compiles import break_lines, graph_breaks
@@ -26,9 +28,9 @@ from perfkit.loop.listeners import Listeners
 from perfkit.loop.memory import next_reading
 from perfkit.loop.rows import Said, StepRows
 from perfkit.run.recording import FLUSH_NS, Parts, Recording
-from perfkit.run.records import Phase, Run
+from perfkit.run.records import Phase, Run, Window
 from perfkit.run.remote import copy_out
-from perfkit.run.writing import write_run
+from perfkit.run.writing import write_failure, write_run
 
 DetectSyncs = Literal["auto", "cuda", "dry"]
 
@@ -48,6 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     flags: dict[str, bool]
     recorders: tuple[str, ...]
     handlers: tuple[Callable[[Any], Any], ...]
+    triggers: Triggers
     detect_syncs: DetectSyncs | None
     borrow_nvtx: bool
     ranks: tuple[int, ...]
@@ -74,13 +77,22 @@ class LiveRun:
         self._optimizers: list[Any] = []
         self._inspection = Inspection(self._optimizers)
         self._tensors = TensorWatch()
+        self.triggers = TriggerWatch(
+            options.triggers,
+            (folder, self.recording.window_file(0).parent),
+            wake=self._wake,
+            tell=self._write_note,
+        )
         self.plan = self._make_plan()
         self._rows = StepRows(self.clock, self.recording, self.listeners)
         self._verdict = FirstVerdict(folder)
         self._recorded = False
         self._told_early = False
         self._epoch_told = False
+        self._dropped: int | None = None
         self._looked_ns = -_LOOK_NS
+        #: What perfkit had taken, of how much time of steps, when its cost was judged last.
+        self._judged: tuple[int, int] | None = None
         #: Step and time of the last pause.
         self._paused = 0, _clock.now_ns()
 
@@ -98,16 +110,26 @@ class LiveRun:
             folder=os.getcwd(),
             world_size=_env.world_size(),
             schedule=numbers,
-            options={"detect_syncs": options.detect_syncs or "", "ranks": ",".join(map(str, options.ranks))},
+            options={
+                "detect_syncs": options.detect_syncs or "",
+                "ranks": ",".join(map(str, options.ranks)),
+                "recorders": ",".join(options.recorders),
+                "triggers": ",".join(options.triggers.kinds),
+            },
             total_steps=self.total,
         )
 
     def _make_plan(self) -> StepPlan:
         options = self._options
         detect = options.detect_syncs
+        recorders = options.recorders
+        if (tool := _env.nsight_tool()) is not None and "kineto" in recorders:
+            # CUPTI serves one at a time: with torch's profiler too, it or the tool would have no kernels.
+            recorders = tuple(dict.fromkeys("cuda_profiler" if name == "kineto" else name for name in recorders))
+            say(f"this program runs under {tool}: windows open its capture range, and torch's profiler stays off")
         wanted = Wanted(
             action=options.action,
-            recorders=options.recorders,
+            recorders=recorders,
             activities=options.activities,
             flags=options.flags,
             handlers=options.handlers,
@@ -118,6 +140,7 @@ class LiveRun:
         return StepPlan(
             wanted,
             self.recording,
+            self.triggers,
             phase=lambda: self.clock.phase,
             total=lambda: self.total,
             optimizers=self._optimizers,
@@ -131,6 +154,7 @@ class LiveRun:
         self.recording.rewrite()
         self.clock.due = 0
         self.recording.guarded("attaching to the loop", self._attach)
+        self.recording.guarded("listening for triggers", self.triggers.attach)
         self.clock.start()
 
     def _attach(self) -> None:
@@ -151,6 +175,9 @@ class LiveRun:
     def end(self, error: BaseException | None) -> None:
         """Save what is open, put everything back, and write the folder."""
         self._recorded = False
+        self.recording.guarded("giving back the triggers", self.triggers.detach)
+        if error is not None and self.triggers.keeps(error):
+            self.recording.guarded("keeping the exception", lambda: self._keep_failure(error))
         self.listeners.leave_loop(close_last=error is None)
         self.clock.drop()
         self.plan.close(self.clock.step_num - 1)
@@ -172,6 +199,11 @@ class LiveRun:
             self.recording.note(
                 f"no window was recorded: the run had {steps} steps and the schedule's first window needs more"
             )
+
+    def _keep_failure(self, error: BaseException) -> None:
+        failure = failure_of(error, self.clock, dropped=self._dropped, window=self.plan.window)
+        write_failure(self.recording.window_file(0).parent, failure)
+        self.recording.note(in_words(failure))
 
     def _ending(self, error: BaseException | None) -> str:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
@@ -196,6 +228,11 @@ class LiveRun:
         if self.plan.waiting and steps and not self._options.quiet:
             say(f"no window yet: the first epoch had {steps} steps and the schedule's first window comes later")
 
+    def drop_step(self) -> None:
+        """Forget the unfinished step; an error may have ended it."""
+        self._dropped = self.clock.step_num
+        self.clock.drop()
+
     def say_of_step(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
         """What the running step works on, in the program's own words; what was said of it before stays."""
         said = self._rows.said
@@ -208,6 +245,8 @@ class LiveRun:
 
     def _on_steps(self, closed: list[ClosedStep]) -> None:
         try:
+            if self.plan.timed:
+                self.triggers.judge(closed)
             self._rows.add(closed)
             self._rows.write_due()
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
@@ -216,10 +255,14 @@ class LiveRun:
     def _on_due(self, step: int) -> bool:
         """Step ``step`` is about to begin, and something may be due; whether this was of perfkit's everyday work."""
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
-        timed, looked = plan.timed, False
+        timed, looked, triggers = plan.timed, False, self.triggers
         try:
+            triggers.look(self.listeners.compiles)
+            if not timed:
+                triggers.window_recorded()
             if plan.advance(step):
                 recording.pair_clocks()
+                self._tell_of_triggered(plan.windows[-1])
                 self.copy_out()
             rows.window, rows.extra, rows.dry = plan.window, plan.extra, plan.dry
             if plan.extras_done and not self._told_early:
@@ -235,6 +278,25 @@ class LiveRun:
             raise SystemExit(0)
         # Opening and closing a window is the window's price, and told as that; a look at all tensors comes seldom.
         return timed and plan.timed and not looked
+
+    def _wake(self) -> None:
+        """Make the end of the running step a pause; called from a signal's handler."""
+        self.clock.due = 0
+
+    def _write_note(self, text: str) -> None:
+        """Keep a sentence of the triggers, where whoever waits for a window reads it."""
+        if text not in self.recording.notes:
+            self.recording.note(text)
+            self.recording.rewrite()
+
+    def _tell_of_triggered(self, window: Window) -> None:
+        """Somebody may wait for the window of a trigger, and nobody else expects it."""
+        if window.reason is None or not window.reason.startswith("trigger: "):
+            return
+        self.recording.rewrite()
+        if not self._options.quiet:
+            why = window.reason.removeprefix("trigger: ")
+            say(f"window {window.index} holds steps {window.first_step} to {window.last_step}, opened by: {why}")
 
     def _next_pause(self, step: int) -> int:
         """When memory is read and rows are written again: of short steps, as many later as take `_PAUSE_NS`."""
@@ -252,6 +314,8 @@ class LiveRun:
             self._looked_ns = now
             self._inspection.look(step, timed=timed)
         self.listeners.batches.look()
+        if self.listeners.node is not None:
+            self.listeners.node.look()
         return self._tensors.look(step)
 
     # -- what is written and told
@@ -274,6 +338,7 @@ class LiveRun:
                 "kept": self._tensors.kept,
                 "padding": listeners.batches.padding,
                 "flops": plan.flops,
+                "node": listeners.node_health,
                 "overhead_ns": self.clock.overhead_ns + listeners.sampling_ns(rows.timed_ns),
                 "overhead_bytes": self._most_held(),
                 "windows": plan.windows,
@@ -287,10 +352,19 @@ class LiveRun:
     def _thin_out(self) -> None:
         """Above the budget, stop the dearest part that training can do without, and say so."""
         listeners, timed_ns = self.listeners, self._rows.timed_ns
-        # Judged on a second of steps at least: one slow file system call is no verdict on the whole.
         own_ns = self.clock.overhead_ns + listeners.sampling_ns(timed_ns)
-        over = timed_ns > 1_000_000_000 and own_ns > self._options.budget * timed_ns
-        if over and self._recorded and listeners.stop_sampling():
+        if not self._recorded or not timed_ns:
+            return
+        if self._judged is None:
+            # What the first steps and the first window cost comes once: thinning out what follows gains none of it.
+            self._judged = own_ns, timed_ns
+        # Judged on a second of steps at least: one slow file system call is no verdict on the whole.
+        since_ns = timed_ns - self._judged[1]
+        if since_ns <= 1_000_000_000:
+            return
+        over = own_ns - self._judged[0] > self._options.budget * since_ns
+        self._judged = own_ns, timed_ns
+        if over and listeners.stop_sampling():
             self.recording.note(
                 f"perfkit took more than {self._options.budget:.1%} of the step and stopped sampling lines"
             )

@@ -19,6 +19,7 @@ from perfkit import _env
 from perfkit._say import say
 from perfkit.capture.schedules import Schedule, as_action
 from perfkit.capture.step_plan import RECORDERS
+from perfkit.capture.triggers import Triggers, as_triggers, check_thread
 from perfkit.errors import RunError, UsageError
 from perfkit.live_run import DetectSyncs, LiveRun, Options
 from perfkit.loop.iteration import Steps
@@ -54,11 +55,13 @@ class profile:
             capture range of nsys and ncu), "memory" (a snapshot of device memory); ``()`` for no windows.
         handlers: Callables that get the torch profiler of each finished window.
         on_trace_ready: One more handler, under torch's name for it.
+        triggers: What opens a window beside the schedule: names, or `perfkit.triggers` with numbers. Default "file":
+            ``perfkit trigger RUN`` from another shell. On every rank, whatever ``ranks`` says; ``()`` for none.
         detect_syncs: "auto" finds host-device syncs: on a GPU in every step, on a CPU by a dry run in
             two steps of its own. None does not.
         borrow_nvtx: Take the ranges that the program has through nvtx and torch.cuda.nvtx into the run's ranges
             and windows, as long as the profile records; `perfkit.ranges.borrowed` says which can be seen.
-        ranks: Ranks that record windows; every rank records its steps.
+        ranks: Ranks that record windows by the schedule; every rank records its steps.
         budget: perfkit's own time as a share of the step (0.01 = 1 %) above which it stops sampling.
         overwrite: Replace a run that lies in the folder.
         stop_after: End the program cleanly (``SystemExit(0)``) after so many steps.
@@ -88,6 +91,7 @@ class profile:
         recorders: Iterable[str] = ("kineto",),
         handlers: Iterable[Callable[[Any], Any]] = (),
         on_trace_ready: Callable[[Any], Any] | None = None,
+        triggers: Triggers | str | Iterable[str] | None = None,
         detect_syncs: DetectSyncs | None = None,
         borrow_nvtx: bool = False,
         ranks: Iterable[int] = (0,),
@@ -116,6 +120,7 @@ class profile:
         for handler in handlers:
             if not callable(handler):
                 raise UsageError(f"a handler must be callable with the torch profiler of a window, got {handler!r}")
+        chosen = as_triggers(triggers, recorders)
         if detect_syncs not in (None, "auto", "cuda", "dry"):
             raise UsageError(f"detect_syncs must be 'auto', 'cuda', 'dry' or None, got {detect_syncs!r}")
         if detect_syncs == "cuda" and not _env.cuda_in_use() and _env.torch_if_loaded() is not None:
@@ -147,6 +152,7 @@ class profile:
             },
             recorders=tuple(recorders),
             handlers=tuple(handlers),
+            triggers=chosen,
             detect_syncs=detect_syncs,
             borrow_nvtx=borrow_nvtx,
             ranks=tuple(ranks),
@@ -176,6 +182,9 @@ class profile:
         """Begin to record; the first step begins with the first fetch, `step` or `steps`.
 
         After `stop` the same run goes on: in its folder, with its step numbers and its schedule.
+
+        Raises:
+            UsageError: the trigger "signal" is wanted, and this is not the main thread.
         """
         global _active
         if _env.disabled() or self._running:
@@ -185,6 +194,7 @@ class profile:
             say("a profile is recording already; this one records nothing, see the other's run folder")
             return self
         _env.require_torch("perfkit.profile")
+        check_thread(self._options.triggers)
         live = self._live = self._live or self._claim()
         _active = self
         self._running = True
@@ -225,7 +235,8 @@ class profile:
 
     def _diagnose(self, live: LiveRun) -> None:
         from perfkit.diagnosis import diagnose
-        from perfkit.reports.terminal import print_diagnosis, stderr_console
+        from perfkit.reports.console import stderr_console
+        from perfkit.reports.terminal import print_diagnosis
 
         try:
             self.diagnosis = diagnose(live.folder)
@@ -342,7 +353,7 @@ class profile:
     def drop_step(self) -> None:
         """Forget the unfinished step; the time until the next `step` belongs to none."""
         if self._running and self._live is not None:
-            self._live.clock.drop()
+            self._live.drop_step()
 
     def begin(self, phase: Phase) -> None:
         """Open a phase of the running step; the time until `end` is booked there."""

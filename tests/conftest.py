@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -10,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from perfkit import _clock
 from perfkit.commands.doctor import patched
 
 HERE = Path(__file__).resolve().parent
+
+# A busy machine is no reason to fail: how long an example takes says nothing of whether it is right.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def _installed() -> dict[str, Any]:
@@ -26,6 +32,7 @@ def _installed() -> dict[str, Any]:
         # What waits for torch's import leaves by itself when torch comes.
         "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__ == "perfkit._imports"],
         "perfkit says": [name for name in patched() if not name.startswith("permanent:")],
+        "signals": (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)),
         "switch interval": sys.getswitchinterval(),
         "settrace": sys.gettrace() if "perfkit" in str(getattr(sys.gettrace(), "__module__", "")) else None,
         "warnings.filters": [f for f in warnings.filters if type(f[1]).__module__.startswith("perfkit")],

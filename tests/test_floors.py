@@ -20,6 +20,7 @@ FLOORS = {
     "_callsite": 0,
     "_imports": 0,
     "findings": 1,
+    "which": 1,
     "run": 1,
     "trace": 1,
     "ranges": 2,
@@ -30,10 +31,12 @@ FLOORS = {
     "capture": 4,
     "diagnosis": 4,
     "comparison": 5,
+    "latency": 5,
     "reports": 6,
     "first_verdict": 5,
     "live_run": 6,
     "profiler": 7,
+    "nsight": 7,
     "commands": 8,
     "pytest_plugin": 8,
     "__init__": 9,
@@ -41,7 +44,7 @@ FLOORS = {
 }
 
 #: The offline column: works where torch cannot be imported.
-OFFLINE = ("findings", "run", "trace", "measures", "rules", "diagnosis", "comparison", "reports")
+OFFLINE = ("findings", "which", "run", "trace", "measures", "rules", "diagnosis", "comparison", "reports")
 
 
 def modules(package: Path) -> Iterator[tuple[str, Path]]:

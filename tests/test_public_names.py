@@ -27,11 +27,13 @@ def test_the_public_names_are_these() -> None:
         "detect_syncs",
         "diagnose",
         "mark",
+        "measure_latency",
         "profile",
         "range",
         "schedule",
         "step",
         "steps",
+        "triggers",
     ]
 
 

@@ -2,7 +2,8 @@
 
 Bounded, with Python stacks only: C++ stacks make a dump a hundred times slower (461 s against 4 s in
 torchtitan#3628). An out-of-memory error inside the window dumps what led to it, as ``memory-<window>.oom.pickle``. Open
-the files at pytorch.org/memory_viz, or any viewer of torch's snapshots. Not run on a GPU yet.
+the files at pytorch.org/memory_viz, or any viewer of torch's snapshots. The trigger "out-of-memory" hears such errors
+in the whole run. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class MemorySnapshot(Recorder):
         # Before it is switched on: where that fails half-way, `end` switches it off.
         self._index = index
         allocator.record(True)
-        if not _observe(allocator, self):
+        if not _observe(allocator, self.out_of_memory):
             self._note("out-of-memory errors leave no snapshot: this torch has no observer for them")
 
     def end(self, index: int, *, early: bool) -> None:
@@ -109,22 +110,60 @@ class MemorySnapshot(Recorder):
             self._allocator.dump(path.with_name(f"{path.stem}.oom{path.suffix}"))
 
 
-#: Who is told of the next out-of-memory error. torch's observer cannot be detached, so there is one for the process.
-_told: weakref.ref[MemorySnapshot] | None = None
+class OutOfMemoryWatch:
+    """Keeps the allocator's state at the first out-of-memory error of a run, and counts these errors.
+
+    Without history, whose price every allocation would pay: the blocks and their sizes are there, and the Python
+    stacks of those that were allocated while something recorded the history.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._allocator: _Allocator | None = None
+        self.count = 0
+
+    def attach(self) -> str | None:
+        """Begin to listen; a sentence why not, where that cannot be."""
+        if not _env.cuda_in_use():
+            return "there is no CUDA device, and an error of the host's memory is seen only where it ends the run"
+        allocator = _Allocator()
+        if (missing := allocator.missing()) is not None:
+            return f"this torch has no torch.cuda.memory.{missing}"
+        if not _observe(allocator, self.out_of_memory):
+            return "this torch has no observer for out-of-memory errors"
+        self._allocator = allocator
+        return None
+
+    def detach(self) -> None:
+        """Listen no more."""
+        self._allocator = None
+
+    def out_of_memory(self) -> None:
+        """The allocator has found no room; the error is about to be raised."""
+        if self._allocator is None:
+            return
+        self.count += 1
+        if self.count == 1:
+            self._allocator.dump(self._path)
+
+
+#: Who is told of out-of-memory errors. torch's observer cannot be detached, so there is one for the process.
+_told: list[weakref.WeakMethod[Callable[[], None]]] = []
 _observing = False
 
 
-def _observe(allocator: _Allocator, snapshot: MemorySnapshot) -> bool:
-    global _told, _observing
-    _told = weakref.ref(snapshot)
+def _observe(allocator: _Allocator, told: Callable[[], None]) -> bool:
+    """Have ``told``, a method, called as long as its object lives."""
+    global _observing
+    _told[:] = [one for one in _told if one() not in (None, told)] + [weakref.WeakMethod(told)]
     _observing = _observing or allocator.observe(_out_of_memory)
     return _observing
 
 
 def _out_of_memory(device: int, alloc: int, device_alloc: int, device_free: int) -> None:
-    snapshot = _told() if _told is not None else None
-    if snapshot is not None:
-        try:
-            snapshot.out_of_memory()
-        except Exception:  # noqa: BLE001 - the program's own error is about to be raised, and must be the one seen
-            pass
+    for reference in _told:
+        if (tell := reference()) is not None:
+            try:
+                tell()
+            except Exception:  # noqa: BLE001 - the program's own error is about to be raised, and must be the one seen
+                pass

@@ -95,6 +95,43 @@ def timed(schedule: Schedule) -> Callable[[int], Action]:
     return action
 
 
+class WithTriggered:
+    """A schedule with cycles of a trigger's between its own; asked as a schedule is.
+
+    A cycle of the schedule's that had begun when a triggered one ended is left out: it would be recorded in part, and
+    without its warm-up.
+    """
+
+    def __init__(self, own: Callable[[int], Action], *, warmup: int, active: int) -> None:
+        self._own = own
+        self._warmup = warmup
+        self._length = warmup + active
+        self._began: int | None = None
+        self._cut = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether each step must be asked for: a triggered cycle runs, or one of the schedule's is left out."""
+        return self._began is not None or self._cut
+
+    def begin(self, step: int) -> None:
+        """A triggered cycle begins with ``step``."""
+        self._began = step
+
+    def __call__(self, step: int) -> Action:
+        if self._began is not None:
+            position = step - self._began
+            if position < self._warmup:
+                return "warmup"
+            if position < self._length:
+                return "record" if position < self._length - 1 else "save"
+        action = self._own(step)
+        cut = self._cut or self._began is not None
+        self._began = None
+        self._cut = cut and action == "record"
+        return "none" if cut and action in ("record", "save") else action
+
+
 def schedule(
     *,
     wait: int,

@@ -50,6 +50,7 @@ class LineTimes(LineTracer):
         #: How many calls of the user's functions are open.
         self._depth = 0
         self._code_of: dict[CodeType, int] = {}
+        self._complete = True
         self.thread = threading.get_native_id()
 
     def start(self) -> None:
@@ -89,13 +90,17 @@ class LineTimes(LineTracer):
         return self._line
 
     def _came_to(self, frame: FrameType) -> None:
+        code = self._code_of.setdefault(frame.f_code, len(self._code_of))
+        line = frame.f_lineno
+        if self._times and (self._codes[-1], self._numbers[-1], self._depths[-1]) == (code, line, self._depth):
+            return  # a comprehension of one line comes to it again with each item: it never left
         if len(self._times) >= MAX_LINES:
             # What is not followed to its end counts until here.
             sys.settrace(None)
+            self._complete = False
             self._leave()
             return
-        code = frame.f_code
-        self._note(self._code_of.setdefault(code, len(self._code_of)), frame.f_lineno)
+        self._note(code, line)
 
     def _leave(self) -> None:
         """Whatever runs now lies in no function of the user's."""
@@ -134,6 +139,7 @@ class LineTimes(LineTracer):
             code=self._codes,
             line=self._numbers,
             depth=self._depths,
+            complete=self._complete,
         )
 
 

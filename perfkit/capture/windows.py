@@ -72,6 +72,7 @@ class Windows:
         self._open: list[Recorder] = []
         self._inside = self._active = self._saving = False
         self._first = 0
+        self._reason = ""
         #: Recorders that use the running step, the one after a window; and those that failed in such a step.
         self._in_extra: list[Recorder] = []
         self._without_extra: list[Recorder] = []
@@ -80,8 +81,8 @@ class Windows:
         #: has just stopped is told of that function's end and writes it into the memory of the first, which is freed:
         #: the process died of it in 7 runs of 10. Neither does a window begin to record there (`advance`).
         self._pausing = False
-        #: (first step, last step, closed early) of each window that is over.
-        self._over: list[tuple[int, int, bool]] = []
+        #: (first step, last step, closed early, why it opened) of each window that is over.
+        self._over: list[tuple[int, int, bool, str]] = []
         #: Whether no recorder is left that could open a window; `trouble` was told why.
         self.refused = False
 
@@ -101,7 +102,7 @@ class Windows:
         return tuple(self._window(index) for index in range(len(self._over)))
 
     def _window(self, index: int) -> Window:
-        first, last, early = self._over[index]
+        first, last, early, reason = self._over[index]
         problems = [problem for recorder in self._all if (problem := recorder.problem(index)) is not None]
         if early:
             problems.append("closed early: the run ended inside it")
@@ -113,10 +114,11 @@ class Windows:
             file=files[0] if files else None,
             complete=not problems,
             problem="; ".join(problems) or None,
+            reason=reason,
         )
 
-    def advance(self, step: int) -> bool:
-        """Step ``step`` is about to begin. Whether a window was finished just now."""
+    def advance(self, step: int, reason: str = "schedule") -> bool:
+        """Step ``step`` is about to begin, ``reason`` is why, if a window does. Whether one was finished just now."""
         self._end_extra(whole=True)
         if self.refused:
             return False
@@ -137,6 +139,7 @@ class Windows:
         pausing, self._pausing = self._pausing, False
         if not self._inside and action != "none" and not (finished and action in ("record", "save")):
             self._begin(step)
+            self._reason = reason
         if self._inside and not self._active and action in ("record", "save"):
             self._active = True
             self._first = step
@@ -191,7 +194,7 @@ class Windows:
         self._inside = self._saving = False
         self._each(lambda recorder: recorder.end(index, early=early))
         if self._active:
-            self._over.append((self._first, last, early))
+            self._over.append((self._first, last, early, self._reason))
         self._open = []
 
     def _begin_extra(self, step: int) -> None:

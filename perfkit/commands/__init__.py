@@ -14,11 +14,28 @@ import typer
 
 from perfkit._say import say
 from perfkit._version import VERSION
-from perfkit.commands import compare, demo, diagnose, doctor, explain, run, trim
+from perfkit.commands import (
+    compare,
+    demo,
+    diagnose,
+    doctor,
+    explain,
+    latency,
+    ncu,
+    nsys,
+    run,
+    trigger,
+    trim,
+    watch,
+    which,
+)
 from perfkit.errors import PerfkitError
 
 #: perfkit run's and demo's SCRIPT takes all that follows for itself, options too.
 _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+#: So does the program of perfkit nsys and ncu; what stands before it are their own options.
+_TAKES_A_COMMAND = {"allow_interspersed_args": False}
 
 
 def _build() -> typer.Typer:
@@ -34,6 +51,12 @@ def _build() -> typer.Typer:
     app.command("compare")(compare.compare)
     app.command("explain")(explain.explain)
     app.command("trim")(trim.trim)
+    app.command("trigger")(trigger.trigger)
+    app.command("watch")(watch.watch)
+    app.command("latency")(latency.latency)
+    app.command("nsys", context_settings=_TAKES_A_COMMAND)(nsys.nsys)
+    app.command("ncu", context_settings=_TAKES_A_COMMAND)(ncu.ncu)
+    app.command("which")(which.which)
     app.command("demo")(demo.demo)
     app.command("doctor")(doctor.doctor)
 

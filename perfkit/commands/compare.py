@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 import sys
+import webbrowser
 from pathlib import Path
 
 import typer
 
 from perfkit import comparison
 from perfkit.errors import UsageError
+from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
-from perfkit.reports.terminal import print_comparison, stdout_console
+from perfkit.reports.terminal import print_comparison
 from perfkit.run.reading import is_run_folder
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 
 def compare(
-    before: str | None = typer.Argument(None, help="A run folder or trace. Default: the last run but one in runs/."),
+    before: str | None = typer.Argument(
+        None, help="A run folder, trace, or report of ncu. Default: the last run but one in runs/."
+    ),
     after: str | None = typer.Argument(None, help="The run or trace to compare with it. Default: the last run."),
     max_slowdown: str | None = typer.Option(
         None, "--max-slowdown", metavar="PERCENT", help="Exit 1 if the step is slower by more than this: 3%."
@@ -32,14 +36,19 @@ def compare(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the comparison as JSON."),
     as_markdown: bool = typer.Option(False, "--markdown", help="Print the comparison as markdown."),
+    as_html: bool = typer.Option(False, "--html", help="Also write a page: FILE, else comparison.html here."),
+    open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
+    page: str | None = typer.Argument(None, metavar="[FILE]", help="With --html: the page to write."),
 ) -> int:
-    """Compare two runs or traces, with "no difference" as a possible answer.
+    """Compare two runs, traces, or reports of ncu, with "no difference" as a possible answer.
 
     Per phase, range, op, kernel and finding; says whether both did the same work. Without arguments, the last two
     runs in runs/.
     """
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two formats: choose one")
+    if page is not None and not (as_html or open_page):
+        raise UsageError(f"two paths are compared at a time; to write a page to {page} add --html")
     slowdown = _percent(max_slowdown) if max_slowdown is not None else None
     more = dict(_count(word) for word in max_more)
     if before is None:
@@ -57,7 +66,22 @@ def compare(
         write_markdown(answer, sys.stdout)
     else:
         print_comparison(answer, stdout_console())
+    if as_html or open_page:
+        _write_page(answer, page or "comparison.html", show=open_page)
     return 1 if answer.broken else 0
+
+
+def _write_page(answer: comparison.Comparison, page: str, *, show: bool) -> None:
+    from perfkit.reports.figures import figures_of_comparison
+    from perfkit.reports.html import write_html
+
+    try:
+        file = write_html(figures_of_comparison(answer), page)
+    except OSError as error:
+        raise UsageError(f"the page cannot be written: {error}; name another place: --html FILE") from error
+    stderr_console().print(f"perfkit: page {file}", markup=False, highlight=False)
+    if show:
+        webbrowser.open(file.resolve().as_uri())
 
 
 def _percent(word: str) -> float:

@@ -17,7 +17,8 @@ from perfkit import diagnosis as diagnoses
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.findings import Finding
-from perfkit.reports.terminal import print_diagnosis, stderr_console, stdout_console
+from perfkit.reports.console import stderr_console, stdout_console
+from perfkit.reports.terminal import print_diagnosis
 from perfkit.rules.wording import between, ms, percent
 from perfkit.run.writing import claim_folder, launch_id
 

@@ -6,6 +6,7 @@ import re
 import sys
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,16 +15,22 @@ from perfkit.commands.reading import reading_bar
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import UsageError
 from perfkit.findings import SEVERITIES
+from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
-from perfkit.reports.terminal import print_diagnosis, stderr_console, stdout_console
+from perfkit.reports.terminal import print_diagnosis
 from perfkit.rules import RULES
 from perfkit.run.reading import is_run_folder
 from perfkit.run.writing import write_atomically
 
+if TYPE_CHECKING:
+    from perfkit.trace.reading import ReadTrace
+
 
 def diagnose(
     path: str = typer.Argument(
-        ..., help="A run folder, a Kineto trace (.json, .json.gz), or what nsys left (.nsys-rep, .sqlite)."
+        ...,
+        help="A run folder, a Kineto trace (.json, .json.gz), what nsys left (.nsys-rep, .sqlite), or what ncu left "
+        "(.ncu-rep, or .csv from ncu --csv).",
     ),
     every: bool = typer.Option(False, "--all", help="Show every finding, not only the five that cost most."),
     as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as JSON."),
@@ -44,6 +51,7 @@ def diagnose(
     """Say what dominates a training step, which lines, what to change and what it gains."""
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
     from perfkit.measures.path import measure
+    from perfkit.trace.reading import TraceReader, read_trace
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two formats: choose one")
@@ -51,8 +59,10 @@ def diagnose(
         raise UsageError(f"one path is diagnosed at a time; to write a page to {page} add --html")
     for word in fail_on:
         _check_gate(word)
+    # A page draws from the trace once more; else it need not be kept.
+    read = TraceReader() if as_html or open_page else read_trace
     with reading_bar(f"reading {Path(path).name}") as report:
-        measured = measure(path, progress=report)
+        measured = measure(path, progress=report, read=read)
     answer = diagnoses.diagnose(measured)
     folder = Path(path)
     text = answer.to_json().encode()
@@ -78,22 +88,22 @@ def diagnose(
             console.print("perfkit: first verdict; training goes on", style="dim")
         print_diagnosis(answer, console, all=every)
     if as_html or open_page:
-        _write_page(answer, path, page, show=open_page)
+        _write_page(answer, path, page, show=open_page, read=read)
     return 1 if any(_fires(word, answer) for word in fail_on) else 0
 
 
-def _write_page(answer: Diagnosis, path: str, page: str | None, *, show: bool) -> None:
+def _write_page(answer: Diagnosis, path: str, page: str | None, *, show: bool, read: ReadTrace) -> None:
     """Write the page, and into a run folder the figures that other pages draw."""
     from perfkit.reports.figures import figures_of, write_figures
     from perfkit.reports.html import write_html
 
-    data = figures_of(answer, path)
+    data = figures_of(answer, path, read=read)
     try:
         if is_run_folder(Path(path)):
             file = write_html(data, page or Path(path) / "report.html")
         else:
             # Nothing is written beside a trace: it may lie in a place that is not ours.
-            name = re.sub(r"(?:\.(?:gz|json|trace|pt|sqlite|nsys-rep))+$", "", Path(path).name) or "report"
+            name = re.sub(r"(?:\.(?:gz|json|trace|pt|sqlite|nsys-rep|ncu-rep|csv))+$", "", Path(path).name) or "report"
             file = write_html(data, page or f"{name}.html")
     except OSError as error:
         raise UsageError(f"the page cannot be written: {error}; name another place: --html FILE") from error

@@ -15,7 +15,7 @@ from rich.table import Table
 from perfkit import _env
 from perfkit._version import VERSION
 from perfkit.errors import PerfkitError
-from perfkit.reports.terminal import stdout_console
+from perfkit.reports.console import stdout_console
 
 #: Frameworks with an adapter: package, the oldest version that is tested, what works with it.
 FRAMEWORKS = (
@@ -69,6 +69,7 @@ def facts() -> list[tuple[str, str]]:
         lines.append(("PERFKIT_DISABLE", "is set: perfkit is off in every process with this environment"))
     lines.append(("torch", _torch()))
     lines.append(("GPU", _gpu()))
+    lines.append(("NVML", _nvml()))
     lines.append(("NVTX", _nvtx()))
     lines += [(package, _framework(package, oldest, extra, works)) for package, oldest, extra, works in FRAMEWORKS]
     for program, what in (("nsys", "timelines of the whole system"), ("ncu", "one kernel in depth")):
@@ -98,9 +99,25 @@ def _gpu() -> str:
     return "none: host time is measured, syncs are found by a dry run" if "torch" in sys.modules else "not looked for"
 
 
+def _nvml() -> str:
+    """Whether the node's health can be watched."""
+    if _env.package_version("nvidia-ml-py") is None:
+        return "nvidia-ml-py is not installed: the node's health is not watched (pip install 'perfkit[nvml]')"
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        driver = nvml.nvmlSystemGetDriverVersion()
+        nvml.nvmlShutdown()
+    except Exception as error:  # noqa: BLE001 - of a driver that is missing or torn, in whatever way
+        return f"cannot be used here: {error}"
+    return f"ready: clocks, throttling, heat and neighbours are watched (driver {driver})"
+
+
 def _nvtx() -> str:
     if _env.package_version("nvtx") is None:
         return "the nvtx package is not installed: ranges reach the torch profiler and the recorder only"
+    if (tool := _env.nsight_tool()) is not None and _env.nvtx_tool_attached():
+        return f"{tool} is attached"
     return "a tool is attached" if _env.nvtx_tool_attached() else "ready; no tool is attached"
 
 

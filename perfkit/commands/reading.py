@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from perfkit.reports.terminal import stderr_console
+from perfkit.reports.console import stderr_console
 
 #: A second: what takes less needs no bar, and a bar that flashes by is noise.
 _PATIENCE_S = 1.0

@@ -18,6 +18,7 @@ from perfkit import _env, _imports
 from perfkit._callsite import claim
 from perfkit._say import say
 from perfkit.capture.schedules import schedule as make_schedule
+from perfkit.capture.triggers import DEFAULT
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
 
@@ -43,6 +44,12 @@ def run(
     nvtx: bool = typer.Option(
         False, "--nvtx", help="Also record ranges that the script has through nvtx or torch.cuda.nvtx."
     ),
+    trigger: list[str] = typer.Option(
+        [],
+        "--trigger",
+        help="Open a window beside the schedule: slow-step[=3], recompile, signal[=SIGUSR2], out-of-memory; or keep "
+        "what is known of an exception. May be repeated. file, for perfkit trigger, is always on unless none is given.",
+    ),
     with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (dear)."),
     record_shapes: bool = typer.Option(False, "--record-shapes", help="Record input shapes in windows."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a run that lies in the folder."),
@@ -57,9 +64,10 @@ def run(
         raise UsageError(f"--syncs must be auto, dry, cuda or off, got {syncs!r}")
     prof = profile(
         out,
-        schedule=_parse_schedule(schedule),
+        schedule=parse_schedule(schedule),
         detect_syncs=None if syncs == "off" else _detect_mode(syncs),
         borrow_nvtx=nvtx,
+        triggers=_parse_triggers(trigger),
         with_stack=with_stack,
         record_shapes=record_shapes,
         overwrite=overwrite,
@@ -73,7 +81,7 @@ def _detect_mode(word: str) -> Literal["auto", "cuda", "dry"]:
     return word  # type: ignore[return-value]  # checked against the closed list by the caller
 
 
-def _parse_schedule(text: str | None) -> Any:
+def parse_schedule(text: str | None) -> Any:
     if text is None:
         return None
     try:
@@ -85,6 +93,13 @@ def _parse_schedule(text: str | None) -> Any:
     return make_schedule(
         wait=numbers[0], warmup=numbers[1], active=numbers[2], repeat=numbers[3] if len(numbers) == 4 else 1
     )
+
+
+def _parse_triggers(words: list[str]) -> Any:
+    """A command line adds to the default, since asking by file costs nothing; ``none`` is for none at all."""
+    if words == ["none"]:
+        return ()
+    return dict.fromkeys([*DEFAULT, *words]) if words else None
 
 
 def _find(script: str, module: bool) -> Path:

@@ -23,9 +23,10 @@ from perfkit.loop.compiles import CompileCounter
 from perfkit.loop.held import held_bytes
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.memory import MemoryWatch, watch_memory
+from perfkit.loop.node_health import NodeWatch, watch_node
 from perfkit.loop.observer import LoopObserver
 from perfkit.run.recording import Recording
-from perfkit.run.records import Collected, Lines, Loader, Phase, RangeRow, Syncs, TracedLine
+from perfkit.run.records import Collected, Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
 
 if TYPE_CHECKING:
     from perfkit.loop.sampler import StackSampler
@@ -53,6 +54,8 @@ class Listeners:
         self.hooks: LoopHooks | LoopObserver | None = None
         self.compiles: CompileCounter | None = None
         self.memory: MemoryWatch | None = None
+        #: None where there is no GPU.
+        self.node: NodeWatch | None = None
         self.batches = BatchWatch(clock)
         self.armed: SyncDetector | None = None
         self._sampler: StackSampler | None = None
@@ -127,6 +130,8 @@ class Listeners:
             self._workers = self._workers or WorkerSampler(self._recording.workers_folder())
             self._workers.attach()
         self.memory = self.memory or watch_memory()
+        if _env.cuda_in_use():
+            self.node = self.node or watch_node(lambda: self._clock.step_num)
 
     def leave_loop(self, *, close_last: bool) -> None:
         """Detach from the loop; with ``close_last`` its last step is closed if it did its work."""
@@ -149,6 +154,8 @@ class Listeners:
             guarded("ending the samplers of the loader's workers", self._workers.detach)
         if self.armed is not None:
             guarded("ending sync detection", self.armed.stop)
+        if self.node is not None:
+            guarded("ending the watch of the node", self.node.stop)
         if self._borrowed is not None:
             guarded("giving back nvtx", self._borrowed.give_back)
         if self._recorder is not None:
@@ -206,6 +213,15 @@ class Listeners:
         """Syncs seen on a GPU; None where they were not looked for."""
         return self.armed.to_record() if self.armed is not None else None
 
+    @property
+    def node_health(self) -> NodeHealth | None:
+        """What the node did to the GPU; None where that is not known, which is noted."""
+        if self.node is None:
+            return None
+        if self.node.problem is not None:
+            self._recording.note(self.node.problem)
+        return self.node.record()
+
     def sampling_ns(self, timed_ns: int) -> int:
         """What sampling took so far of ``timed_ns`` of steps.
 
@@ -213,6 +229,7 @@ class Listeners:
         for them, and the most that it can.
         """
         own_ns = round(self._sampler.cost_s * 1e9) if self._sampler is not None else 0
+        own_ns += round(self.node.cost_s * 1e9) if self.node is not None else 0
         return own_ns + round(self._workers.share() * timed_ns if self._workers is not None else 0)
 
     def stop_sampling(self) -> bool:
@@ -226,7 +243,8 @@ class Listeners:
 
     def held_bytes(self, *more: Any) -> int | None:
         """The memory that perfkit's own parts hold now, with ``more`` of them."""
-        parts = (self._clock, self.hooks, self._sampler, self._workers, self._recorder, self.armed, self.memory, *more)
+        parts = (self._clock, self.hooks, self._sampler, self._workers, self._recorder, self.armed, self.memory)
+        parts = (*parts, self.node, *more)
         return held_bytes(*(part for part in parts if part is not None))
 
     def lines(self, *, sampled_steps: int, steps: int, traced: tuple[TracedLine, ...]) -> Lines | None:

@@ -21,6 +21,8 @@ def device_name(device: int) -> str:
 def find_allocators(trace: Trace, wanted: Bools) -> tuple[Ints, Ints]:
     """Rows of the memory events, and the innermost wanted row in which each happened; -1 for none."""
     events = np.flatnonzero(trace.is_kind(Kind.MEMORY))
+    if not events.size:
+        return events, events
     holders = find_open(trace, np.flatnonzero(wanted), trace.track[events], trace.start_ns[events])
     return events, holders
 

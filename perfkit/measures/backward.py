@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfkit.measures.once import once
 from perfkit.measures.rows import nearest_above
 from perfkit.measures.steps import backward_nodes
 from perfkit.trace.columns import Kind, Trace
@@ -24,6 +25,7 @@ class Backward(NamedTuple):
     is_node: Bools
 
 
+@once
 def pair_backward(trace: Trace) -> Backward:
     """Pair nodes with the forward ops that made them, whatever threads both ran on.
 

@@ -16,8 +16,10 @@ import numpy as np
 from perfkit.measures.backward import pair_backward
 from perfkit.measures.frames import Frames
 from perfkit.measures.nested import sum_by
+from perfkit.measures.once import once
 from perfkit.measures.results.patterns import CodePlace
-from perfkit.measures.steps import step_of, whole_steps
+from perfkit.measures.rows import nearest_above
+from perfkit.measures.steps import steps_of_ops, whole_steps
 from perfkit.measures.updates import usual_updates, usual_wait
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine
@@ -62,11 +64,13 @@ class Calls:
         backward = pair_backward(trace)
         rows, step, self.steps = _called(trace)
         self.rows, self._step = rows, step
+        self._names: list[str] = [trace.names[code] for code in trace.name[rows].tolist()]
         self.on_device = bool(trace.device_rows.size)
         self._index = np.full(len(trace), -1, np.int64)
         self._index[rows] = np.arange(rows.size)
         #: Index of the called op that contains each row of the trace, itself included; -1 for none.
-        self.of = np.where(self._index >= 0, self._index, _at(self._index, trace.above(self._index >= 0)))
+        self.of = self._index.copy()
+        self._add_inner(self._index >= 0)
         self.is_node = backward.is_node[rows]
         self.node_cost: Ints = np.zeros(rows.size, np.int64)
         self.step_ns: int | None = None
@@ -90,8 +94,20 @@ class Calls:
         here = ~self.is_node & (trace.track[rows] == main)
         self.forward = np.flatnonzero(here & ~around)
 
+    def _add_inner(self, is_called: Bools) -> None:
+        """Write into ``of`` what is inside the calls."""
+        trace = self.trace
+        if not self.rows.size:
+            return
+        inner = trace.host_rows
+        start = trace.start_ns[inner]
+        inner = inner[(start >= trace.start_ns[self.rows[0]]) & (start <= trace.end_ns[self.rows].max())]
+        inner = inner[~is_called[inner]]
+        caller = nearest_above(trace, inner, is_called)
+        self.of[inner] = np.where(caller >= 0, self._index[caller], -1)
+
     def name(self, index: int) -> str:
-        return self.trace.names[int(self.trace.name[self.rows[index]])]
+        return self._names[index]
 
     def places(self, indices: Sequence[int]) -> list[CodePlace | None]:
         """The user's line of each of these calls; None where no frame is known."""
@@ -116,11 +132,11 @@ class Calls:
         work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
         caller = self.of[trace.launch[work]]
         work, caller = work[caller >= 0], caller[caller >= 0]
-        return sum_by(caller, (trace.end_ns - trace.start_ns)[work], self.rows.size)
+        return sum_by(caller, trace.duration_ns[work], self.rows.size)
 
     def _host_times(self, typical: CallTimes) -> tuple[Ints, float]:
         trace, rows = self.trace, self.rows
-        cost = (trace.end_ns - trace.start_ns)[rows]
+        cost = trace.duration_ns[rows]
         for name, places in _by_name(trace, rows, self._step).items():
             shortest = typical.calls.get(name)
             if not shortest:
@@ -141,7 +157,7 @@ class Calls:
             return -1
         spent = sum_by(
             self.trace.track[mine].astype(np.int64),
-            (self.trace.end_ns - self.trace.start_ns)[mine],
+            self.trace.duration_ns[mine],
             len(self.trace.tracks),
         )
         return int(spent.argmax())
@@ -150,7 +166,7 @@ class Calls:
 def usual_times(trace: Trace) -> CallTimes:
     """The shortest times over the steps of a trace."""
     rows, step, steps = _called(trace)
-    duration = (trace.end_ns - trace.start_ns)[rows]
+    duration = trace.duration_ns[rows]
     calls: dict[str, list[float]] = {}
     for name, places in _by_name(trace, rows, step).items():
         if len(places) == steps and len({len(in_step) for in_step in places}) == 1:
@@ -166,18 +182,18 @@ def usual_times(trace: Trace) -> CallTimes:
     return CallTimes(calls, outside, usual_updates(trace, steps), usual_wait(trace, steps))
 
 
+@once
 def _called(trace: Trace) -> tuple[Ints, Ints, int]:
     """Ops that no op called, in order of start, the step of each, and how many steps they are of."""
     steps = whole_steps(trace)
-    ops = trace.is_kind(Kind.OP)
-    rows = np.flatnonzero(ops & (trace.above(ops) < 0))
-    step = step_of(steps, trace.start_ns[rows]) if steps.row.size else np.zeros(rows.size, np.int64)
-    rows, step = rows[step >= 0], step[step >= 0]
+    rows, step = steps_of_ops(trace)
     count = max(1, steps.row.size)
-    every = step_of(steps, trace.start_ns[ops]) if steps.row.size else np.zeros(int(ops.sum()), np.int64)
-    upto = np.cumsum(np.bincount(every[every >= 0], minlength=count))
+    upto = np.cumsum(np.bincount(step[step >= 0], minlength=count))
     count = max(1, int(np.searchsorted(upto, MOST_OPS, side="right")))
-    rows, step = rows[step < count], step[step < count]
+    kept = (step >= 0) & (step < count)
+    rows, step = rows[kept], step[kept]
+    outermost = nearest_above(trace, rows, trace.is_kind(Kind.OP)) < 0
+    rows, step = rows[outermost], step[outermost]
     order = np.argsort(trace.start_ns[rows], kind="stable")
     return rows[order], step[order], count
 
@@ -196,12 +212,6 @@ def _by_name(trace: Trace, rows: Ints, step: Ints) -> dict[str, list[Ints]]:
 
 def _ranges_around(trace: Trace, rows: Ints) -> Bools:
     """Whether each row lies in a range of an optimizer or of a loader: torch's own work, or another phase's."""
-    ranges = np.zeros(len(trace), bool)
     named = [name.startswith(("Optimizer.", "enumerate(Data")) for name in trace.names]
-    ranges[trace.is_kind(Kind.RANGE, Kind.OP) & np.array([*named, False])[trace.name]] = True
-    return trace.above(ranges)[rows] >= 0
-
-
-def _at(values: Ints, rows: Ints) -> Ints:
-    """``values[rows]``, -1 where the row is."""
-    return np.where(rows >= 0, values[rows], -1)
+    ranges = trace.is_kind(Kind.RANGE, Kind.OP) & np.array([*named, False])[trace.name]
+    return nearest_above(trace, rows, ranges) >= 0

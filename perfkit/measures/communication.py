@@ -80,7 +80,7 @@ def _collectives(trace: Trace, work: Work) -> Iterator[Collective]:
     shelter = joined(work.compute, work.copying)
     exposed = ends - starts - (covered_before(shelter, ends) - covered_before(shelter, starts))
     kinds, kind, size = _kinds(trace, rows)
-    length = trace.end_ns[rows] - trace.start_ns[rows]
+    length = trace.duration_ns[rows]
     for i, (name, group_size, dtype) in enumerate(kinds):
         mine = kind == i
         sized = mine & (size > 0) & (length > 0)

@@ -50,7 +50,7 @@ def _measure(trace: Trace, work: Work, until: Ints) -> Iterator[CopyTime]:
         is_copy = bool(trace.kind[mine[0]] == Kind.COPY)
         way = DIRECTION.search(name)
         memory = MEMORY.search(name)
-        length = trace.end_ns[mine] - trace.start_ns[mine]
+        length = trace.duration_ns[mine]
         size = trace.bytes[mine]
         sized = size >= 0
         timed = sized & (length > 0)
@@ -86,11 +86,11 @@ def _host_waited_until(trace: Trace) -> Ints:
     syncs = find_rows(trace, BLOCKING, Kind.RUNTIME)
     blocks = mask_of(trace, syncs)
     through = np.minimum(trace.end_ns[launch], trace.end_ns[rows]) - trace.start_ns[rows]
-    lasted = 2 * through > trace.end_ns[rows] - trace.start_ns[rows]
+    lasted = 2 * through > trace.duration_ns[rows]
     until[rows] = np.where(blocks[launch] | lasted, trace.end_ns[launch], -1)
 
     syncs = syncs[np.lexsort((trace.start_ns[syncs], trace.track[syncs]))]
-    is_op = trace.kind == Kind.OP
+    is_op = trace.is_kind(Kind.OP)
     op_of_sync, op_of_copy = nearest_above(trace, syncs, is_op), nearest_above(trace, launch, is_op)
     for track in np.unique(trace.track[syncs]).tolist():
         theirs = np.flatnonzero(trace.track[syncs] == track)

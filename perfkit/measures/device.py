@@ -62,7 +62,7 @@ def _measure(trace: Trace, work: Work, name: str | None, host: Host) -> DeviceTi
         exposed_communication_ns=exposed.length_ns,
         exposed_copy_ns=exposed_copy.length_ns,
         kernels=kernels.size,
-        mean_kernel_ns=int((trace.end_ns - trace.start_ns)[kernels].mean()) if kernels.size else None,
+        mean_kernel_ns=int(trace.duration_ns[kernels].mean()) if kernels.size else None,
         causes={CAUSES[code]: int(total[code]) for code in np.argsort(-total, kind="stable") if total[code]},
         longest=tuple(longest_gaps(trace, work, idle)),
         unlinked_share=float((trace.launch[work.everything] < 0).mean()),

@@ -31,7 +31,7 @@ def durations_by(group: Ints, trace: Trace, rows: Ints) -> list[tuple[int, Durat
     """
     if not rows.size:
         return []
-    duration = trace.end_ns[rows] - trace.start_ns[rows]
+    duration = trace.duration_ns[rows]
     groups = int(group.max()) + 1
     count = np.bincount(group, minlength=groups)
     total = np.zeros(groups, np.int64)

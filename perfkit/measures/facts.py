@@ -18,8 +18,9 @@ def measure_facts(trace: Trace) -> TraceFacts:
     ``span_ns`` reaches from the first to the last event of a thread or a device; the profiler's own
     records, some of which end absurdly late, do not count.
     """
-    rows = np.concatenate((trace.host_rows, trace.device_rows))
-    span_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min()) if rows.size else 0
+    parts = [rows for rows in (trace.host_rows, trace.device_rows) if rows.size]
+    first = min((int(trace.start_ns[rows].min()) for rows in parts), default=0)
+    span_ns = max((int(trace.end_ns[rows].max()) for rows in parts), default=first) - first
     names = {device.id: device.name for device in trace.metadata.devices}
     used = np.unique(trace.device[trace.device_rows]).tolist()
     return TraceFacts(

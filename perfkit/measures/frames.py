@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfkit._callsite import USER, owner_of
+from perfkit.measures.rows import mask_of
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine
 from perfkit.trace.columns import Field, Kind, Trace
@@ -58,21 +59,21 @@ class Frames:
         self._times = times
         self._functions: list[Function] = []
         self._of_name = np.full(len(trace.names) + 1, -1, np.int64)
-        python = trace.is_kind(Kind.PYTHON)
+        python = np.flatnonzero(trace.is_kind(Kind.PYTHON))
         codes = _Codes(times)
-        for name in np.unique(trace.name[python]).tolist():
+        for name in np.flatnonzero(np.bincount(trace.name[python])).tolist():
             if (match := FRAME.match(trace.names[name])) is not None:
                 function = codes.find(match[1], int(match[2]), match[3])
                 if function.owner not in ("perfkit", "torch", "python"):
                     self._of_name[name] = len(self._functions)
                     self._functions.append(function)
-        known = python & (self._of_name[trace.name] >= 0) if len(trace) else python
+        known = python[self._of_name[trace.name[python]] >= 0]
         users = np.array([function.owner == USER for function in self._functions] + [False])
-        mine = known & users[self._of_name[trace.name]]
-        wanted = mine | (known & ~mine & (trace.above(mine) < 0))
-        self.rows = np.flatnonzero(wanted)
-        self.is_frame = wanted
-        self.around = trace.above(wanted)
+        is_mine = users[self._of_name[trace.name[known]]]
+        around = trace.above(mask_of(trace, known[is_mine]))
+        self.rows = known[is_mine | (around[known] < 0)]
+        self.is_frame = mask_of(trace, self.rows)
+        self.around = trace.above(self.is_frame)
         followed = str(times.thread) if times is not None else None
         self._in_thread = np.array([*(track.thread == followed for track in trace.tracks), False])
         self._only = _only_lines(traced)

@@ -147,6 +147,7 @@ class _Stacks:
 
     def __init__(self, source: SourceLines | None) -> None:
         self._known = source is not None
+        self._complete = source is not None and source.complete
         self._lines: dict[tuple[str, int], tuple[int, int]] = {}
         self._vague: set[tuple[str, str]] = set()
         for line in source.lines if source is not None else ():
@@ -167,7 +168,7 @@ class _Stacks:
             return 0.0
         found = self._lines.get((row.file, row.line))
         if found is None:
-            return 0.0 if (row.file, row.function) in self._vague else 1.0
+            return 1.0 if self._complete and (row.file, row.function) not in self._vague else 0.0
         own, ops = found
         share = ops / own if own else 0.0
         return 0.0 if share > _CALLS_OPS else 1.0 - share

@@ -77,7 +77,7 @@ class Host:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        overhead = trace.kind == Kind.OVERHEAD
+        overhead = trace.is_kind(Kind.OVERHEAD)
         self.profiler = union(trace.start_ns[overhead], trace.end_ns[overhead])
         nodes = np.flatnonzero(np.bincount(trace.track[backward_nodes(trace)], minlength=len(trace.tracks)))
         steps = whole_steps(trace)

@@ -66,13 +66,14 @@ def measure_kernels(trace: Trace) -> Kernels | None:
 
 
 def _kernel(name: str, durations: Durations, launches: list[_Launch]) -> KernelTime:
+    kernel_class = class_of(name)
     longest = max(launches, key=lambda launch: launch.duration_ns, default=None)
     return KernelTime(
         name=name,
         **durations,
-        kernel_class=class_of(name),
+        kernel_class=kernel_class,
         precision=precision_of(name),
-        tensor_cores=uses_tensor_cores(name),
+        tensor_cores=uses_tensor_cores(name) if kernel_class in PRODUCTS else False,
         grid=longest.grid if longest is not None else None,
         block=longest.block if longest is not None else None,
         registers=longest.registers if longest is not None else None,

@@ -46,7 +46,7 @@ def _measure(trace: Trace, work: Work) -> Launches | None:
     alone = np.bincount(place)[place] == 1
     kernel = trace.kind[rows] == Kind.KERNEL
     call = trace.launch[rows]
-    short = kernel & alone & (trace.end_ns[rows] - trace.start_ns[rows] < trace.end_ns[call] - trace.start_ns[call])
+    short = kernel & alone & (trace.duration_ns[rows] < trace.end_ns[call] - trace.start_ns[call])
 
     queued = union(calls.start, np.maximum(calls.ran, calls.start))
     pending = joined(clip(queued, work.low, work.high), work.busy)

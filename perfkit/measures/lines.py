@@ -66,6 +66,7 @@ def measure_source_lines(
         exact=exact,
         function_only=function_only,
         lines=table.lines(),
+        complete=times is None or times.complete,
     )
 
 
@@ -178,7 +179,7 @@ class _Table:
         ops = trace.is_kind(Kind.OP)
         rows = np.flatnonzero(ops & inside & ~attribution.is_node & (trace.above(ops) < 0))
         keys, _ = attribution.keys(rows)
-        for key, took in zip(keys, (trace.end_ns - trace.start_ns)[rows].tolist(), strict=True):
+        for key, took in zip(keys, trace.duration_ns[rows].tolist(), strict=True):
             self._add(key, "ops", 1)
             self._add(key, "op_ns", took)
         known = sum(key is not None for key in keys)
@@ -189,7 +190,7 @@ class _Table:
         """Device work by the line that launched it, and waits for the device."""
         trace = self._frames.trace
         self._measured |= {"launches", "device_ns", "syncs", "blocked_ns"}
-        duration = trace.end_ns - trace.start_ns
+        duration = trace.duration_ns
         work = trace.device_rows
         work = work[trace.launch[work] >= 0]
         work = work[inside[trace.launch[work]]]
@@ -218,7 +219,7 @@ class _Table:
             "backward_ns",
             *(("backward_launches", "backward_device_ns") if trace.device_rows.size else ()),
         }
-        for key, of_node, took in zip(keys, made.tolist(), (trace.end_ns - trace.start_ns)[rows].tolist(), strict=True):
+        for key, of_node, took in zip(keys, made.tolist(), trace.duration_ns[rows].tolist(), strict=True):
             if of_node:
                 self._add(key, "backward_ns", took)
 

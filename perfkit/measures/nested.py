@@ -10,29 +10,30 @@ import numpy as np
 from perfkit.measures.rows import DEEP
 from perfkit.trace.columns import Codes, Trace
 from perfkit.trace.intervals import Ints
-from perfkit.trace.nesting import find_innermost, overlap
+from perfkit.trace.nesting import find_innermost, order_of_codes, overlap
 
 
-def sum_inside(own: Ints, parent: Ints) -> Ints:
-    """For each event the sum of its own value and those of all events below it.
+def sum_inside(at: Ints, values: Ints, parent: Ints) -> Ints:
+    """For each event the sum of the values at it and at all events below it.
 
-    ``parent`` holds the index of the event around each, -1 for none.
+    Args:
+        at: Index of the event that each value belongs to.
+        values: The values.
+        parent: Index of the event around each event, -1 for none.
     """
-    total = own.copy()
-    at = np.flatnonzero(own)
-    value = own[at]
+    total = np.zeros(parent.size, np.int64)
     for _ in range(DEEP):
+        if not at.size:
+            return total
+        np.add.at(total, at, values)
         at = parent[at]
         inside = at >= 0
-        if not inside.any():
-            return total
-        at, value = at[inside], value[inside]
-        np.add.at(total, at, value)
-    return total + _sum_below(sum_by(at, value, own.size), parent) - sum_by(at, value, own.size)
+        at, values = at[inside], values[inside]
+    return total + _sum_below(sum_by(at, values, parent.size), parent)
 
 
 def _sum_below(own: Ints, parent: Ints) -> Ints:
-    """`sum_inside` at a cost that no depth multiplies."""
+    """For each event the sum of its own value and those below it, at a cost that no depth multiplies."""
     total = own.copy()
     above = parent.copy()
     open_ = np.flatnonzero(above >= 0)
@@ -54,11 +55,12 @@ def sum_by(place: Ints, values: Ints, size: int) -> Ints:
 
 def groups(codes: Ints | Codes) -> Iterator[tuple[int, Ints]]:
     """Each code with the positions where it stands, in order; one sort, however many codes there are."""
-    order = np.argsort(codes, kind="stable")
-    values, first = np.unique(codes[order], return_index=True)
-    bounds = [*first.tolist(), order.size]
-    for value, (low, high) in zip(values.tolist(), pairwise(bounds), strict=True):
-        yield value, order[low:high]
+    order = order_of_codes(codes)
+    ordered = codes[order]
+    first = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    bounds = [0, *first.tolist(), order.size] if order.size else [0]
+    for low, high in pairwise(bounds):
+        yield int(ordered[low]), order[low:high]
 
 
 def times_by_owner(trace: Trace, rows: Ints, parent: Ints) -> Ints:
@@ -66,13 +68,18 @@ def times_by_owner(trace: Trace, rows: Ints, parent: Ints) -> Ints:
 
     ``parent`` is the place in ``rows`` of the one that contains each, -1 for none.
     """
-    start, length = trace.start_ns[rows], (trace.end_ns - trace.start_ns)[rows]
-    siblings = np.where(parent >= 0, parent, -1 - trace.track[rows])
-    order = np.lexsort((start, siblings))
-    ends = (start + length)[order]
-    if not ((siblings[order[1:]] == siblings[order[:-1]]) & (ends[:-1] > start[order[1:]])).any():
-        inner = parent >= 0
-        return np.asarray(length - sum_by(parent[inner], length[inner], rows.size), np.int64)
+    siblings = parent.copy()
+    outer = np.flatnonzero(parent < 0)
+    siblings[outer] = -1 - trace.track[rows[outer]]
+    order = np.lexsort((trace.start_ns[rows], siblings))
+    siblings = siblings[order]
+    ordered = rows[order]
+    later = trace.end_ns[ordered[:-1]] > trace.start_ns[ordered[1:]]
+    if not (later & (siblings[1:] == siblings[:-1])).any():
+        own = trace.duration_ns[rows]
+        inner = np.flatnonzero(parent >= 0)
+        np.subtract.at(own, parent[inner], trace.duration_ns[rows[inner]])
+        return own
     # Events of one thread cross, as float times make them: time belongs to the open one that began last.
     own = np.zeros(rows.size, np.int64)
     for _, mine in groups(trace.track[rows]):

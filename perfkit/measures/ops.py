@@ -10,8 +10,9 @@ from perfkit.measures.nested import sum_by, sum_inside, times_by_owner
 from perfkit.measures.repeats import find_repeats
 from perfkit.measures.results.host import Ops, OpTime
 from perfkit.measures.results.memory import MemoryChange
-from perfkit.measures.steps import step_of, whole_steps
-from perfkit.trace.columns import Kind, Trace
+from perfkit.measures.rows import mask_of
+from perfkit.measures.steps import steps_of_ops, whole_steps
+from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints
 
 
@@ -24,14 +25,13 @@ def measure_ops(trace: Trace) -> Ops | None:
     device work launched from ops. Device times are sums, not unions: work of two streams at once counts twice.
     """
     steps = whole_steps(trace)
-    is_op = trace.is_kind(Kind.OP)
-    if steps.row.size:
-        is_op &= step_of(steps, trace.start_ns) >= 0
-    rows = np.flatnonzero(is_op)
+    rows, step = steps_of_ops(trace)
+    rows = rows[step >= 0]
     if not rows.size:
         return None
+    is_op = mask_of(trace, rows)
     caller = trace.above(is_op)
-    duration = (trace.end_ns - trace.start_ns)[rows]
+    duration = trace.duration_ns[rows]
     has_device = bool(trace.device_rows.size)
     backward = pair_backward(trace)
     costs = _Costs(trace, rows, caller, backward)
@@ -46,11 +46,13 @@ def measure_ops(trace: Trace) -> Ops | None:
     counts = np.bincount(of_call, minlength=n)
     totals = sum_by(of_call, duration[calls], n)
     owns = sum_by(place, times_by_owner(trace, rows, costs.parent), n)
-    devices = sum_by(of_call, costs.device[calls], n)
-    device_owns = sum_by(place, costs.device_self, n)
-    backwards = sum_by(of_call, costs.backward[calls], n)
-    backward_devices = sum_by(of_call, costs.backward_device[calls], n)
-    made_nodes = sum_by(place, costs.nodes, n) > 0
+    device = costs.device()
+    devices = sum_by(of_call, device[calls], n)
+    device_owns = sum_by(place[costs.launcher], costs.launched_ns, n)
+    backward_devices = sum_by(of_call, costs.of_nodes(device[costs.node])[calls], n)
+    del device  # a long trace has a million ops: 8 MB
+    backwards = sum_by(of_call, costs.of_nodes(duration[costs.node])[calls], n)
+    made_nodes = np.bincount(place[np.flatnonzero(costs.of_nodes(np.ones_like(costs.node)))], minlength=n) > 0
     memory = _memory_by_name(trace, is_op, costs, place, calls, n)
     table = [
         OpTime(
@@ -87,39 +89,42 @@ def measure_ops(trace: Trace) -> Ops | None:
 
 def _inner_overloads(place: Ints, parent: Ints) -> Bools:
     """A mask of the ops that are all that an op of the same name called."""
-    called = np.flatnonzero(parent >= 0)
-    children = np.bincount(parent[called], minlength=place.size)
+    alike = np.flatnonzero((place == place[parent]) & (parent >= 0))
+    children = np.bincount(parent + 1, minlength=1)[1:]
     inner = np.zeros(place.size, bool)
-    inner[called] = (place[called] == place[parent[called]]) & (children[parent[called]] == 1)
+    inner[alike] = children[parent[alike]] == 1
     return inner
 
 
 class _Costs:
-    """What each op (by its place in ``rows``) launched, and what the nodes of the backward that it made cost.
+    """What ops (by their place in ``rows``) launched, and which of them made which nodes of the backward.
 
-    Inclusive but for ``device_self``: with the ops it called.
+    ``launcher`` is the op that launched each piece of device work, ``launched_ns`` how long that ran; ``maker`` the op
+    that made each ``node``.
     """
 
     def __init__(self, trace: Trace, rows: Ints, caller: Ints, backward: Backward) -> None:
-        self.index = np.full(len(trace), -1, np.int64)
+        #: One longer than the trace, so that "no row", -1, has no place either.
+        self.index = np.full(len(trace) + 1, -1, np.int64)
         self.index[rows] = np.arange(rows.size)
-        around = caller[rows]
-        self.parent = np.where(around >= 0, self.index[around], -1)
+        self.parent = self.index[caller[rows]]
         work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
         launch = trace.launch[work]
         # The launch itself is no op: what is above it is the op that made it.
-        launcher = np.where(caller[launch] >= 0, self.index[caller[launch]], -1)
+        launcher = self.index[caller[launch]]
         inside = launcher >= 0
-        self.device_self = sum_by(launcher[inside], (trace.end_ns - trace.start_ns)[work[inside]], rows.size)
-        self.device = sum_inside(self.device_self, self.parent)
-
+        self.launcher, self.launched_ns = launcher[inside], trace.duration_ns[work[inside]]
         node, maker = self.index[backward.node], self.index[backward.maker]
         known = (node >= 0) & (maker >= 0)
-        node, maker = node[known], maker[known]
-        length = (trace.end_ns - trace.start_ns)[rows[node]]
-        self.nodes = sum_inside(sum_by(maker, np.ones_like(maker), rows.size), self.parent)
-        self.backward = sum_inside(sum_by(maker, length, rows.size), self.parent)
-        self.backward_device = sum_inside(sum_by(maker, self.device[node], rows.size), self.parent)
+        self.node, self.maker = node[known], maker[known]
+
+    def device(self) -> Ints:
+        """Time of the device work that each op launched, with the ops it called."""
+        return sum_inside(self.launcher, self.launched_ns, self.parent)
+
+    def of_nodes(self, values: Ints) -> Ints:
+        """Sum of the values of the nodes that each op made, with the ops it called."""
+        return sum_inside(self.maker, values, self.parent)
 
 
 def _memory_by_name(
@@ -133,6 +138,8 @@ def _memory_by_name(
     inside = holders >= 0
     events, holder = events[inside], costs.index[holders[inside]]
     for device, *own in changes_by_place(trace, events, holder, costs.parent.size):
-        allocated, freed = (sum_by(place[calls], sum_inside(part, costs.parent)[calls], n) for part in own)
+        at = [np.flatnonzero(part) for part in own]
+        sums = [sum_inside(some, part[some], costs.parent) for some, part in zip(at, own, strict=True)]
+        allocated, freed = (sum_by(place[calls], part[calls], n) for part in sums)
         write_changes(found, device, allocated, freed, sum_by(place, own[0] - own[1], n))
     return found

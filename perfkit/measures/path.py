@@ -22,6 +22,7 @@ from perfkit.measures.facts import measure_facts
 from perfkit.measures.frames import with_frames
 from perfkit.measures.growth import measure_growth
 from perfkit.measures.host_lines import measure_host_work
+from perfkit.measures.kernel_profiles import gaps_of, measure_kernel_profiles
 from perfkit.measures.kernels import measure_kernels
 from perfkit.measures.launches import measure_launches
 from perfkit.measures.lines import measure_source_lines
@@ -43,20 +44,25 @@ from perfkit.measures.throughput import measure_throughput
 from perfkit.measures.utilization import measure_utilization
 from perfkit.run.reading import RankFolder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
-from perfkit.trace import read_trace
+from perfkit.trace import Trace, read_trace
 from perfkit.trace.memory_snapshot import read_memory_snapshot
+from perfkit.trace.ncu import is_ncu, read_ncu
+from perfkit.trace.reading import ReadTrace
 
 __all__ = ["measure"]
 
 Progress = Callable[[int, int], None]
 
 
-def measure(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Measured:
-    """Measure a run folder or a trace file (Kineto JSON, nsys SQLite).
+def measure(
+    path: str | os.PathLike[str], *, progress: Progress | None = None, read: ReadTrace = read_trace
+) -> Measured:
+    """Measure a run folder, a trace file (Kineto JSON, nsys SQLite), or a report of Nsight Compute.
 
     Args:
         path: What to read, also as a URL for fsspec (``s3://bucket/run``); a run may still be recording.
         progress: Called with (bytes read, bytes in all) while a trace is read.
+        read: Reads traces: a `perfkit.trace.reading.TraceReader` keeps them for who asks next.
 
     Raises:
         RunError: a folder that holds no run, or an empty one.
@@ -64,15 +70,18 @@ def measure(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     """
     place = local_copy(os.fspath(path)) if is_url(path) else Path(path)
     if place.is_dir():
-        return msgspec.structs.replace(_measure_run(place, progress), source=str(path))
+        return msgspec.structs.replace(_measure_run(place, progress, read), source=str(path))
     if not place.exists():
         raise TraceError(f"{path} does not exist: name a run folder or a trace file")
-    parts, _ = _measure_trace(place, progress)
+    if is_ncu(place):
+        report = read_ncu(place, progress)
+        profiles = measure_kernel_profiles(report)
+        return Measured(source=str(path), kernel_profiles=profiles, missing=(*report.lost, *gaps_of(profiles)))
+    parts, _ = _measure_trace(read(place, progress))
     return Measured(source=str(path), **parts)
 
 
-def _measure_trace(path: Path, progress: Progress | None) -> tuple[dict[str, Any], CallTimes]:
-    trace = read_trace(path, progress)
+def _measure_trace(trace: Trace) -> tuple[dict[str, Any], CallTimes]:
     facts = measure_facts(trace)
     usual = usual_times(trace)
     parts = {
@@ -97,15 +106,15 @@ def _measure_trace(path: Path, progress: Progress | None) -> tuple[dict[str, Any
     return parts, usual
 
 
-def _measure_run(path: Path, progress: Progress | None) -> Measured:
+def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Measured:
     run = read_run(path)
     # One rank stands for the run; the lowest that recorded steps. Which others are missing is said.
     chosen = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values())))
     rank = chosen.rank
     missing = [f"rank {index} left nothing in the folder" for index in run.missing_ranks]
-    parts, usual = _measure_windows(chosen, missing, progress)
+    parts, usual = _measure_windows(chosen, missing, progress, read)
     parts["memory_history"] = _measure_snapshots(chosen, missing)
-    parts |= _measure_stacks(chosen, missing, usual)
+    parts |= _measure_stacks(chosen, missing, usual, read)
     if rank is not None:
         missing += rank.notes
         missing += [f"perfkit's own error: {error}" for error in rank.errors]
@@ -154,31 +163,33 @@ def _measure_ranks(ranks: Iterable[RankFolder]) -> Ranks | None:
 
 
 def _measure_windows(
-    rank: RankFolder, missing: list[str], progress: Progress | None
+    rank: RankFolder, missing: list[str], progress: Progress | None, read: ReadTrace
 ) -> tuple[dict[str, Any], CallTimes | None]:
     """Measure the newest window whose trace can be read."""
     for path in reversed(rank.windows):
         try:
-            parts, usual = _measure_trace(path, progress)
+            parts, usual = _measure_trace(read(path, progress))
         except TraceError as error:
             missing.append(str(error))
             continue
         window = rank.window(path)
         promised = window.last_step - window.first_step + 1 if window is not None and window.complete else None
         facts = parts["trace"]
+        if window is not None and (window.reason or "schedule") != "schedule":
+            missing.append(f"{path.name} was opened by {window.reason}")
         if promised is not None and facts.steps != promised:
             missing.append(f"{path.name} holds {facts.steps} steps, {promised} were to be recorded")
         return {**parts, "trace": msgspec.structs.replace(facts, path=str(path))}, usual
     return {}, None
 
 
-def _measure_stacks(rank: RankFolder, missing: list[str], usual: CallTimes | None) -> dict[str, Any]:
+def _measure_stacks(rank: RankFolder, missing: list[str], usual: CallTimes | None, read: ReadTrace) -> dict[str, Any]:
     """The user's lines and patterns in the newest step for lines that can be read; only what it tells."""
     traced = rank.lines.traced if rank.lines is not None else ()
     for path in reversed(rank.stacks):
         try:
             times = read_line_times(path, missing)
-            trace = with_frames(read_trace(path), times)
+            trace = with_frames(read(path), times)
             parts = {
                 "source_lines": measure_source_lines(trace, times, traced),
                 "patterns": measure_patterns(trace, times, traced, usual),

@@ -10,8 +10,10 @@ import numpy as np
 from perfkit.measures.allocations import changes_by_place, find_allocators, write_changes
 from perfkit.measures.backward import pair_backward
 from perfkit.measures.nested import find_open, groups, sum_by, times_by_owner
+from perfkit.measures.once import once
 from perfkit.measures.results.host import RangeTime
 from perfkit.measures.results.memory import MemoryChange
+from perfkit.measures.rows import mask_of, nearest_above
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints, expand, union
 
@@ -36,7 +38,7 @@ def measure_ranges(trace: Trace) -> tuple[RangeTime, ...]:
     #: Place of a row's name; only meaningful for ranges.
     place_of = np.full(len(trace), -1, np.int64)
     place_of[rows] = place
-    hosts = sum_by(place, (trace.end_ns - trace.start_ns)[rows], n)
+    hosts = sum_by(place, trace.duration_ns[rows], n)
     around = _around(trace)[rows]
     parent = np.where(around >= 0, np.searchsorted(rows, around), -1)
     owns = sum_by(place, times_by_owner(trace, rows, parent), n)
@@ -92,11 +94,10 @@ def device_work_of_ranges(trace: Trace) -> RangeWork:
     return _with_outer(nearest, events, around)
 
 
+@once
 def _around(trace: Trace) -> Ints:
     """The nearest range above each row on its thread; -1 for none."""
-    is_range = np.zeros(len(trace), bool)
-    is_range[trace.ranges] = True
-    return trace.above(is_range)
+    return trace.above(mask_of(trace, trace.ranges))
 
 
 def _with_outer(nearest: Ints, events: Ints, around: Ints) -> RangeWork:
@@ -124,10 +125,9 @@ def _nodes_of_ranges(trace: Trace) -> RangeWork:
 
 def _launched_in_nodes(trace: Trace, made: RangeWork) -> RangeWork:
     """The device work launched inside nodes, by the ranges that made the nodes."""
-    is_node = np.zeros(len(trace), bool)
-    is_node[made.events] = True
+    is_node = mask_of(trace, made.events)
     events = trace.device_rows[trace.launch[trace.device_rows] >= 0]
-    node = trace.above(is_node)[trace.launch[events]]
+    node = nearest_above(trace, trace.launch[events], is_node)
     events, node = events[node >= 0], node[node >= 0]
     order = np.argsort(node, kind="stable")
     events, node = events[order], node[order]

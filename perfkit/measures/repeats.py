@@ -52,7 +52,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     users = ~nodes[top] & (nearest_above(trace, top, not_users) < 0)
     if not users.any():
         return ()
-    duration = trace.end_ns - trace.start_ns
+    duration = trace.duration_ns
     if steps.row.size:
         thread = int(steps.track[0])
     else:
@@ -151,7 +151,7 @@ class _Launched(NamedTuple):
 def _launched(trace: Trace, thread: int) -> _Launched:
     work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
     work = work[trace.track[trace.launch[work]] == thread]
-    return _Launched(trace.start_ns[trace.launch[work]], (trace.end_ns - trace.start_ns)[work])
+    return _Launched(trace.start_ns[trace.launch[work]], trace.duration_ns[work])
 
 
 def _usual_name(trace: Trace, rows: Ints) -> str | None:

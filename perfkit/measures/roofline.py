@@ -75,7 +75,7 @@ def _chosen_steps(op: Ints, in_step: Ints, steps: int) -> tuple[int, int]:
 def _measure(trace: Trace, device: int, kernels: Ints, op: Ints, steps: int) -> Roofline:
     names = {one.id: one.name for one in trace.metadata.devices}
     name = names.get(device) or None
-    total_ns = int((trace.end_ns - trace.start_ns)[kernels].sum())
+    total_ns = int(trace.duration_ns[kernels].sum())
     peaks = peaks_of(name) if name is not None else None
     problem = None
     points: list[RooflinePoint] = []
@@ -106,7 +106,7 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> list[Rooflin
     rows, call = np.unique(op, return_inverse=True)
     if not rows.size:
         return []
-    spent = sum_by(call, (trace.end_ns - trace.start_ns)[kernels], rows.size)
+    spent = sum_by(call, trace.duration_ns[kernels], rows.size)
     in_tf32 = sum_by(call, trace.name_matches(TF32)[kernels].astype(np.int64), rows.size) > 0
     fields = trace.fields(rows, ARGUMENTS)
     keys = np.stack([trace.name[rows], *(fields[key].codes for key in ARGUMENTS), in_tf32], axis=1)

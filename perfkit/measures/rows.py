@@ -19,10 +19,7 @@ def find_rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> Ints:
     hit = np.fromiter((pattern.search(name) is not None for name in trace.names), bool, len(trace.names))
     if not hit.any():
         return np.zeros(0, np.int64)
-    chosen = trace.kind == kinds[0]
-    for kind in kinds[1:]:
-        chosen |= trace.kind == kind
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(trace.is_kind(*kinds))
     return np.asarray(rows[hit[trace.name[rows]]], np.int64)
 
 
@@ -38,6 +35,8 @@ def nearest_above(trace: Trace, rows: Ints, wanted: Bools) -> Ints:
 
     `Trace.above` finds it for all rows at once; this one climbs from a few.
     """
+    if rows.size > len(trace) // 4:
+        return trace.above(wanted)[rows]
     found = trace.parent[rows]
     open_ = np.flatnonzero(found >= 0)
     open_ = open_[~wanted[found[open_]]]

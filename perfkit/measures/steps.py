@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from perfkit.measures.once import once
 from perfkit.measures.results.steps import StepBreakdown
 from perfkit.measures.rows import find_rows, mask_of, nearest_above, outermost_above
 from perfkit.run.records import Phases
@@ -26,6 +27,7 @@ HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
 WARM_UP = 3
 
 
+@once
 def whole_steps(trace: Trace) -> Steps:
     """The steps of the main loop that can be measured.
 
@@ -72,11 +74,23 @@ def step_of(steps: Steps, times: Ints) -> Ints:
     """Index of the step that each time lies in; -1 for none."""
     if not steps.row.size:
         return np.full(times.shape, -1, np.int64)
-    at = np.searchsorted(steps.start_ns, times, side="right") - 1
-    inside = (at >= 0) & (times < steps.end_ns[np.maximum(at, 0)])
-    return np.where(inside, at, -1)
+    at = np.searchsorted(steps.start_ns, times, side="right")
+    at -= 1
+    # What is in no step, -1, finds the last end.
+    ends = np.append(steps.end_ns, np.iinfo(np.int64).min)
+    at[times >= ends[at]] = -1
+    return at
 
 
+@once
+def steps_of_ops(trace: Trace) -> tuple[Ints, Ints]:
+    """Rows of all ops, and the index of the step that each began in, -1 for none; a trace without steps is one."""
+    rows = np.flatnonzero(trace.is_kind(Kind.OP))
+    steps = whole_steps(trace)
+    return rows, step_of(steps, trace.start_ns[rows]) if steps.row.size else np.zeros(rows.size, np.int64)
+
+
+@once
 def backward_nodes(trace: Trace) -> Bools:
     """A mask of the ops that ran one autograd node each."""
     nodes = find_rows(trace, NODE, Kind.OP)
@@ -146,7 +160,7 @@ def _union(trace: Trace, rows: Ints) -> Union:
 def _transfers(trace: Trace) -> Ints:
     """Top-level ops that copied from host to device."""
     launches = trace.launch[find_rows(trace, HOST_TO_DEVICE, Kind.COPY)]
-    copying = np.unique(outermost_above(trace, launches[launches >= 0], trace.kind == Kind.OP))
+    copying = np.unique(outermost_above(trace, launches[launches >= 0], trace.is_kind(Kind.OP)))
     return np.intersect1d(copying, find_rows(trace, TO_DEVICE, Kind.OP))
 
 
@@ -160,7 +174,7 @@ def _backward(trace: Trace, thread: int, ranges: Union) -> Union:
     if nodes.starts.size < 2:
         return nodes
     low, high = nodes.ends[:-1], nodes.starts[1:]
-    is_op = trace.kind == Kind.OP
+    is_op = trace.is_kind(Kind.OP)
     ops = np.flatnonzero(is_op & ~is_node & (trace.track == thread))
     # Only what begins between two nodes can part them.
     at = np.searchsorted(nodes.starts, trace.start_ns[ops], side="right") - 1

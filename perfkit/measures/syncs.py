@@ -33,9 +33,9 @@ def measure_sync_calls(trace: Trace) -> tuple[SyncCall, ...]:
         rows = rows[step_of(steps, trace.start_ns[rows]) >= 0]
     if not rows.size:
         return ()
-    op = outermost_above(trace, rows, trace.kind == Kind.OP)
+    op = outermost_above(trace, rows, trace.is_kind(Kind.OP))
     around = nearest_above(trace, rows, mask_of(trace, trace.ranges))
-    duration = trace.end_ns - trace.start_ns
+    duration = trace.duration_ns
     kinds, place, count = np.unique(
         np.stack((trace.name[rows], _name_of(trace, op), _name_of(trace, around))),
         axis=1,

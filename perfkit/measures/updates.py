@@ -10,9 +10,10 @@ import numpy as np
 
 from perfkit.measures.op_work import SIZES
 from perfkit.measures.results.patterns import CodePlace, HostCollective, OptimizerUpdate
+from perfkit.measures.rows import mask_of, nearest_above
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, Union, clip, union, without
+from perfkit.trace.intervals import Bools, Ints, Union, clip, union, without
 
 if TYPE_CHECKING:
     from perfkit.measures.calls import Calls, CallTimes
@@ -37,7 +38,7 @@ def usual_updates(trace: Trace, steps: int) -> dict[str, float]:
     whole = whole_steps(trace)
     for code in np.unique(trace.name[rows]).tolist():
         mine = rows[trace.name[rows] == code]
-        duration = (trace.end_ns - trace.start_ns)[mine]
+        duration = trace.duration_ns[mine]
         if not whole.row.size:
             found[trace.names[code]] = float(duration.sum())
             continue
@@ -76,10 +77,8 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
     of_step_ns = calls.step_ns
     if steps.row.size and of_step_ns is None:
         of_step_ns = int((steps.end_ns - steps.start_ns).mean())
-    mask = np.zeros(len(trace), bool)
-    mask[rows] = True
-    around = trace.above(mask)
-    inside = around[calls.rows]
+    is_update = mask_of(trace, rows)
+    inside = nearest_above(trace, calls.rows, is_update)
     found = []
     for code in np.unique(trace.name[rows]).tolist():
         mine = rows[trace.name[rows] == code]
@@ -92,7 +91,7 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
             if place is not None and place.owner == "user" and place != caller:
                 bodies[place] += int(calls.cost[i])
         host_ns = round(calls.updates.get(name, 0.0) * (of_step_ns or 1))
-        launched = _kernels_below(calls, around, code) if calls.on_device else None
+        launched = _kernels_below(trace, is_update, code) if calls.on_device else None
         found.append(
             OptimizerUpdate(
                 name=match[1] if (match := UPDATE.match(name)) else name,
@@ -110,13 +109,12 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
     return tuple(sorted(found, key=lambda one: -one.host_ns))
 
 
-def _kernels_below(calls: Calls, around: Ints, code: int) -> tuple[int, int]:
+def _kernels_below(trace: Trace, is_update: Bools, code: int) -> tuple[int, int]:
     """Device time and number of the kernels launched in the ranges of this name."""
-    trace = calls.trace
     work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
-    above = around[trace.launch[work]]
+    above = nearest_above(trace, trace.launch[work], is_update)
     work = work[(above >= 0) & (trace.name[np.maximum(above, 0)] == code)]
-    return int((trace.end_ns - trace.start_ns)[work].sum()), int(work.size)
+    return int(trace.duration_ns[work].sum()), int(work.size)
 
 
 def _waits(trace: Trace) -> Union:
@@ -139,8 +137,10 @@ def measure_collectives(calls: Calls, typical: CallTimes | None) -> tuple[HostCo
     """Collectives of the host by the line that began them; the time waited is shared out by their number."""
     trace = calls.trace
     waited = typical.waited if typical is not None else usual_wait(trace, calls.steps)
+    if waited <= 0 or calls.step_ns is None:
+        return ()
     chosen = [i for i in range(calls.rows.size) if BEGINS.match(calls.name(i))]
-    if not chosen or waited <= 0 or calls.step_ns is None:
+    if not chosen:
         return ()
     waited_ns = waited * calls.step_ns
     sizes = _sizes(trace, calls.rows[chosen])

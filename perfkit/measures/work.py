@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from perfkit.measures.once import once
 from perfkit.measures.steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Steps, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, clip, joined, union
@@ -57,24 +57,29 @@ class Work(NamedTuple):
         return int(self.bounds[-1])
 
 
-_KNOWN: WeakKeyDictionary[Trace, tuple[Work, ...]] = WeakKeyDictionary()
-
-
+@once
 def device_work(trace: Trace) -> tuple[Work, ...]:
-    """The work of each device that worked; found once per trace, as four measures ask for it.
+    """The work of each device that worked.
 
     The window reaches over the steps, up to the end of the work launched in them, since a device runs
     late; without steps over all the device's work.
     """
-    if trace not in _KNOWN:
-        _KNOWN[trace] = tuple(_find(trace))
-    return _KNOWN[trace]
+    return tuple(_find(trace))
 
 
 def communicates(trace: Trace, rows: Ints) -> Bools:
     """Which of these rows are kernels that communicate."""
-    hit = np.fromiter((COMMUNICATION.search(name) is not None for name in trace.names), bool, len(trace.names))
-    return np.asarray((trace.kind[rows] == Kind.KERNEL) & hit[trace.name[rows]], bool)
+    return np.asarray((trace.kind[rows] == int(Kind.KERNEL)) & _communicating(trace)[trace.name[rows]], bool)
+
+
+@once
+def _communicating(trace: Trace) -> Bools:
+    """By code of a name: whether it is that of a kernel that communicates."""
+    hit = np.zeros(len(trace.names), bool)
+    # Names of kernels are long, and there are many others.
+    for code in np.flatnonzero(np.bincount(trace.name[trace.device_rows])).tolist():
+        hit[code] = COMMUNICATION.search(trace.names[code]) is not None
+    return hit
 
 
 def _find(trace: Trace) -> Iterator[Work]:

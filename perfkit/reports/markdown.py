@@ -9,7 +9,8 @@ from typing import TextIO
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
-from perfkit.rules.wording import between, ms, percent, place
+from perfkit.reports.kernel_profiles import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
+from perfkit.rules.wording import between, ms, percent, place, rate
 from perfkit.run.records import PHASES
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -62,11 +63,19 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         busy, idle = (percent(ns, device.window_ns) for ns in (device.busy_ns, device.idle_ns))
         yield f"{name}: busy {busy}, idle {idle}"
         yield ""
+    if diagnosis.figures.kernel_profiles is not None:
+        yield from _kernels(PROFILE_COLUMNS, profile_rows(diagnosis.figures.kernel_profiles))
     roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
     for number, finding in enumerate(roots, start=1):
         yield from _finding(number, finding, diagnosis)
     for sentence in diagnosis.missing:
         yield f"- Note: {_prose(sentence)}"
+
+
+def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Kernels that Nsight Compute profiled, one a row."""
+    named = [(_code(name), *(_text(cell) for cell in cells)) for name, *cells in rows]
+    yield from _table(tuple(heading for heading, _ in columns), named, 1)
 
 
 def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[str]:
@@ -116,11 +125,13 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     yield from (f"- **Broken budget:** {_prose(sentence)}" for sentence in comparison.broken)
     if comparison.broken:
         yield ""
+    if comparison.kernel_profiles:
+        yield from _kernels(CHANGE_COLUMNS, change_rows(comparison.kernel_profiles))
     rows = [(_named(d), _ms(d.before_ns), _ms(d.after_ns), d.changed, d.change) for d in comparison.differences]
     if rows:
         yield from _table(("time", "before", "after", "change", "verdict"), rows, 1)
     if comparison.counts:
-        counted = [(count.name, f"{count.before:.4g}", f"{count.after:.4g}") for count in comparison.counts]
+        counted = [(count.name, rate(count.before), rate(count.after)) for count in comparison.counts]
         yield from _table(("count", "before", "after"), counted, 1)
     yield f"Workload: {comparison.workload}. Result: {comparison.result}."
     yield ""

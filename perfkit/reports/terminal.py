@@ -1,14 +1,9 @@
 """A diagnosis or a comparison on a terminal: the verdict, the step as a bar, the findings in order.
 
-Three findings fit 80 columns and 25 lines; a wider terminal is used. Colour only helps: every part of
-the bar has a character of its own, and a pipe gets no colour codes.
+Three findings fit 80 columns and 25 lines; a wider terminal is used.
 """
 
 from __future__ import annotations
-
-import os
-import re
-import sys
 
 from rich.console import Console
 from rich.text import Text
@@ -17,70 +12,32 @@ from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.device import DeviceTime
+from perfkit.reports.console import print_bar, print_line, print_text, printable
+from perfkit.reports.kernel_profiles import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, aligned, change_rows, profile_rows
 from perfkit.rules.whole import NEGLIGIBLE
-from perfkit.rules.wording import between, change, ms, percent, place
+from perfkit.rules.wording import between, change, ms, percent, place, rate
 from perfkit.run.records import PHASES
 
 #: More findings than this are not read at once; the rest stands behind ``all``.
 SHOWN = 5
 
-#: part of a step -> (character, colour)
-_LOOKS = {
-    "data": ("█", "red"),
-    "transfer": ("▚", "magenta"),
-    "forward": ("▓", "blue"),
-    "backward": ("▒", "cyan"),
-    "optimizer": ("░", "green"),
-    "validation": ("▞", "yellow"),
-    "callbacks": ("╱", "bright_magenta"),
-    "logging": ("╲", "bright_yellow"),
-    "checkpoint": ("╳", "bright_blue"),
-    "other": ("═", "bright_black"),
-    "compute": ("▓", "blue"),
-    "communication": ("▚", "magenta"),
-    "copies": ("▒", "yellow"),
-    "idle": ("·", "bright_black"),
-}
-#: For a file that takes ASCII only; every character keeps its width.
-_ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.>u.")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: Kernels of a report of Nsight Compute that are shown without ``all``.
+_KERNELS = 10
+
 _SEVERITY = {"critical": "bold red", "warning": "yellow", "info": "dim"}
-
-
-class _Console(Console):
-    """A console that falls silent when nobody reads any more (``| head``).
-
-    rich would end the program with exit code 1, which here means a failed gate or, worse, ends a training, and
-    would turn off its stdout even where the reader of stderr has gone.
-    """
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        if not self.stderr:
-            # What is left in stdout's buffer would be complained of when the command ends.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
-
-
-def stdout_console() -> Console:
-    """Where a command prints what it was asked for."""
-    return _Console()
-
-
-def stderr_console() -> Console:
-    """Where perfkit speaks beside a running program."""
-    return _Console(stderr=True)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False) -> None:
     """Write a diagnosis; ``all`` shows every finding, the evidence behind each, and the ranges."""
     step = diagnosis.step
     source = place(diagnosis.source, None) + (f" · {step.source}" if step is not None else "")
-    _put(Text(source, style="dim"), console)
-    _print(Text(diagnosis.verdict, style="bold"), console)
+    print_line(Text(source, style="dim"), console)
+    print_text(Text(diagnosis.verdict, style="bold"), console)
     console.print()
     _parts(diagnosis, console)
+    if diagnosis.figures.kernel_profiles is not None:
+        rows = profile_rows(diagnosis.figures.kernel_profiles)
+        _kernel_table(PROFILE_COLUMNS, rows if all else rows[:_KERNELS], len(rows), console)
     if all:
         _rates(diagnosis, console)
     roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
@@ -90,7 +47,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
         explained = [other for other in diagnosis.findings if first and other.caused_by == finding.rule]
         _finding(number, finding, explained, diagnosis, console, all=all)
     if len(shown) < len(roots):
-        _put(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
+        print_line(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
     if all:
         _ranges(diagnosis, console)
         _overhead(diagnosis, console)
@@ -105,9 +62,9 @@ def _parts(diagnosis: Diagnosis, console: Console) -> None:
         times = {name: ns for name in PHASES if (ns := getattr(phases, name))}
     device = max(diagnosis.figures.devices, key=lambda device: device.busy_ns, default=None)
     if set(times) - {"other"}:
-        _bar(times, console)
+        print_bar(times, console)
         if device is not None:
-            _print(_device_line(device), console)
+            print_text(_device_line(device), console)
     elif device is not None:
         hidden = device.compute_ns + device.exposed_copy_ns + device.exposed_communication_ns
         parts = {
@@ -117,39 +74,21 @@ def _parts(diagnosis: Diagnosis, console: Console) -> None:
             "other": max(0, device.busy_ns - hidden),
             "idle": device.idle_ns,
         }
-        _bar({name: ns for name, ns in parts.items() if ns}, console)
-        _print(_device_line(device), console)
+        print_bar({name: ns for name, ns in parts.items() if ns}, console)
+        print_text(_device_line(device), console)
     else:
         return
     console.print()
 
 
-def _bar(times: dict[str, int], console: Console) -> None:
-    total = sum(times.values())
-    bar = Text()
-    for name, cells in _cells(times, console.width).items():
-        bar.append(_LOOKS[name][0] * cells, style=_LOOKS[name][1])
-    _put(bar, console)
-    legend = Text()
-    for name, ns in times.items():
-        entry = Text(_LOOKS[name][0], style=_LOOKS[name][1])
-        entry.append(f" {name} {ms(ns)} {percent(ns, total)}", style="default")
-        if legend and legend.cell_len + 2 + entry.cell_len > console.width:
-            _put(legend, console)
-            legend = Text()
-        legend.append("  " if legend else "").append_text(entry)
-    _put(legend, console)
-
-
-def _cells(times: dict[str, int], width: int) -> dict[str, int]:
-    """Widths that add up to ``width``: whole cells first, what is left to the largest remainders."""
-    total = sum(times.values())
-    exact = {name: width * ns / total for name, ns in times.items()}
-    cells = {name: int(share) for name, share in exact.items()}
-    left = width - sum(cells.values())
-    for name in sorted(exact, key=lambda name: cells[name] - exact[name])[:left]:
-        cells[name] += 1
-    return cells
+def _kernel_table(columns: Columns, rows: list[tuple[str, ...]], of: int, console: Console) -> None:
+    heading, *lines = aligned(columns, rows, console.width)
+    print_line(Text(heading, style="dim"), console)
+    for line in lines:
+        print_line(Text(line), console)
+    if len(rows) < of:
+        print_line(Text(f"{of - len(rows):,} more kernels: --all", style="dim"), console)
+    console.print()
 
 
 def _device_line(device: DeviceTime) -> Text:
@@ -181,11 +120,11 @@ def _finding(
     cost = Text(_cost(finding, diagnosis))
     room = console.width - head.cell_len - cost.cell_len
     if not cost:
-        _print(head, console)
+        print_text(head, console)
     elif room >= 2:
-        _put(Text.assemble(head, " " * room, cost), console)
+        print_line(Text.assemble(head, " " * room, cost), console)
     else:
-        _print(head, console)
+        print_text(head, console)
         _indented(cost, console)
     if finding.message not in diagnosis.verdict:
         _indented(Text(finding.message), console)
@@ -201,24 +140,7 @@ def _finding(
 
 
 def _indented(text: Text, console: Console) -> None:
-    _print(text, console, indent=2)
-
-
-def _print(text: Text, console: Console, indent: int = 0) -> None:
-    """Print wrapped text without the blanks that rich leaves at the ends of its lines."""
-    for line in text.wrap(console, max(20, console.width - indent)):
-        line.rstrip()
-        _put(Text(" " * indent).append_text(line), console)
-
-
-def _put(line: Text, console: Console) -> None:
-    """Print one line, cut at the width of the terminal, in characters that its encoding has."""
-    # Names come from files that anyone may have written: no escape sequence of theirs reaches the terminal.
-    line.plain = _CONTROL.sub("?", line.plain)
-    if console.options.ascii_only:
-        line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
-    line.truncate(console.width, overflow="ellipsis" if not console.options.ascii_only else "crop")
-    console.print(line, soft_wrap=True)
+    print_text(text, console, indent=2)
 
 
 def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
@@ -243,14 +165,14 @@ def _rates(diagnosis: Diagnosis, console: Console) -> None:
             ("samples", throughput.samples_per_s),
             ("tokens", throughput.tokens_per_s),
         )
-        rates = [f"{rate:,.3g} {what}/s" for what, rate in named if rate is not None]
+        rates = [f"{rate(per_s)} {what}/s" for what, per_s in named if per_s is not None]
         quantiles = (("median", throughput.p50_ns), ("p90", throughput.p90_ns), ("p99", throughput.p99_ns))
         times = [f"{what} {ms(ns)}" for what, ns in quantiles if ns is not None]
         slowest = [f"step {slow.step} {ms(slow.wall_ns)}" for slow in throughput.slowest[:3]]
-        _print(Text(f"{', '.join(rates)}; {', '.join(times)}; slowest {', '.join(slowest)}", style="dim"), console)
+        print_text(Text(f"{', '.join(rates)}; {', '.join(times)}; slowest {', '.join(slowest)}", style="dim"), console)
     if utilization is not None:
         share = percent(utilization.mfu, 1)
-        _print(
+        print_text(
             Text(
                 f"{share} of the dense {utilization.precision} peak of {utilization.device} (model FLOPs utilization)",
                 style="dim",
@@ -270,14 +192,14 @@ def _ranges(diagnosis: Diagnosis, console: Console) -> None:
     rows = [row for row in figures.ranges if row.source == "trace" or row.name not in traced]
     if not rows:
         return
-    names = [Text(_CONTROL.sub("?", row.name)) for row in rows]
+    names = [Text(printable(row.name)) for row in rows]
     width = min(max(len("range"), *(name.cell_len for name in names)), max(20, console.width - 36))
-    _put(Text(f"{'range':<{width}}{'count':>10}{'per step':>14}{'each':>12}", style="dim"), console)
+    print_line(Text(f"{'range':<{width}}{'count':>10}{'per step':>14}{'each':>12}", style="dim"), console)
     for row, name in zip(rows, names, strict=True):
         name.truncate(width, overflow="ellipsis", pad=True)
         per_step = ms(row.host_ns // steps) if steps and row.source == "trace" else "-"
         name.append(f"{row.count:>10}{per_step:>14}{ms(row.host_ns // max(1, row.count)):>12}")
-        _put(name, console)
+        print_line(name, console)
 
 
 def _overhead(diagnosis: Diagnosis, console: Console) -> None:
@@ -294,52 +216,55 @@ def _overhead(diagnosis: Diagnosis, console: Console) -> None:
     if own.window_step_ns is not None and step is not None:
         parts.append(f"steps in a window {ms(own.window_step_ns)}, {change(step.wall_ns, own.window_step_ns)}")
     if parts:
-        _print(Text(f"perfkit itself: {', '.join(parts)}", style="dim"), console)
+        print_text(Text(f"perfkit itself: {', '.join(parts)}", style="dim"), console)
 
 
 def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
     missing = diagnosis.missing
     if missing and all:
         for sentence in missing:
-            _print(Text(f"Note: {sentence}", style="dim"), console)
+            print_text(Text(f"Note: {sentence}", style="dim"), console)
     elif missing:
         more = f" (and {len(missing) - 1} more: --all)" if len(missing) > 1 else ""
-        _print(Text(f"Note: {missing[0]}{more}", style="dim"), console)
+        print_text(Text(f"Note: {missing[0]}{more}", style="dim"), console)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Write a comparison: what changed per step, phase, range, op and kernel, counts, and findings gone and new."""
-    _put(Text(f"{comparison.before} → {comparison.after}", style="dim"), console)
-    _print(Text(comparison.verdict, style="bold"), console)
+    print_line(Text(f"{comparison.before} → {comparison.after}", style="dim"), console)
+    print_text(Text(comparison.verdict, style="bold"), console)
     for sentence in comparison.broken:
-        _print(Text(f"broken budget: {sentence}", style="bold red"), console)
+        print_text(Text(f"broken budget: {sentence}", style="bold red"), console)
     console.print()
+    if comparison.kernel_profiles:
+        rows = change_rows(comparison.kernel_profiles)
+        _kernel_table(CHANGE_COLUMNS, rows, len(rows), console)
     kind = "step"
     for difference in comparison.differences:
         if difference.kind not in ("step", "phase", kind):
             kind = difference.kind
-            _put(Text(f"{kind}s", style="dim"), console)
-        _put(_difference(difference, console.width), console)
+            print_line(Text(f"{kind}s", style="dim"), console)
+        print_line(_difference(difference, console.width), console)
     if comparison.counts:
-        _put(Text("counts, per step; recompiles and graph breaks of the whole run", style="dim"), console)
+        print_line(Text("counts, per step; recompiles and graph breaks of the whole run", style="dim"), console)
     for count in comparison.counts:
-        _put(Text(f"{count.name:<16}{count.before:>10.4g} → {count.after:>8.4g}"), console)
+        print_line(Text(f"{count.name:<16}{rate(count.before):>10} → {rate(count.after):>8}"), console)
     for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
         for finding in findings:
-            at = f"  {place(finding.file, finding.line)}" if finding.file is not None else ""
+            at = f"  {place(finding.file, finding.line)}" if finding.file is not None else f"  {finding.function or ''}"
             lost = f"  {ms(finding.lost_ns)}" if finding.lost_ns is not None else ""
-            _print(Text(f"{title}: {finding.rule}{at}{lost}", style="green" if title == "gone" else "red"), console)
+            print_text(Text(f"{title}: {finding.rule}{at}{lost}", style="green" if title == "gone" else "red"), console)
     for sentence in comparison.changed:
-        _print(Text(f"changed: {sentence}", style="dim"), console)
+        print_text(Text(f"changed: {sentence}", style="dim"), console)
     for note in comparison.notes:
-        _print(Text(note, style="dim"), console)
+        print_text(Text(note, style="dim"), console)
 
 
 def _difference(difference: Difference, width: int) -> Text:
     style = {"faster": "green", "slower": "red"}.get(difference.change, "")
     before, after = ("-" if ns is None else ms(ns) for ns in (difference.before_ns, difference.after_ns))
     # Names of kernels are long: as much of them as there is room for beside the numbers.
-    name = Text(_CONTROL.sub("?", difference.name))
+    name = Text(printable(difference.name))
     name.truncate(max(16, width - 46), overflow="ellipsis")
     name.pad_right(16 - name.cell_len if name.cell_len < 16 else 0)
     name.append(f"{before:>10} → {after:>8}  {difference.changed:<7} ")

@@ -77,3 +77,8 @@ def size(count: float) -> str:
         if count >= bytes_:
             return f"{count / bytes_:.1f} {unit}" if count < 10 * bytes_ else f"{count / bytes_:.0f} {unit}"
     return f"{count:.0f} bytes"
+
+
+def rate(count: float) -> str:
+    """How many a second or a step: ``5.93``, ``94.8``, ``1,420``; three digits, and all of the whole part."""
+    return f"{count:,.0f}" if count >= 99.95 else f"{count:.3g}"

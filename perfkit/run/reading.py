@@ -72,7 +72,8 @@ class LineTimes(NamedTuple):
 
     ``time_ns`` (int64, unix time, rising), ``code`` (an index into ``codes``), ``line`` and ``depth`` (calls of the
     user's functions that are open, this one included; 0: none, the line was left) belong together.
-    ``files`` are all files of the user's: what torch's Python frames call them -> where they lie.
+    ``files`` are all files of the user's: what torch's Python frames call them -> where they lie. Where the thread was
+    not followed to the end of the step, which had too many lines, this is not ``complete``.
     """
 
     thread: int
@@ -82,6 +83,7 @@ class LineTimes(NamedTuple):
     code: Any
     line: Any
     depth: Any
+    complete: bool
 
 
 def _arrays(path: Path, lost: list[str]) -> dict[str, Any] | None:
@@ -111,10 +113,11 @@ def read_line_times(stacks: Path, lost: list[str]) -> LineTimes | None:
     try:
         codes = msgspec.json.decode(str(arrays["codes"]), type=tuple[UserCode, ...])
         files = msgspec.json.decode(str(arrays["files"]), type=dict[str, str])
-        columns = [arrays[name] for name in ("time_ns", "code", "line", "depth")]
-        found = LineTimes(int(arrays["thread"]), codes, files, *columns)
-        sizes = {column.shape for column in columns}
-        if len(sizes) != 1 or len(sizes.pop()) != 1 or any(c.dtype.kind != "i" for c in columns):
+        columns = {name: arrays[name] for name in ("time_ns", "code", "line", "depth")}
+        complete = bool(arrays["complete"])
+        found = LineTimes(thread=int(arrays["thread"]), codes=codes, files=files, complete=complete, **columns)
+        sizes = {column.shape for column in columns.values()}
+        if len(sizes) != 1 or len(sizes.pop()) != 1 or any(c.dtype.kind != "i" for c in columns.values()):
             raise ValueError("its columns do not belong together")
         if found.code.size and not 0 <= found.code.min() <= found.code.max() < len(codes):
             raise ValueError("it names functions that it does not hold")
@@ -122,6 +125,11 @@ def read_line_times(stacks: Path, lost: list[str]) -> LineTimes | None:
         lost.append(f"{path.name}: damaged ({error})")
         return None
     return found
+
+
+def nsys_window_file(index: int) -> str:
+    """The name of a window that nsys recorded, cut out of its export."""
+    return f"window-{index}.sqlite"
 
 
 class RankFolder:
@@ -192,7 +200,7 @@ class RankFolder:
 
     @cached_property
     def windows(self) -> tuple[Path, ...]:
-        """The window traces that lie in the folder, in order of their windows."""
+        """The window traces that lie in the folder, of Kineto or of nsys, in order of their windows."""
         return self._traces("window")
 
     @cached_property
@@ -202,8 +210,8 @@ class RankFolder:
 
     def _traces(self, what: str) -> tuple[Path, ...]:
         found = []
-        for path in self.folder.glob(f"{what}-*.pt.trace.json*"):
-            match = re.fullmatch(rf"{what}-(\d+)\.pt\.trace\.json(\.gz)?", path.name)
+        for path in self.folder.glob(f"{what}-*"):
+            match = re.fullmatch(rf"{what}-(\d+)\.(pt\.trace\.json(\.gz)?|sqlite)", path.name)
             if match and path.is_file() and not path.is_symlink():
                 found.append((int(match.group(1)), path))
         return tuple(path for _, path in sorted(found))
@@ -238,7 +246,7 @@ class RankFolder:
     def window(self, path: Path) -> Window | None:
         """What rank.json says of a window's trace."""
         for window in self.rank.windows if self.rank is not None else ():
-            if window.file == path.name:
+            if window.file == path.name or path.name == nsys_window_file(window.index):
                 return window
         return None
 

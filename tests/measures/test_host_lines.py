@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit.measures.host_lines import measure_host_work
@@ -96,6 +97,14 @@ def test_a_line_that_calls_ops_is_left_to_the_rules_of_ops() -> None:
 
     assert [line.line for line in got["python"].lines] == [9]
     assert got["python"].samples == 19
+
+
+def test_a_line_unknown_because_the_step_was_not_followed_to_its_end_is_not_told_as_python() -> None:
+    known = msgspec.structs.replace(source(of_line(9, 100, 4)), complete=False)
+
+    got = measured(row(9, {"": 20}), row(12, {"": 20}), source=known)
+
+    assert [line.line for line in got["python"].lines] == [9]
 
 
 def test_without_stacks_a_lines_own_code_is_not_told() -> None:

@@ -23,8 +23,8 @@ FILES = {"train.py": "/u/train.py", "model.py": "/u/model.py", "hooks.py": "/u/h
 def followed(*entries: tuple[int, ...], thread: int = 1) -> LineTimes:
     """(time, which code, line, how deep) of each line that the thread came to; step() is called by nobody."""
     whole = [entry if len(entry) == 4 else (*entry, entry[1] + 1) for entry in entries]
-    columns = [np.array(column, np.int64) for column in zip(*whole, strict=True)]
-    return LineTimes(thread, (STEP, LOSS), FILES, *columns)
+    time_ns, code, line, depth = (np.array(column, np.int64) for column in zip(*whole, strict=True))
+    return LineTimes(thread, (STEP, LOSS), FILES, time_ns, code, line, depth, complete=True)
 
 
 def lines_of(found: SourceLines | None) -> dict[tuple[str, int | None], SourceLine]:

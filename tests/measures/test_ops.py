@@ -138,7 +138,7 @@ def test_sums_inside_are_those_of_walking_up_from_each_event(events: list[tuple[
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("perfkit.measures.nested.DEEP", deep)
-        total = sum_inside(own, parent)
+        total = sum_inside(np.arange(own.size), own, parent)
 
     expected = own.copy()
     for i in range(own.size):

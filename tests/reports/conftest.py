@@ -1,14 +1,21 @@
-"""A diagnosis like the demo's, built by hand, and a console that writes into a string."""
+"""A diagnosis like the demo's, a console that writes into a string, a recorded run, and a browser for pages."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
+from torch.utils.data import DataLoader, Dataset
 
+import perfkit
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.steps import StepBreakdown
@@ -87,3 +94,104 @@ def diagnosis() -> Diagnosis:
         figures=Figures(wall_ns=80 * MS),
         missing=("no window was recorded",),
     )
+
+
+@pytest.fixture(scope="session")
+def hostile() -> list[str]:
+    """Texts that would do something if they were taken for markup, code, a template, a path or a key."""
+    texts: list[str] = json.loads((Path(__file__).parents[1] / "hostile.json").read_text())
+    return texts
+
+
+# -- a small recorded run
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Takes its time for each item."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        end = time.perf_counter() + 0.003
+        while time.perf_counter() < end:
+            pass
+        return torch.randn(16)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small real training, recorded with its page."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    schedule = perfkit.schedule(wait=4, warmup=1, active=3, repeat=1)
+    with perfkit.profile(folder, schedule=schedule, quiet=True, report=True, profile_memory=True) as prof:
+        for batch in prof.steps(DataLoader(Numbers(), batch_size=2)):
+            optimizer.zero_grad()
+            model(batch).pow(2).mean().backward()
+            optimizer.step()
+    return folder
+
+
+# -- the browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The system's browser, one for all tests of a file."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        found = None  # what drives it comes with the development dependencies
+    if found is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        # As root there is no sandbox, and what the tests open is their own.
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Seen:
+    """A page and what the browser told of it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+
+    def section(self, name: str) -> Any:
+        """A section of the page, by its name in the script."""
+        return self.page.locator(f"section[data-section={name}]")
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Callable[..., Seen]]:
+    """Open a file; afterwards nothing but this file was asked for, and the browser complained of nothing."""
+    seen: list[tuple[Path, Seen]] = []
+
+    def open_file(file: Path, **options: Any) -> Seen:
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        one = Seen(context.new_page())
+        seen.append((file, one))
+        one.page.add_init_script(
+            "window.refused = []; document.addEventListener('securitypolicyviolation',"
+            " event => window.refused.push(event.violatedDirective + ' ' + event.blockedURI))"
+        )
+        one.page.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            one.page.wait_for_function("document.documentElement.dataset.drawn === 'yes'")
+        return one
+
+    yield open_file
+    for file, one in seen:
+        assert one.requests == [file.as_uri()]
+        assert one.complaints == []
+        assert one.page.evaluate("window.refused || []") == []
+        one.page.context.close()

@@ -279,6 +279,7 @@ def write_lines(folder: Path, code: list[int] | None = None) -> Path:
         code=[0, 0, 0] if code is None else code,
         line=[4, 5, 4],
         depth=[1, 1, 0],
+        complete=False,
     )
     return stacks
 
@@ -290,7 +291,7 @@ def test_times_of_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert found is not None
     assert (found.thread, found.codes, found.files) == (77, (CODE,), {"train.py": "/x/train.py"})
     assert (found.time_ns.tolist(), found.code.tolist(), found.line.tolist()) == ([10, 20, 30], [0, 0, 0], [4, 5, 4])
-    assert found.depth.tolist() == [1, 1, 0]
+    assert (found.depth.tolist(), found.complete) == ([1, 1, 0], False)
     assert read_line_times(tmp_path / "stacks-1.pt.trace.json.gz", lost) is None
     assert lost == []
 

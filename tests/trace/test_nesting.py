@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.trace import nesting
-from perfkit.trace.nesting import find_innermost, find_parents, nearest, overlap
+from perfkit.trace.nesting import find_innermost, find_parents, nearest, order_of_codes, overlap
 
 events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 15)), max_size=14)
 
@@ -146,3 +146,10 @@ def test_parents_among_some_events_are_those_of_the_events_alone(
 
     assert parent[among].tolist() == [-1 if p < 0 else among[p] for p in alone.tolist()]
     assert (np.delete(parent, among) == -1).all()
+
+
+@given(st.lists(st.sampled_from([-1, 0, 1, 3, 2**16 - 1, 2**16, 2**30]), max_size=20))
+def test_equal_codes_keep_their_order_whatever_their_size(codes: list[int]) -> None:
+    order = order_of_codes(np.array(codes, np.int64))
+
+    assert order.tolist() == sorted(range(len(codes)), key=lambda i: codes[i])

@@ -136,7 +136,8 @@ class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
 
     Following lines makes a step slower: its times say where, and how lines compare, not how long. Of all ops,
     ``exact`` is the share (0 to 1) whose line is known, ``function_only`` of those with no more than a function; the
-    rest ran in no Python of the user's or of a library's.
+    rest ran in no Python of the user's or of a library's. In a step of very many lines those at its end are not known:
+    it is not ``complete``.
     """
 
     source: str
@@ -145,6 +146,7 @@ class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
     exact: float
     function_only: float
     lines: tuple[SourceLine, ...]
+    complete: bool = True
 
 
 HostKind = Literal["preprocessing", "python", "logging", "checkpoint"]

@@ -8,6 +8,7 @@ import msgspec
 
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import CompileCost, HostWork, Ops, RangeTime, SourceLines, SyncCall
+from perfkit.measures.results.kernel_profiles import KernelProfiles
 from perfkit.measures.results.kernels import Kernels, NameTime, Roofline
 from perfkit.measures.results.memory import DeviceMemory, MemoryGrowth
 from perfkit.measures.results.patterns import Patterns
@@ -59,6 +60,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     api_calls: tuple[NameTime, ...] = ()
     os_calls: tuple[NameTime, ...] = ()
     kernels: Kernels | None = None
+    kernel_profiles: KernelProfiles | None = None
     patterns: Patterns | None = None
     source_lines: SourceLines | None = None
     syncs: Syncs | None = None

@@ -19,6 +19,7 @@ from perfkit.errors import RunError, TraceError
 from perfkit.measures.frames import with_frames
 from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import found, lines_of
+from perfkit.reports.figures.compared import figures_of_comparison
 from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSeries, Timeline
 from perfkit.reports.figures.device import bars_of, memory_of, roofs_of
 from perfkit.reports.figures.excerpts import Sources
@@ -26,13 +27,14 @@ from perfkit.reports.figures.flame import flame_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
 from perfkit.reports.figures.tables import tables_of
 from perfkit.reports.figures.timeline import timeline_of
-from perfkit.rules.wording import duration, ms, percent, place
+from perfkit.rules.wording import duration, ms, percent, place, rate
 from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.run.writing import write_atomically
 from perfkit.trace import Trace, read_trace
+from perfkit.trace.reading import ReadTrace
 
-__all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "read_figures", "write_figures"]
+__all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "figures_of_comparison", "read_figures", "write_figures"]
 
 #: Its name in a run folder.
 FILE = "figures.json"
@@ -48,7 +50,11 @@ _Figure = TypeVar("_Figure")
 
 
 def figures_of(
-    diagnosis: Diagnosis, source: str | os.PathLike[str] | None = None, *, read_sources: bool = True
+    diagnosis: Diagnosis,
+    source: str | os.PathLike[str] | None = None,
+    *,
+    read_sources: bool = True,
+    read: ReadTrace = read_trace,
 ) -> FigureData:
     """Make figure data of a diagnosis; reads its run folder's rows, the trace of its window, and source lines.
 
@@ -58,13 +64,14 @@ def figures_of(
         diagnosis: As `perfkit.diagnose` gave it.
         source: The run folder or trace that it is of, where that has moved since; default ``diagnosis.source``.
         read_sources: False opens no source file: where others may name what is drawn.
+        read: Reads traces: the `perfkit.trace.reading.TraceReader` with which they were measured has them already.
     """
     at = os.fspath(source) if source is not None else diagnosis.source
     path = local_copy(at) if is_url(at) else Path(at)
     missing = list(diagnosis.missing)
     run = _run(path, missing)
     rank = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values()))) if run else None
-    trace = _trace(path, rank, diagnosis, missing)
+    trace = _trace(path, rank, diagnosis, missing, read)
     drawn = _Drawn(missing)
     recorded_ns = _recorded_ns(rank, trace)
     folder = run.run.folder if run is not None and run.run is not None else None
@@ -76,7 +83,7 @@ def figures_of(
         steps = drawn.figure("the steps over time", lambda: series_of_rows(rank))
     if trace is not None:
         timeline = drawn.figure("the timeline", lambda: timeline_of(trace))
-        flame = drawn.figure("the flame graph", lambda: flame_of(_stacks(rank) or trace))
+        flame = drawn.figure("the flame graph", lambda: flame_of(_stacks(rank, read) or trace))
         steps = steps or drawn.figure("the steps over time", lambda: series_of_trace(trace))
     data = FigureData(
         source=place(diagnosis.source, None),
@@ -97,7 +104,7 @@ def figures_of(
         traces=tuple(f"{rank.folder.name}/{file.name}" for file in rank.windows) if rank is not None else (),
         missing=tuple(missing[:_MISSING]),
     )
-    return msgspec.convert(cleaned(msgspec.to_builtins(data)), FigureData)
+    return msgspec.convert(cleaned(msgspec.to_builtins(data, builtin_types=(bytes,))), FigureData)
 
 
 def write_figures(folder: str | os.PathLike[str], data: FigureData) -> Path:
@@ -111,7 +118,7 @@ def read_figures(path: str | os.PathLike[str]) -> FigureData:
     """Read figure data back, from a file or a run folder.
 
     Raises:
-        RunError: there is none, it is no figure data, or one of a newer perfkit.
+        RunError: there is none, it is no figure data, or one of another version of it.
     """
     file = Path(path)
     file = file / FILE if file.is_dir() else file
@@ -123,14 +130,11 @@ def read_figures(path: str | os.PathLike[str]) -> FigureData:
         raise RunError(f"{file} cannot be read: {error.strerror}; `perfkit diagnose --html` writes it") from error
     try:
         schema = msgspec.json.decode(text, type=_Versioned).schema
-        if schema <= SCHEMA:
+        if schema == SCHEMA:
             return msgspec.json.decode(text, type=FigureData)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{file} is no figure data of perfkit: {error}") from error
-    raise RunError(
-        f"{file} has schema {schema}, this perfkit reads up to {SCHEMA}: "
-        "read it with the perfkit that wrote it, or a newer one"
-    )
+    raise RunError(f"{file} has schema {schema}, this perfkit draws {SCHEMA}: `perfkit diagnose --html` makes it again")
 
 
 class _Versioned(msgspec.Struct):
@@ -162,8 +166,10 @@ def _run(path: Path, missing: list[str]) -> RunFolder | None:
         return None
 
 
-def _trace(path: Path, rank: RankFolder | None, diagnosis: Diagnosis, missing: list[str]) -> Trace | None:
-    """The trace that the diagnosis speaks of, read again: its columns are too much to keep until someone draws."""
+def _trace(
+    path: Path, rank: RankFolder | None, diagnosis: Diagnosis, missing: list[str], read: ReadTrace
+) -> Trace | None:
+    """The trace that the diagnosis speaks of."""
     facts = diagnosis.figures.trace
     if facts is None:
         if rank is not None:
@@ -172,17 +178,17 @@ def _trace(path: Path, rank: RankFolder | None, diagnosis: Diagnosis, missing: l
     name = Path(facts.path).name
     file = rank.folder / name if rank is not None else path
     try:
-        return read_trace(file)
+        return read(file)
     except TraceError as error:
         missing.append(f"there is no timeline and no flame graph: {error}")
         return None
 
 
-def _stacks(rank: RankFolder | None) -> Trace | None:
+def _stacks(rank: RankFolder | None, read: ReadTrace) -> Trace | None:
     """The step for lines: its call paths have the user's functions in them."""
     for file in reversed(rank.stacks if rank is not None else ()):
         try:
-            return with_frames(read_trace(file), read_line_times(file, []))
+            return with_frames(read(file), read_line_times(file, []))
         except TraceError:
             continue  # the diagnosis, which looked for lines there, has told
     return None
@@ -210,7 +216,7 @@ def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None)
     if figures.throughput is not None:
         rates = figures.throughput
         named = (("steps", rates.steps_per_s), ("samples", rates.samples_per_s), ("tokens", rates.tokens_per_s))
-        facts.append(("throughput", ", ".join(f"{rate:,.3g} {what}/s" for what, rate in named if rate is not None)))
+        facts.append(("throughput", ", ".join(f"{rate(per_s)} {what}/s" for what, per_s in named if per_s is not None)))
     if figures.utilization is not None:
         used = figures.utilization
         facts.append(("MFU", f"{percent(used.mfu, 1)} of the dense {used.precision} peak of {used.device}"))

@@ -11,8 +11,9 @@ from typing import Literal
 
 import msgspec
 
-#: Version of figures.json. 1: the first. A reader refuses a newer one, and says so.
-SCHEMA = 1
+#: Version of figures.json. 1: the first. 2: the timeline's columns are packed. A reader takes its own version only:
+#: what figures are made of is kept, and they can be made again.
+SCHEMA = 2
 
 #: What a column holds, which decides how it is written, aligned and sorted; "share" is 0 to 1.
 Unit = Literal["text", "place", "ns", "bytes", "count", "share", "number", "flops"]
@@ -34,12 +35,16 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole and its parts, which sum to ``total_ns`` but for rounding."""
+    """A whole and its parts, which sum to ``total_ns`` but for rounding.
+
+    ``scale_ns`` is what the full width stands for, so that two bars can be compared; None: the whole.
+    """
 
     title: str
     total_ns: int
     parts: tuple[Part, ...]
     note: str = ""
+    scale_ns: int | None = None
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +92,7 @@ class WindowMark(msgspec.Struct, frozen=True, kw_only=True):
     last_step: int
     file: str | None
     problem: str | None = None
+    reason: str | None = None
 
 
 class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,21 +120,21 @@ class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
-    """Intervals in order of start. ``start`` is coded as differences, the first one from the window's begin.
+    """Intervals in order of start, in columns of ``columns.packed`` integers (base64 in JSON).
 
-    ``name`` is an index into the timeline's ``names``. In a merged list an item stands for ``count`` short events
-    between its start and end: ``busy`` of its ``length`` is theirs, and ``name`` and ``longest`` are those of the
-    longest of them. Both are empty where each item is one event. ``during`` (idle only) is the index of the host event
-    that ran meanwhile, -1 for none.
+    ``start`` holds differences, the first one from the window's begin; ``name`` indices into the timeline's ``names``.
+    In a merged list an item stands for ``count`` short events between its start and end: ``busy`` of its ``length`` is
+    theirs, and ``name`` and ``longest`` are those of the longest of them. These are empty where each item is one event.
+    ``during`` (idle only) is one more than the index of the host event that ran meanwhile, 0 for none.
     """
 
-    start: tuple[int, ...] = ()
-    length: tuple[int, ...] = ()
-    name: tuple[int, ...] = ()
-    count: tuple[int, ...] = ()
-    busy: tuple[int, ...] = ()
-    longest: tuple[int, ...] = ()
-    during: tuple[int, ...] = ()
+    start: bytes = b""
+    length: bytes = b""
+    name: bytes = b""
+    count: bytes = b""
+    busy: bytes = b""
+    longest: bytes = b""
+    during: bytes = b""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,13 +271,14 @@ class Flame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a page draws of one diagnosis; bounded whatever the size of its source.
+    """Everything a page draws of one diagnosis, or of a comparison of two; bounded whatever the size of its source.
 
     ``per`` is what ``wall_ns``, bars and lost times are of. ``traces`` are files relative to the run folder that lie
     there for download; empty for a single trace.
     """
 
     schema: int = SCHEMA
+    about: Literal["diagnosis", "comparison"] = "diagnosis"
     source: str
     title: str
     verdict: str

@@ -55,6 +55,7 @@ def series_of_rows(rank: RankFolder) -> StepSeries | None:
                 last_step=window.last_step,
                 file=f"{rank.folder.name}/{window.file}" if window.file is not None else None,
                 problem=window.problem,
+                reason=window.reason,
             )
             for window in (about.windows if about is not None else ())
         ),

@@ -24,6 +24,7 @@ def tables_of(diagnosis: Diagnosis, run: RunFolder | None) -> Iterator[Table]:
         _ranges(figures),
         _ops(figures),
         _kernels(figures),
+        _kernel_profiles(figures),
         _classes(figures),
         _api_calls(figures),
         _copies(figures),
@@ -151,6 +152,77 @@ def _kernels(figures: Figures) -> Table:
         ("occupancy", "share"),
     ]
     return _table("kernels", "Kernels", columns, rows, _longest(rows, _of_trace(figures)))
+
+
+def _kernel_profiles(figures: Figures) -> Table | None:
+    profiles = figures.kernel_profiles
+    if profiles is None:
+        return None
+    rows = [
+        (
+            one.name,
+            one.launches,
+            one.total_ns,
+            round(one.mean_ns) if one.mean_ns is not None else None,
+            one.share,
+            one.bound if one.bound != "unknown" else None,
+            one.compute,
+            one.memory,
+            one.dram,
+            one.l1,
+            one.l2,
+            one.occupancy,
+            one.theoretical_occupancy,
+            ", ".join(one.limiters) or None,
+            one.registers,
+            round(one.spills) if one.spills is not None else None,
+            one.waves,
+            ", ".join(f"{s.reason} {s.share:.0%}" if s.share is not None else s.reason for s in one.stalls) or None,
+            one.roof.intensity if one.roof is not None else None,
+            one.roof.flops_per_s if one.roof is not None else None,
+            one.roof.roof_share if one.roof is not None else None,
+            _dimensions(one.grid),
+            _dimensions(one.block),
+            one.device,
+            one.stream,
+            one.id,
+        )
+        for one in profiles.rows
+    ]
+    columns: list[tuple[str, Unit]] = [
+        ("kernel", "text"),
+        ("launches", "count"),
+        ("total", "ns"),
+        ("each", "ns"),
+        ("share", "share"),
+        ("limited by", "text"),
+        ("compute", "share"),
+        ("memory", "share"),
+        ("DRAM", "share"),
+        ("L1", "share"),
+        ("L2", "share"),
+        ("occupancy", "share"),
+        ("occupancy, theoretical", "share"),
+        ("occupancy limited by", "text"),
+        ("registers", "count"),
+        ("spills", "count"),
+        ("waves", "number"),
+        ("stalls", "text"),
+        ("FLOP/byte", "number"),
+        ("FLOP/s", "flops"),
+        ("of the roof", "share"),
+        ("grid", "text"),
+        ("block", "text"),
+        ("device", "count"),
+        ("stream", "count"),
+        ("launch", "count"),
+    ]
+    note = "By Nsight Compute, each launch alone; compute, memory, DRAM, L1 and L2 in parts of their peak."
+    return _table("kernel-profiles", "Kernel profiles", columns, rows, note)
+
+
+def _dimensions(size: tuple[int, int, int] | None) -> str | None:
+    return None if size is None else " x ".join(str(one) for one in size)
 
 
 def _classes(figures: Figures) -> Table:

@@ -17,13 +17,14 @@ from perfkit.measures.results.device import IdleCause
 from perfkit.measures.steps import whole_steps
 from perfkit.measures.work import Work, device_work
 from perfkit.reports.figures.cleaning import clean
+from perfkit.reports.figures.columns import packed
 from perfkit.reports.figures.data import Items, Lane, Timeline
 from perfkit.trace.columns import Kind, Steps, Trace
 from perfkit.trace.intervals import Bools, Ints
 from perfkit.trace.nesting import find_parents
 
-#: Items of a whole timeline: 20 bytes each, 40 at most, so 1.6 to 3.2 MB of a page.
-_ITEMS = 80_000
+#: Items of a whole timeline: 8 letters each, 12 at most, so 2.4 to 3.6 MB of a page. Most windows have fewer events.
+_ITEMS = 300_000
 #: Letters of all names together: a range that names its input has as many names as calls.
 _LETTERS = 600_000
 #: Of a lane's items so many are single events; the rest are buckets.
@@ -76,6 +77,41 @@ class _Draft(NamedTuple):
     during: Ints | None = None
 
 
+class _Columns(NamedTuple):
+    """The columns of `Items`, not yet packed; ``start`` in ns from the window's begin, ``during`` -1 for none."""
+
+    start: Ints
+    length: Ints
+    code: Ints
+    events: Ints | None = None
+    busy: Ints | None = None
+    longest: Ints | None = None
+    during: Ints | None = None
+
+    def items(self, new: Ints) -> Items:
+        """Packed, with codes of names replaced by ``new[code]``."""
+        told = {
+            "count": self.events,
+            "busy": self.busy,
+            "longest": self.longest,
+            "during": new[self.during] + 1 if self.during is not None else None,
+        }
+        return Items(
+            start=packed(np.diff(self.start, prepend=0)),
+            length=packed(self.length),
+            name=packed(new[self.code]),
+            **{name: packed(column) for name, column in told.items() if column is not None},
+        )
+
+
+class _Split(NamedTuple):
+    """A lane whose events are divided into those that stand by themselves, and buckets of the others."""
+
+    draft: _Draft
+    single: _Columns
+    merged: _Columns | None
+
+
 class _Names:
     """Names with their kinds, in the order of their first use."""
 
@@ -97,22 +133,22 @@ class _Names:
         ]
         return np.asarray(np.array(table, np.int64)[place.reshape(-1)] if table else np.zeros(0, np.int64), np.int64)
 
-    def used(self, lanes: list[Lane]) -> tuple[list[Lane], tuple[str, ...], tuple[str, ...]]:
+    def used(self, splits: list[_Split]) -> tuple[list[Lane], tuple[str, ...], tuple[str, ...]]:
         """The lanes with codes counted again over the names that are kept, and those names and kinds.
 
         The names of the longest events are kept; beyond `_LETTERS` of them the others are one name per kind.
         """
         known = list(self._codes)
         longest = np.zeros(len(known), np.int64)
-        for lane in lanes:
-            for items in (lane.items, lane.merged):
-                if items is not None:
-                    np.maximum.at(longest, np.array(items.name, np.int64), np.array(items.length, np.int64))
-                    during = np.array(items.during, np.int64)
-                    there = during >= 0
-                    np.maximum.at(longest, during[there], np.array(items.length, np.int64)[: during.size][there])
+        for split in splits:
+            for columns in (split.single, split.merged):
+                if columns is not None:
+                    np.maximum.at(longest, columns.code, columns.length)
+                if columns is not None and columns.during is not None:
+                    there = columns.during >= 0
+                    np.maximum.at(longest, columns.during[there], columns.length[there])
         kept: dict[tuple[str, str], int] = {}
-        new = [-1] * (len(known) + 1)  # the last one stays: code -1 is no name
+        new = np.full(len(known) + 1, -1, np.int64)  # the last one stays: code -1 is no name
         room = _LETTERS
         for code in np.argsort(-longest, kind="stable").tolist():
             if not longest[code]:
@@ -120,18 +156,18 @@ class _Names:
             name, kind = clean(known[code][0]), known[code][1]
             room -= len(name)
             new[code] = kept.setdefault((name if room >= 0 else "(one of many other names)", kind), len(kept))
-        done = [
+        lanes = [
             Lane(
-                group=lane.group,
-                label=lane.label,
-                role=lane.role,
-                events=lane.events,
-                items=_renamed(lane.items, new),
-                merged=_renamed(lane.merged, new) if lane.merged is not None else None,
+                group=split.draft.group,
+                label=split.draft.label,
+                role=split.draft.role,  # type: ignore[arg-type]  # a draft's role is one of the lane's
+                events=int(split.draft.start.size),
+                items=split.single.items(new),
+                merged=split.merged.items(new) if split.merged is not None else None,
             )
-            for lane in lanes
+            for split in splits
         ]
-        return done, tuple(name for name, _ in kept), tuple(kind for _, kind in kept)
+        return lanes, tuple(name for name, _ in kept), tuple(kind for _, kind in kept)
 
 
 _OF_DEVICE = {int(Kind.KERNEL): "compute", int(Kind.COPY): "copy", int(Kind.MEMSET): "memset"}
@@ -155,14 +191,15 @@ def timeline_of(trace: Trace) -> Timeline | None:
     drafts = [draft for draft in drafts if draft.start.size]
     if not drafts:
         return None
-    lanes = [_lane(draft, room, high - low) for draft, room in zip(drafts, _rooms(drafts), strict=True)]
-    lanes, used, kinds = names.used(lanes)
-    drawn = [lane for lane in lanes if lane.role != "idle"]  # idle time is no event
-    events = sum(lane.events for lane in drawn)
-    shown = sum(len(lane.items.start) for lane in drawn)
+    splits = [_split(draft, room, high - low) for draft, room in zip(drafts, _rooms(drafts), strict=True)]
+    lanes, used, kinds = names.used(splits)
+    drawn = [split for split in splits if split.draft.role != "idle"]  # idle time is no event
+    events = sum(split.draft.start.size for split in drawn)
+    shown = sum(split.single.start.size for split in drawn)
     if shown < events:
         notes.append(
-            f"{events:,} events: the {shown:,} longest stand by themselves, shorter neighbours are drawn together."
+            f"{events:,} events: the {shown:,} longest stand by themselves, shorter neighbours are drawn together; "
+            "a click on them goes nearer."
         )
     return Timeline(
         title=trace.path.name,
@@ -286,59 +323,33 @@ def _rooms(drafts: list[_Draft]) -> list[int]:
     return rooms
 
 
-def _lane(draft: _Draft, room: int, span: int) -> Lane:
+def _split(draft: _Draft, room: int, span: int) -> _Split:
     start, length, code, during = draft.start, draft.length, draft.code, draft.during
     if start.size <= room:
-        single, short = np.arange(start.size), None
-    else:
-        by_length = np.argsort(-length, kind="stable")
-        most = max(1, int(room * _SINGLE))
-        single, short = np.sort(by_length[:most]), np.sort(by_length[most:])
-    return Lane(
-        group=draft.group,
-        label=draft.label,
-        role=draft.role,  # type: ignore[arg-type]  # a draft's role is one of the lane's
-        events=int(start.size),
-        items=Items(
-            start=_differences(start[single]),
-            length=tuple(length[single].tolist()),
-            name=tuple(code[single].tolist()),
-            during=tuple(during[single].tolist()) if during is not None else (),
-        ),
-        merged=_merged(start[short], length[short], code[short], max(1, room // 3), span)
-        if short is not None
-        else None,
+        return _Split(draft, _Columns(start, length, code, during=during), None)
+    by_length = np.argsort(-length, kind="stable")
+    most = max(1, int(room * _SINGLE))
+    single, short = np.sort(by_length[:most]), np.sort(by_length[most:])
+    alone = during[single] if during is not None else None
+    return _Split(
+        draft,
+        _Columns(start[single], length[single], code[single], during=alone),
+        _merged(start[short], length[short], code[short], max(1, room // 3), span),
     )
 
 
-def _merged(start: Ints, length: Ints, code: Ints, buckets: int, span: int) -> Items:
+def _merged(start: Ints, length: Ints, code: Ints, buckets: int, span: int) -> _Columns:
     bucket = start * buckets // max(1, span)
     first = np.flatnonzero(np.append(True, bucket[1:] != bucket[:-1]))
     end = np.maximum.reduceat(start + length, first)
     # The longest of each bucket stands first in this order.
     order = np.lexsort((-length, bucket))
     longest = order[first]
-    return Items(
-        start=_differences(start[first]),
-        length=tuple((end - start[first]).tolist()),
-        name=tuple(code[longest].tolist()),
-        count=tuple(np.diff(np.append(first, start.size)).tolist()),
-        busy=tuple(np.add.reduceat(length, first).tolist()),
-        longest=tuple(length[longest].tolist()),
-    )
-
-
-def _differences(start: Ints) -> tuple[int, ...]:
-    return tuple(np.diff(start, prepend=0).tolist())
-
-
-def _renamed(items: Items, new: list[int]) -> Items:
-    return Items(
-        start=items.start,
-        length=items.length,
-        name=tuple(new[code] for code in items.name),
-        count=items.count,
-        busy=items.busy,
-        longest=items.longest,
-        during=tuple(new[code] for code in items.during),
+    return _Columns(
+        start=start[first],
+        length=end - start[first],
+        code=code[longest],
+        events=np.diff(np.append(first, start.size)),
+        busy=np.add.reduceat(length, first),
+        longest=length[longest],
     )

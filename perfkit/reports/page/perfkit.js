@@ -3,7 +3,7 @@
 // Whatever came from outside is set as text, never as markup.
 "use strict";
 (() => {
-  const SCHEMA = 1;
+  const SCHEMA = 2;
   const SVG = "http://www.w3.org/2000/svg";
 
   // ---- what numbers look like
@@ -27,7 +27,7 @@
 
   const bytes = (value) => scaled(value, "B");
   const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`);
-  const count = (value) => value.toLocaleString("en-US", { maximumFractionDigits: 2 });
+  const count = (value) => value.toLocaleString("en-US", { maximumFractionDigits: Math.abs(value) < 100 ? 2 : 0 });
 
   const WRITE = {
     text: String, place: String, ns: ms, bytes, count, share: percent, number: count,
@@ -133,9 +133,11 @@
   // ---- tables
 
   function table_of(parent, table, options = {}) {
+    const caption = put(parent, "p", { class: "caption", id: fresh("caption") });
+    put(caption, "strong", {}, table.title);
+    if (table.note) caption.append(` ${table.note}`);
     const frame = put(parent, "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.title });
-    const element = put(frame, "table", { "data-table": table.id });
-    put(element, "caption", {}, put(document.createDocumentFragment(), "strong", {}, table.title), table.note ? ` ${table.note}` : "");
+    const element = put(frame, "table", { "data-table": table.id, "aria-labelledby": caption.id });
     const head = put(put(element, "thead"), "tr");
     const body = put(element, "tbody");
     const order = { column: -1, down: true };
@@ -204,7 +206,7 @@
     }
   });
 
-  section("where", "Where a step goes", (data) => data.bars.length > 0, (at, data, page) => {
+  section("where", (data) => (data.about === "comparison" ? "A step, before and after" : "Where a step goes"), (data) => data.bars.length > 0, (at, data, page) => {
     for (const bar of data.bars) {
       const block = put(at, "div", { class: "bar-block" });
       const head = put(block, "h3", {}, bar.title);
@@ -218,7 +220,7 @@
         const svg = svg_of(host, width, 26, `${bar.title}: ${said}`);
         let x = 0;
         for (const part of bar.parts) {
-          const w = (width * part.ns) / whole;
+          const w = (width * part.ns) / (bar.scale_ns || whole);
           const box = draw_in(svg, "rect", { x, width: Math.max(0.5, w - 1), height: 26, rx: 2, class: kind_class(part.kind) });
           box.addEventListener("mousemove", (event) =>
             page.tip.show(event, [part.name, `${ms(part.ns)}, ${percent(part.ns / whole)}`]));
@@ -231,8 +233,8 @@
     }
   });
 
-  section("findings", "Findings", () => true, (at, data, page) => {
-    if (!data.findings.length) put(at, "p", { class: "note" }, "No rule found a problem.");
+  section("findings", (data) => (data.about === "comparison" ? "New findings" : "Findings"), () => true, (at, data, page) => {
+    if (!data.findings.length) put(at, "p", { class: "note" }, data.about === "comparison" ? "None that was not there before." : "No rule found a problem.");
     const list = put(at, "ol", { class: "findings" });
     // What costs most is read at once, the others by a click.
     data.findings.forEach((found, i) => finding_of(list, found, i < 5, data, page));
@@ -312,15 +314,14 @@
     const total = steps.steps.reduce((sum, one) => sum + one, 0);
     fluid(host, (width) => {
       host.replaceChildren();
-      const left = 58, height = 190, base = 160, head = 14;
+      const left = 58, height = 198, base = 168, head = 22;
       const svg = svg_of(host, width, height, `${total} steps; the longest took ${ms(longest)}`, { tabindex: "0" });
       // A few steps are no wall of colour.
       const w = Math.min(64, (width - left) / n);
       const y = (ns) => base - (base - head) * Math.min(1, ns / top);
-      for (const part of [0, 0.5, 1]) {
-        const at_y = y((top / 1.05) * part);
-        draw_in(svg, "line", { x1: left, x2: width, y1: at_y, y2: at_y, class: "grid" });
-        draw_in(svg, "text", { x: left - 6, y: at_y + 4, class: "axis end" }, ms((top / 1.05) * part));
+      for (let ns = 0, tick = nice(top / 5); ns <= top; ns += tick) {
+        draw_in(svg, "line", { x1: left, x2: width, y1: y(ns), y2: y(ns), class: "grid" });
+        draw_in(svg, "text", { x: left - 6, y: y(ns) + 4, class: "axis end" }, ns ? ms(ns) : "0");
       }
       const paths = {};
       const add = (kind, x, y0, y1) => { (paths[kind] = paths[kind] || []).push(`M${x.toFixed(2)} ${y0.toFixed(2)}h${Math.max(0.6, w > 3 ? w - 1 : w).toFixed(2)}V${y1.toFixed(2)}h${(-Math.max(0.6, w > 3 ? w - 1 : w)).toFixed(2)}z`); };
@@ -340,6 +341,18 @@
       }
       for (const [kind, d] of Object.entries(paths)) draw_in(svg, "path", { d: d.join(""), class: kind_class(kind) });
       for (const [x, at_y, beyond] of dots) draw_in(svg, "path", { d: beyond ? `M${x - 3} ${at_y + 5}l3 -6 3 6z` : `M${x - w / 2} ${at_y}h${Math.max(1, w)}`, class: beyond ? "beyond" : "tick" });
+      // A row that stands for some steps begins a window where one of them does.
+      let free = 0;
+      for (const window of steps.windows) {
+        const i = first_after(steps.first_step, window.first_step) - 1;
+        if (i < 0 || steps.first_step[i] + steps.steps[i] <= window.first_step) continue;
+        const x = left + i * w, label = `window ${window.index}`;
+        draw_in(svg, "line", { x1: x, x2: x, y1: 0, y2: base, class: "bound" });
+        if (x < free) continue; // its name would lie on another's
+        const flip = x + (label.length + 1) * LETTER > width;
+        draw_in(svg, "text", { x: flip ? x - 4 : x + 4, y: 10, class: flip ? "axis end" : "axis" }, label);
+        free = x + (label.length + 1) * LETTER;
+      }
       draw_in(svg, "line", { x1: left, x2: width, y1: base, y2: base, class: "base" });
       const every = Math.max(1, Math.ceil(90 / w / (w > 40 ? 3 : 1)));
       for (let i = 0; i < n; i += every) draw_in(svg, "text", { x: left + i * w, y: base + 18, class: "axis" }, String(steps.first_step[i]));
@@ -384,15 +397,28 @@
 
   const ROW = 17, GAP = 3, HEAD = 26;
 
-  function unpacked(items) {
-    const starts = new Float64Array(items.start.length);
-    let at = 0;
-    items.start.forEach((difference, i) => { at += difference; starts[i] = at; });
+  // A column of whole numbers: base64 of seven bits to a byte, the lowest first; the highest bit says that more follow.
+  function unpacked(text) {
+    const packed = atob(text), values = [];
+    let value = 0, place = 1;
+    for (let i = 0; i < packed.length; i += 1) {
+      const byte = packed.charCodeAt(i);
+      value += (byte & 127) * place;
+      if (byte < 128) { values.push(value); value = 0; place = 1; } else place *= 128;
+    }
+    return Float64Array.from(values);
+  }
+
+  function intervals(items) {
+    const columns = Object.fromEntries(Object.entries(items).map(([name, text]) => [name, unpacked(text)]));
+    const starts = columns.start;
     // Items of one lane may overlap (graphs, streams that run two at once): the running maximum finds the first in view.
     const reach = new Float64Array(starts.length);
-    let far = -Infinity;
-    for (let i = 0; i < starts.length; i += 1) { far = Math.max(far, starts[i] + items.length[i]); reach[i] = far; }
-    return { ...items, starts, reach };
+    for (let i = 0, at = 0, far = -Infinity; i < starts.length; i += 1) {
+      starts[i] = at += starts[i];
+      reach[i] = far = Math.max(far, at + columns.length[i]);
+    }
+    return { ...columns, starts, reach };
   }
 
   function first_after(sorted, value) {
@@ -413,7 +439,7 @@
   section("timeline", "Timeline of the window", (data) => data.timeline !== null, (at, data, page) => {
     const line = data.timeline;
     const lanes = line.lanes.map((lane) => ({
-      ...lane, single: unpacked(lane.items), rest: lane.merged ? unpacked(lane.merged) : null,
+      ...lane, single: intervals(lane.items), rest: lane.merged ? intervals(lane.merged) : null,
     }));
     let top = HEAD, group = null;
     for (const lane of lanes) {
@@ -449,7 +475,7 @@
     const where = put(bar, "span", { class: "status", "aria-live": "polite" });
     const keys = fresh("keys");
     put(at, "p", { class: "note", id: keys },
-      "Wheel or + and − zoom, drag or the arrow keys move, 0 shows all, n and p go to the longest idle times, a click or Enter tells more.");
+      `A click tells more, and goes nearer to events that are drawn together. Ctrl and the wheel or + and − zoom, dragging or ← and → move, 0 shows all. Keys alone: ↑ and ↓ choose a row, comma and full stop an event, Enter goes nearer${gaps.length ? ", n and p go to the longest idle times" : ""}.`);
     const host = put(at, "div", { class: "timeline" });
     const chosen = put(at, "p", { class: "status chosen", "aria-live": "polite" });
     for (const note of line.notes) put(at, "p", { class: "note" }, note);
@@ -539,7 +565,7 @@
         if (end >= LABEL && x <= width) draw_in(moving, "rect", { x: x - 1, y: selected.lane.y - 1, width: Math.max(3, end - x + 2), height: ROW + 2, class: "selected", rx: 2 });
       }
       if (old) old.replaceWith(moving); else svg.append(moving);
-      where.textContent = `${ms(Math.round(view.low))} to ${ms(Math.round(view.high))} of ${ms(line.span_ns)}`;
+      where.textContent = `${view.low < 1 ? "0" : ms(Math.round(view.low))} to ${ms(Math.round(view.high))} of ${ms(line.span_ns)}`;
       svg.dataset.drawnMs = (performance.now() - began).toFixed(1);
     }
 
@@ -549,36 +575,70 @@
       const lane = lanes.find((one) => y >= one.y && y < one.y + ROW);
       if (!lane || x < LABEL) return null;
       const t = view.low + (x - LABEL) / scale(), slack = 1.5 / scale();
-      let best = null;
+      let best = null, events = 0;
       for (const items of [lane.single, lane.rest]) {
         if (!items) continue;
         for (let i = first_after(items.reach, t - slack); i < items.starts.length && items.starts[i] <= t + slack; i += 1) {
           if (items.starts[i] + items.length[i] < t - slack) continue;
+          events += items.count.length ? items.count[i] : 1;
           const longer = items.longest.length ? items.longest[i] : items.length[i];
           if (!best || longer > best.longer) best = { lane, items, i, longer };
         }
-        if (best) return best;
       }
-      return best;
+      // What is at least as wide as the finger is meant by itself.
+      return best && { ...best, t, events: best.longer > 2 * slack ? 1 : events };
     }
 
-    function about({ lane, items, i }) {
+    function about({ lane, items, i, events }) {
       const name = line.names[items.name[i]];
+      if (events > 1 && !items.count.length) {
+        return [`${count(events)} events drawn together, the longest:`, ...about({ lane, items, i })];
+      }
       const at_lane = lane.group ? `${lane.group}, ${lane.label}` : lane.label;
-      if (items.count.length) {
-        const n = items.count[i];
-        const busy = `${count(n)} short event${n > 1 ? "s" : ""}, ${ms(items.busy[i])} in ${ms(items.length[i])}`;
+      if (items.count.length && items.count[i] > 1) {
+        const busy = `${count(items.count[i])} short events, ${ms(items.busy[i])} in ${ms(items.length[i])}`;
         return [busy, `the longest: ${name}, ${ms(items.longest[i])}`, at_lane];
       }
-      const during = items.during.length && items.during[i] >= 0 ? `the host was in ${line.names[items.during[i]]}` : null;
+      const during = items.during.length && items.during[i] > 0 ? `the host was in ${line.names[items.during[i] - 1]}` : null;
       const what = lane.role === "idle" ? `idle: ${name}` : name;
       return [what, `${ms(items.length[i])}, from ${ms(items.starts[i])}`, during, at_lane];
     }
 
-    function select(lane, items, i) {
-      selected = { lane, start: items.starts[i], length: items.length[i] };
-      chosen.textContent = about({ lane, items, i }).filter(Boolean).join(" · ");
+    function select(lane, items, i, events = 1) {
+      selected = { lane, items, i, events, start: items.starts[i], length: items.length[i] };
+      chosen.textContent = [...about(selected), way_to_each(selected)].filter(Boolean).join(" · ");
       schedule();
+    }
+
+    const nearer = () => selected && show(selected.start - selected.length * 0.5, selected.start + selected.length * 1.5);
+
+    // What is drawn together is opened by going nearer; what even then is one block, by a page of its step alone.
+    function way_to_each({ items, i }) {
+      if (!items.count.length || items.count[i] === 1) return null;
+      const steps = lanes.find((lane) => lane.role === "steps");
+      const at_step = steps ? first_after(steps.single.starts, items.starts[i]) - 1 : -1;
+      const cut = at_step >= 0 ? line.names[steps.single.name[at_step]].replace(/^step /, "--steps ") : null;
+      return cut ? `each of them: perfkit trim ${line.title} ${cut}, and perfkit diagnose --html of that` : null;
+    }
+
+    // Keys go from row to row, and from event to event in a row, through what is in view.
+    function step_to(move) {
+      const lane = selected ? selected.lane : lanes[0];
+      const all = (items, merged) => (items ? Array.from(items.starts, (_, i) => [items.starts[i], merged, i]) : []);
+      lane.order = lane.order || [...all(lane.single, false), ...all(lane.rest, true)].sort((a, b) => a[0] - b[0]);
+      const now = selected ? lane.order.findIndex(([start, merged, i]) => i === selected.i && (merged ? lane.rest : lane.single) === selected.items) : -1;
+      const [start, merged, i] = lane.order[Math.max(0, Math.min(lane.order.length - 1, now + move))];
+      const items = merged ? lane.rest : lane.single;
+      if (start + items.length[i] < view.low || start > view.high) show(start - (view.high - view.low) / 3, start + (2 * (view.high - view.low)) / 3);
+      select(lane, items, i);
+    }
+
+    function row_to(move) {
+      const at_row = selected ? lanes.indexOf(selected.lane) : -1;
+      const lane = lanes[Math.max(0, Math.min(lanes.length - 1, at_row + move))];
+      const items = lane.single.starts.length ? lane.single : lane.rest;
+      const from = selected ? selected.start : view.low;
+      select(lane, items, Math.min(items.starts.length - 1, first_after(items.reach, from)));
     }
 
     fluid(host, (now) => {
@@ -630,18 +690,22 @@
         drag = null;
         if (was && was.moved) return;
         const hit = at_point(event);
-        if (hit) select(hit.lane, hit.items, hit.i);
+        if (hit) {
+          select(hit.lane, hit.items, hit.i, hit.events);
+          if (hit.items.count.length && hit.items.length[hit.i] * scale() > 3) nearer();
+          else if (hit.events > 1) zoom(1 / 12, hit.t);
+        }
         svg.focus({ preventScroll: true });
       });
       svg.addEventListener("pointerleave", page.tip.hide);
-      svg.addEventListener("dblclick", () => selected && show(selected.start - selected.length * 0.5, selected.start + selected.length * 1.5));
+      svg.addEventListener("dblclick", nearer);
       svg.addEventListener("keydown", (event) => {
         if (event.ctrlKey || event.metaKey || event.altKey) return;
         const act = {
           ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.5, middle()), "=": () => zoom(0.5, middle()),
           "-": () => zoom(2, middle()), 0: () => show(0, line.span_ns), Home: () => show(0, view.high - view.low),
           End: () => show(line.span_ns, line.span_ns * 2), n: () => next_gap(1), p: () => next_gap(-1),
-          Enter: () => selected && show(selected.start - selected.length * 0.5, selected.start + selected.length * 1.5),
+          Enter: nearer, ArrowDown: () => row_to(1), ArrowUp: () => row_to(-1), ".": () => step_to(1), ",": () => step_to(-1),
         }[event.key];
         if (act) { event.preventDefault(); act(); }
       });
@@ -835,12 +899,14 @@
     const longest_first = (a, b) => flame.total[b] - flame.total[a];
     roots.sort(longest_first);
     children.forEach((list) => list.sort(longest_first));
+    const bar = put(at, "div", { class: "tools" });
+    const whole = put(bar, "button", { type: "button", disabled: "" }, "Show all");
+    const status = put(bar, "span", { class: "status", "aria-live": "polite" });
     const host = put(at, "div", { class: "flame" });
-    const status = put(at, "p", { class: "status", "aria-live": "polite" });
     key(at, [["range", "range"], ["python", "Python"], ["op", "op"], ["api", "API call"]].filter(([kind]) => flame.kinds.includes(kind)));
     let width = 0, focus = -1;
     const said = (i) => [flame.names[flame.name[i]], `${ms(flame.total[i])}, ${percent(flame.total[i] / flame.total_ns)} of host time`, `${count(flame.count[i])} calls${flame.steps ? `, ${ms(flame.total[i] / flame.steps)} per step` : ""}`];
-    const show = (i) => { focus = i; render(); status.textContent = i < 0 ? "" : said(i).join(" · "); };
+    const show = (i) => { focus = i; whole.disabled = i < 0; render(); status.textContent = i < 0 ? "" : said(i).join(" · "); };
 
     function render() {
       const above = [];
@@ -874,7 +940,6 @@
         box.addEventListener("mouseleave", page.tip.hide);
       }
     }
-    const whole = put(put(at, "div", { class: "tools" }), "button", { type: "button" }, "Show all");
     whole.addEventListener("click", () => show(-1));
     fluid(host, (now) => { width = now; render(); });
   });
@@ -884,7 +949,7 @@
   one_table("syncs", "Syncs");
   one_table("ranks", "Ranks");
 
-  section("missing", "What is missing", (data) => data.missing.length > 0, (at, data) => {
+  section("missing", (data) => (data.about === "comparison" ? "How it was compared" : "What is missing"), (data) => data.missing.length > 0, (at, data) => {
     const list = put(at, "ul", { class: "missing" });
     for (const sentence of data.missing) put(list, "li", {}, sentence);
   });
@@ -896,8 +961,8 @@
   function draw(root, data, options = {}) {
     root.replaceChildren();
     root.classList.add("perfkit");
-    if (!data || !(data.schema <= SCHEMA)) {
-      put(root, "p", { class: "note", role: "alert" }, `These figures have schema ${data && data.schema}, this page draws up to ${SCHEMA}: make them again with this perfkit.`);
+    if (!data || data.schema !== SCHEMA) {
+      put(root, "p", { class: "note", role: "alert" }, `These figures have schema ${data && data.schema}, this page draws ${SCHEMA}: make them again with this perfkit.`);
       return;
     }
     const page = { root, tip: tooltip(root) };
@@ -906,8 +971,9 @@
     for (const one of wanted) {
       const id = fresh(one.id);
       const at = put(root, "section", { id, "aria-labelledby": `${id}-title`, "data-section": one.id });
-      put(at, "h2", { id: `${id}-title` }, one.title);
-      if (contents) put(put(contents, "li"), "a", { href: `#${id}` }, one.title);
+      const title = typeof one.title === "string" ? one.title : one.title(data);
+      put(at, "h2", { id: `${id}-title` }, title);
+      if (contents) put(put(contents, "li"), "a", { href: `#${id}` }, title);
       try {
         one.render(at, data, page);
       } catch (error) {
@@ -929,7 +995,7 @@
     label();
   }
 
-  globalThis.perfkit = Object.freeze({ SCHEMA, draw, toggle, table: table_of, ms, bytes, sections: Object.freeze(sections.map(({ id, title }) => ({ id, title }))) });
+  globalThis.perfkit = Object.freeze({ SCHEMA, draw, toggle, table: table_of, ms, bytes });
 
   const block = document.getElementById("perfkit-data");
   if (block) {

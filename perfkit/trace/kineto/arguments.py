@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -49,12 +49,30 @@ class _InstantArgs(_Instant, tag="i"):
     args: msgspec.Raw = msgspec.Raw(b"")
 
 
-ALL_ARGS = decoder_of(_CompleteArgs, _InstantArgs, SKIPPED_NAMING)
+class _Shape(NamedTuple):
+    """A decoder of events for some of their arguments, and what it makes of those that are rows."""
+
+    decoder: Decoder
+    complete: Any
+    instant: Any
+
+    def rows(self, events: list[Event]) -> list[Event]:
+        """The events that are rows of a trace."""
+        rows = [event for event in events if event.__class__ is self.complete]
+        if len(rows) < len(events) and self.instant in set(map(type, events)):
+            rows = [e for e in events if e.__class__ is self.complete or self._is_memory(e)]
+        return rows
+
+    def _is_memory(self, event: Event) -> bool:
+        return bool(event.__class__ is self.instant and event.name == MEMORY)
+
+
+ALL_ARGS = _Shape(decoder_of(_CompleteArgs, _InstantArgs, SKIPPED_NAMING), _CompleteArgs, _InstantArgs)
 
 
 @lru_cache(maxsize=32)
-def _fields_decoder(keys: tuple[str, ...]) -> tuple[Decoder, Any]:
-    """A decoder for these arguments as JSON text, and the arguments of an event without them."""
+def _fields_shape(keys: tuple[str, ...]) -> tuple[_Shape, Any]:
+    """The shape of events for these arguments as JSON text, and the arguments of an event without them."""
     names = {f"field_{i}": key for i, key in enumerate(keys)}
     args = msgspec.defstruct(
         "Fields", [(name, msgspec.Raw, msgspec.Raw(b"")) for name in names], rename=names, gc=False, frozen=True
@@ -64,7 +82,7 @@ def _fields_decoder(keys: tuple[str, ...]) -> tuple[Decoder, Any]:
     field = ("args", optional, none)
     complete = msgspec.defstruct("CompleteFields", [field], bases=(_Complete,), tag="X", gc=False)
     instant = msgspec.defstruct("InstantFields", [field], bases=(_Instant,), tag="i", gc=False)
-    return decoder_of(complete, instant, SKIPPED_NAMING), none
+    return _Shape(decoder_of(complete, instant, SKIPPED_NAMING), complete, instant), none
 
 
 @contextmanager
@@ -103,20 +121,20 @@ class ArgumentsReader:
         codes = [np.full(rows.size, -1, np.int32) for _ in keys]
         # The empty text, which no value has, stands for none.
         tables = [Codes({b"": -1}) for _ in keys]
-        decoder, no_fields = _fields_decoder(keys)
+        shape, no_fields = _fields_shape(keys)
         with no_collection():
-            for places, events in self._events(rows, decoder):
+            for places, events in self._events(rows, shape):
                 args = [event.args or no_fields for event in events]
                 for i, table in enumerate(tables):
                     of = attrgetter(f"field_{i}")
-                    codes[i][places] = [table[bytes(of(one))] for one in args]
+                    codes[i][places] = [table[text] for text in map(bytes, map(of, args))]
         found = {}
         for key, code, table in zip(keys, codes, tables, strict=True):
             del table[b""]
             found[key] = Field(np.where(code > 0, code - 1, -1).astype(np.int32), tuple(map(_value, table)))
         return found
 
-    def _events(self, asked: Ints, decoder: Decoder) -> Iterator[tuple[Ints, list[Event]]]:
+    def _events(self, asked: Ints, shape: _Shape) -> Iterator[tuple[Ints, list[Event]]]:
         """Places in what was asked for, with the events that stand there, chunk by chunk."""
         if not asked.size:
             return
@@ -131,11 +149,10 @@ class ArgumentsReader:
         chunks = [self.chunks[number] for number in needed.tolist()]
         texts = self.text.spans([(chunk.offset, chunk.length) for chunk in chunks])
         for (i, text), chunk in zip(enumerate(texts), chunks, strict=True):
-            events = strict(text, decoder)
+            events = strict(text, shape.decoder)
             if events is None:
-                events = [_typed(event, decoder) for event in lenient(text, decoder)[0]]
-            # Most chunks hold no instants: the plain test first.
-            rows = [e for e in events if isinstance(e, _Complete) or (isinstance(e, _Instant) and e.name == MEMORY)]
+                events = [_typed(event, shape.decoder) for event in lenient(text, shape.decoder)[0]]
+            rows = shape.rows(events)
             places = order[bounds[i] : bounds[i + 1]]
             at = asked[places] - chunk.first_row
             if chunk.kept is not None:

@@ -1,0 +1,137 @@
+"""``perfkit latency``: how long a model takes at each batch size."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+
+from perfkit import _env
+from perfkit.errors import UsageError
+from perfkit.latency import measure_latency
+from perfkit.reports.console import stdout_console
+
+
+def latency(
+    target: str = typer.Argument(
+        ...,
+        metavar="MODULE:FUNCTION",
+        help="A function without arguments that returns (model, example), or a callable that takes a batch size and "
+        "does what is to be measured. The module is looked for from the current folder on; train.py:make works too.",
+    ),
+    batch_sizes: str = typer.Option("1,8,64", "--batch-sizes", help="With commas, as in 1,8,64."),
+    device: str | None = typer.Option(None, "--device", help="Move the model there first: cuda, cuda:1, cpu."),
+    gradients: bool = typer.Option(False, "--gradients", help="Do not call the model under torch.inference_mode()."),
+    budget: float = typer.Option(30.0, "--budget", help="Seconds for all batch sizes together."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was measured as JSON, times in ns."),
+) -> int:
+    """Measure a model's latency, throughput and memory by batch size, and say which batch size is still worth it.
+
+    A measurement that does not keep still is marked with ? and told as not stable, with the likely cause.
+    """
+    sizes = _sizes(batch_sizes)
+    _env.require_torch("perfkit latency")
+    model, example = _made_by(target)
+    measured = measure_latency(
+        _moved(model, device), example, sizes, inference_mode=not gradients, budget_s=budget, progress=True
+    )
+    console = stdout_console()
+    if as_json:
+        typer.echo(measured.to_json())
+    elif console.options.ascii_only:
+        typer.echo(str(measured).replace("µ", "u").encode("ascii", "replace").decode())
+    else:
+        console.print(measured.table())
+    return 0
+
+
+def _sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    # Not int(): it takes 1_0 and digits of other scripts, and what has thousands of digits.
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise UsageError(f"--batch-sizes takes positive whole numbers with commas, as in 1,8,64; got {text!r}")
+    return [int(part) for part in parts]
+
+
+def _made_by(target: str) -> tuple[Callable[..., Any], Any]:
+    """What the user's function returns, as a model and an example."""
+    where, colon, name = target.rpartition(":")
+    if not colon or not where or not name.isidentifier():
+        raise UsageError(f"name a function as module:function or train.py:function, got {target!r}")
+    module = _imported(where)
+    make = getattr(module, name, None)
+    if make is None:
+        raise UsageError(f"{where} has no {name}")
+    if not callable(make):
+        raise UsageError(f"{target} must be a function, it is a {type(make).__name__}")
+    try:
+        made = make()
+    except Exception as error:
+        raise UsageError(f"{target}() raised {type(error).__name__}: {error}{_at(error)}") from error
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        return made
+    if callable(made) and not _is_module(made):
+        return made, lambda size: (size,)
+    raise UsageError(
+        f"{target} must return (model, example), or a callable that takes a batch size; it returned a "
+        f"{type(made).__name__}"
+    )
+
+
+def _imported(where: str) -> ModuleType:
+    try:
+        if not where.endswith((".py", ".pyw")):
+            sys.path.insert(0, os.getcwd())  # as python -m does
+            return importlib.import_module(where)
+        path = Path(where)
+        if not path.is_file():
+            raise UsageError(f"the file {where} does not exist")
+        sys.path.insert(0, str(path.resolve().parent))  # as python train.py does
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None, "a file that ends in .py has a loader"
+        assert spec.loader is not None, "likewise"
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}{_at(error)}") from error
+    return module
+
+
+def _at(error: Exception) -> str:
+    """The innermost line of the error, where it is not one of the import system's."""
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        last, trace = trace, trace.tb_next
+    if last is None or last.tb_frame.f_code.co_filename.startswith("<"):
+        return ""
+    return f" ({Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno})"
+
+
+def _is_module(made: Any) -> bool:
+    import torch
+
+    return isinstance(made, torch.nn.Module)
+
+
+def _moved(model: Callable[..., Any], device: str | None) -> Callable[..., Any]:
+    if device is None:
+        return model
+    if not _is_module(model):
+        raise UsageError("--device moves a torch.nn.Module, and the model is none: move it in the function")
+    import torch
+
+    try:
+        return model.to(torch.device(device))  # type: ignore[attr-defined,no-any-return]  # a module, see above
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(f"the model cannot be moved to --device {device}: {first}") from error

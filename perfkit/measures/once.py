@@ -1,0 +1,25 @@
+"""What several measures ask about a trace is found once, and kept for as long as the trace lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from perfkit.trace.columns import Trace
+
+_Found = TypeVar("_Found")
+
+
+def once(find: Callable[[Trace], _Found]) -> Callable[[Trace], _Found]:
+    """Remember what a function finds in each trace; all who ask share it, so nobody may change it."""
+    known: WeakKeyDictionary[Trace, _Found] = WeakKeyDictionary()
+
+    @wraps(find)
+    def remembered(trace: Trace) -> _Found:
+        if trace not in known:
+            known[trace] = find(trace)
+        return known[trace]
+
+    return remembered

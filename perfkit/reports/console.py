@@ -1,0 +1,111 @@
+"""A terminal: a console that survives its reader, lines cut or wrapped to its width, a step as a bar.
+
+Colour only helps: every part of the bar has a character of its own, and a pipe gets no colour codes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from perfkit.rules.wording import ms, percent
+
+#: part of a step -> (character, colour)
+_LOOKS = {
+    "data": ("█", "red"),
+    "transfer": ("▚", "magenta"),
+    "forward": ("▓", "blue"),
+    "backward": ("▒", "cyan"),
+    "optimizer": ("░", "green"),
+    "validation": ("▞", "yellow"),
+    "callbacks": ("╱", "bright_magenta"),
+    "logging": ("╲", "bright_yellow"),
+    "checkpoint": ("╳", "bright_blue"),
+    "other": ("═", "bright_black"),
+    "compute": ("▓", "blue"),
+    "communication": ("▚", "magenta"),
+    "copies": ("▒", "yellow"),
+    "idle": ("·", "bright_black"),
+}
+#: For a file that takes ASCII only; every character keeps its width.
+_ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.>u.")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class _Console(Console):
+    """A console that falls silent when nobody reads any more (``| head``).
+
+    rich would end the program with exit code 1, which here means a failed gate or, worse, ends a training, and
+    would turn off its stdout even where the reader of stderr has gone.
+    """
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        if not self.stderr:
+            # What is left in stdout's buffer would be complained of when the command ends.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+def stdout_console() -> Console:
+    """Where a command prints what it was asked for."""
+    return _Console()
+
+
+def stderr_console() -> Console:
+    """Where perfkit speaks beside a running program."""
+    return _Console(stderr=True)
+
+
+def print_bar(times: dict[str, int], console: Console) -> None:
+    total = sum(times.values())
+    bar = Text()
+    for name, cells in _cells(times, console.width).items():
+        bar.append(_LOOKS[name][0] * cells, style=_LOOKS[name][1])
+    print_line(bar, console)
+    legend = Text()
+    for name, ns in times.items():
+        entry = Text(_LOOKS[name][0], style=_LOOKS[name][1])
+        entry.append(f" {name} {ms(ns)} {percent(ns, total)}", style="default")
+        if legend and legend.cell_len + 2 + entry.cell_len > console.width:
+            print_line(legend, console)
+            legend = Text()
+        legend.append("  " if legend else "").append_text(entry)
+    print_line(legend, console)
+
+
+def _cells(times: dict[str, int], width: int) -> dict[str, int]:
+    """Widths that add up to ``width``: whole cells first, what is left to the largest remainders."""
+    total = sum(times.values())
+    exact = {name: width * ns / total for name, ns in times.items()}
+    cells = {name: int(share) for name, share in exact.items()}
+    left = width - sum(cells.values())
+    for name in sorted(exact, key=lambda name: cells[name] - exact[name])[:left]:
+        cells[name] += 1
+    return cells
+
+
+def printable(text: str) -> str:
+    """A name from a file that anyone may have written: no escape sequence of theirs reaches the terminal."""
+    return _CONTROL.sub("?", text)
+
+
+def print_text(text: Text, console: Console, indent: int = 0) -> None:
+    """Print wrapped text without the blanks that rich leaves at the ends of its lines."""
+    for line in text.wrap(console, max(20, console.width - indent)):
+        line.rstrip()
+        print_line(Text(" " * indent).append_text(line), console)
+
+
+def print_line(line: Text, console: Console) -> None:
+    """Print one line, cut at the width of the terminal, in characters that its encoding has."""
+    line.plain = printable(line.plain)
+    if console.options.ascii_only:
+        line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+    line.truncate(console.width, overflow="ellipsis" if not console.options.ascii_only else "crop")
+    console.print(line, soft_wrap=True)

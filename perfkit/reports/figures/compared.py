@@ -1,0 +1,144 @@
+"""Figure data of a comparison: the step before and after on one scale, what changed, and the findings that are new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from perfkit.comparison import Comparison, Difference
+from perfkit.diagnosis import Diagnosis, Figures
+from perfkit.findings import Finding
+from perfkit.reports.figures.cleaning import cleaned
+from perfkit.reports.figures.code import found
+from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
+from perfkit.reports.figures.excerpts import Sources
+from perfkit.rules.wording import ms, place
+
+#: What a comparison calls work and result -> what a person is told.
+_WORK = {"same": "the same", "different": "not the same", "unknown": "not known"}
+
+
+def figures_of_comparison(comparison: Comparison) -> FigureData:
+    """Make figure data of a comparison, for the same pages that draw a diagnosis."""
+    before, after = (place(source, None) for source in (comparison.before, comparison.after))
+    step = next((one for one in comparison.differences if one.kind == "step"), None)
+    new = {finding.rule for finding in comparison.new}
+    second = Diagnosis(
+        source=comparison.after,
+        verdict="",
+        # One that is new while its cause is not stands by itself.
+        findings=tuple(
+            finding if finding.caused_by in new else msgspec.structs.replace(finding, caused_by=None)
+            for finding in comparison.new
+        ),
+        figures=Figures(wall_ns=step.after_ns if step is not None else None),
+    )
+    data = FigureData(
+        about="comparison",
+        source=f"{before} → {after}",
+        title=f"{before} → {after}",
+        verdict=" ".join((comparison.verdict, *(f"Broken budget: {sentence}." for sentence in comparison.broken))),
+        per="step",
+        wall_ns=step.after_ns if step is not None else None,
+        facts=(
+            Fact("work", _WORK[comparison.workload]),
+            Fact("losses", _WORK[comparison.result]),
+            *(Fact("changed", sentence) for sentence in comparison.changed),
+            *(Fact("finding gone", " ".join(filter(None, (one.rule, _where(one))))) for one in comparison.gone),
+        ),
+        bars=tuple(_bars(comparison, step)),
+        # When the second was recorded is not known here, so its source is shown "as it is now".
+        findings=found(second, Sources(None, None)),
+        tables=tuple(
+            table
+            for table in (_kernels(comparison), _differences(comparison), _counts(comparison), _gone(comparison))
+            if table.rows
+        ),
+        missing=comparison.notes,
+    )
+    return msgspec.convert(cleaned(msgspec.to_builtins(data, builtin_types=(bytes,))), FigureData)
+
+
+def _bars(comparison: Comparison, step: Difference | None) -> Iterator[Bar]:
+    if step is None or step.before_ns is None or step.after_ns is None:
+        return
+    phases = [one for one in comparison.differences if one.kind == "phase"]
+    scale_ns = max(step.before_ns, step.after_ns)
+    for title, total_ns, times in (
+        ("before", step.before_ns, [one.before_ns for one in phases]),
+        ("after", step.after_ns, [one.after_ns for one in phases]),
+    ):
+        parts = [Part(one.name, ns, one.name) for one, ns in zip(phases, times, strict=True) if ns]
+        if (rest := total_ns - sum(part.ns for part in parts)) > 0:
+            parts.append(Part("not told apart", rest, "unknown"))
+        yield Bar(title=title, total_ns=total_ns, parts=tuple(parts), scale_ns=scale_ns)
+
+
+def _kernels(comparison: Comparison) -> Table:
+    parts = ("compute", "memory", "dram", "occupancy", "registers")
+    columns = [Column("kernel"), Column("each before", "ns"), Column("each after", "ns"), Column("change")]
+    for part in parts:
+        unit: Unit = "count" if part == "registers" else "share"
+        columns += [Column(f"{part} before", unit), Column(f"{part} after", unit)]
+    rows: list[tuple[int | float | str | None, ...]] = [
+        (
+            one.name,
+            *(round(side.mean_ns) if side and side.mean_ns is not None else None for side in (one.before, one.after)),
+            one.changed,
+            *(getattr(side, part) if side else None for part in parts for side in (one.before, one.after)),
+        )
+        for one in comparison.kernel_profiles
+    ]
+    note = "By Nsight Compute, each launch alone; in parts of the device's peak."
+    return Table(id="kernel-profiles", title="Kernel profiles", columns=tuple(columns), rows=tuple(rows), note=note)
+
+
+def _differences(comparison: Comparison) -> Table:
+    columns = [
+        Column("name"),
+        Column("of"),
+        Column("before", "ns"),
+        Column("after", "ns"),
+        Column("after - before", "ns"),
+        Column("change"),
+    ]
+    rows: list[tuple[int | str | None, ...]] = [
+        (one.name, one.kind, one.before_ns, one.after_ns, (one.after_ns or 0) - (one.before_ns or 0), one.changed)
+        for one in comparison.differences
+    ]
+    if any(one.change != "not tested" for one in comparison.differences):
+        columns += [Column("95% interval"), Column("is")]
+        rows = [(*row, _interval(one), one.change) for row, one in zip(rows, comparison.differences, strict=True)]
+    return Table(
+        id="differences", title="Differences", columns=tuple(columns), rows=tuple(rows), note="Times per step."
+    )
+
+
+def _interval(one: Difference) -> str | None:
+    return f"{ms(one.low_ns)} to {ms(one.high_ns)}" if one.low_ns is not None and one.high_ns is not None else None
+
+
+def _counts(comparison: Comparison) -> Table:
+    return Table(
+        id="counts",
+        title="Counts",
+        columns=(Column("of"), Column("before", "number"), Column("after", "number")),
+        rows=tuple((one.name, one.before, one.after) for one in comparison.counts),
+        note="Per step; recompiles and graph breaks of the whole run.",
+    )
+
+
+def _gone(comparison: Comparison) -> Table:
+    rows = [(one.rule, _where(one) or None, one.lost_ns, one.message) for one in comparison.gone]
+    return Table(
+        id="gone",
+        title="Findings gone",
+        columns=(Column("rule"), Column("where", "place"), Column("lost before", "ns"), Column("what")),
+        rows=tuple(rows),
+        note="What the first had and the second has not.",
+    )
+
+
+def _where(finding: Finding) -> str:
+    return place(finding.file, finding.line) if finding.file is not None else finding.range or ""

@@ -1,0 +1,173 @@
+"""Metrics as Nsight Compute writes them: names and labels of all versions, units that vary, numbers of any locale."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+#: ncu's name of a metric, wherever it stands in a cell: alone, or beside its label.
+_METRIC = re.compile(r"\b[a-z][a-z0-9]*__[a-zA-Z0-9_.]+")
+#: The metrics that are looked at; of the others there are thousands.
+_WANTED = re.compile(
+    r"gpu__time_duration\.(sum|avg)$"
+    r"|(sm__|gpu__compute_memory_|gpu__dram_|dram__|l1tex__|lts__)throughput\.avg\.pct_of_peak_sustained_\w+$"
+    r"|sm__warps_active\.avg\.pct_of_peak_sustained_active$|sm__maximum_warps_per_active_cycle_pct$"
+    r"|launch__(registers_per_thread|occupancy_limit_\w+|waves_per_multiprocessor|grid_size|block_size|grid_dim_[xyz]"
+    r"|block_dim_[xyz])$"
+    r"|derived__(local|shared)_spilling_requests(_pct)?$|sass__inst_executed_register_spilling$"
+    r"|smsp__(average_warps?|warp|pcsamp_warps?)(_latency)?_issue_stalled_\w+(\.ratio|\.pct)?$"
+    r"|smsp__average_(warp_latency_per_inst_issued|warps_active_per_issue_active)\.ratio$"
+    r"|(derived__)?(sm|smsp)__sass_thread_inst_executed_op_[dfh](add|mul|fma)_pred_on(_x[24]|\.sum[\w.]*)$"
+    r"|sm__ops_path_tensor_\w+\.sum(\.per_cycle_elapsed|\.peak_sustained)?$"
+    r"|sm__(inst_executed_)?pipe_tensor\w*\.[\w.]+$"
+    r"|dram__bytes(_read|_write)?\.sum(\.per_second|\.peak_sustained)?$"
+    r"|(sm|smsp|dram)__cycles_elapsed\.avg\.per_second$"
+)
+
+#: The label of a metric on the details page, in any version -> its name. Lower case.
+_LABELS = {
+    "duration": "gpu__time_duration.sum",
+    **dict.fromkeys(
+        ("compute (sm) throughput", "compute (sm) [%]", "sm [%]", "sol sm"),
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    ),
+    **dict.fromkeys(
+        ("memory throughput", "memory [%]"), "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
+    ),
+    **dict.fromkeys(
+        ("dram throughput", "sol dram", "sol fb"), "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+    ),
+    **dict.fromkeys(
+        ("l1/tex cache throughput", "sol l1/tex cache", "sol tex"), "l1tex__throughput.avg.pct_of_peak_sustained_active"
+    ),
+    **dict.fromkeys(
+        ("l2 cache throughput", "sol l2 cache", "sol l2"), "lts__throughput.avg.pct_of_peak_sustained_elapsed"
+    ),
+    "achieved occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "theoretical occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    "block limit sm": "launch__occupancy_limit_blocks",
+    "block limit registers": "launch__occupancy_limit_registers",
+    "block limit shared mem": "launch__occupancy_limit_shared_mem",
+    "block limit warps": "launch__occupancy_limit_warps",
+    "block limit barriers": "launch__occupancy_limit_barriers",
+    "registers per thread": "launch__registers_per_thread",
+    "waves per sm": "launch__waves_per_multiprocessor",
+    "grid size": "launch__grid_size",
+    "block size": "launch__block_size",
+    "local memory spilling requests": "derived__local_spilling_requests",
+    "local memory spilling request overhead": "derived__local_spilling_requests_pct",
+    "shared memory spilling requests": "derived__shared_spilling_requests",
+    "shared memory spilling request overhead": "derived__shared_spilling_requests_pct",
+    "warp cycles per issued instruction": "smsp__average_warp_latency_per_inst_issued.ratio",
+}
+_STALL_LABEL = re.compile(r"stall ([a-z0-9/ ]+)")
+
+#: The rule about stalls on the details page, which without ``--print-details all`` is all that the page says of them.
+_STALL_RULE = re.compile(r"represents about ([\d.,]+)% of the total average of")
+#: Words of that rule -> the stall.
+_STALL_WORDS = {
+    "L1TEX (local, global": "long_scoreboard",
+    "MIO (memory input/output) operation": "short_scoreboard",
+    "CTA barrier": "barrier",
+    "fixed latency execution dependency": "wait",
+    "next instruction fetched": "no_instruction",
+    "MIO (memory input/output) instruction queue": "mio_throttle",
+    "local/global": "lg_throttle",
+    "local and global (LG)": "lg_throttle",
+}
+
+_TIMES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_TIME = re.compile(r"([mun]?)(?:seconds?|s)")
+_AMOUNT = re.compile(r"([KMGTP]?)(?:bytes?|B|cycles?|inst|hz)")
+_DIMENSIONS = re.compile(r"\(\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)")
+_NUMBER = re.compile(r"[+-]?\d[\d., ' \u00a0\u202f]*(?:[eE][+-]?\d+)?")
+
+
+def metric_of(cell: str, unit: str) -> str | None:
+    """ncu's name of the metric that a cell names, by its name or its label; None for one that is not looked at."""
+    if match := _METRIC.search(cell):
+        return match[0] if _WANTED.match(match[0]) else None
+    label = cell.strip().lower()
+    if label == "memory throughput" and unit not in ("", "%"):
+        return "dram__bytes.sum.per_second"  # the same label, in the section about memory
+    if match := _STALL_LABEL.fullmatch(label):
+        reason = re.sub("[ /]", "_", match[1]).replace("no_instructions", "no_instruction")
+        return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
+    return _LABELS.get(label)
+
+
+def stall_of_rule(description: str) -> tuple[str, str] | None:
+    """The metric and the value (percent, as written) that the text of ncu's rule about stalls tells."""
+    match = _STALL_RULE.search(description)
+    name = next((stall for words, stall in _STALL_WORDS.items() if words in description), None)
+    if match is None or name is None:
+        return None
+    return f"smsp__warp_issue_stalled_{name}_per_warp_active.pct", match[1].rstrip(".,")
+
+
+def decimal_comma(texts: Iterable[str]) -> bool:
+    """Whether the comma is the decimal sign, by the numbers that can be read in one way only."""
+    votes: Counter[str] = Counter()
+    for text in texts:
+        match = _NUMBER.match(text.strip())
+        marks = re.findall(r"[.,]", match[0]) if match is not None else []
+        if match is None or not marks:
+            continue
+        if len(set(marks)) == 2:
+            votes[marks[-1]] += 1
+        elif len(marks) > 1:
+            votes["," if marks[0] == "." else "."] += 1
+        else:
+            before, _, after = re.sub("[eE].*", "", match[0].strip().lstrip("+-")).partition(marks[0])
+            if len(after) != 3 or len(before) > 3 or before == "0":
+                votes[marks[0]] += 1
+    return votes[","] > votes["."]
+
+
+def number(text: str, comma: bool) -> float | None:
+    """A number as ncu writes it (``1,234.5``); of a value with instances behind it (``12 (3; 9)``) the first."""
+    match = _NUMBER.match(text.strip())
+    if match is None:
+        return None
+    decimal, thousands = (",", ".") if comma else (".", ",")
+    digits = re.sub(r"[ '\u00a0\u202f]", "", match[0]).replace(thousands, "").replace(decimal, ".")
+    try:
+        value = float(digits)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e30 else None
+
+
+def factor(unit: str) -> float:
+    """What a value in this unit is multiplied by to be in bytes, seconds, cycles, or those per second."""
+    over, _, under = unit.strip().partition("/")
+    product = 1.0
+    for part, power in ((over, 1), (under, -1)):
+        if match := _TIME.fullmatch(part):
+            product *= _TIMES[match[1]] ** power
+        elif match := _AMOUNT.fullmatch(part):
+            product *= _PREFIXES[match[1]] ** power
+    return product
+
+
+def whole(text: str) -> int | None:
+    """A whole number that is an ID; None for anything else."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def dimensions(text: str) -> tuple[int, int, int] | None:
+    """The size of a grid or a block: ``(256, 1, 1)``."""
+    match = _DIMENSIONS.fullmatch(text.strip())
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def sized(what: str, metrics: dict[str, float]) -> tuple[int, int, int] | None:
+    """Dimensions from metrics, where there are no columns; from their product alone in one dimension."""
+    x, y, z = (metrics.get(f"launch__{what}_dim_{axis}") for axis in "xyz")
+    if x is not None and y is not None and z is not None:
+        return int(x), int(y), int(z)
+    size = metrics.get(f"launch__{what}_size")
+    return (int(size), 1, 1) if size is not None else None

@@ -1,0 +1,163 @@
+"""The command lines of nsys and ncu: what they hold by default, and which mistakes they do not let pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit.errors import UsageError
+from perfkit.nsight.ncu_command import LAUNCHES, NcuOptions, ncu_command, ncu_words
+from perfkit.nsight.nsys_command import NsysOptions, nsys_command, nsys_words
+from perfkit.nsight.program import Program
+from perfkit.nsight.tools import VARIABLES, Tool, find_tool
+from perfkit.trace import ncu_report, nsys_report
+
+INSIDE = Program((), ("python", "train.py"), 1, "train")
+PLAIN = Program((), ("./train",), None, "train")
+
+
+def nsys(program: Program = INSIDE, cuda: bool = False, tool: Tool | None = None, **options: Any) -> str:
+    words = nsys_words(NsysOptions(**options), tool, inside=program.inside, cuda=cuda)
+    return " ".join(nsys_command(words, program, tool, "r"))
+
+
+def ncu(program: Program = INSIDE, tool: Tool | None = None, **options: Any) -> str:
+    words = ncu_words(NcuOptions(**options), tool, inside=program.inside)
+    return " ".join(ncu_command(words, program, tool, "r"))
+
+
+def test_without_cuda_nsys_records_the_whole_program_and_leaves_it_alone() -> None:
+    assert nsys() == (
+        "nsys profile --trace=nvtx,osrt --sample=none --cpuctxsw=none --kill=none --output=r python train.py"
+    )
+
+
+def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_training_go_on() -> None:
+    assert nsys(cuda=True) == (
+        "nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --sample=none --cpuctxsw=none --kill=none"
+        " --cuda-graph-trace=node --capture-range=cudaProfilerApi --capture-range-end=stop --output=r python train.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"windows": 3}, "--capture-range-end=repeat "),
+        ({"capture_range": "nvtx"}, "--nvtx-capture=perfkit.window@perfkit "),
+        ({"nvtx_capture": "x@*", "capture_range": "nvtx"}, "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0 "),
+        ({"capture_range_end": "repeat:4"}, "--capture-range-end=repeat:4 "),
+        ({"capture_range_end": "stop-shutdown", "kill": "sigterm"}, "--capture-range-end=stop-shutdown "),
+        ({"kill": "sigkill"}, "--kill=sigkill "),
+        ({"delay": 5, "duration": 7}, "--delay=5 --duration=7 "),
+        ({"domains": ("mine",)}, "--nvtx-domain-include=mine,perfkit "),
+        ({"no_domains": ("NCCL", "x")}, "--nvtx-domain-exclude=NCCL,x "),
+        ({"trace": "cuda,nvtx"}, "--trace=cuda,nvtx "),
+        ({"sample": "process-tree", "cpuctxsw": "process-tree"}, "--sample=process-tree --cpuctxsw=process-tree "),
+        ({"force_overwrite": True}, "--force-overwrite=true "),
+        (
+            {"extra": "--gpu-metrics-device=0 --nic-metrics 'a b'"},
+            "--gpu-metrics-device=0 --nic-metrics a b --output=r ",
+        ),
+    ],
+)
+def test_what_is_asked_of_nsys_is_in_its_command(options: dict[str, Any], words: str) -> None:
+    assert words in nsys(cuda=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"capture_range": "cuda"}, "--capture-range takes cudaProfilerApi, nvtx, none, got 'cuda'"),
+        ({"capture_range_end": "stop-shutdown"}, "ends the training with the capture range: use stop,"),
+        ({"capture_range_end": "repeat-shutdown:3", "kill": "none"}, "use repeat:3, or add --kill sigterm"),
+        ({"capture_range_end": "repeat:0"}, "--capture-range-end takes"),
+        ({"capture_range": "none", "capture_range_end": "stop"}, "--capture-range-end needs a capture range"),
+        ({"nvtx_capture": "x@y"}, "--nvtx-capture needs --capture-range nvtx"),
+        ({"kill": "please"}, "--kill takes none, sigterm, sigkill"),
+        ({"domains": ("a",), "no_domains": ("b",)}, "exclude each other"),
+        ({"no_domains": ("perfkit",)}, "the domain perfkit holds the window"),
+        ({"trace": "cuda"}, "--trace must hold nvtx"),
+    ],
+)
+def test_what_nsys_could_not_do_or_would_end_the_training_with_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says.replace("(", r"\(")):
+        nsys(cuda=True, **options)
+
+
+def test_behind_torchrun_the_launcher_comes_first() -> None:
+    program = Program(("torchrun", "--no-python"), ("python", "train.py"), 1, "train")
+
+    assert nsys(program).startswith("torchrun --no-python nsys profile ")
+    assert ncu(program).startswith("torchrun --no-python ncu ")
+
+
+def test_ncu_looks_at_some_kernels_of_the_window_with_the_sections_that_the_rules_read() -> None:
+    assert ncu() == (
+        "ncu --target-processes all --set basic --section MemoryWorkloadAnalysis --section WarpStateStats"
+        f" --section SpeedOfLight_RooflineChart --launch-count {LAUNCHES} --profile-from-start off --export r"
+        " python train.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kernel": "gemm|conv"}, "--kernel-name regex:gemm|conv "),
+        ({"launch_skip": 10, "launch_count": 2}, "--launch-skip 10 --launch-count 2 "),
+        ({"nvtx_include": ("perfkit@loss/", "a")}, "--nvtx --nvtx-include perfkit@loss/ --nvtx-include a "),
+        ({"set": "full"}, "--set full --launch-count"),
+        ({"sections": ("Occupancy",)}, "--set basic --section Occupancy --launch-count"),
+        ({"replay_mode": "app-range"}, "--replay-mode app-range "),
+        ({"clock_control": "none"}, "--clock-control none "),
+        ({"force_overwrite": True}, "--force-overwrite "),
+        ({"extra": "--cache-control none"}, "--cache-control none --export r "),
+    ],
+)
+def test_what_is_asked_of_ncu_is_in_its_command(options: dict[str, Any], words: str) -> None:
+    assert words in ncu(**options)
+
+
+def test_only_all_kernels_lifts_the_limit_and_only_a_program_with_perfkit_waits_for_its_window() -> None:
+    assert "--launch-count" not in ncu(all_kernels=True)
+    assert "--profile-from-start" not in ncu(PLAIN)
+    assert "--profile-from-start" not in ncu(from_start=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kernel": "("}, "--kernel-name takes a regular expression"),
+        ({"all_kernels": True, "launch_count": 3}, "exclude each other"),
+        ({"replay_mode": "twice"}, "--replay-mode takes kernel, application, range, app-range"),
+        ({"clock_control": "boost"}, "--clock-control takes base or none"),
+    ],
+)
+def test_what_ncu_could_not_do_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ncu(**options)
+
+
+def test_an_old_tool_loses_perfkits_own_option_with_a_word_and_refuses_the_users(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = frozenset({"--trace", "--sample", "--kill", "--capture-range", "--capture-range-end"})
+    old = Tool("nsys", "/opt/nsys", "2019.5", known)
+
+    assert "--cpuctxsw" not in nsys(tool=old)
+    assert "/opt/nsys (2019.5) has no --cpuctxsw, which is left out; nsys 2022.4 has it" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"\(2019\.5\) has no --delay: nsys 2022\.4 has it; install that or a later"):
+        nsys(tool=old, delay=3)
+
+
+def test_the_help_of_nsys_names_two_options_at_once(fake_tool: Any) -> None:
+    fake_tool("nsys")
+    tool = find_tool("nsys")
+
+    assert tool.version == "2022.4"
+    assert tool.options is not None
+    assert {"--nvtx-domain-include", "--nvtx-domain-exclude", "--kill"} <= tool.options
+
+
+def test_what_names_a_tool_also_names_the_one_that_reads_its_reports() -> None:
+    assert VARIABLES == {"nsys": nsys_report.VARIABLE, "ncu": ncu_report.VARIABLE}

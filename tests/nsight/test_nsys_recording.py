@@ -1,0 +1,92 @@
+"""`perfkit nsys` with a real Nsight Systems on a real training."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfkit.measures.path import measure
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: `.ci/run` says where it has put one; a developer's own is on the PATH.
+NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
+
+if NSYS is None:
+    pytest.skip("nsys is not installed", allow_module_level=True)
+
+TRAIN = """
+import sys
+import torch, perfkit
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (batch,) in DataLoader(TensorDataset(torch.ones(80, 8)), batch_size=4):
+    with perfkit.range("forward pass"):
+        loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def run(folder: Path, *options: str, exit_code: int) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(TRAIN)
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PERFKIT_NSYS": str(NSYS)}
+    environment["XDG_CACHE_HOME"] = str(folder / "cache")
+    command = [sys.executable, "-m", "perfkit", "nsys", "--schedule", "4,1,3", "--out", "run", *options]
+    return subprocess.run(
+        [*command, "--", sys.executable, "train.py", str(exit_code)],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def counts(export: Path) -> dict[str, int]:
+    """How often each range is in an export."""
+    return {row.name: row.count for row in measure(export).ranges}
+
+
+def exported(folder: Path) -> Path:
+    """What was exported before it was cut to the window."""
+    (export,) = (folder / "cache" / "perfkit" / "nsys").glob("*.sqlite")
+    return export
+
+
+def test_the_ranges_and_the_window_of_a_training_recorded_whole_are_in_its_diagnosis(tmp_path: Path) -> None:
+    done = run(tmp_path, exit_code=3)
+    diagnosis = msgspec.json.decode((tmp_path / "run" / "diagnosis.json").read_bytes())
+
+    assert done.returncode == 3, done.stderr
+    assert "trained" in done.stdout
+    assert "this program runs under nsys" in done.stderr
+    assert counts(exported(tmp_path)) == {"perfkit.window": 1, "forward pass": 20}
+    assert counts(tmp_path / "run" / "rank-0" / "window-0.sqlite") == {"perfkit.window": 1, "forward pass": 3}
+    # The run's own steps, and nsys' recording where its window's trace would be.
+    assert diagnosis["step"]["steps"] > 0
+    assert diagnosis["figures"]["trace"]["format"] == "nsys"
+    assert "steps.jsonl" in done.stdout
+    again = measure(tmp_path / "run")
+    assert again.trace is not None
+    assert (again.trace.format, again.trace.steps) == ("nsys", 3)
+
+
+@pytest.mark.slow
+def test_without_cuda_too_nsys_records_no_more_than_the_window_when_asked(tmp_path: Path) -> None:
+    done = run(tmp_path, "--capture-range", "nvtx", exit_code=0)
+
+    assert done.returncode == 0, done.stderr
+    assert counts(exported(tmp_path))["forward pass"] == 3
+    assert counts(tmp_path / "run" / "rank-0" / "window-0.sqlite")["forward pass"] == 3

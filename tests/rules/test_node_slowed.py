@@ -1,0 +1,135 @@
+"""Slow steps that are the node's fault are told as that; what is harmless, or costs nothing, is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit.findings import Finding
+from perfkit.rules.node_slowed import check
+from perfkit.run.records import NodeHealth, NodeSample, Spread
+
+MS = 1_000_000
+HEAT = ("hw_slowdown", "hw_thermal_slowdown")
+
+
+def node(*parts: tuple[int, float, dict[str, Any]], **fields: Any) -> NodeHealth:
+    """A card whose samples come every ten seconds: so many, with steps of so many ms, like this."""
+    samples: list[NodeSample] = []
+    step = 0.0
+    reasons: dict[str, int] = {}
+    for count, step_ms, values in parts:
+        for _ in range(count):
+            step += 10_000 / step_ms
+            usual: dict[str, Any] = {"sm_mhz": 1700, "utilization": 95, "reasons": (), "others": 0}
+            samples.append(NodeSample(at_ns=len(samples) * 10_000 * MS, step=round(step), **(usual | values)))
+            for reason in samples[-1].reasons or ():
+                reasons[reason] = reasons.get(reason, 0) + 1
+    usual_fields: dict[str, Any] = {
+        "name": "H200",
+        "max_sm_mhz": 1980,
+        "temperature_c": Spread(50, 60, 90),
+        "power_limit_w": 700.0,
+    }
+    return NodeHealth(uuid="u", taken=len(samples), samples=tuple(samples), reasons=reasons, **(usual_fields | fields))
+
+
+def findings(build: Any, health: NodeHealth | None, step_ms: float = 100) -> list[Finding]:
+    rank = msgspec.structs.replace(build.rank(), node=health, host="node7")
+    return list(check(build.measured(step=build.step(step_ms), rank=rank)))
+
+
+def test_heat_that_makes_steps_slow_is_priced_by_the_steps_beside_it(build: Any) -> None:
+    [finding] = findings(build, node((20, 100, {}), (20, 200, {"reasons": HEAT, "sm_mhz": 800})), 133)
+
+    assert finding.message.startswith("The node, not the program: H200 of node7 lowers its clocks:")
+    assert "hw_thermal_slowdown in 50%" in finding.message
+    assert "steps beside that take 200 ms, others 100 ms" in finding.message
+    assert "cooling" in finding.advice
+    assert finding.lost_ns == pytest.approx(100 * MS / 3, rel=0.05)  # a third of the steps
+    assert finding.lost_ns is not None
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (finding.lost_ns // 2, finding.lost_ns)
+    assert (finding.severity, finding.confidence) == ("critical", "high")
+
+
+def test_heat_beside_which_steps_are_as_fast_is_not_told(build: Any) -> None:
+    assert not findings(build, node((20, 100, {}), (20, 102, {"reasons": HEAT})))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("sw_thermal_slowdown", "cooling"),
+        ("hw_thermal_slowdown", "cooling"),
+        ("hw_power_brake_slowdown", "power supply"),
+        ("hw_slowdown", "power supply"),
+    ],
+)
+def test_a_slowdown_all_along_is_told_without_a_price(build: Any, reason: str, words: str) -> None:
+    [finding] = findings(build, node((10, 100, {"reasons": (reason,)})))
+
+    assert words in finding.advice
+    assert (finding.lost_ns, finding.severity, finding.confidence) == (None, "warning", "medium")
+    assert [item.name for item in finding.evidence if item.value is None] == ["lost per step"]
+
+
+@pytest.mark.parametrize("reason", ["gpu_idle", "applications_clocks_setting", "sw_power_cap", "sync_boost"])
+def test_harmless_reasons_are_never_blamed(build: Any, reason: str) -> None:
+    low = {"reasons": (reason,), "sm_mhz": 1200}
+
+    assert not findings(build, node((10, 100, {}), (30, 300, low)))
+
+
+@pytest.mark.parametrize("reason", ["gpu_idle", "applications_clocks_setting"])
+def test_low_clocks_that_somebody_wanted_are_not_told(build: Any, reason: str) -> None:
+    assert not findings(build, node((30, 100, {"reasons": (reason,), "sm_mhz": 345})))
+
+
+def test_one_moment_of_heat_is_not_told(build: Any) -> None:
+    assert not findings(build, node((1, 100, {"reasons": HEAT}), (5, 100, {})))
+    assert not findings(build, node((2, 100, {"reasons": HEAT}), (40, 100, {})))
+
+
+def test_clocks_far_below_the_maximum_while_busy_are_told_with_the_power_limit(build: Any) -> None:
+    [finding] = findings(build, node((20, 100, {"sm_mhz": 600, "reasons": ("sw_power_cap",)}), power_limit_w=200.0))
+
+    assert "clocks of 600 MHz, the maximum is 1980 MHz, in 20 of 20 samples" in finding.message
+    assert "Have the power limit looked at (power limit 200 W)" in finding.advice
+
+
+def test_low_clocks_of_a_gpu_that_waits_are_not_told(build: Any) -> None:
+    assert not findings(build, node((20, 100, {"sm_mhz": 600, "utilization": 10})))
+    assert not findings(build, node((20, 100, {"sm_mhz": 600}), max_sm_mhz=None))
+
+
+def test_a_neighbour_that_computes_is_told_with_what_it_takes(build: Any) -> None:
+    busy = {"others": 1, "others_bytes": 3 * 10**9, "others_utilization": 40}
+    [finding] = findings(build, node((20, 100, {}), (20, 150, busy)), 120)
+
+    assert "H200 of node7 is shared: another process uses 40% of it in 20 of 40 samples" in finding.message
+    assert finding.lost_ns == pytest.approx(20 * MS, rel=0.05)
+    assert "nvidia-smi" in finding.advice
+
+
+def test_a_neighbour_that_only_holds_memory_is_not_told(build: Any) -> None:
+    assert not findings(build, node((20, 100, {"others": 1, "others_bytes": 10**9, "others_utilization": 0})))
+
+
+def test_a_neighbour_of_which_nothing_is_known_is_said_and_not_priced(build: Any) -> None:
+    [finding] = findings(build, node((20, 100, {"others": 1})))
+
+    assert (finding.severity, finding.confidence, finding.lost_ns) == ("info", "low", None)
+    assert "how much it computes is not known" in finding.message
+    assert not findings(build, node((15, 100, {}), (5, 100, {"others": 1})))
+
+
+def test_a_healthy_card_and_a_card_that_tells_nothing_are_silent(build: Any) -> None:
+    mute = {"sm_mhz": None, "utilization": None, "reasons": None, "others": None}
+
+    assert not findings(build, node((40, 100, {"reasons": ("sw_power_cap",)})))
+    assert not findings(build, node((40, 100, mute), max_sm_mhz=None, temperature_c=None))
+    assert not findings(build, NodeHealth(uuid="u"))
+    assert not findings(build, None)
+    assert not list(check(build.measured()))

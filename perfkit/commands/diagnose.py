@@ -51,7 +51,8 @@ def diagnose(
     """Say what dominates a training step, which lines, what to change and what it gains."""
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
     from perfkit.measures.path import measure
-    from perfkit.trace.reading import TraceReader, read_trace
+    from perfkit.trace import read_trace
+    from perfkit.trace.reading import TraceReader
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two formats: choose one")

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from perfkit.diagnosis import Diagnosis, diagnose, html_table
+from perfkit._html import html_table
+from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile

@@ -9,6 +9,7 @@ from html import escape
 
 import msgspec
 
+from perfkit._html import html_table
 from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
@@ -176,15 +177,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         if findings:
             parts.append(html_table(("finding", "where", "lost", "what", "change"), findings))
         return "".join((*parts, *(f"<p><i>Note: {escape(sentence)}</i></p>" for sentence in self.missing)))
-
-
-def html_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A small table for notebooks; every cell is escaped."""
-    # Notebooks set the cells of tables to the right, which sentences cannot be read in.
-    left = 'style="text-align: left"'
-    cells = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td {left}>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
 class _Versioned(msgspec.Struct):

@@ -19,6 +19,7 @@ FLOORS = {
     "_clock": 0,
     "_callsite": 0,
     "_imports": 0,
+    "_html": 0,
     "findings": 1,
     "which": 1,
     "run": 1,

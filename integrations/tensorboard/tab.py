@@ -15,14 +15,12 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 from werkzeug.wsgi import FileWrapper
 
-import perfkit
 from perfkit.integrations.tensorboard.drawings import Drawings
 from perfkit.integrations.tensorboard.log_directory import Found, LogDirectory
+from perfkit.reports import page
 
 _LOG = logging.getLogger("tensorboard")
-_HERE = Path(__file__).parent
-#: What the figures are drawn with, the same as in the HTML page.
-_PAGE = Path(perfkit.__file__).parent / "reports" / "page"
+_STATIC = Path(__file__).parent / "static"
 _BLOCK = 2**20
 
 App = Callable[[Any], Any]
@@ -34,19 +32,17 @@ class Tab(base_plugin.TBPlugin):  # type: ignore[misc]  # tensorboard has no typ
     plugin_name = "perfkit"
 
     def __init__(self, context: Any) -> None:
-        """Take what TensorBoard was started with; nothing is read yet."""
+        """Take what TensorBoard was started with; nothing of the log directory is read yet."""
         flags = context.flags
         self._directory = LogDirectory(context.logdir, getattr(flags, "logdir_spec", None))
         self._drawings = Drawings()
+        # Read now: what fits together stays together, also where perfkit is upgraded under a running TensorBoard.
         self._files = {
-            "/index.js": (_HERE / "static" / "index.js", "text/javascript"),
-            "/tab.css": (_HERE / "static" / "tab.css", "text/css"),
-            "/perfkit.js": (_PAGE / "perfkit.js", "text/javascript"),
-            "/perfkit.css": (_PAGE / "perfkit.css", "text/css"),
+            "/index.js": ((_STATIC / "index.js").read_text("utf-8"), "text/javascript"),
+            "/tab.css": ((_STATIC / "tab.css").read_text("utf-8"), "text/css"),
+            "/perfkit.js": (page.script(), "text/javascript"),
+            "/perfkit.css": (page.read("perfkit.css"), "text/css"),
         }
-        missing = [file.name for file, _ in self._files.values() if not file.is_file()]
-        if missing:
-            raise FileNotFoundError(f"perfkit is installed without {', '.join(missing)}")
         self._looking: threading.Thread | None = None
 
     def get_plugin_apps(self) -> dict[str, Any]:
@@ -70,8 +66,8 @@ class Tab(base_plugin.TBPlugin):  # type: ignore[misc]  # tensorboard has no typ
     # -- the routes
 
     def _static(self, request: Any) -> Any:
-        file, kind = self._files[request.path[request.path.rindex("/") :]]
-        return http_util.Respond(request, file.read_bytes(), kind)
+        text, kind = self._files[request.path[request.path.rindex("/") :]]
+        return http_util.Respond(request, text, kind)
 
     def _runs(self, request: Any) -> Any:
         listing = self._directory.look()

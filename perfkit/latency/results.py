@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfkit.diagnosis import html_table
+from perfkit._html import html_table
 from perfkit.latency.drawing import bars, draw
 from perfkit.latency.judging import SAME, gain_per_doubling, knee
 from perfkit.rules.wording import ms, rate, size

@@ -7,12 +7,12 @@ traced by line, which lines run before the model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from perfkit._callsite import USER
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import LineRow, Lines, TracedLine
 
 #: A line in whose ops more of its time passes than this calls ops, and other rules look at these. Measured while
 #: torch's stacks were recorded, which the step for lines does without: a line of small ops has 25 to 60 % of its time
@@ -125,7 +125,7 @@ def measure_host_work(lines: Lines | None, source: SourceLines | None, steps: in
     """
     if lines is None or not lines.steps:
         return ()
-    stacks = _Stacks(source)
+    stacks = _Stacks(source, lines.traced)
     before = {(row.file, row.line): bool(row.before_model) for row in reversed(lines.traced)}
     pieces: dict[HostKind, list[_Piece]] = defaultdict(list)
     for piece in _without_collections(lines, steps):
@@ -145,18 +145,30 @@ def measure_host_work(lines: Lines | None, source: SourceLines | None, steps: in
 class _Stacks:
     """What the step for lines tells of a line."""
 
-    def __init__(self, source: SourceLines | None) -> None:
+    def __init__(self, source: SourceLines | None, traced: Sequence[TracedLine]) -> None:
         self._known = source is not None
         self._complete = source is not None and source.complete
         self._lines: dict[tuple[str, int], tuple[int, int]] = {}
         self._vague: set[tuple[str, str]] = set()
+        #: Time of a line with all that it called, and time in ops of each function.
+        self._total: dict[tuple[str, int], int] = {}
+        self._ops_of: dict[tuple[str, str], int] = defaultdict(int)
+        #: The user's functions that a line calls, and those that a function calls.
+        self._from_line: dict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
+        self._from_function: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+        for row in traced:
+            for file, at, function in row.callers:
+                self._from_line[file, at].add((row.file, row.function))
+                self._from_function[file, function].add((row.file, row.function))
         for line in source.lines if source is not None else ():
+            self._ops_of[line.file, line.function] += line.op_ns
             if line.line is None:
                 if line.ops:
                     self._vague.add((line.file, line.function))
                 continue
             own, ops = self._lines.get((line.file, line.line), (0, 0))
             self._lines[line.file, line.line] = (own + line.self_ns, ops + line.op_ns)
+            self._total[line.file, line.line] = self._total.get((line.file, line.line), 0) + line.total_ns
 
     def own_ns(self, file: str, line: int) -> int:
         """Time of a line in the step for lines, without the user's functions that it called; 1 where unknown."""
@@ -171,7 +183,23 @@ class _Stacks:
             return 1.0 if self._complete and (row.file, row.function) not in self._vague else 0.0
         own, ops = found
         share = ops / own if own else 0.0
+        if share > _CALLS_OPS and (called := self._called_from(row.file, row.line)):
+            # On a busy machine samples of a function fall on the line that calls it, where an op gives the interpreter
+            # lock away: then the line counts with all that it called.
+            total = self._total[row.file, row.line]
+            share = (ops + sum(self._ops_of[function] for function in called)) / total if total else share
         return 0.0 if share > _CALLS_OPS else 1.0 - share
+
+    def _called_from(self, file: str, line: int) -> set[tuple[str, str]]:
+        """The user's functions below a line."""
+        below: set[tuple[str, str]] = set()
+        todo = list(self._from_line.get((file, line), ()))
+        while todo:
+            function = todo.pop()
+            if function not in below:
+                below.add(function)
+                todo.extend(self._from_function.get(function, ()))
+        return below
 
 
 def _without_collections(lines: Lines, steps: int | None) -> Iterator[_Piece]:

@@ -1,6 +1,6 @@
 """A diagnosis as one HTML file: everything it needs is in it, and nothing it holds can act.
 
-The figures stand in it as JSON that `page/perfkit.js` draws. The page's policy lets that one script and its styles
+The figures stand in it as JSON that the script of `page/` draws. The page's policy lets that one script and its styles
 run, by their hashes, and nothing else: no request, no other script, no markup made of text.
 """
 
@@ -11,9 +11,9 @@ import hashlib
 import os
 from collections.abc import Iterator
 from html import escape
-from importlib import resources
 from pathlib import Path
 
+from perfkit.reports import page
 from perfkit.reports.figures import FigureData
 from perfkit.rules.wording import ms
 from perfkit.run.writing import write_atomically
@@ -34,8 +34,8 @@ def write_html(data: FigureData, file: str | os.PathLike[str]) -> Path:
 
 def render_html(data: FigureData) -> str:
     """The page as text."""
-    script = _part("perfkit.js")
-    style = _part("perfkit.css") + _part("page.css")
+    script = page.script()
+    style = page.read("perfkit.css") + page.read("page.css")
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -69,10 +69,6 @@ def render_html(data: FigureData) -> str:
 </body>
 </html>
 """
-
-
-def _part(name: str) -> str:
-    return resources.files("perfkit.reports").joinpath("page", name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

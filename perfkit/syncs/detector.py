@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import msgspec
 
 from perfkit import _env
+from perfkit._html import html_table
 from perfkit.errors import PerfkitWarning, SyncBudgetExceeded, SyncError, UsageError
 from perfkit.run.records import SyncEvent, SyncKind, Syncs
 from perfkit.syncs.ledger import ENGINE_THREAD, Ledger, Sync
@@ -494,13 +495,10 @@ class SyncDetector:
         return rows
 
     def _repr_html_(self) -> str:
-        """The table in a notebook."""
-        html = ["<table>", f"<caption>{escape(self._headline())}</caption>"]
-        if self.events:
-            html.append(_html_row("th", self._columns()))
-            html += [_html_row("td", row) for row in self._rows()]
-        notes = [f"<p>{escape(line)}</p>" for line in (self.note or "").splitlines()]
-        return "\n".join([*html, "</table>", *notes])
+        """For notebooks: how many, the table and the notes; no script, all escaped."""
+        table = html_table(self._columns(), self._rows()) if self.events else ""
+        notes = [f"<p><i>Note: {escape(line)}</i></p>" for line in (self.note or "").splitlines()]
+        return "".join([f"<p><b>{escape(self._headline())}</b></p>", table, *notes])
 
     def _headline(self) -> str:
         if not self.observed:
@@ -557,10 +555,6 @@ def _times(event: SyncEvent) -> str:
     if event.per_step < 1:
         return f"1 in {1 / event.per_step:.3g} steps"
     return f"{event.per_step:.3g} per step"
-
-
-def _html_row(tag: str, cells: list[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _sentence(event: SyncEvent) -> str:

@@ -99,6 +99,17 @@ def test_a_line_that_calls_ops_is_left_to_the_rules_of_ops() -> None:
     assert got["python"].samples == 19
 
 
+def test_a_line_with_a_small_op_over_a_function_of_plain_python_is_python_and_over_one_of_ops_is_not() -> None:
+    def below(op_ns: int) -> list[int]:
+        around = msgspec.structs.replace(of_line(5, 100, 40), total_ns=2_000)
+        called = msgspec.structs.replace(traced(30, False), function="helper", callers=(("train.py", 5, "main"),))
+        got = measured(row(5, {"": 20}), traced=(called,), source=source(around, of_line(30, 1_900, op_ns, "helper")))
+        return [line.line for work in got.values() for line in work.lines]
+
+    assert below(0) == [5]
+    assert below(1_500) == []
+
+
 def test_a_line_unknown_because_the_step_was_not_followed_to_its_end_is_not_told_as_python() -> None:
     known = msgspec.structs.replace(source(of_line(9, 100, 4)), complete=False)
 

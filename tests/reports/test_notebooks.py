@@ -14,7 +14,7 @@ from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 
 #: Tags that the three make; whatever else stands there came from outside.
-OURS = {"p", "b", "i", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+OURS = {"p", "b", "i", "table", "thead", "tbody", "tr", "th", "td"}
 
 
 def with_texts(diagnosis: Diagnosis, texts: list[str]) -> Diagnosis:

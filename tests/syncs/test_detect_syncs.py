@@ -80,8 +80,9 @@ def test_a_notebook_shows_a_table_in_which_everything_is_escaped(
 
     assert "&lt;b&gt;" in syncs._repr_html_()
     html = counted._repr_html_()
-    assert html.startswith("<table>\n<caption>1 sync on 1 line (dry run)</caption>\n<tr><th>line</th>")
-    assert "<td>item</td><td>1x</td>" in html
+    left = 'style="text-align: left"'
+    assert html.startswith(f"<p><b>1 sync on 1 line (dry run)</b></p><table><thead><tr><th {left}>line</th>")
+    assert f"<td {left}>item</td><td {left}>1x</td>" in html
     assert html.count("<tr>") == html.count("</tr>") == 2
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,11 @@ def hostile() -> list[str]:
 
 
 @contextmanager
-def serving(logdir: str | Path, place: Path, *flags: str, broken: str | None = None) -> Iterator[str]:
+def serving(
+    logdir: str | Path, place: Path, *flags: str, broken: str | None = None, through: Sequence[str] = ()
+) -> Iterator[str]:
     """A TensorBoard on ``logdir``, with the tab's entry point installed; its URL. ``broken`` is a module without which
-    the tab cannot be."""
+    the tab cannot be, ``through`` a command that starts it."""
     place.mkdir(parents=True, exist_ok=True)
     about = place / "perfkit_tab-0.dist-info"
     about.mkdir(exist_ok=True)
@@ -73,7 +75,7 @@ def serving(logdir: str | Path, place: Path, *flags: str, broken: str | None = N
     said = place / "tensorboard.log"
     with said.open("w") as log:
         server = subprocess.Popen(
-            [*command, *flags], cwd=place, stdout=log, stderr=log,
+            [*through, *command, *flags], cwd=place, stdout=log, stderr=log,
             env={**os.environ, "PYTHONPATH": str(place), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
     try:

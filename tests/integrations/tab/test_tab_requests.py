@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,26 @@ def test_looking_leaves_the_log_directory_as_it_was(url: str, logs: Path, ask: C
         assert ask(url, "figures", run=run, trace="rank-0/window-0.pt.trace.json.gz")[0] == 200
 
     assert tree() == before
+
+
+def test_a_log_directory_that_cannot_be_written_is_shown_like_any_other(
+    logs: Path, tmp_path: Path, tensorboard: Callable[..., Any], get: Callable[..., Any], ask: Callable[..., Any]
+) -> None:
+    # Root writes where nobody may, unless it starts without that power.
+    through = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
+    locked = shutil.copytree(logs / "before", tmp_path / "locked" / "before").parent
+    for path in (locked, *locked.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    writing = subprocess.run([*through, "touch", str(locked / "new")], capture_output=True, text=True, check=False)
+    assert "Permission denied" in writing.stderr
+
+    trace = "rank-0/window-0.pt.trace.json.gz"
+    with tensorboard(locked, tmp_path / "place", through=through) as url:
+        assert [run["name"] for run in ask(url, "runs")[1]["runs"]] == ["before", "before/tb"]
+        assert ask(url, "figures", run="before")[1]["steps"]["wall_ns"]
+        assert ask(url, "figures", run="before", trace=trace)[1]["timeline"]["lanes"]
+        served = get(url, f"/data/plugin/perfkit/trace?run=before&trace={quote(trace)}")[1]
+    assert served == (logs / "before" / trace).read_bytes()
 
 
 def test_what_the_tab_cannot_import_leaves_tensorboard_running(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from types import ModuleType
@@ -44,6 +45,12 @@ PACKAGES = (
 )
 
 
+NsightName = Literal["nsys", "ncu"]
+
+#: Names each program of Nsight where it is not on the PATH.
+NSIGHT_VARIABLES: dict[NsightName, str] = {"nsys": "PERFKIT_NSYS", "ncu": "PERFKIT_NCU"}
+
+
 def disabled() -> bool:
     """Whether ``PERFKIT_DISABLE=1`` switches perfkit off for the whole process."""
     return os.environ.get("PERFKIT_DISABLE", "") not in ("", "0")
@@ -54,7 +61,15 @@ def nvtx_tool_attached() -> bool:
     return "NVTX_INJECTION64_PATH" in os.environ
 
 
-def nsight_tool() -> Literal["nsys", "ncu"] | None:
+def find_nsight(name: NsightName) -> tuple[str | None, str]:
+    """Where nsys or ncu lies, and where it does not, why: its variable names one, else it is on the PATH."""
+    variable = NSIGHT_VARIABLES[name]
+    if named := os.environ.get(variable):
+        return shutil.which(named), f"{variable} names {named}, which is no program"
+    return shutil.which(name), f"{name} is not on the PATH, nor in {variable}"
+
+
+def nsight_tool() -> NsightName | None:
     """Which tool of Nsight started this process; None where none did.
 
     By what each sets in its child: seen with nsys 2022.4; for ncu as its users ask for it, not seen here yet.

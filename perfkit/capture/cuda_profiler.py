@@ -26,11 +26,6 @@ class CudaProfilerGate(Recorder):
 
     def __init__(self) -> None:
         self._cuda: Any = None
-        if _env.cuda_in_use():
-            from torch import cuda
-
-            untyped: Any = cuda
-            self._cuda = untyped.cudart()
         self._range: tuple[Any, Any] | None = None
         self._next = 0
         self._step: tuple[Any, Any] | None = None
@@ -42,6 +37,12 @@ class CudaProfilerGate(Recorder):
 
     def activate(self, index: int) -> None:
         """The first active step of window ``index`` is about to begin."""
+        if self._cuda is None and _env.cuda_in_use():
+            # Not before: this initializes CUDA, which a program may not do before it forks.
+            from torch import cuda
+
+            untyped: Any = cuda
+            self._cuda = untyped.cudart()
         if self._cuda is not None:
             self._cuda.cudaProfilerStart()
         # A start/end range: what the program pushes and pops meanwhile need not nest with it.
@@ -70,7 +71,10 @@ class CudaProfilerGate(Recorder):
         """The window is over, early or not."""
         self._end_step()
         opened, self._range = self._range, None
-        if opened is not None:
+        if opened is None:
+            return
+        try:
             calls.end(*opened)
+        finally:
             if self._cuda is not None:
                 self._cuda.cudaProfilerStop()

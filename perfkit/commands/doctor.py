@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import operator
 import re
-import shutil
 import sys
 from collections.abc import Callable
 
@@ -72,9 +71,13 @@ def facts() -> list[tuple[str, str]]:
     lines.append(("NVML", _nvml()))
     lines.append(("NVTX", _nvtx()))
     lines += [(package, _framework(package, oldest, extra, works)) for package, oldest, extra, works in FRAMEWORKS]
-    for program, what in (("nsys", "timelines of the whole system"), ("ncu", "one kernel in depth")):
-        path = shutil.which(program)
-        lines.append((program, path or f"not on the PATH ({what})"))
+    tools: tuple[tuple[_env.NsightName, str], ...] = (
+        ("nsys", "timelines of the whole system"),
+        ("ncu", "one kernel in depth"),
+    )
+    for tool, what in tools:
+        path, why = _env.find_nsight(tool)
+        lines.append((tool, path or f"{why} ({what})"))
     if _env.package_version("torch") is not None:
         lines += _private_names()
         lines += [("" if at else "patched now", name) for at, name in enumerate(patched() or ["nothing"])]

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from perfkit.errors import PerfkitError, UsageError
-from perfkit.run.following import LiveRank, LiveRun, newest_run
+from perfkit.run.following import LiveRank, LiveRun, newest_run, process_runs
 from perfkit.run.reading import is_run_folder
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def watch(
     try:
         if once:
             _look(live, 0)
-            findings.finish(live)
+            findings.finish()
             _print_once(live, _shown(live, rank), findings.diagnosis, console)
         elif view is not None:
             with view.open(), _keys() as left:
@@ -101,7 +101,7 @@ def _follow(live: LiveRun, rank: int | None, every: float, findings: _Findings, 
     while True:
         _look(live, turn)
         shown = _shown(live, rank)
-        findings.look(live)
+        findings.look()
         if shown is not None:
             show(live, shown, findings.diagnosis)
             if shown.gone:
@@ -109,7 +109,7 @@ def _follow(live: LiveRun, rank: int | None, every: float, findings: _Findings, 
             if shown.rank is not None and shown.rank.ending is not None:
                 ended_s = ended_s or time.monotonic()
                 if findings.final or shown.index != 0 or time.monotonic() - ended_s > _PATIENCE_S or _exited(shown):
-                    findings.finish(live)
+                    findings.finish()
                     show(live, shown, findings.diagnosis)
                     return
         turn += 1
@@ -119,8 +119,6 @@ def _follow(live: LiveRun, rank: int | None, every: float, findings: _Findings, 
 
 def _exited(shown: LiveRank) -> bool:
     """Whether the process of a run that has ended is gone too: nothing more will be written."""
-    from perfkit.run.following import process_runs
-
     return shown.rank is not None and shown.here and not process_runs(shown.rank.pid)
 
 
@@ -141,7 +139,7 @@ class _Findings:
         self._began_s = -_DIAGNOSE_EVERY_S
         self._windows = 0
 
-    def look(self, live: LiveRun) -> None:
+    def look(self) -> None:
         """Take what is new; begin a diagnosis if a window has been written, and the last one was long enough ago."""
         self._take_written()
         if self._process is not None and self._process.poll() is not None:
@@ -152,13 +150,13 @@ class _Findings:
             self._windows, self._began_s = traces, time.monotonic()
             self._begin()
 
-    def finish(self, live: LiveRun) -> None:
+    def finish(self) -> None:
         """The same, and wait for the diagnosis."""
-        self.look(live)
+        self.look()
         if self._process is not None and not self.final:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_DIAGNOSE_EVERY_S)
-            self.look(live)
+            self.look()
 
     def _take_written(self) -> None:
         file = self._path / "diagnosis.json"

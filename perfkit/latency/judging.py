@@ -121,8 +121,10 @@ def knee(latencies: Mapping[int, int]) -> int | None:
 def gain_per_doubling(latencies: Mapping[int, int], smaller: int, larger: int) -> float:
     """By what share throughput grows for each doubling between two batch sizes."""
     faster = (larger / latencies[larger]) / (smaller / latencies[smaller])
+    # Of sizes side by side a doubling is thousands of them: more than a number holds is as good as the largest.
+    grown = math.exp(min(math.log(faster) / math.log2(larger / smaller), 700.0))
     # The epsilon: a gain that is exactly the threshold must not fall below it by rounding.
-    return float(faster ** (1 / math.log2(larger / smaller))) - 1 + 1e-9
+    return grown - 1 + 1e-9
 
 
 def _parts(samples: Sequence[int]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from perfkit import _clock
+from perfkit.capture.failure import is_out_of_memory
 from perfkit.latency.inputs import call_with, make_inputs, tensors_in
 from perfkit.latency.judging import drift, likely_cause, median, percentile, settled, spread, stable
 from perfkit.latency.results import BatchLatency
@@ -61,7 +62,7 @@ def measure_sizes(
             used = one.device
         except Exception as error:  # noqa: BLE001 - a size that a model cannot take is told, and the rest is measured
             first_error = first_error or error.with_traceback(None)
-            full = size if _is_out_of_memory(error) else None
+            full = size if is_out_of_memory(error) else None
             done.append(BatchLatency(batch_size=size, problem=_problem(error)))
     return done, used, first_error
 
@@ -182,11 +183,6 @@ def _device_peak(device: torch.device | None) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device is not None and device.type == "cuda" else None
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    # On a CPU it is a RuntimeError with these words of the allocator's.
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-
-
 def _problem(error: Exception) -> str:
     line = next(iter(str(error).strip().splitlines()), "")
-    return f"out of memory: {line}" if _is_out_of_memory(error) else f"{type(error).__name__}: {line}".rstrip(": ")
+    return f"out of memory: {line}" if is_out_of_memory(error) else f"{type(error).__name__}: {line}".rstrip(": ")

@@ -98,7 +98,8 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _stable_ns(self) -> dict[int, int]:
-        return {b.batch_size: b.p50_ns for b in self.batches if b.stable and b.p50_ns is not None}
+        # A call of no time at all, to the clock, has no throughput.
+        return {b.batch_size: b.p50_ns for b in self.batches if b.stable and b.p50_ns}
 
     def to_json(self) -> str:
         """Everything, with the knee and the verdict, as indented JSON; times in ns."""
@@ -169,7 +170,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
             (*row[:-1], "-" if batch.problem is not None else "yes" if batch.stable else "no")
             for row, batch in zip(self._rows([""] * len(self.batches)), self.batches, strict=True)
         ]
-        points = [(b.batch_size, b.p50_ns, b.p90_ns, b.stable) for b in self.batches if b.p50_ns is not None]
+        points = [(b.batch_size, b.p50_ns, b.p90_ns, b.stable) for b in self.batches if b.p50_ns]
         said = html_table((self._headline(),), [(note,) for note in self.notes()])
         return said + html_table(head, rows) + draw(points, self.knee)
 

@@ -28,6 +28,11 @@ def _counters() -> Any:
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
+def _records() -> list[Any]:
+    """What Dynamo wrote down of its last compilations, the newest last."""
+    return list(getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", ()))
+
+
 def compiled_graphs() -> int | None:
     """Graphs compiled in this process so far; None where Dynamo is not in use."""
     counters = _counters()
@@ -40,7 +45,8 @@ class CompileCounter:
     def __init__(self) -> None:
         self._counters = _counters()
         self._graphs = compiled_graphs() or 0
-        self._last: Any = None
+        # What was compiled before is not of this run.
+        self._last: Any = next(reversed(_records()), None)
         self._new: dict[int, tuple[int, int]] = {}
         self._functions: dict[tuple[str, str | None, int | None], Compilation] = {}
 
@@ -69,7 +75,7 @@ class CompileCounter:
 
     def _take_records(self) -> int:
         """Keep what Dynamo wrote down since the last time; the ns that it took."""
-        records = list(getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", ()))
+        records = _records()
         # By identity: it keeps the last 64, and may have dropped those that were seen.
         seen = next((index for index, one in enumerate(records) if one is self._last), -1)
         taken_ns = 0

@@ -31,6 +31,8 @@ PERIOD_S = 10.0
 MOST_SAMPLES = 100
 #: Values per quantity that medians are taken of; a day has 8,640.
 _MOST_VALUES = 10_000
+#: What has a spread: fields of a sample and of the record.
+_SPREADS = ("sm_mhz", "memory_mhz", "power_w", "temperature_c", "utilization")
 
 #: NVML's bits (nvml.h, nvmlClocksEventReason*) -> its words. The numbers are part of its interface.
 REASONS = {
@@ -87,7 +89,8 @@ class NodeWatch:
         self._load = load or _pynvml
         self._health: NodeHealth | None = None
         self._samples: list[NodeSample] = []
-        self._values: dict[str, list[float]] = {}
+        # All names from the beginning: `record` goes through them while the thread adds values.
+        self._values: dict[str, list[float]] = {name: [] for name in _SPREADS}
         self._reasons: dict[str, int] = {}
         #: Samples that are merged into one kept, and those waiting to be.
         self._every = 1
@@ -254,9 +257,8 @@ class NodeWatch:
 
     def _add(self, sample: NodeSample) -> None:
         assert self._health is not None
-        for name in ("sm_mhz", "memory_mhz", "power_w", "temperature_c", "utilization"):
+        for name, values in self._values.items():
             value = getattr(sample, name)
-            values = self._values.setdefault(name, [])
             if value is not None and len(values) < _MOST_VALUES:
                 values.append(value)
         for reason in sample.reasons or ():

@@ -98,7 +98,7 @@ def _mean_depths(calls: _Calls, work: Work) -> list[float]:
     edges = np.linspace(0, work.high - work.low, POINTS + 1)
     waited = _time_since(np.sort(calls.start) - work.low, edges)
     waited -= _time_since(np.sort(np.maximum(calls.ran, calls.start)) - work.low, edges)
-    return [round(depth, 3) for depth in (np.diff(waited) / max(edges[1], 1)).tolist()]
+    return [round(depth, 3) for depth in (np.diff(waited) / (edges[1] or 1.0)).tolist()]
 
 
 def _time_since(begun: Ints, times: Floats) -> Floats:

@@ -156,10 +156,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Meas
 def _measure_ranks(ranks: Iterable[RankFolder]) -> Ranks | None:
     """Each rank read anew and let go: of thousands only some numbers are kept."""
     anew = (RankFolder(rank.folder, rank.index) for rank in ranks)
-    return measure_ranks(
-        (rank.index, rank.steps, rank.lines, rank.rank.cpu_ns_per_step if rank.rank is not None else None)
-        for rank in anew
-    )
+    return measure_ranks((rank.index, rank.steps, rank.lines, rank.rank) for rank in anew)
 
 
 def _measure_windows(

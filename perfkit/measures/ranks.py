@@ -14,7 +14,7 @@ import numpy as np
 
 from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.measures.steps_rows import timed_rows
-from perfkit.run.records import PHASES, LineRow, Lines, Phase, Phases, Step
+from perfkit.run.records import PHASES, LineRow, Lines, Phase, Phases, Rank, Step
 
 #: Phases in which a rank does its own work.
 OWN: tuple[Phase, ...] = ("data", "transfer", "forward", "validation", "callbacks", "logging", "checkpoint")
@@ -34,16 +34,16 @@ class _Table(NamedTuple):
     size: np.ndarray
     disturbed: frozenset[int]
     phases_ns: Phases
-    cpu_ns: int | None
     line: LineRow | None
+    facts: Rank | None
 
 
-def measure_ranks(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, int | None]]) -> Ranks | None:
+def measure_ranks(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, Rank | None]]) -> Ranks | None:
     """Compare ranks over the steps that were ordinary ones on all of them; None with fewer than two.
 
     Args:
-        ranks: Number, rows, lines and processor time per step of each. They are taken one after the other, and only
-            some numbers of each are kept.
+        ranks: Number, rows, lines and rank.json of each. They are taken one after the other, and of the rows only some
+            numbers are kept.
     """
     tables = [table for each in ranks if (table := _table(*each)) is not None]
     if len(tables) < 2:
@@ -58,6 +58,7 @@ def measure_ranks(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, int |
     own = np.array([table.own[rows] for table, rows in zip(tables, at, strict=True)])
     size = np.array([table.size[rows] for table, rows in zip(tables, at, strict=True)])
     slowest = own.argmax(axis=0)
+    shares = [float((slowest == index).mean()) for index in range(len(tables))]
     return Ranks(
         steps=int(common.size),
         wall_ns=round(float(np.mean([table.wall[rows].mean() for table, rows in zip(tables, at, strict=True)]))),
@@ -68,17 +69,19 @@ def measure_ranks(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, int |
                 rank=table.rank,
                 own_ns=round(float(own[index].mean())),
                 phases_ns=table.phases_ns,
-                slowest_share=float((slowest == index).mean()),
+                slowest_share=shares[index],
                 size_per_step=float(size[index].mean()) if np.isfinite(size[index]).all() else None,
-                cpu_ns=table.cpu_ns,
+                cpu_ns=table.facts.cpu_ns_per_step if table.facts is not None else None,
                 line=table.line,
+                host=table.facts.host if table.facts is not None else None,
+                node=table.facts.node if table.facts is not None and index == shares.index(max(shares)) else None,
             )
             for index, table in enumerate(tables)
         ),
     )
 
 
-def _table(rank: int, rows: Sequence[Step], lines: Lines | None, cpu_ns: int | None) -> _Table | None:
+def _table(rank: int, rows: Sequence[Step], lines: Lines | None, facts: Rank | None) -> _Table | None:
     timed = [row for row in timed_rows(rows)[0] if row.steps == 1][-_MOST:]
     timed.sort(key=lambda row: row.step)
     if not timed:
@@ -93,8 +96,8 @@ def _table(rank: int, rows: Sequence[Step], lines: Lines | None, cpu_ns: int | N
         size=np.array([_size(row) for row in timed], float),
         disturbed=frozenset(disturbed),
         phases_ns=_mean_phases([row.phases_ns for row in timed]),
-        cpu_ns=cpu_ns,
         line=_hottest(lines),
+        facts=facts,
     )
 
 

@@ -43,7 +43,9 @@ def whole_steps(trace: Trace) -> Steps:
     kept = steps.track == np.bincount(steps.track).argmax()
     last = int(np.flatnonzero(kept)[-1])
     if kept.sum() > 1:
-        calls = trace.is_kind(Kind.OP, Kind.RUNTIME) & (trace.track == steps.track[last])
+        # Ranges count too: nsys on a machine without CUDA records nothing else.
+        calls = trace.is_kind(Kind.OP, Kind.RUNTIME, Kind.RANGE) & (trace.track == steps.track[last])
+        calls[steps.row] = False
         inside = (trace.start_ns >= steps.start_ns[last]) & (trace.start_ns < steps.end_ns[last])
         kept[last] = bool((calls & inside).any())
     return Steps(*(column[kept] for column in steps))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,7 +83,9 @@ def diagnose_ncu(report: Path, progress: Progress | None = None) -> Diagnosis:
     """
     table = report.with_suffix(".csv")
     say(f"exporting {report} to {table}")
-    export_report_of_ncu(report, report.parent).replace(table)
+    # Beside it, so that the table is moved and not copied; what a failed export has begun goes with the folder.
+    with tempfile.TemporaryDirectory(dir=report.parent) as work:
+        export_report_of_ncu(report, Path(work)).replace(table)
     return diagnose(measure(table, progress=progress))
 
 

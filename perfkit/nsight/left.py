@@ -6,14 +6,14 @@ import glob
 import subprocess
 from pathlib import Path
 
+from perfkit._env import NsightName
 from perfkit._say import say
 from perfkit.errors import UsageError
-from perfkit.nsight.tools import Name
 from perfkit.trace import NSYS_OWN
 from perfkit.trace.ncu_report import NCU_OWN
 
 #: What their reports end with, today and before 2021; nsys' recordings, which are no reports yet, too.
-ENDINGS: dict[Name, tuple[str, ...]] = {"nsys": NSYS_OWN, "ncu": NCU_OWN}
+ENDINGS: dict[NsightName, tuple[str, ...]] = {"nsys": NSYS_OWN, "ncu": NCU_OWN}
 
 IMPORTER = "QdstrmImporter"
 #: Where NVIDIA's packages and Debian's have the importer, seen from each folder above nsys.
@@ -24,12 +24,12 @@ _FOLDERS_ABOVE = 5
 _MOST_SECONDS = 3600
 
 
-def output_of(tool: Name, folder: Path, rank: str | None) -> str:
+def output_of(tool: NsightName, folder: Path, rank: str | None) -> str:
     """What the tool's ``-o`` takes; ``rank`` is how a rank is named, None where there is only one."""
     return str(folder / (tool if rank is None else f"{tool}-rank-{rank}"))
 
 
-def reports_in(folder: Path, tool: Name, rank: str | None = None) -> list[Path]:
+def reports_in(folder: Path, tool: NsightName, rank: str | None = None) -> list[Path]:
     """The reports of a tool in a folder, of one rank where one is named, in the order in which they were made."""
     begin = f"{tool}-rank-{rank}" if rank is not None else tool
     found = [
@@ -42,7 +42,7 @@ def reports_in(folder: Path, tool: Name, rank: str | None = None) -> list[Path]:
     return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
 
 
-def check_free(folder: Path, tool: Name, rank: str | None, *, overwrite: bool) -> None:
+def check_free(folder: Path, tool: NsightName, rank: str | None, *, overwrite: bool) -> None:
     """Refuse a folder with reports that would be lost, or taken for this run's.
 
     Raises:

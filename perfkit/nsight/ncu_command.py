@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 
 import msgspec
 
 from perfkit.errors import UsageError
 from perfkit.nsight.program import Program
-from perfkit.nsight.tools import Part, Tool, fit
+from perfkit.nsight.tools import Part, Tool, fit, split_options
 
 REPLAY_MODES = ("kernel", "application", "range", "app-range")
 
@@ -100,7 +99,7 @@ def ncu_words(options: NcuOptions, tool: Tool | None, *, inside: bool) -> list[s
         parts.append(part("clock-control", options.clock_control, asked=True))
     if options.force_overwrite:
         parts.append(part("force-overwrite", asked=True))
-    return [*fit(parts, tool), *shlex.split(options.extra)]
+    return [*fit(parts, tool), *split_options("--ncu-args", options.extra)]
 
 
 def ncu_command(words: Sequence[str], program: Program, tool: Tool | None, output: str) -> list[str]:

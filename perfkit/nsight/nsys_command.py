@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from perfkit.capture.cuda_profiler import RANGE
 from perfkit.errors import UsageError
 from perfkit.nsight.program import Program
-from perfkit.nsight.tools import Part, Tool, fit
+from perfkit.nsight.tools import Part, Tool, fit, split_options
 from perfkit.ranges.arguments import DOMAIN
 
 CAPTURE_RANGES = ("cudaProfilerApi", "nvtx", "none")
@@ -133,7 +132,7 @@ def nsys_words(options: NsysOptions, tool: Tool | None, *, inside: bool, cuda: b
         parts.append(part("nvtx-domain-exclude", ",".join(options.no_domains), True))
     if options.force_overwrite:
         parts.append(part("force-overwrite", "true", True))
-    return [*fit(parts, tool), *shlex.split(options.extra)]
+    return [*fit(parts, tool), *split_options("--nsys-args", options.extra)]
 
 
 def nsys_command(words: Sequence[str], program: Program, tool: Tool | None, output: str) -> list[str]:

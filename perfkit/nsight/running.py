@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 from perfkit.errors import UsageError
@@ -37,7 +38,9 @@ def run_command(command: Sequence[str]) -> int:
             if terminal:
                 process.send_signal(number)
             else:
-                os.killpg(process.pid, number)
+                # It may have ended just now.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
 
     before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
     try:

@@ -16,7 +16,7 @@ from perfkit.errors import PerfkitError, UsageError
 from perfkit.nsight.left import check_free, import_recording, output_of, reports_in
 from perfkit.nsight.program import Program
 from perfkit.nsight.running import run_command
-from perfkit.nsight.tools import Name, Tool
+from perfkit.nsight.tools import Tool
 from perfkit.run.writing import claim_folder, launch_id
 from perfkit.trace.nsys_report import RECORDING
 
@@ -27,7 +27,7 @@ _RANK = "%q{RANK}"
 class Session(NamedTuple):
     """A run of a program under ``tool``, recorded into ``folder``, where perfkit's own run lies too."""
 
-    tool: Name
+    tool: _env.NsightName
     folder: Path
     #: Whether there are several ranks, each with a tool of its own: RANK is set here, or the launcher will set it.
     per_rank: bool
@@ -43,7 +43,7 @@ class Session(NamedTuple):
         return os.environ.get("RANK", "0") != "0"
 
 
-def open_session(tool: Name, program: Program, *, out: str | None, claim: bool, overwrite: bool) -> Session:
+def open_session(tool: _env.NsightName, program: Program, *, out: str | None, claim: bool, overwrite: bool) -> Session:
     """Choose the folder of a run, and take it where ``claim`` says so.
 
     Raises:
@@ -76,13 +76,12 @@ def record(session: Session, command: Sequence[str]) -> tuple[int, list[Path]]:
         return code, reports_in(session.folder, session.tool)
     if (rank := os.environ.get("RANK")) is not None:
         return code, reports_in(session.folder, session.tool, rank)
-    for rank in sorted(_ranks(session), key=int):
-        found = reports_in(session.folder, session.tool, rank)
-        others = len(_ranks(session)) - 1
-        if others:
-            say(f"reports of {others + 1} ranks are in {session.folder}; rank {rank}'s is diagnosed")
-        return code, found
-    return code, []
+    ranks = sorted(_ranks(session), key=int)
+    if not ranks:
+        return code, []
+    if len(ranks) > 1:
+        say(f"reports of {len(ranks)} ranks are in {session.folder}; rank {ranks[0]}'s is diagnosed")
+    return code, reports_in(session.folder, session.tool, ranks[0])
 
 
 def _ranks(session: Session) -> set[str]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import shutil
+import shlex
 import subprocess
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from perfkit._env import NSIGHT_VARIABLES, NsightName, find_nsight
 from perfkit._say import say
 from perfkit.errors import UsageError
 
-Name = Literal["nsys", "ncu"]
-
-#: Names each where it is not on the PATH; that of nsys is also `perfkit.trace.nsys_report`'s, which loads numpy.
-VARIABLES: dict[Name, str] = {"nsys": "PERFKIT_NSYS", "ncu": "PERFKIT_NCU"}
-
-INSTALL: dict[Name, str] = {
+INSTALL: dict[NsightName, str] = {
     "nsys": "Nsight Systems: the package nsight-systems-cli of NVIDIA's CUDA repository or nsight-systems of your"
     " distribution (Debian: section non-free), or a CUDA toolkit, which holds it",
     "ncu": "Nsight Compute: the package cuda-nsight-compute or nsight-compute of NVIDIA's CUDA repository or of your"
@@ -26,7 +21,7 @@ INSTALL: dict[Name, str] = {
 
 #: A version that has every option used here: nsys by its own help, ncu by its manual. What an older one has, its
 #: help says.
-COMPLETE: dict[Name, str] = {"nsys": "2022.4", "ncu": "2023.3"}
+COMPLETE: dict[NsightName, str] = {"nsys": "2022.4", "ncu": "2023.3"}
 
 #: A first start from a cold network file system takes some seconds.
 _MOST_SECONDS = 60
@@ -39,7 +34,7 @@ _TWO_IN_ONE = re.compile(r"(--[\w-]+)\[(\w+)\|(\w+)\]")
 class Tool(NamedTuple):
     """An installed tool: ``version`` as in "2022.4", ``options`` all that it takes; None where it does not tell."""
 
-    name: Name
+    name: NsightName
     path: str
     version: str | None
     options: frozenset[str] | None
@@ -52,18 +47,16 @@ class Part(NamedTuple):
     asked: bool
 
 
-def find_tool(name: Name) -> Tool:
-    """The tool on the PATH, or where its variable (``PERFKIT_NSYS``, ``PERFKIT_NCU``) names one.
+def find_tool(name: NsightName) -> Tool:
+    """The installed tool, with its version and its options.
 
     Raises:
         UsageError: there is none; the text says what to install.
     """
-    named = os.environ.get(VARIABLES[name])
-    path = shutil.which(named or name)
+    path, why = find_nsight(name)
     if path is None:
-        where = f"{VARIABLES[name]} names {named}, which is no program" if named else f"{name} is not on the PATH"
         raise UsageError(
-            f"{where}: install {INSTALL[name]}; then put {name} on the PATH, or its path into {VARIABLES[name]}."
+            f"{why}: install {INSTALL[name]}; then put {name} on the PATH, or its path into {NSIGHT_VARIABLES[name]}."
             " --print shows the command without it"
         )
     help_ = _output([path, "profile", "--help"] if name == "nsys" else [path, "--help"])
@@ -108,6 +101,18 @@ def fit(parts: list[Part], tool: Tool | None) -> list[str]:
             raise UsageError(f"{tool.path} ({version}) has no {option}: {needed}; install that or a later one")
         say(f"{tool.path} ({version}) has no {option}, which is left out; {needed}")
     return words
+
+
+def split_options(option: str, text: str) -> list[str]:
+    """The words of options that are passed on to a tool as they are.
+
+    Raises:
+        UsageError: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{option} takes options as a shell would, got {text!r}: {error}") from None
 
 
 def cuda_here() -> bool:

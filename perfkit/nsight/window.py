@@ -20,7 +20,10 @@ _TIMED = "(34, 59, 60, 70, 71)"
 
 
 class Window(NamedTuple):
-    """A window of an export: its place among all of them, and its extent in the export's own time."""
+    """A window of an export: its number in the run, how many the export holds, and its extent in the export's own time.
+
+    The number is the range's payload; where an export has none, it is the place in the export.
+    """
 
     number: int
     of: int
@@ -62,12 +65,16 @@ def _last_window(database: sqlite3.Connection) -> Window | None:
     if not {"start", "end", "eventType", "textId"} <= columns:
         return None
     text = "coalesce(text, value)" if "text" in columns else "value"
+    number = "int64Value" if "int64Value" in columns else "null"
     found = database.execute(
-        f'select start, "end" from whole.{_RANGES} left join whole.StringIds on id = textId'
+        f'select {number}, start, "end" from whole.{_RANGES} left join whole.StringIds on id = textId'
         f' where {text} = ? and eventType in {_TIMED} and "end" > start order by start',
         (RANGE,),
     ).fetchall()
-    return Window(len(found) - 1, len(found), *found[-1]) if found else None
+    if not found:
+        return None
+    told, start_ns, end_ns = found[-1]
+    return Window(told if told is not None else len(found) - 1, len(found), start_ns, end_ns)
 
 
 def _copy(database: sqlite3.Connection, window: Window) -> None:

@@ -63,6 +63,7 @@ def stderr_console() -> Console:
 
 
 def print_bar(times: dict[str, int], console: Console) -> None:
+    """Print the parts of a step (ns, some more than 0) as a bar of the terminal's width, and below it what they are."""
     total = sum(times.values())
     bar = Text()
     for name, cells in _cells(times, console.width).items():

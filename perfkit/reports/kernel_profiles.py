@@ -8,7 +8,8 @@ from perfkit.comparison import ProfileChange
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
 from perfkit.rules.wording import ms, percent
 
-#: The columns of `profile_rows`: heading and width on a terminal; the name gets what is left.
+#: The columns of `profile_rows`: heading and width on a terminal; the name gets what is left. The last three need a
+#: terminal of 119 columns.
 PROFILE_COLUMNS = (
     ("kernel", 0),
     ("launches", 9),
@@ -20,6 +21,9 @@ PROFILE_COLUMNS = (
     ("warps", 6),
     ("regs", 5),
     ("top stall", 22),
+    ("limited by", 14),
+    ("spills", 7),
+    ("roof", 5),
 )
 #: The columns of `change_rows`.
 CHANGE_COLUMNS = (
@@ -41,7 +45,11 @@ _NONE = "-"
 
 
 def profile_rows(profiles: KernelProfiles) -> list[tuple[str, ...]]:
-    """A row per kernel, grid and block, longest first, as `PROFILE_COLUMNS`; "warps" is the occupancy reached."""
+    """A row per kernel, grid and block, longest first, as `PROFILE_COLUMNS`.
+
+    "warps" is the occupancy reached, "limited by" what allows no more of it, and "roof" the part of what its arithmetic
+    intensity allows.
+    """
     return [
         (
             short_name(row.name),
@@ -54,6 +62,9 @@ def profile_rows(profiles: KernelProfiles) -> list[tuple[str, ...]]:
             _part(row.occupancy),
             _NONE if row.registers is None else str(row.registers),
             _stall(row),
+            ", ".join(row.limiters) or _NONE,
+            _NONE if row.spills is None else f"{round(row.spills):,}",
+            _part(row.roof.roof_share if row.roof is not None else None),
         )
         for row in profiles.rows
     ]

@@ -168,7 +168,7 @@ def _sparkline(rows: Sequence[Step], console: Console) -> Text:
 
 def _ranks(live: LiveRun) -> str:
     nows = {index: now for index, one in live.ranks.items() if (now := now_of(one.tail.rows)) is not None}
-    over = [f"rank {index} {state_of(one)}" for index, one in live.ranks.items() if state_of(one) != "running"]
+    over = [f"rank {index} {state}" for index, one in live.ranks.items() if (state := state_of(one)) != "running"]
     missing = (live.run.world_size if live.run is not None else 0) - len(live.ranks)
     parts = [f"{len(live.ranks)} ranks" + (f", {missing} more not there" if missing > 0 else "")]
     if nows:

@@ -143,6 +143,8 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     gc_pauses.ID: (recompiles.ID,),
     # A collective waits for the rank that comes last.
     exposed_communication.ID: (slow_rank.ID, imbalanced_data.ID),
+    # Its GPU is slowed; the rule looks at the rank that the others wait for.
+    slow_rank.ID: (node_slowed.ID,),
     # A device that waits for launches while a loop of small ops makes them waits for that loop.
     launch_bound.ID: (
         many_small_ops.ID,

@@ -2,7 +2,8 @@
 
 Problem: a GPU lowers its clocks when it gets too hot, when the power supply cannot keep up, or at a limit that an
 administrator has set, and shares its multiprocessors with every process that is on it. The same code is then slower,
-and no change of the code helps. In a run of many ranks all others wait for that one.
+and no change of the code helps. In a run of many ranks all others wait for that one: it is looked at, where there is
+one, and else the rank that stands for the run.
 
 How it shows: NVML names a reason for lower clocks that protects the hardware (thermal slowdown, hardware slowdown,
 power brake) in 10% of the samples or more; or the clock of the multiprocessors stays below half of its maximum while
@@ -74,13 +75,16 @@ class Slower(NamedTuple):
 
 def check(measured: Measured) -> Iterator[Finding]:
     """Find lowered clocks that protect the hardware or have no reason, and other processes on the GPU."""
-    node = measured.rank.node if measured.rank is not None else None
+    slow = measured.ranks.waited_for if measured.ranks is not None else None
+    # A GPU whose rank waits for another one costs nothing.
+    rank = slow or measured.rank
     whole = whole_of(measured)
-    if measured.rank is None or node is None or whole is None or not node.taken:
+    if rank is None or rank.node is None or whole is None or not rank.node.taken:
         return
-    gpu = f"{node.name or 'the GPU'} of {measured.rank.host}"
-    yield from _lowered(gpu, node, whole)
-    yield from _shared(gpu, node, whole)
+    waits = f" (rank {rank.rank}, for which the others wait)" if slow is not None else ""
+    gpu = f"{rank.node.name or 'the GPU'} of {rank.host}{waits}"
+    yield from _lowered(gpu, rank.node, whole)
+    yield from _shared(gpu, rank.node, whole)
 
 
 def _lowered(gpu: str, node: NodeHealth, whole: Whole) -> Iterator[Finding]:

@@ -40,8 +40,6 @@ from perfkit.run.records import PHASES
 
 ID = "slow-rank"
 
-#: How often a rank is the slowest before it is called that (see above).
-_OFTEN = 0.8
 #: Its own work against the mean rank's, from which on it is slow: below that rank 0, which perfkit records more of and
 #: which often logs, looks slow on any machine (11% was seen on two ranks of equal work).
 _FAR = 1.2
@@ -54,8 +52,8 @@ def check(measured: Measured) -> Iterator[Finding]:
     ranks = measured.ranks
     if ranks is None or ranks.wall_ns <= 0:
         return
-    slow = max(ranks.ranks, key=lambda rank: rank.slowest_share)
-    if slow.slowest_share < _OFTEN:
+    slow = ranks.waited_for
+    if slow is None:
         return
     whole = Whole(ranks.wall_ns, "step", f"steps.jsonl of {len(ranks.ranks)} ranks, {ranks.steps} steps")
     low_ns, high_ns = _gain(ranks, slow)

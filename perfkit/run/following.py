@@ -130,6 +130,7 @@ def _modified(path: Path) -> float:
 
 
 def process_runs(pid: int) -> bool:
+    """Whether there is a process of this number on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
+from perfkit._env import find_nsight
 from perfkit.errors import TraceError
 
 #: What Nsight Compute records itself, today and before 2020.
 NCU_OWN = (".ncu-rep", ".nsight-cuprof-report")
-#: Names ncu where it is not on the PATH.
-VARIABLE = "PERFKIT_NCU"
 #: An hour, as for nsys: a report with source counters is some GB.
 MOST_SECONDS = 3600
 
@@ -27,12 +24,8 @@ def export_report(report: Path, folder: Path) -> Path:
     by_hand = f"ncu --import {shlex.quote(report.name)} --page raw --csv > {shlex.quote(report.stem)}.csv"
     if not report.is_file():
         raise TraceError(f"{report} does not exist; give the path of a report of ncu")
-    named = os.environ.get(VARIABLE)
-    ncu = shutil.which(named or "ncu")
+    ncu, why = find_nsight("ncu")
     if ncu is None:
-        why = (
-            f"{VARIABLE} names {named}, which is no program" if named else f"ncu is not on the PATH, nor in {VARIABLE}"
-        )
         raise TraceError(
             f"{report} is ncu's own format, which only ncu can read, and {why}: install Nsight Compute (no GPU is"
             f" needed to read a report), or run where it was recorded: {by_hand}"

@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from perfkit._env import find_nsight
 from perfkit.errors import TraceError
 
 #: What nsys has recorded and not yet made a report of.
 RECORDING = ".qdstrm"
-#: Names nsys where it is not on the PATH.
-VARIABLE = "PERFKIT_NSYS"
-
 #: An hour: a report of 10 GB takes some minutes.
 MOST_SECONDS = 3600
 #: Exports that are kept, the newest: each is several times its report.
@@ -61,12 +58,8 @@ def export_report(report: Path) -> Path:
 
 
 def _find_nsys(report: Path, by_hand: str) -> str:
-    named = os.environ.get(VARIABLE)
-    found = shutil.which(named or "nsys")
+    found, why = find_nsight("nsys")
     if found is None:
-        why = (
-            f"{VARIABLE} names {named}, which is no program" if named else f"nsys is not on the PATH, nor in {VARIABLE}"
-        )
         raise TraceError(
             f"{report} is nsys' own format, which only nsys can read, and {why}: install Nsight Systems (its command"
             f" line package is enough), or run where it was recorded: {by_hand}"

@@ -73,7 +73,7 @@ ANSWERS: tuple[Answer, ...] = (
         "Which line of my Python code takes the time?",
         "perfkit run",
         "perfkit run train.py",
-        "The findings python-bound, loop-over-samples and host-work, each at a line, and the hottest lines of the "
+        "The findings python-bound, loop-over-samples and many-small-ops, each at a line, and the hottest lines of the "
         "report (`perfkit diagnose RUN --html`).",
         "It samples only in steps that are timed, by phase, and skips torch's own frames. For a program that is no "
         "training: py-spy.",
@@ -319,7 +319,7 @@ ANSWERS: tuple[Answer, ...] = (
     Answer(
         "I have a trace or a report: what does it say?",
         "perfkit diagnose",
-        "perfkit diagnose FILE        # .json, .json.gz, .nsys-rep, .sqlite, or a run folder",
+        "perfkit diagnose FILE        # .json, .json.gz, .nsys-rep, .sqlite, .ncu-rep, ncu's .csv, or a run folder",
         "The verdict and the findings; `--html` writes a page with the timeline.",
         "It needs neither a GPU nor torch, and reads what other tools have recorded.",
         "read existing trace file json nsys-rep sqlite interpret understand somebody gave laptop offline without "

@@ -383,6 +383,13 @@ def test_the_json_holds_what_was_measured_and_nulls_where_nothing_was() -> None:
     assert told["verdict"].startswith("batch size 1 is the largest that is worth it")
 
 
+def test_a_call_too_short_for_the_clock_is_left_out_of_the_verdict_and_of_the_drawing() -> None:
+    found = latency(batch(1, 1.0, p50_ns=0, p90_ns=0, samples_per_s=None), batch(8, 2.0), batch(64, 4.0))
+
+    assert found.knee == 64
+    assert found._repr_html_().count("<circle") == 2
+
+
 def test_the_notebook_view_has_the_drawing_and_no_markup_of_the_models() -> None:
     html = latency(batch(1, 2.0), batch(8, 4.0, stable=False, drift=0.3, spread=0.1, cause="x"))._repr_html_()
 

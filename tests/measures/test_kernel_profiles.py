@@ -16,6 +16,7 @@ import perfkit
 from perfkit.measures.kernel_profiles import gaps_of, measure_kernel_profiles
 from perfkit.measures.results.kernel_profiles import KernelProfile, Stall, short_name
 from perfkit.reports.figures import figures_of
+from perfkit.reports.kernel_profiles import PROFILE_COLUMNS, aligned, profile_rows
 from perfkit.trace.ncu import Launch, NcuReport
 
 TIME = "gpu__time_duration.sum"
@@ -143,6 +144,22 @@ def test_a_short_name_keeps_what_tells_kernels_apart(name: str, short: str) -> N
 
 
 # -- from the file to the user
+
+
+def test_a_wide_terminal_has_the_limiter_of_the_occupancy_the_spills_and_the_place_below_the_roof() -> None:
+    work = {FP32.format(op): 1e6 for op in ("add", "mul")}
+    peak = {"derived__sm__sass_thread_inst_executed_op_ffma_pred_on_x2": 10_000.0}
+    moved = {"dram__bytes.sum": 5e5, "derived__local_spilling_requests": 4096.0}
+    limits = {LIMIT.format("registers"): 2.0, LIMIT.format("warps"): 8.0}
+    row = launch(10, **work, **peak, **moved, **limits, **CYCLES, **MEMORY_ROOF)
+    profiles = measure_kernel_profiles(NcuReport(path=Path("r.csv"), launches=(row,), lost=()))
+
+    assert [heading for heading, _ in PROFILE_COLUMNS][-3:] == ["limited by", "spills", "roof"]
+    (wide,) = aligned(PROFILE_COLUMNS, profile_rows(profiles), 120)[1:]
+    assert wide.split()[-3:] == ["registers", "4,096", "4%"]
+    (narrow,) = aligned(PROFILE_COLUMNS, profile_rows(profiles), 80)[1:]
+    assert "registers" not in narrow
+
 
 LABELS = ("Duration", "Compute (SM) Throughput", "Memory Throughput", "DRAM Throughput", "Registers Per Thread")
 UNITS = ("us", "%", "%", "%", "register/thread")

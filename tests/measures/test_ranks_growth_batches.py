@@ -10,7 +10,7 @@ from perfkit.measures.batches import measure_batches
 from perfkit.measures.compiles import measure_compiles
 from perfkit.measures.growth import measure_growth
 from perfkit.measures.ranks import measure_ranks
-from perfkit.run.records import LineRow, Lines, Padding, Phases, Step
+from perfkit.run.records import LineRow, Lines, NodeHealth, Padding, Phases, Rank, Step
 
 MS = 1_000_000
 
@@ -30,11 +30,16 @@ def lines(line: int) -> Lines:
     return Lines(period_ns=1, steps=1, rows=rows)
 
 
+def facts(rank: int, cpu_ns: int) -> Rank:
+    node = NodeHealth(uuid=f"GPU {rank}", taken=3)
+    return Rank(rank=rank, launch_id="a", host=f"node{rank}", pid=1, start_ns=0, cpu_ns_per_step=cpu_ns, node=node)
+
+
 def test_a_rank_with_more_work_of_its_own_is_the_slowest_in_every_step() -> None:
     fast = [row(step, 2, 28) for step in range(40)]
     slow = [row(step, 12, 18, batch_elements=640) for step in range(40)]
 
-    found = measure_ranks([(0, fast, None, 5), (1, slow, lines(31), 9)])
+    found = measure_ranks([(0, fast, None, facts(0, 5)), (1, slow, lines(31), facts(1, 9))])
 
     assert found is not None
     assert [(rank.rank, rank.own_ns, rank.slowest_share, rank.cpu_ns) for rank in found.ranks] == [
@@ -45,6 +50,12 @@ def test_a_rank_with_more_work_of_its_own_is_the_slowest_in_every_step() -> None
     assert found.ranks[1].line is not None
     assert found.ranks[1].line.line == 31
     assert [rank.size_per_step for rank in found.ranks] == [None, 640.0]
+    assert found.waited_for == found.ranks[1]
+    # What is known of GPUs is kept of the rank that the others wait for.
+    assert [(rank.host, rank.node.uuid if rank.node else None) for rank in found.ranks] == [
+        ("node0", None),
+        ("node1", "GPU 1"),
+    ]
 
 
 def test_steps_in_which_one_rank_recorded_count_on_none() -> None:
@@ -68,6 +79,7 @@ def test_ranks_that_take_turns_follow_their_data() -> None:
     assert found is not None
     assert found.follows_size == pytest.approx(1.0)
     assert {rank.slowest_share for rank in found.ranks} == {0.5}
+    assert found.waited_for is None
     assert found.waiting_ns == 5 * MS
 
 

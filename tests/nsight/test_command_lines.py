@@ -10,8 +10,7 @@ from perfkit.errors import UsageError
 from perfkit.nsight.ncu_command import LAUNCHES, NcuOptions, ncu_command, ncu_words
 from perfkit.nsight.nsys_command import NsysOptions, nsys_command, nsys_words
 from perfkit.nsight.program import Program
-from perfkit.nsight.tools import VARIABLES, Tool, find_tool
-from perfkit.trace import ncu_report, nsys_report
+from perfkit.nsight.tools import Tool, find_tool
 
 INSIDE = Program((), ("python", "train.py"), 1, "train")
 PLAIN = Program((), ("./train",), None, "train")
@@ -157,7 +156,3 @@ def test_the_help_of_nsys_names_two_options_at_once(fake_tool: Any) -> None:
     assert tool.version == "2022.4"
     assert tool.options is not None
     assert {"--nvtx-domain-include", "--nvtx-domain-exclude", "--kill"} <= tool.options
-
-
-def test_what_names_a_tool_also_names_the_one_that_reads_its_reports() -> None:
-    assert VARIABLES == {"nsys": nsys_report.VARIABLE, "ncu": ncu_report.VARIABLE}

@@ -102,7 +102,7 @@ def test_print_needs_no_tool_and_without_print_it_is_said_what_to_install(
     assert capsys.readouterr().out.startswith(f"{name} ")
 
     assert main([name, "train.py"]) == 2
-    assert f"{name} is not on the PATH: install Nsight" in capsys.readouterr().err
+    assert f"{name} is not on the PATH, nor in PERFKIT_{name.upper()}: install Nsight" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -249,6 +249,7 @@ def test_ctrl_c_ends_the_program_and_what_was_recorded_is_diagnosed(
         (["nsys", "--capture-range-end", "stop-shutdown", "--capture-range", "nvtx", "train.py"], "ends the training"),
         (["nsys", "no-such-program"], "there is no program no-such-program"),
         (["nsys", "--schedule", "soon", "train.py"], "--schedule takes wait,warmup,active"),
+        (["nsys", "--nsys-args", "--x='a", "train.py"], "--nsys-args takes options as a shell would"),
         (["ncu", "--all-kernels", "-c", "3", "train.py"], "exclude each other"),
         (["ncu", "--no-such-option", "train.py"], "--no-such-option"),
         (["nsys"], "Missing argument"),

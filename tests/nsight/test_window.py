@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,15 @@ def test_of_several_windows_the_last_is_taken(tmp_path: Path, export: Export) ->
 
     assert window == (1, 2, 300, 400)
     assert [name for name, _, _ in spans(read_trace(tmp_path / "cut.sqlite"))] == ["perfkit.window", "b"]
+
+
+def test_a_report_of_one_window_of_several_tells_which_one_it_is(tmp_path: Path, export: Export) -> None:
+    whole = export(tmp_path / "whole.sqlite", [("perfkit.window", 100, 200)])
+    with closing(sqlite3.connect(whole)) as database, database:
+        database.execute("alter table NVTX_EVENTS add column int64Value int")
+        database.execute("update NVTX_EVENTS set int64Value = 4 where eventType = 59")
+
+    assert cut_to_window(whole, tmp_path / "cut.sqlite") == (4, 1, 100, 200)
 
 
 def test_without_a_window_nothing_is_written(tmp_path: Path, export: Export) -> None:

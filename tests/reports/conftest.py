@@ -186,7 +186,8 @@ def opened(chromium: Any) -> Iterator[Callable[..., Seen]]:
         )
         one.page.goto(file.as_uri())
         if options.get("java_script_enabled", True):
-            one.page.wait_for_function("document.documentElement.dataset.drawn === 'yes'")
+            # A function: an expression is evaluated anew each time, which the page's policy refuses from the second on.
+            one.page.wait_for_function("() => document.documentElement.dataset.drawn === 'yes'")
         return one
 
     yield open_file

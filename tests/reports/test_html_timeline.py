@@ -42,7 +42,7 @@ def test_the_timeline_is_moved_by_dragging(run: Path, opened: Callable[..., Any]
     timeline, status = page.locator(".timeline svg"), seen.section("timeline").locator(".tools .status")
     page.get_by_role("button", name="Zoom in").click()
     timeline.scroll_into_view_if_needed()
-    page.wait_for_function("!document.querySelector('.tools .status').textContent.startsWith('0 to')")
+    page.wait_for_function("() => !document.querySelector('.tools .status').textContent.startsWith('0 to')")
     before, box = status.inner_text(), timeline.bounding_box()
     assert box is not None
 
@@ -78,7 +78,7 @@ def test_the_timeline_of_a_gpu_trace_tells_kernels_and_the_longest_idle_times(
     page.keyboard.down("Control")
     page.mouse.wheel(0, -400)
     page.keyboard.up("Control")
-    page.wait_for_function("!document.querySelector('.tools .status').textContent.startsWith('0 to 667')")
+    page.wait_for_function("() => !document.querySelector('.tools .status').textContent.startsWith('0 to 667')")
 
 
 def write_long_trace(path: Path, launches: int, steps: int = 20) -> None:
@@ -127,7 +127,7 @@ def click_answers_within_a_second(page: Any) -> None:
     for key in ("+", "+", "ArrowRight", "-", "0", "n", "n"):
         page.keyboard.press(key)
     page.get_by_role("tab").last.click()
-    page.wait_for_function("window.answers.length >= 9")
+    page.wait_for_function("() => window.answers.length >= 9")
     assert page.evaluate("Math.max(...window.answers)") < 1_000
 
 
@@ -212,7 +212,7 @@ def test_of_events_that_no_page_can_hold_the_way_to_each_is_told(merged_page: Pa
     assert "the longest: kernel_" in chosen.inner_text()
     assert "each of them: perfkit trim trace.json --steps 0" in chosen.inner_text()
     seen.page.keyboard.press("Enter")  # goes nearer
-    seen.page.wait_for_function("document.querySelector('.tools .status').textContent.includes('µs to')")
+    seen.page.wait_for_function("() => document.querySelector('.tools .status').textContent.includes('µs to')")
 
 
 def test_rows_and_events_are_gone_through_by_keys(run: Path, opened: Callable[..., Any]) -> None:

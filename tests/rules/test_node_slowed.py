@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit.diagnosis import diagnose
 from perfkit.findings import Finding
+from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.rules.node_slowed import check
-from perfkit.run.records import NodeHealth, NodeSample, Spread
+from perfkit.run.records import NodeHealth, NodeSample, Phases, Spread
 
 MS = 1_000_000
 HEAT = ("hw_slowdown", "hw_thermal_slowdown")
@@ -123,6 +125,37 @@ def test_a_neighbour_of_which_nothing_is_known_is_said_and_not_priced(build: Any
     assert (finding.severity, finding.confidence, finding.lost_ns) == ("info", "low", None)
     assert "how much it computes is not known" in finding.message
     assert not findings(build, node((15, 100, {}), (5, 100, {"others": 1})))
+
+
+def two_ranks(build: Any, share: float, *, mine: NodeHealth, other: NodeHealth | None) -> Any:
+    """What rank 0's folder tells: rank 1 has more of its own to do, and is the slowest in ``share`` of the steps."""
+
+    def one(rank: int, forward: int, often: float, **more: Any) -> RankSummary:
+        phases = Phases(forward=forward * MS, backward=(133 - forward) * MS)
+        return RankSummary(rank=rank, own_ns=forward * MS, phases_ns=phases, slowest_share=often, **more)
+
+    known = (one(0, 20, 1 - share), one(1, 60, share, host="node8", node=other))
+    ranks = Ranks(steps=60, wall_ns=133 * MS, waiting_ns=20 * MS, ranks=known)
+    rank = msgspec.structs.replace(build.rank(), node=mine, host="node7", devices=("H200",))
+    return build.measured(step=build.step(133, forward=20, backward=113), rank=rank, ranks=ranks)
+
+
+def test_of_several_ranks_the_one_that_the_others_wait_for_is_looked_at_and_its_heat_explains_it(build: Any) -> None:
+    hot, cool = node((20, 100, {}), (20, 200, {"reasons": HEAT, "sm_mhz": 800})), node((40, 133, {}))
+    answer = diagnose(two_ranks(build, 1.0, mine=cool, other=hot))
+    found = {finding.rule: finding for finding in answer.findings}
+
+    assert "H200 of node8 (rank 1, for which the others wait) lowers its clocks" in found["node-slowed"].message
+    assert found["slow-rank"].caused_by == "node-slowed"
+
+
+def test_a_hot_gpu_whose_rank_waits_for_another_is_not_told_and_one_of_equal_ranks_is(build: Any) -> None:
+    hot, cool = node((20, 100, {}), (20, 200, {"reasons": HEAT, "sm_mhz": 800})), node((40, 133, {}))
+
+    assert not list(check(two_ranks(build, 1.0, mine=hot, other=cool)))
+    assert not list(check(two_ranks(build, 1.0, mine=hot, other=None)))
+    [finding] = check(two_ranks(build, 0.5, mine=hot, other=None))
+    assert "H200 of node7 lowers its clocks" in finding.message
 
 
 def test_a_healthy_card_and_a_card_that_tells_nothing_are_silent(build: Any) -> None:

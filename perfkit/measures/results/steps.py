@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from perfkit.run.records import LineRow, Phase, Phases
+from perfkit.run.records import LineRow, NodeHealth, Phase, Phases
 
 
 class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     ``cpu_ns`` is the processor time of its process per step: more of it is more work, and not a busier machine.
     ``slowest_share`` (0 to 1) is how often it had the most of it. ``size_per_step`` is the size of its data (tokens,
-    elements of a batch or samples); ``line`` the user's line that it was in most in its own time.
+    elements of a batch or samples); ``line`` the user's line that it was in most in its own time. ``node`` is what its
+    GPU did beside training, kept of the rank alone that is slowest most often: of thousands it would be too much.
     """
 
     rank: int
@@ -96,6 +97,13 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     size_per_step: float | None = None
     cpu_ns: int | None = None
     line: LineRow | None = None
+    host: str | None = None
+    node: NodeHealth | None = None
+
+
+#: How often a rank is the slowest before it is the one that the others wait for: of at least 8 steps that cannot be
+#: chance (with two ranks less than 2%).
+_OFTEN = 0.8
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +118,12 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     waiting_ns: int
     ranks: tuple[RankSummary, ...]
     follows_size: float | None = None
+
+    @property
+    def waited_for(self) -> RankSummary | None:
+        """The rank that is the slowest in at least 80% of the steps; None where there is none."""
+        slowest = max(self.ranks, key=lambda rank: rank.slowest_share, default=None)
+        return slowest if slowest is not None and slowest.slowest_share >= _OFTEN else None
 
 
 class BatchTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,8 +100,7 @@ def test_a_log_directory_that_cannot_be_written_is_shown_like_any_other(
     locked = shutil.copytree(logs / "before", tmp_path / "locked" / "before").parent
     for path in (locked, *locked.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    writing = subprocess.run([*through, "touch", str(locked / "new")], capture_output=True, text=True, check=False)
-    assert "Permission denied" in writing.stderr
+    assert subprocess.run([*through, "touch", str(locked / "new")], capture_output=True, check=False).returncode != 0
 
     trace = "rank-0/window-0.pt.trace.json.gz"
     with tensorboard(locked, tmp_path / "place", through=through) as url:

@@ -1,0 +1,141 @@
+// What every section is drawn with: how numbers look, elements, the key, the tooltip, and the list of sections.
+// Whatever came from outside is set as text, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// ---- what numbers look like
+
+const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+
+function ms(ns) {
+  if (ns === null || ns === undefined) return "–";
+  if (ns < 0) return "-" + ms(-ns);
+  const [size, unit] = UNITS.find(([size]) => ns >= size) || UNITS[3];
+  const value = ns / size;
+  return `${value >= 100 || unit === "ns" ? Math.round(value) : value.toPrecision(3)} ${unit}`;
+}
+
+function scaled(value, unit, step = 1000, names = ["", "k", "M", "G", "T", "P"]) {
+  let at = 0;
+  while (Math.abs(value) >= step && at < names.length - 1) { value /= step; at += 1; }
+  const text = Math.abs(value) >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toPrecision(3);
+  return `${text} ${names[at]}${unit}`.trim();
+}
+
+const bytes = (value) => scaled(value, "B");
+const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`);
+const count = (value) => value.toLocaleString("en-US", { maximumFractionDigits: Math.abs(value) < 100 ? 2 : 0 });
+
+// ---- making elements
+
+function put(parent, tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  for (const child of children) made.append(child);
+  parent.append(made);
+  return made;
+}
+
+function draw_in(parent, tag, attributes = {}, text = null) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  if (text !== null) made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+const svg_of = (parent, width, height, label, attributes = {}) =>
+  draw_in(parent, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, ...attributes });
+
+let next_id = 0;
+const fresh = (what) => `perfkit-${what}-${(next_id += 1)}`;
+
+const clip = (text, most) => (text.length <= most ? text : most < 2 ? "" : `${text.slice(0, most - 1)}…`);
+// Numbers of pixels that a letter takes in the page's small print.
+const LETTER = 6.6;
+const fitting = (text, width) => clip(text, Math.floor(width / LETTER));
+// A kernel's or a frame's name without what is the same in most of them.
+const short = (name) => name.replace(/^(?:void |autograd::engine::evaluate_function: )/, "").replace(/^(?:.*[\\/])?([^\\/]+\.py\(\d+\): )/, "$1");
+
+const known_kind = new Set([
+  "data", "transfer", "forward", "backward", "optimizer", "validation", "callbacks", "logging", "checkpoint", "other",
+  "compute", "communication", "copy", "memset", "idle", "step", "range", "op", "api", "python",
+  "idle-data", "idle-sync", "idle-allocation", "idle-copy", "idle-launch", "idle-communication", "idle-host",
+  "idle-device", "idle-unknown", "idle-profiler", "memory", "neither", "unknown", "dry", "window", "extra",
+]);
+// Kinds are classes of the stylesheet, so one that it does not know must not become a class.
+const kind_class = (kind) => `k-${known_kind.has(kind) ? kind : "other"}`;
+
+function key(parent, entries) {
+  const list = put(parent, "ul", { class: "key" });
+  for (const [kind, label, value] of entries) {
+    const entry = put(list, "li");
+    const swatch = draw_in(entry, "svg", { width: 12, height: 12, "aria-hidden": "true" });
+    draw_in(swatch, "rect", { width: 12, height: 12, rx: 2, class: kind_class(kind) });
+    put(entry, "span", {}, label);
+    if (value) put(entry, "span", { class: "value" }, value);
+  }
+}
+
+// One tooltip for the page; also told to screen readers by whoever has the focus.
+function tooltip(root) {
+  const box = put(root, "div", { class: "tip", role: "presentation", hidden: "" });
+  return {
+    show(event, lines) {
+      box.replaceChildren(...lines.filter(Boolean).map((line, i) => {
+        const row = document.createElement("div");
+        if (i === 0) row.className = "first";
+        row.textContent = line;
+        return row;
+      }));
+      box.hidden = false;
+      const margin = 14;
+      const left = Math.min(event.clientX + margin, window.innerWidth - box.offsetWidth - 4);
+      const below = event.clientY + margin + box.offsetHeight < window.innerHeight;
+      box.style.left = `${Math.max(4, left)}px`;
+      box.style.top = `${below ? event.clientY + margin : Math.max(4, event.clientY - margin - box.offsetHeight)}px`;
+    },
+    hide() { box.hidden = true; },
+  };
+}
+
+// Draws now and again whenever the width has changed; what is hidden has none and waits until it is seen.
+function fluid(host, render) {
+  let width = 0;
+  const again = () => {
+    const now = Math.floor(host.clientWidth);
+    if (now > 0 && now !== width) { width = now; render(now); }
+  };
+  new ResizeObserver(again).observe(host);
+  again();
+}
+
+function underline(cell, kind, share) {
+  if (share < 0.02) return;
+  const length = 60 * share;
+  const bar = draw_in(cell, "svg", { class: kind, width: 60, height: 3, "aria-hidden": "true" });
+  draw_in(bar, "rect", { x: 60 - length, width: length, height: 3 });
+}
+
+// The first place in a sorted column whose value is above this one.
+function first_after(sorted, value) {
+  let low = 0, high = sorted.length;
+  while (low < high) { const mid = (low + high) >> 1; if (sorted[mid] > value) high = mid; else low = mid + 1; }
+  return low;
+}
+
+// The least of 1, 2, 5, 10, 20 and so on that is no less: what lies between two marks of an axis.
+function nice(rough) {
+  const size = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
+  return [1, 2, 5, 10].map((step) => step * size).find((step) => step >= rough);
+}
+
+// ---- sections
+
+const sections = [];
+// `has(data)` says whether there is something to draw, `render(at, data, page)` draws it.
+const section = (id, title, has, render) => sections.push({ id, title, has, render });

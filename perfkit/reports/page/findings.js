@@ -1,0 +1,68 @@
+// What was found: its place and price, what to change, the lines around it.
+
+section("findings", (data) => (data.about === "comparison" ? "New findings" : "Findings"), () => true, (at, data, page) => {
+  if (!data.findings.length) put(at, "p", { class: "note" }, data.about === "comparison" ? "None that was not there before." : "No rule found a problem.");
+  const list = put(at, "ol", { class: "findings" });
+  // What costs most is read at once, the others by a click.
+  data.findings.forEach((found, i) => finding_of(list, found, i < 5, data, page));
+});
+
+function finding_of(list, found, unfolded, data, page) {
+  const severity = ["critical", "warning", "info"].includes(found.severity) ? found.severity : "info";
+  const item = put(list, "li", { class: `finding ${severity}` });
+  const head = put(item, "h3");
+  put(head, "span", { class: "severity" }, severity);
+  put(head, "span", { class: "rule" }, found.rule);
+  const excerpt_id = found.excerpt ? fresh("excerpt") : null;
+  if (found.place) {
+    const id = excerpt_id;
+    if (id) {
+      const button = put(head, "button", { type: "button", class: "place code", "aria-expanded": String(unfolded), "aria-controls": id }, found.place);
+      button.addEventListener("click", () => {
+        const box = page.root.querySelector(`#${id}`);
+        box.hidden = !box.hidden;
+        button.setAttribute("aria-expanded", String(!box.hidden));
+      });
+    } else {
+      put(head, "span", { class: "place code" }, found.place);
+    }
+  }
+  if (found.lost_ns !== null) {
+    const price = put(head, "span", { class: "price" }, `${ms(found.lost_ns)}${data.per === "step" ? " per step" : ""}`);
+    if (found.lost_share !== null) put(price, "span", { class: "note" }, ` ${percent(found.lost_share)}`);
+    const share = Math.max(0, Math.min(1, found.lost_share || 0));
+    const bar = draw_in(item, "svg", { class: "share", width: "100%", height: 4, viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" });
+    draw_in(bar, "rect", { width: 100, height: 4, class: "track" });
+    draw_in(bar, "rect", { width: 100 * share, height: 4, class: "lost" });
+  }
+  put(item, "p", {}, found.message);
+  if (found.no_price) put(item, "p", { class: "note" }, `No price here: ${found.no_price}.`);
+  const advice = put(item, "p", { class: "advice" });
+  put(advice, "strong", {}, "Change: ");
+  advice.append(found.advice);
+  if (found.gain) put(advice, "span", { class: "gain" }, ` Gains ${found.gain}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
+  if (found.excerpt) excerpt_of(item, found.excerpt, excerpt_id).hidden = !unfolded;
+  for (const message of found.explains) put(item, "p", { class: "note" }, `Explains: ${message}`);
+  if (found.evidence.length) {
+    const more = put(item, "details");
+    put(more, "summary", {}, "Evidence");
+    const list = put(more, "ul", { class: "evidence" });
+    for (const one of found.evidence) put(list, "li", {}, `${one.name}: ${one.value} (${one.source})`);
+  }
+}
+
+function excerpt_of(parent, excerpt, id) {
+  const box = put(parent, "figure", { class: "excerpt", id, "aria-label": `source, line ${excerpt.line}` });
+  if (excerpt.lines.length) {
+    const code = put(put(box, "pre", { tabindex: "0" }), "code");
+    excerpt.lines.forEach((text, i) => {
+      const line = excerpt.first_line + i;
+      const row = put(code, "span", { class: line === excerpt.line ? "line marked" : "line" });
+      put(row, "span", { class: "lineno" }, String(line));
+      put(row, "span", { class: "text" }, text);
+      row.append("\n");
+    });
+  }
+  if (excerpt.note) put(box, "figcaption", { class: "note" }, excerpt.note);
+  return box;
+}

@@ -1,0 +1,38 @@
+// The verdict, and where a step goes.
+
+section("verdict", "Verdict", () => true, (at, data) => {
+  put(at, "p", { class: "verdict" }, data.verdict);
+  const list = put(at, "dl", { class: "facts" });
+  for (const fact of data.facts) {
+    const pair = put(list, "div");
+    put(pair, "dt", {}, fact.label);
+    put(pair, "dd", {}, fact.value);
+  }
+});
+
+section("where", (data) => (data.about === "comparison" ? "A step, before and after" : "Where a step goes"), (data) => data.bars.length > 0, (at, data, page) => {
+  for (const bar of data.bars) {
+    const block = put(at, "div", { class: "bar-block" });
+    const head = put(block, "h3", {}, bar.title);
+    put(head, "span", { class: "value" }, ` ${ms(bar.total_ns)}`);
+    if (bar.note) put(head, "span", { class: "note" }, ` ${bar.note}`);
+    const host = put(block, "div");
+    const whole = bar.parts.reduce((sum, part) => sum + part.ns, 0) || 1;
+    const said = bar.parts.map((part) => `${part.name} ${ms(part.ns)}, ${percent(part.ns / whole)}`).join("; ");
+    fluid(host, (width) => {
+      host.replaceChildren();
+      const svg = svg_of(host, width, 26, `${bar.title}: ${said}`);
+      let x = 0;
+      for (const part of bar.parts) {
+        const w = (width * part.ns) / (bar.scale_ns || whole);
+        const box = draw_in(svg, "rect", { x, width: Math.max(0.5, w - 1), height: 26, rx: 2, class: kind_class(part.kind) });
+        box.addEventListener("mousemove", (event) =>
+          page.tip.show(event, [part.name, `${ms(part.ns)}, ${percent(part.ns / whole)}`]));
+        box.addEventListener("mouseleave", page.tip.hide);
+        if (w > 44) draw_in(svg, "text", { x: x + 7, y: 17.5, class: `on ${kind_class(part.kind)}` }, fitting(part.name, w - 12));
+        x += w;
+      }
+    });
+    key(block, bar.parts.map((part) => [part.kind, part.name, `${ms(part.ns)} · ${percent(part.ns / whole)}`]));
+  }
+});

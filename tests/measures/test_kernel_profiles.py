@@ -147,7 +147,7 @@ def test_a_short_name_keeps_what_tells_kernels_apart(name: str, short: str) -> N
 
 
 def test_a_wide_terminal_has_the_limiter_of_the_occupancy_the_spills_and_the_place_below_the_roof() -> None:
-    work = {FP32.format(op): 1e6 for op in ("add", "mul")}
+    work = {FP32.format(op): 2e6 for op in ("add", "mul")} | {FP32.format("fma"): 3e6}
     peak = {"derived__sm__sass_thread_inst_executed_op_ffma_pred_on_x2": 10_000.0}
     moved = {"dram__bytes.sum": 5e5, "derived__local_spilling_requests": 4096.0}
     limits = {LIMIT.format("registers"): 2.0, LIMIT.format("warps"): 8.0}
@@ -156,7 +156,7 @@ def test_a_wide_terminal_has_the_limiter_of_the_occupancy_the_spills_and_the_pla
 
     assert [heading for heading, _ in PROFILE_COLUMNS][-3:] == ["limited by", "spills", "roof"]
     (wide,) = aligned(PROFILE_COLUMNS, profile_rows(profiles), 120)[1:]
-    assert wide.split()[-3:] == ["registers", "4,096", "4%"]
+    assert wide.split()[-3:] == ["registers", "4,096", "50%"]
     (narrow,) = aligned(PROFILE_COLUMNS, profile_rows(profiles), 80)[1:]
     assert "registers" not in narrow
 

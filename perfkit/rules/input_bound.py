@@ -239,9 +239,10 @@ def _hottest(measured: Measured, loader: Loader | None) -> LineRow | None:
     known = measured.source_lines.lines if measured.source_lines is not None else ()
     stacks = {(line.file, line.line): line.self_ns for line in known}
     weights: list[int] = []
-    if not in_workers and sum(row.samples for row in rows) < _FEW_SAMPLES:
+    few = sum(row.samples for row in rows) < _FEW_SAMPLES
+    if not in_workers:
         rows += _traced(measured, rows)
-        weights = [stacks.get((row.file, row.line), 0) for row in rows]
+        weights = [stacks.get((row.file, row.line), 0) for row in rows] if few else []
     if not any(weights):
         weights = [row.host_ns for row in rows]
     total: dict[tuple[str, str], int] = {}

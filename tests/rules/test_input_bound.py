@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit.measures.results.host import SourceLine, SourceLines
@@ -89,6 +90,31 @@ def test_with_few_samples_the_line_comes_from_the_step_that_saw_every_line(build
         [finding] = check(measured)
 
         assert finding.line == expected
+
+
+def test_a_line_that_no_sample_hit_is_told_where_the_step_for_lines_saw_most_of_the_function_in_it(build: Any) -> None:
+    # torch.tensor(...) in line 35 gives the interpreter lock away; the loop in line 34 never does.
+    traced = tuple(
+        TracedLine(file="train.py", line=at, function="features", owner="user", phase="data", runs=9, host_ns=MS)
+        for at in (34, 35)
+    )
+    known = SourceLines(
+        source="window",
+        steps=1,
+        wall_ns=100 * MS,
+        exact=1,
+        function_only=0,
+        lines=tuple(
+            SourceLine(file="train.py", line=at, first_line=30, function="features", owner="user", self_ns=own * MS)
+            for at, own in ((34, 50), (35, 3))
+        ),
+    )
+    sampled = msgspec.structs.replace(line(35, "features", 10), samples=40)
+    lines = Lines(period_ns=MS, steps=40, rows=(sampled,), traced=traced)
+
+    [finding] = check(build.measured(step=build.step(100, data=60, forward=40), lines=lines, source_lines=known))
+
+    assert finding.line == 34
 
 
 def test_workers_that_share_the_processor_with_training_gain_less(build: Any) -> None:

@@ -24,8 +24,8 @@ never more than the time the device was idle for other reasons than data loading
 the idle time that the trace blames on syncs.
 
 A line counts as syncing in the step from one sync in two steps on; rarer ones are told together,
-because logging every hundred steps is what the fix above does. So is a line that synced once where more
-than one step was observed: that step may have been the last one of an epoch.
+because logging every hundred steps is what the fix above does. So is a line that synced in one step where
+more than one was observed: that one may have been the last of an epoch.
 
 Where there are both lines and a trace, each sync is told once: blocking calls that a line can have made
 (a read, a copy, a synchronize) give that line its price where no other line can have made them, and only
@@ -155,8 +155,6 @@ def _not_observed(syncs: Syncs) -> Finding:
 
 def _by_place(events: Sequence[SyncEvent], steps: int) -> tuple[list[list[SyncEvent]], list[list[SyncEvent]]]:
     """Events that are one finding each (a line of the user's, or all of one library), and lines that sync rarely."""
-    # Half a sync more than one in all the steps: rates are rounded. One step alone tells nothing of how often.
-    least = max(_IN_STEP, 1.5 / steps) if steps > 1 else _IN_STEP
     places: dict[tuple[str, ...], list[SyncEvent]] = {}
     for event in events:
         # A library's sync is at its own line, whichever line of the user's led there.
@@ -167,7 +165,9 @@ def _by_place(events: Sequence[SyncEvent], steps: int) -> tuple[list[list[SyncEv
     for (owner, place), found in places.items():
         often = [event.per_step for event in found]
         # Summed over the line first: threads and ops that share a line make it sync more often than each does.
-        if all(rate is not None for rate in often) and sum(rate or 0.0 for rate in often) < least:
+        seldom = all(rate is not None for rate in often) and sum(rate or 0.0 for rate in often) < _IN_STEP
+        # One step alone tells nothing of how often.
+        if seldom or (steps > 1 and all(event.in_steps == 1 for event in found)):
             rare.append(found)
         else:
             groups.setdefault((owner, place) if owner == "user" else (owner,), []).extend(found)
@@ -330,7 +330,7 @@ def _rare(places: list[list[SyncEvent]], syncs: Syncs) -> Finding:
     listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
     lines = "1 further line syncs" if len(places) == 1 else f"{len(places)} further lines sync"
     often = max(sum(event.per_step or 0.0 for event in events) for events in places)
-    seldom = "in fewer than every second step" if often < _IN_STEP else f"once in {syncs.steps} steps"
+    seldom = "in fewer than every second step" if often < _IN_STEP else f"in one of {syncs.steps} steps"
     return Finding(
         rule=ID,
         severity="info",

@@ -91,9 +91,9 @@ class SyncEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The syncs of one line: a place where the host waits for the device.
 
     ``count`` is how often the line synced as a user would count it (one ``print`` = one), ``raw_syncs``
-    how many device waits that made; ``per_step`` is count over the steps observed (None where no step
-    was seen). ``blocked_ns`` is None where it has no price: always in a dry run. ``via`` is
-    ``file:line`` inside a library. ``certainty`` is "may" where it depends on what cannot be known,
+    how many device waits that made; ``per_step`` is count over the steps observed and ``in_steps`` in how many of
+    them it synced (None where no step was seen). ``blocked_ns`` is None where it has no price: always in a dry run.
+    ``via`` is ``file:line`` inside a library. ``certainty`` is "may" where it depends on what cannot be known,
     with the ``reason``.
     """
 
@@ -105,6 +105,7 @@ class SyncEvent(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     raw_syncs: int
     per_step: float | None = None
+    in_steps: int | None = None
     blocked_ns: int | None = None
     via: str | None = None
     owner: str = "user"

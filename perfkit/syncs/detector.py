@@ -313,7 +313,7 @@ class SyncDetector:
             return False
         if self._ignored(sync):
             return False
-        self._ledger.add(sync)
+        self._ledger.add(sync, self._steps)
         return True
 
     def take_allowed(self, reason: str) -> None:

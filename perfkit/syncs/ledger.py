@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Literal, NamedTuple, Protocol
 
@@ -43,7 +44,7 @@ class Sync(NamedTuple):
     raw_syncs: int
     blocked_ns: int | None
 
-    def event(self, *, count: int = 1, per_step: float | None = None) -> SyncEvent:
+    def event(self, *, count: int = 1, per_step: float | None = None, in_steps: int | None = None) -> SyncEvent:
         """The record of this sync, or of ``count`` equal ones."""
         cause, site = self.cause, self.site
         inside = self.code.rsplit(":", 1)[-1]
@@ -58,6 +59,7 @@ class Sync(NamedTuple):
             count=count,
             raw_syncs=self.raw_syncs,
             per_step=per_step,
+            in_steps=in_steps,
             blocked_ns=self.blocked_ns,
             via=site.via,
             owner=self.owner,
@@ -164,31 +166,43 @@ def report(
         takers[-1].act(sync)
 
 
+@dataclass(slots=True)
+class _Row:
+    """The sums of equal syncs; ``in_steps`` is in how many steps there was one, ``last_step`` the last of these."""
+
+    count: int
+    raw_syncs: int
+    blocked_ns: int | None
+    in_steps: int
+    last_step: int
+
+
 class Ledger:
     """Rows of equal syncs: same line, function, operation, library line and thread."""
 
     def __init__(self) -> None:
         # The CUDA path reports from every thread that syncs.
         self._lock = threading.Lock()
-        self._rows: dict[tuple[object, ...], list[int | None]] = {}
+        self._rows: dict[tuple[object, ...], _Row] = {}
         self._samples: dict[tuple[object, ...], Sync] = {}
         self._allowed: dict[str, int] = {}
 
-    def add(self, sync: Sync) -> None:
-        """Add one sync to its row."""
+    def add(self, sync: Sync, step: int) -> None:
+        """Add one sync to its row; ``step`` is the number of steps that were over before it."""
         site = sync.site
         key = (site.file, site.line, site.function, site.via, sync.cause, sync.code, sync.thread)
         with self._lock:
             row = self._rows.get(key)
             if row is None:
-                self._rows[key] = [1, sync.raw_syncs, sync.blocked_ns]
+                self._rows[key] = _Row(1, sync.raw_syncs, sync.blocked_ns, 1, step)
                 self._samples[key] = sync
                 return
-            count, raw, blocked = row
-            row[0] = (count or 0) + 1
-            row[1] = (raw or 0) + sync.raw_syncs
+            row.count += 1
+            row.raw_syncs += sync.raw_syncs
             if sync.blocked_ns is not None:
-                row[2] = (blocked or 0) + sync.blocked_ns
+                row.blocked_ns = (row.blocked_ns or 0) + sync.blocked_ns
+            row.in_steps += step != row.last_step
+            row.last_step = step
 
     def add_allowed(self, reason: str) -> None:
         """Count a sync that `allow_sync` let pass."""
@@ -203,11 +217,10 @@ class Ledger:
     def events(self, steps: int | None) -> tuple[SyncEvent, ...]:
         """The rows as events, the one that blocked longest or happened most often first."""
         with self._lock:
-            rows = [(self._samples[key], list(row)) for key, row in self._rows.items()]
+            rows = [(self._samples[key], replace(row)) for key, row in self._rows.items()]
         events = []
-        for sample, (count, raw, blocked) in rows:
-            assert count is not None
-            assert raw is not None
-            sync = sample._replace(raw_syncs=raw, blocked_ns=blocked)
-            events.append(sync.event(count=count, per_step=count / steps if steps else None))
+        for sample, row in rows:
+            sync = sample._replace(raw_syncs=row.raw_syncs, blocked_ns=row.blocked_ns)
+            rate, seen = (row.count / steps, row.in_steps) if steps else (None, None)
+            events.append(sync.event(count=row.count, per_step=rate, in_steps=seen))
         return tuple(sorted(events, key=lambda e: (-(e.blocked_ns or 0), -e.count, e.file, e.line, e.op)))

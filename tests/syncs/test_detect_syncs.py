@@ -55,6 +55,7 @@ def test_an_event_names_the_line_what_synced_and_what_to_change(four_steps: Any)
 
 def test_one_sync_in_four_steps_is_not_told_as_one_in_every_step(four_steps: Any) -> None:
     assert [(event.op, event.per_step) for event in four_steps.events] == [("float(tensor)", 1.0), ("item", 0.25)]
+    assert [(event.count, event.in_steps) for event in four_steps.events] == [(4, 4), (1, 1)]
     assert "1 in 4 steps" in repr(four_steps)
     assert "5 syncs on 2 lines in 4 steps (dry run)" in repr(four_steps)
 

@@ -70,7 +70,7 @@ def test_the_wheel_in_an_empty_environment_diagnoses_without_torch(wheel: Path, 
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run(
-        [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True
+        [str(python), "-I", "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True
     )
     trace = tmp_path / "trace.json"
     steps = [

@@ -26,15 +26,13 @@ def run_command(command: Sequence[str]) -> int:
         UsageError: it cannot be started.
     """
     terminal = _in_terminal()
-    try:
-        # A terminal sends Ctrl-C to all of the group that is in front, and only that group may read from it. Elsewhere
-        # the program gets a group of its own, which a signal is sent to.
-        process = subprocess.Popen(command, start_new_session=not terminal)
-    except OSError as error:
-        raise UsageError(f"{command[0]} cannot be started: {error.strerror or error}") from None
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if process.poll() is None and not (terminal and number == signal.SIGINT):
+        if process is None:
+            early.append(number)
+        elif process.poll() is None and not (terminal and number == signal.SIGINT):
             if terminal:
                 process.send_signal(number)
             else:
@@ -42,9 +40,17 @@ def run_command(command: Sequence[str]) -> int:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
 
+    # Before the program starts: on a busy machine it may be far on before this process runs again.
     before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
     try:
+        # A terminal sends Ctrl-C to all of the group that is in front, and only that group may read from it. Elsewhere
+        # the program gets a group of its own, which a signal is sent to.
+        process = subprocess.Popen(command, start_new_session=not terminal)
+        for number in early:
+            pass_on(number, None)
         code = process.wait()
+    except OSError as error:
+        raise UsageError(f"{command[0]} cannot be started: {error.strerror or error}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

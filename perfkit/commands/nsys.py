@@ -9,6 +9,17 @@ import typer
 from perfkit._say import say
 from perfkit.commands.reading import reading_bar
 from perfkit.commands.run import parse_schedule
+from perfkit.commands.under_nsight import (
+    Every,
+    ForceOverwrite,
+    Module,
+    Out,
+    Plain,
+    Print,
+    Program,
+    Schedule,
+    StopAfter,
+)
 from perfkit.nsight.nsys_command import NsysOptions, capture_range_of, check, nsys_command, nsys_words
 from perfkit.nsight.program import plan_program
 from perfkit.nsight.tools import cuda_here, find_tool
@@ -17,20 +28,12 @@ from perfkit.reports.terminal import print_diagnosis
 
 
 def nsys(
-    program: list[str] = typer.Argument(
-        ..., metavar="PROGRAM", help="train.py, python train.py, torchrun ... train.py, or any command; as it is."
-    ),
-    module: bool = typer.Option(False, "-m", help="PROGRAM is a module name, as in python -m."),
-    out: str | None = typer.Option(
-        None, "--out", help="Folder for the report and the run. Default: runs/<script>-<date>-<time>."
-    ),
-    show: bool = typer.Option(False, "--print", help="Only print the command, for a shell or a batch script."),
-    schedule: str | None = typer.Option(
-        None, "--schedule", help="Window as wait,warmup,active[,repeat] in steps. Default: 10,2,3,1."
-    ),
-    stop_after: int | None = typer.Option(
-        None, "--stop-after", help="End the program cleanly after so many steps.", min=1
-    ),
+    program: Program,
+    module: Module = False,
+    out: Out = None,
+    show: Print = False,
+    schedule: Schedule = None,
+    stop_after: StopAfter = None,
     capture_range: str | None = typer.Option(
         None,
         "--capture-range",
@@ -61,9 +64,9 @@ def nsys(
     sample: str | None = typer.Option(None, "-s", "--sample", help="CPU sampling. Default: none."),
     cpuctxsw: str | None = typer.Option(None, "--cpuctxsw", help="CPU context switches. Default: none."),
     nsys_args: str = typer.Option("", "--nsys-args", help="More options of nsys profile, as one quoted text."),
-    force_overwrite: bool = typer.Option(False, "--force-overwrite", help="Replace a run and reports in the folder."),
-    plain: bool = typer.Option(False, "--plain", help="Start PROGRAM without perfkit in it."),
-    every: bool = typer.Option(False, "--all", help="Show every finding, not only the five that cost most."),
+    force_overwrite: ForceOverwrite = False,
+    plain: Plain = False,
+    every: Every = False,
 ) -> int:
     """Run a training under Nsight Systems, for a few steps of it, and say what its report tells.
 

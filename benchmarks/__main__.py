@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 README = HERE / "README.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->"
-#: The labelled suite trains 70 small programs, most of them twice: a quarter of an hour.
+#: The labelled suite trains 70 small programs, most of them six times: the better part of an hour.
 BY_NAME = {"verdict"}
 
 

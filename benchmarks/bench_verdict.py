@@ -2,10 +2,12 @@
 
     python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER] [--peers]
 
-Programs run one after another, with one thread. The measured gain is the step of the broken program less that of its
-twin, outside windows and dry steps: medians, or means where the cost comes in bursts. The predicted gain is that of
-the first finding. With --peers torch's own report_all_anti_patterns is asked about the same programs: two optimizer
-steps, recorded with stacks and shapes. TraceML can be asked only by a person: it answers for a whole run of a trainer.
+Each program runs alone under `perfkit run`, with one thread, and then twice in turns with its twin (in_turns.py): so
+what the correction gains is known as a share of the step, whatever the machine does meanwhile. The measured gain is
+that share of the step of the run that was judged; steps are medians, or means where the cost comes in bursts. The
+predicted gain is that of the first finding. With --peers torch's own report_all_anti_patterns is asked about the same
+programs: two optimizer steps, recorded with stacks and shapes. TraceML can be asked only by a person: it answers for
+a whole run of a trainer.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
 sys.path.insert(0, str(PATHOLOGIES))
 
+from in_turns import Gain, measure  # noqa: E402 - found through the line above
 from judging import TIMEOUT, Answer, Run, alarms, answer, environment, run  # noqa: E402 - found through the line above
 from suite import PROGRAMS, Program  # noqa: E402 - found through the line above
 
@@ -58,6 +61,10 @@ _SAME_CAUSE = {
 }
 
 
+#: One pair in turns is off by up to a sixth of the gain, and more where workers or caches are what it is about.
+_PAIRS = 2
+
+
 class Verdict(NamedTuple):
     """One program held against its label; times in ns per step, None where there is none."""
 
@@ -66,15 +73,23 @@ class Verdict(NamedTuple):
     fixed: Run
     answer: Answer | None
     alarms: list[str]
+    gains: list[Gain]
+
+    @property
+    def gain_share(self) -> float | None:
+        """What the correction takes off the step, as a share; None where it cannot show on a CPU, or was not measured.
+
+        The mean of the pairs: each saw the machine in another state.
+        """
+        shares = [gain.share for gain in self.gains if gain.share is not None]
+        return statistics.fmean(shares) if shares else None
 
     @property
     def gain_ns(self) -> float | None:
-        """What the correction gained, measured; None where it cannot show on a CPU."""
-        if self.broken is None or not self.program.priced:
+        """What the correction gains in the run that was judged."""
+        if self.broken is None or self.broken.step_ns is None or self.gain_share is None:
             return None
-        if self.broken.step_ns is None or self.fixed.step_ns is None:
-            return None
-        return self.broken.step_ns - self.fixed.step_ns
+        return self.gain_share * self.broken.step_ns
 
     @property
     def predicted(self) -> tuple[int, int] | None:
@@ -118,9 +133,10 @@ def judge(program: Program, folder: Path) -> Verdict:
     """Run a program, and its twin where it has one."""
     fixed = run(program, folder / "fixed", fixed=program.rule is not None)
     if program.rule is None:
-        return Verdict(program, None, fixed, None, alarms(fixed))
+        return Verdict(program, None, fixed, None, alarms(fixed), [])
     broken = run(program, folder / "broken", fixed=False)
-    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed))
+    gains = [measure(program, folder / f"pair-{pair}") for pair in range(_PAIRS if program.priced else 0)]
+    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), gains)
 
 
 def row(verdict: Verdict) -> str:
@@ -225,7 +241,9 @@ def record(verdict: Verdict) -> dict[str, Any]:
         "predicted_ns": verdict.predicted,
         "broken_ns": verdict.broken.step_ns if verdict.broken else None,
         "fixed_ns": verdict.fixed.step_ns,
+        "lost_ns": got.lost_ns if got else None,
         "measured_ns": verdict.gain_ns,
+        "pairs_ns": [list(gain) for gain in verdict.gains],
         "healthy_phases_ns": verdict.fixed.diagnosis["phases"] if verdict.fixed.diagnosis else None,
         "alarms": verdict.alarms,
         "cannot_tell": verdict.cannot_tell,

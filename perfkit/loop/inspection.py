@@ -31,6 +31,8 @@ _CALLS = (
 )
 #: Repetitions of a measurement between two steps.
 _TRIES = 5
+#: Looks at which something is priced: 50 ms apart or more, so that a neighbour's slow spell covers not all.
+_PRICED_LOOKS = 8
 #: Numbers that torch gives a thread at least (at::internal::GRAIN_SIZE), and threads that are measured: 64 MB at most.
 _GRAIN = 32_768
 _MOST_THREADS = 512
@@ -79,14 +81,17 @@ class Inspection:
             self._seen[name] = self._seen.get(name, 0) + bool(is_on)
         self._values["torch.num_threads"] = str(torch.get_num_threads())
         self._look_at_gradients()
-        if "threads.beyond_ns" not in self._values and _too_many_threads():
-            self._values["threads.beyond_ns"] = str(_cost_of_threads())
-        if on["torch.anomaly_enabled"] and "anomaly.stack_ns" not in self._values:
-            stack_ns, frames = _stack_cost()
-            self._values |= {"anomaly.stack_ns": str(stack_ns), "anomaly.stack_frames": str(frames)}
+        if self._looks <= _PRICED_LOOKS and _too_many_threads():
+            self._keep_least("threads.beyond_ns", _cost_of_threads())
+        if self._looks <= _PRICED_LOOKS and on["torch.anomaly_enabled"]:
+            self._keep_least("anomaly.stack_ns", _stack_cost())
         for optimizer in self._optimizers[:_OPTIMIZERS]:
             if id(optimizer) not in self._described:
                 self._described[id(optimizer)] = _describe(optimizer)
+
+    def _keep_least(self, name: str, ns: int) -> None:
+        """Keep the least of several prices: a neighbour's slow spell lasts longer than one look."""
+        self._values[name] = str(min(ns, int(self._values.get(name, ns))))
 
     def look_at_evaluation(self, *, goes_on: bool) -> None:
         """Look for the graph of the last batch where an evaluation asks for its next one.
@@ -151,18 +156,11 @@ def _describe(optimizer: Any) -> OptimizerFacts:
     )
 
 
-def _stack_cost() -> tuple[int, int]:
-    """(ns, frames): what it takes to write down the stack as anomaly detection does for every node of a graph."""
+def _stack_cost() -> int:
+    """What it takes to write down the stack as anomaly detection does for every node of a graph, in ns."""
     import traceback
 
-    best, frames = 0, 0
-    for _ in range(_TRIES):
-        began = time.perf_counter_ns()
-        stack = traceback.extract_stack()
-        traceback.format_list(stack)
-        took = time.perf_counter_ns() - began
-        best, frames = min(best or took, took), len(stack)
-    return best, frames
+    return _median_ns(lambda: traceback.format_list(traceback.extract_stack()))
 
 
 def _too_many_threads() -> bool:

@@ -7,12 +7,13 @@ traced by line, which lines run before the model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from perfkit._callsite import USER
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
-from perfkit.run.records import LineRow, Lines, TracedLine
+from perfkit.measures.results.steps import StepBreakdown
+from perfkit.run.records import PHASES, LineRow, Lines, Phase, TracedLine
 
 #: A line in whose ops more of its time passes than this calls ops, and other rules look at these. Measured while
 #: torch's stacks were recorded, which the step for lines does without: a line of small ops has 25 to 60 % of its time
@@ -107,6 +108,12 @@ _FRAMEWORKS = frozenset({"lightning", "pytorch_lightning", "lightning_fabric", "
 #: (a write, a flush) draw samples from the lines around them.
 _JOINS = 0.2
 
+#: Phases that are what they are while they run.
+_DECIDED: frozenset[Phase] = frozenset({"data", "backward", "optimizer", "validation"})
+#: Clock and samples of a phase differ by less than this where both saw the same steps: of 20 samples the error is a
+#: fifth. Further apart they did not: the mean leaves out steps that compiled, and the sampler saw them.
+_SAME_TIME = 1.5
+
 
 class _Piece(NamedTuple):
     row: LineRow
@@ -114,7 +121,9 @@ class _Piece(NamedTuple):
     samples: float
 
 
-def measure_host_work(lines: Lines | None, source: SourceLines | None, steps: int | None) -> tuple[HostWork, ...]:
+def measure_host_work(
+    lines: Lines | None, source: SourceLines | None, steps: int | None, every: StepBreakdown | None = None
+) -> tuple[HostWork, ...]:
     """Host work by kind, most first; () where no lines were sampled.
 
     Args:
@@ -122,6 +131,7 @@ def measure_host_work(lines: Lines | None, source: SourceLines | None, steps: in
         source: The step for lines. Without it a line's own code cannot be told from the ops it calls, and only what
             passes in libraries is told.
         steps: Steps of the whole run, over which ``lines.collected`` counts.
+        every: The mean of all timed steps. With it samples only share out the time that the clock gives a phase.
     """
     if lines is None or not lines.steps:
         return ()
@@ -138,7 +148,8 @@ def measure_host_work(lines: Lines | None, source: SourceLines | None, steps: in
         if share:
             pieces[kind].append(piece._replace(samples=piece.samples * share))
     _join_functions(pieces)
-    works = [_work(kind, found, lines, stacks) for kind, found in pieces.items() if found]
+    worth = _worth(lines, every)
+    works = [_work(kind, found, worth, stacks) for kind, found in pieces.items() if found]
     return tuple(sorted(works, key=lambda work: -work.host_ns))
 
 
@@ -253,20 +264,47 @@ def _join_functions(pieces: dict[HostKind, list[_Piece]]) -> None:
         pieces["python"] = stay
 
 
-def _work(kind: HostKind, pieces: list[_Piece], lines: Lines, stacks: _Stacks) -> HostWork:
+def _worth(lines: Lines, every: StepBreakdown | None) -> Callable[[Phase], float]:
+    """What a sample in a phase stands for, in ns of the mean step.
+
+    The clock knows a phase's time exactly, the samples know who had it: counted per phase, a line's error is that of
+    its share of the phase, and not of how many samples fell into the phase.
+    """
+    usual = lines.period_ns / lines.steps
+    if every is None:
+        return lambda phase: usual
+    samples: dict[Phase, int] = defaultdict(int)
+    clock_ns: dict[Phase, int] = defaultdict(int)
+    for row in lines.rows:
+        if row.worker is None:
+            samples[_booked(row.phase)] += row.samples
+    for name in PHASES:
+        clock_ns[_booked(name)] += getattr(every.phases_ns, name) or 0
+    worth = {}
+    for phase, count in samples.items():
+        ns = clock_ns[phase] / count
+        worth[phase] = ns if 1 / _SAME_TIME <= ns / usual <= _SAME_TIME else usual
+    return lambda phase: worth.get(_booked(phase), usual)
+
+
+def _booked(phase: Phase) -> Phase:
+    """The phase, or "other" where the clock may move its time later on: a forward is told by the backward behind it."""
+    return phase if phase in _DECIDED else "other"
+
+
+def _work(kind: HostKind, pieces: list[_Piece], worth: Callable[[Phase], float], stacks: _Stacks) -> HostWork:
     sums: dict[tuple[str, int, str], float] = defaultdict(float)
+    times: dict[tuple[str, int, str], float] = defaultdict(float)
     functions: dict[tuple[str, str], float] = defaultdict(float)
     most: dict[tuple[str, int, str], _Piece] = {}
     for piece in pieces:
         row = piece.row
         place = (row.file, row.line, row.function)
         sums[place] += piece.samples
+        times[place] += piece.samples * worth(row.phase)
         functions[row.file, row.function] += piece.samples
         if place not in most or piece.samples > most[place].samples:
             most[place] = piece
-
-    def per_step(samples: float) -> int:
-        return round(samples * lines.period_ns / lines.steps)
 
     def heat(place: tuple[str, int, str]) -> float:
         # Samples lean to lines that give the interpreter lock away, stacks to lines that call much: the hottest line
@@ -283,11 +321,10 @@ def _work(kind: HostKind, pieces: list[_Piece], lines: Lines, stacks: _Stacks) -
             function=place[2],
             phase=most[place].row.phase,
             samples=round(sums[place]),
-            host_ns=per_step(sums[place]),
+            host_ns=round(times[place]),
             within=most[place].within,
             called_from=most[place].row.called_from,
         )
         for place in ordered
     )
-    total = sum(sums.values())
-    return HostWork(kind=kind, samples=round(total), host_ns=per_step(total), lines=rows)
+    return HostWork(kind=kind, samples=round(sum(sums.values())), host_ns=round(sum(times.values())), lines=rows)

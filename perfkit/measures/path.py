@@ -123,7 +123,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Meas
         ]
         if rank.devices and (facts := parts.get("trace")) is not None and not facts.device_events:
             missing.append("the trace holds no device work although the machine has a GPU")
-    step = measure_step_rows(chosen.steps)
+    step, every = measure_step_rows(chosen.steps), measure_step_rows(chosen.steps, trim=0)
     flops = rank.flops if rank is not None else None
     if rank is not None and rank.devices and flops is not None and flops.problem is not None:
         missing.append(f"operations of a step were not counted: {flops.problem}")
@@ -135,12 +135,14 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Meas
     return Measured(
         source=str(path),
         step=step,
-        every_step=measure_step_rows(chosen.steps, trim=0),
+        every_step=every,
         throughput=measure_throughput(chosen.steps),
         utilization=measure_utilization(flops, step.median_ns if step is not None else None),
         syncs=chosen.syncs,
         lines=chosen.lines,
-        host=measure_host_work(chosen.lines, parts.get("source_lines"), rank.steps if rank is not None else None),
+        host=measure_host_work(
+            chosen.lines, parts.get("source_lines"), rank.steps if rank is not None else None, every
+        ),
         rank=rank,
         ranks=_measure_ranks(run.ranks.values()),
         growth=measure_growth(chosen.steps),

@@ -167,8 +167,8 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
 EXPLAINED_AT_LINE: dict[str, tuple[str, ...]] = {
     # The read of a value is what Dynamo cannot trace.
     sync_in_step.ID: (graph_breaks.ID,),
-    # The loop over heads is the attention.
-    attention_unfused.ID: (many_small_ops.ID,),
+    # The loop over heads is the attention: what one call leaves of it is known better than of any loop.
+    many_small_ops.ID: (attention_unfused.ID,),
 }
 
 

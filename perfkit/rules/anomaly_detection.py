@@ -14,9 +14,9 @@ Fix: switch it on for the step that fails, and nowhere else.
         loss.backward()
 
 Gain: the looks for NaN in the trace, by their share of its step, and one stack for each node of the graph. What a
-stack costs was measured once, between two steps of this run and at the depth of its loop; inside a model the
-stack is up to a third deeper, and on a busy machine a single measurement is too low or too high by about as
-much, so the range is from 0.7 to 1.3 times that.
+stack costs was measured between steps of this run (the least of eight) and at the depth of its loop; inside a model
+the stack is up to a third deeper, and on a busy machine the measurement is too low or too high by about as much, so
+the range is from 0.7 to 1.3 times that.
 
 Source: torch/csrc/autograd/function.h stores the stack where a node is made, engine.cpp checks the gradients.
 That the stack is most of the cost was seen on a model of 24 layers: 50 to 200 us for each of some 300 nodes.
@@ -60,7 +60,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         evidence = [
             Evidence("looks for NaN", round(checks_ns / 1e6, 3), "ms", f"trace, {measured.ops.steps} steps"),
             Evidence("nodes of the graph", round(nodes), "", f"trace, {measured.ops.steps} steps"),
-            Evidence("writing down one stack", round(int(stack) / 1e3, 1), "us", "measured once between two steps"),
+            Evidence("writing down one stack", round(int(stack) / 1e3, 1), "us", "measured between steps"),
         ]
     else:
         evidence.append(Evidence("lost", None, "ms", "no trace tells how many nodes the graph has"))

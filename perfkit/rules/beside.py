@@ -7,9 +7,9 @@ from perfkit.measures.results.measured import Measured
 #: What a batch costs that comes from a worker process: 1.3 ms was measured for a two-tensor batch between processes
 #: on two shared cores.
 HANDOVER_NS = 1_300_000
-#: What a worker slows training that computes on the same processor: a rough charge from three noisy runs. With one
-#: worker beside training on two busy cores 4.4 to 4.8 ms of an 18 to 39 ms wait remained.
-_CONTENTION = 0.1
+#: What a worker slows training that computes on the same processor, by shared caches, memory and often a shared core:
+#: with one worker that was at work two thirds of the time, forward and backward took 24 and 33 % longer on two CPUs.
+_CONTENTION = 0.25
 #: More workers than this are a matter of measuring, not of a first advice: each holds a copy of the dataset.
 MOST_WORKERS = 4
 

@@ -18,7 +18,7 @@ Fix: as seldom as a lost hour of work is worth, and beside the training.
 
     torch.distributed.checkpoint.async_save(state, checkpoint_id=path)   # copies, then writes in the background
 
-Gain: at most all of it, with the error of sampling. At least half: half as often.
+Gain: at most all of it, with the error of sampling. At least three quarters: a quarter as often.
 
 Source: time is sampled (every 10 ms, outside of windows) or told by the integration. From 5% of the mean
 step on: whoever saves every 20 minutes, for half a minute, is below it.
@@ -54,5 +54,5 @@ def check(measured: Measured) -> Iterator[Finding]:
             f"Saving checkpoints takes {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
             f"({percent(lost_ns, whole.wall_ns)}), steps without one included."
         ),
-        advice="Save less often, only what is needed to go on, or in the background (async_save).",
+        advice="Save a quarter as often or less, only what is needed to go on, or in the background (async_save).",
     )

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import first_call, is_on
-from perfkit.rules.whole import severity_of, trace_scale, whole_of
+from perfkit.rules.whole import severity_of, trace_scale, whole_of, with_beyond
 from perfkit.rules.wording import ms
 
 ID = "deterministic-mode"
@@ -82,5 +82,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=at.function if at else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns) if lost_ns is not None else None,
-        gain_high_ns=lost_ns,
+        gain_high_ns=with_beyond(lost_ns, whole) if lost_ns is not None and whole is not None else None,
     )

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import first_call
-from perfkit.rules.whole import NEGLIGIBLE, busiest_device, severity_of, trace_scale, whole_of
+from perfkit.rules.whole import NEGLIGIBLE, busiest_device, severity_of, trace_scale, whole_of, with_beyond
 from perfkit.rules.wording import ms
 
 ID = "gradients-not-set-to-none"
@@ -77,5 +77,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=at.function if at else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=lost_ns,
+        gain_high_ns=lost_ns if on_device else with_beyond(lost_ns, whole),
     )

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.host import HostKind, HostLine, HostWork
 from perfkit.measures.results.measured import Measured
-from perfkit.rules.whole import Whole, severity_of, whole_of
+from perfkit.rules.whole import Whole, severity_of, whole_of, with_beyond
 from perfkit.run.records import Phase
 
 #: Fewer samples say less than "between nothing and twice that": the error of a count of ten is a third.
 LEAST_SAMPLES = 10
 #: The error of a count of a hundred is a tenth: as sure as a timed phase.
 _SURE_SAMPLES = 100
+#: What goes at least of work that is done less often: a quarter as often is little asked of what was put into every
+#: step, or every few.
+LESS_OFTEN = 0.75
 #: A line with three quarters of its function's work is where it is done; less is spread over the function.
 _MOST = 0.75
 
@@ -53,8 +56,8 @@ def in_typical_step(measured: Measured, ns: int) -> int:
 
 
 def at_most(ns: int, samples: int, whole: Whole) -> int:
-    """The most that sampled time can be in fact: one deviation of its count more, and no more than the whole."""
-    return min(whole.wall_ns, round(ns * (1 + 1 / math.sqrt(max(samples, LEAST_SAMPLES)))))
+    """The most that goes with a sampled time: one deviation of its count is its error."""
+    return with_beyond(ns, whole, 1 / math.sqrt(max(samples, LEAST_SAMPLES)))
 
 
 def time_of(measured: Measured, kind: HostKind, phase: Phase, whole: Whole) -> int:
@@ -64,7 +67,7 @@ def time_of(measured: Measured, kind: HostKind, phase: Phase, whole: Whole) -> i
 
 
 def found_in(work: HostWork | None, lost_ns: int, whole: Whole, *, rule: str, message: str, advice: str) -> Finding:
-    """The finding of a rule over work that could be done less often: half of its time is gained by halving it."""
+    """The finding of a rule over work that could be done a quarter as often, or not by the process that trains."""
     file, line, function = hottest_call(work) if work is not None else (None, None, None)
     return Finding(
         rule=rule,
@@ -77,8 +80,8 @@ def found_in(work: HostWork | None, lost_ns: int, whole: Whole, *, rule: str, me
         line=line,
         function=function,
         lost_ns=lost_ns,
-        gain_low_ns=lost_ns // 2,
-        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else lost_ns,
+        gain_low_ns=round(LESS_OFTEN * lost_ns),
+        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else with_beyond(lost_ns, whole),
     )
 
 

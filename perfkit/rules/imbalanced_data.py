@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules.settings import first_call
-from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of, whole_of
+from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of, whole_of, with_beyond
 from perfkit.rules.wording import ms, percent
 from perfkit.run.records import Place
 
@@ -91,7 +91,7 @@ def _padding(measured: Measured) -> Iterator[Finding]:
         function=line.function if line else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=lost_ns,
+        gain_high_ns=with_beyond(lost_ns, whole),
     )
 
 

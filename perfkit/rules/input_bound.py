@@ -23,27 +23,30 @@ Fix: let processes prepare batches while the step computes, and give them less t
         def __init__(self, texts):
             self.tokens = [tokenize(text) for text in texts]  # once, not in every __getitem__
 
-Gain: at most the whole data phase (the work is gone). At least what W background workers hide, W being
-one less than the CPUs and at most 4: the step then takes the longest of the rest of the step, data / W,
-and (data + rest x threads) / CPUs, because workers and training share the processor; threads is torch's
-thread count where the step computes on the CPU, and 1 where a device computes. Charged on top: 1.3 ms for
-handing over a batch from a worker, and a tenth of the rest where it computes on the CPU (shared caches
-and memory). In a trace of a device the low end is no more than the time that the device was idle for
-data: the rest of the wait was hidden under work already queued. A loader that has workers and still lets
-the step wait may wait for the disk: then nothing is certain and the low end is 0, except where the workers
-were sampled. Workers that are busy most of the time and use little of a CPU wait themselves, and four of
-them wait side by side. Workers that are started in every epoch (persistent_workers=False, epochs of a few
-steps) and have little to do cost their start: the mean of all steps counts, and at the low end half of the
-wait stays, for the epoch's first batch. Where workers stay and are at work for less than three quarters of
-their time, a wait below a quarter of the step is told for information only: it is the handover, or a CPU that
-other programs use.
+Gain: at most the whole data phase (the work is gone), and on a CPU 15% more, since the rest then finds its
+caches as it left them. At least what W background workers hide, W being one less than the CPUs and at most
+4: the step then takes the longest of the rest of the step, data / W, and (data + rest x threads) / CPUs,
+because workers and training share the processor; threads is torch's thread count where the step computes on
+the CPU, and 1 where a device computes. Charged on top: 1.3 ms for handing over a batch from a worker, and a
+quarter of the rest where it computes on the CPU (shared caches and cores). Where workers hide less than
+two thirds, the low end is two thirds: then the work itself has to become less, by a cache, ahead of training, or by one
+call per batch, and the advice says what workers alone would hide. In a trace of a device the low end is no
+more than the time that the device was idle for data: the rest of the wait was hidden under work already
+queued. A loader that has workers and still lets the step wait may wait for the disk: then nothing is
+certain and the low end is 0, except where the workers were sampled. Workers that are busy most of the time
+and use little of a CPU wait themselves, and four of them wait side by side. Workers that are started in
+every epoch (persistent_workers=False, epochs of a few steps) and have little to do cost their start: the
+mean of all steps counts, and at the low end two thirds go, the rest being for the epoch's first batch. Where
+workers stay and are at work for less than three quarters of their time, a wait below a quarter of the step
+is told for information only: it is the handover, or a CPU that other programs use.
 
-Source: the threshold of 5% of the step is torch-tb-profiler's for the same advice. 1.3 ms was measured
-for a two-tensor batch between processes on two shared cores; a ready batch in the same process takes 0.1 ms.
-The tenth is a rough charge from three noisy runs: with one worker beside training on two busy cores 4.4 to
-4.8 ms of an 18 to 39 ms wait remained. The device's low end was chosen on one public pair of GPU traces,
-ResNet-50 with 0 and with 4 workers (45 to 57 ms against 46 ms gained), so that pair does not prove it. Not
-run on a GPU yet.
+Source: the threshold of 5% of the step is torch-tb-profiler's for the same advice. 1.3 ms was measured for
+a two-tensor batch between processes on two shared cores; a ready batch in the same process takes 0.1 ms.
+The quarter: with one worker that was at work two thirds of the time, forward and backward took 24 and 33%
+longer on two CPUs of a virtual machine. The two thirds were chosen on programs of the labelled suite that read
+less, cache or work per batch; they gained 90 to 110% of the wait. The device's low end was chosen on one
+public pair of GPU traces, ResNet-50 with 0 and with 4 workers (45 to 57 ms against 46 ms gained), so that
+pair does not prove it. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ from perfkit.rules.whole import (
     phase_part,
     severity_of,
     whole_of,
+    with_beyond,
 )
 from perfkit.rules.wording import ms, percent
 from perfkit.run.records import LineRow, Loader, Workers
@@ -82,6 +86,8 @@ _HANDOVER = (
     "Workers have time to spare, so more of them gain nothing: leave a CPU free for them, hand over less (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where samples differ much."
 )
+#: What goes at least where the work itself becomes less (see above).
+_LESS_WORK = 2 / 3
 #: Below this many samples of the data phase the line comes from the step for lines, which sees every line. Of 20 a
 #: line with half of the time gets a quarter or fewer once in fifty runs; and in a short run on a busy machine the
 #: few there are fall on the line that waits, where the interpreter's lock changes hands.
@@ -103,12 +109,22 @@ def check(measured: Measured) -> Iterator[Finding]:
     if wait is None:
         return
     lost_ns = max(0, wait.ns - _READY_NS)
+    if starts and measured.step is not None:
+        # Processes that start take a processor and memory from the steps beside them: a median step has none of that.
+        lost_ns = max(lost_ns, whole.wall_ns - measured.step.median_ns)
     if lost_ns < NEGLIGIBLE * whole.wall_ns:
         return
     workers = _advised(measured, at_work)
     low_ns, assumption = _hidden(measured, whole.wall_ns, wait.ns, loader, at_work)
+    hidden_ns = None
     if starts:
-        low_ns, assumption = lost_ns // 2, "workers that stay: half of the wait is left for the epoch's first batch"
+        low_ns, assumption = (
+            round(_LESS_WORK * lost_ns),
+            "workers that stay: a third is left for each epoch's first batch",
+        )
+    elif low_ns < _LESS_WORK * lost_ns and (loader is None or not loader.num_workers):
+        hidden_ns = max(0, low_ns)
+        low_ns, assumption = round(_LESS_WORK * lost_ns), f"less work; {assumption} hide {ms(hidden_ns)}"
     if (device := busiest_device(measured)) is not None:
         starved_ns = device_part(device.causes.get("data loading", 0), device, whole)
         low_ns = max(0, min(low_ns, starved_ns - HANDOVER_NS))
@@ -145,7 +161,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         rule=ID,
         severity="info" if ready else severity_of(lost_ns, whole),
         message=_message(wait.ns, whole, loader, hottest, starts, ready),
-        advice=_HANDOVER if ready else _advice(loader, workers, hottest, starts),
+        advice=_HANDOVER if ready else _advice(loader, workers, hottest, starts, hidden_ns),
         confidence="low" if ready else "high" if measured.step is not None else "medium",
         evidence=tuple(evidence),
         file=hottest.file if hottest else None,
@@ -153,7 +169,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=hottest.function if hottest else None,
         lost_ns=lost_ns,
         gain_low_ns=0 if ready else min(low_ns, lost_ns),
-        gain_high_ns=lost_ns,
+        gain_high_ns=with_beyond(lost_ns, whole) if device is None else lost_ns,
     )
 
 
@@ -299,7 +315,8 @@ def _message(
     return f"{waits} ({percent(wait_ns, whole.wall_ns)})."
 
 
-def _advice(loader: Loader | None, workers: int, hottest: LineRow | None, starts: int) -> str:
+def _advice(loader: Loader | None, workers: int, hottest: LineRow | None, starts: int, hidden_ns: int | None) -> str:
+    """What to do; ``hidden_ns`` is what workers would hide where that is too little to be the first advice."""
     if starts:
         return "Keep the workers over the epochs: DataLoader(..., persistent_workers=True), or make the epochs longer."
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
@@ -309,6 +326,11 @@ def _advice(loader: Loader | None, workers: int, hottest: LineRow | None, starts
         return (
             f"Prepare batches beside training (DataLoader(..., num_workers={workers}, persistent_workers=True)), "
             f"and do {work} once, ahead of it."
+        )
+    if loader.num_workers == 0 and hidden_ns is not None:
+        return (
+            f"Do {work} once, ahead of training, or in one call per batch; "
+            f"DataLoader(..., num_workers={workers}, persistent_workers=True) alone would hide {ms(hidden_ns)}."
         )
     if loader.num_workers == 0:
         return (

@@ -17,7 +17,7 @@ Fix: less often, less at a time, and not by waiting for the disk.
 
     log.write(json.dumps(row) + "\\n")        # one line per step, the file stays open; not the whole history
 
-Gain: at most all of it, with the error of sampling. At least half: every second step instead of every one.
+Gain: at most all of it, with the error of sampling. At least three quarters: every fourth time instead of each.
 
 Source: time is sampled (every 10 ms, outside of windows); libraries by name, see `perfkit.measures.host_lines`.
 From 5% of the mean step on; from 25% where a few long steps have it all, as at the ends of epochs: what
@@ -57,5 +57,5 @@ def check(measured: Measured) -> Iterator[Finding]:
             f"Logging takes {ms(lost_ns)} of the mean step of {ms(whole.wall_ns)} "
             f"({percent(lost_ns, whole.wall_ns)}){where}."
         ),
-        advice="Log every so many steps, one line or a few numbers at a time, and let the file stay open.",
+        advice="Log a quarter as often or less, one line or a few numbers at a time, and let the file stay open.",
     )

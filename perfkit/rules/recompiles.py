@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of, whole_of
+from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of, whole_of, with_beyond
 from perfkit.rules.wording import ms, per_step
 
 ID = "recompiles"
@@ -80,7 +80,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=worst.function if worst else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=lost_ns,
+        gain_high_ns=with_beyond(lost_ns, whole),
     )
 
 

@@ -16,10 +16,11 @@ Fix: give every rank the same work, measured in what costs time.
     batches = batches_by_tokens(lengths, budget, rank, world_size)   # equal tokens, not equal samples
     if rank == 0: writer.submit(state)                       # logging beside the step
 
-Gain: the mean of the ranks instead of the largest. What is certain is the difference in a rank's own work. Where
-that is the forward, its backward differs alike, which cannot be seen (there the others wait): it is taken to
-differ as the slow rank's own backward stands to its forward, by half of it at the low end and all of it at the
-high end.
+Gain: the mean of the ranks instead of the largest. What is certain is the difference in a rank's own work.
+Where that is the forward, its backward differs alike, which cannot be seen (there the others wait): it is
+taken to differ as the slow rank's own backward stands to its forward: by half of that at the low end and
+all of it at the high end; where ranks compute on a CPU by a quarter and three quarters, because ranks that
+wait no longer take caches and cores from each other.
 
 A rank that computes on a CPU and is slow without using more processor time than the mean rank (10%) shares its
 machine with something else: that is no finding of this run, and not told.
@@ -45,6 +46,9 @@ ID = "slow-rank"
 _FAR = 1.2
 #: The processor time of the slow rank against the mean's, from which on it does more (see above).
 _MORE = 1.1
+#: What of the backward's difference goes, at the low end and at the high end (see above).
+_BACKWARD = (0.25, 0.75)
+_BACKWARD_ON_DEVICE = (0.5, 1.0)
 
 
 def check(measured: Measured) -> Iterator[Finding]:
@@ -56,11 +60,12 @@ def check(measured: Measured) -> Iterator[Finding]:
     if slow is None:
         return
     whole = Whole(ranks.wall_ns, "step", f"steps.jsonl of {len(ranks.ranks)} ranks, {ranks.steps} steps")
-    low_ns, high_ns = _gain(ranks, slow)
+    on_device = measured.rank is not None and bool(measured.rank.devices)
+    low_ns, high_ns = _gain(ranks, slow, _BACKWARD_ON_DEVICE if on_device else _BACKWARD)
     mean_ns = sum(rank.own_ns for rank in ranks.ranks) / len(ranks.ranks)
     if low_ns < NEGLIGIBLE * whole.wall_ns or slow.own_ns < _FAR * mean_ns:
         return
-    if not _does_more(ranks, slow) and not (measured.rank is not None and measured.rank.devices):
+    if not on_device and not _does_more(ranks, slow):
         return
     phase, beyond_ns = _phase(ranks, slow)
     evidence = [
@@ -104,14 +109,14 @@ def _does_more(ranks: Ranks, slow: RankSummary) -> bool:
     return slow.cpu_ns >= _MORE * sum(known) / len(known)
 
 
-def _gain(ranks: Ranks, slow: RankSummary) -> tuple[int, int]:
+def _gain(ranks: Ranks, slow: RankSummary, of_backward: tuple[float, float]) -> tuple[int, int]:
     count = len(ranks.ranks)
     own_ns = slow.own_ns - sum(rank.own_ns for rank in ranks.ranks) / count
     forward = [rank.phases_ns.forward or 0 for rank in ranks.ranks]
     more_forward_ns = max(0.0, (slow.phases_ns.forward or 0) - sum(forward) / count)
     ratio = (slow.phases_ns.backward or 0) / slow.phases_ns.forward if slow.phases_ns.forward else 0.0
-    high = min(float(ranks.wall_ns), own_ns + ratio * more_forward_ns)
-    return round(min(high, own_ns + ratio * more_forward_ns / 2)), round(high)
+    low, high = (min(ranks.wall_ns, own_ns + share * ratio * more_forward_ns) for share in of_backward)
+    return round(low), round(high)
 
 
 def _phase(ranks: Ranks, slow: RankSummary) -> tuple[str, int]:

@@ -16,9 +16,9 @@ Fix: as many as the CPUs of this process, or fewer beside other ranks and loader
     OMP_NUM_THREADS=$((CPUS / RANKS)) torchrun --nproc-per-node=$RANKS train.py
 
 Gain: not known without another number of threads. What a parallel operation takes beyond the same work on the
-CPUs there are was measured once, between two steps of this run, with the run's own threads; times the operations
-of the trace that are long enough to have been split. The range is from half of that to one and a half: a single
-measurement on a machine that is busy is no better. It is null where it was not measured.
+CPUs there are was measured between steps of this run (the least of eight), with the run's own threads; times the
+operations of the trace that are long enough to have been split. The range is 0.7 to 1.4 times that: on a busy machine
+it is no better known. It is null where it was not measured.
 
 Source: OpenMP's guided oversubscription is undefined by the standard; torch's tuning guide ("avoid
 oversubscription"). The operation measured adds to 2**15 numbers per thread, which is torch's grain: the least
@@ -38,7 +38,7 @@ from perfkit.rules.wording import ms
 ID = "thread-counts"
 
 #: Times the grain cost of one parallel operation that the true one may be less or more (see above).
-_LOW, _HIGH = 0.5, 1.5
+_LOW, _HIGH = 0.7, 1.4
 #: Operations below this were not split: less than the grain computes in it.
 _SPLIT_NS = 10_000
 

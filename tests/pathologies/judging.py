@@ -10,6 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,15 +75,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def run(program: Program, folder: Path, *, fixed: bool) -> Run:
-    """Run the program once and read what perfkit left in ``folder``."""
+def start(program: Program, folder: Path, *options: str, fixed: bool) -> subprocess.Popen[str]:
+    """Start the program, or its twin, under ``perfkit run`` with these options of its own."""
     launcher = [sys.executable]
     if program.ranks > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={program.ranks}"]
-    recorder = ["-m", "perfkit", "run", "--syncs=auto", "--overwrite", "--out", str(folder.resolve())]
-    program_and_switch = [str(program.path), *(["--fixed"] if fixed else [])]
-    child = subprocess.Popen(
-        [*launcher, *recorder, *program_and_switch],
+    recorder = ["-m", "perfkit", "run", "--overwrite", "--out", str(folder.resolve()), *options]
+    return subprocess.Popen(
+        [*launcher, *recorder, str(program.path), *(["--fixed"] if fixed else [])],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,6 +91,11 @@ def run(program: Program, folder: Path, *, fixed: bool) -> Run:
         # A group of its own: ranks and loader workers end with it.
         start_new_session=True,
     )
+
+
+def run(program: Program, folder: Path, *, fixed: bool) -> Run:
+    """Run the program once and read what perfkit left in ``folder``."""
+    child = start(program, folder, "--syncs=auto", fixed=fixed)
     try:
         _, stderr = child.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
@@ -98,16 +103,19 @@ def run(program: Program, folder: Path, *, fixed: bool) -> Run:
         return Run(124, None, None, 0, f"{program.name} ran for more than {TIMEOUT} s")
     path = folder / "diagnosis.json"
     diagnosis = json.loads(path.read_text()) if path.is_file() else None
-    rows = _rows(folder)
-    times = [row["wall_ns"] for row in rows]
-    step_ns = None
-    if times:
-        step_ns = statistics.fmean(times) if program.bursts else float(statistics.median(times))
-    return Run(child.returncode, diagnosis, step_ns, len(times), stderr)
+    times = [row["wall_ns"] for row in rows_of(folder)]
+    return Run(child.returncode, diagnosis, typical(program, times), len(times), stderr)
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    """Rank 0's steps as they are without a window or a dry run."""
+def typical(program: Program, times: Sequence[float]) -> float | None:
+    """The program's step: the median, or the mean where its cost comes in some steps only."""
+    if not times:
+        return None
+    return statistics.fmean(times) if program.bursts else float(statistics.median(times))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Rank 0's steps as they are without a window or a dry run, and without the first."""
     path = folder / "rank-0" / "steps.jsonl"
     if not path.is_file():
         return []

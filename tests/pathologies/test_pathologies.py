@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_turns import measure
 from judging import Answer, Run, alarms, answer, marked_lines, marked_rules, run
 from suite import HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Program
 
@@ -13,6 +14,16 @@ from perfkit import rules
 
 #: Run in every `make test`: seconds each, and one of each sort that a run on a CPU tells apart.
 QUICK = {"forward_twice", "sync_item_accuracy", "augment_in_step", "healthy_mlp"}
+#: Counts to twice as much as its twin in each step, so half of its step goes.
+HALVED = """\
+import sys
+import torch
+import perfkit
+
+for _ in perfkit.steps(range(100)):
+    for number in range(200_000 if "--fixed" in sys.argv else 400_000):
+        pass
+"""
 LINES = """\
 import torch
 
@@ -61,7 +72,7 @@ def test_a_healthy_program_gets_no_alarm(program: Program, tmp_path: Path) -> No
 
 
 def test_every_script_beside_the_table_is_in_it() -> None:
-    others = {"suite", "judging", "conftest", "test_pathologies"}
+    others = {"suite", "judging", "in_turns", "conftest", "test_pathologies"}
 
     assert sorted(program.name for program in PROGRAMS) == sorted(
         path.stem for path in HERE.glob("*.py") if path.stem not in others
@@ -115,6 +126,20 @@ def test_a_line_of_the_wrong_cause_is_not_right(tmp_path: Path) -> None:
     told = answer(program, found(finding("input-bound", program.path, 4)))
 
     assert (told.right_cause, told.right_line) == (False, False)
+
+
+def test_what_a_correction_gains_is_measured_in_turns_on_whatever_machine(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HALVED)
+
+    gain = measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run")
+
+    assert gain.share == pytest.approx(0.5, abs=0.2)
+
+
+def test_no_gain_is_measured_where_a_program_has_no_steps(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("pass\n")
+
+    assert measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run").share is None
 
 
 def _beside(folder: Path) -> Program:

@@ -42,7 +42,7 @@ def test_compiling_in_every_step_is_told_where_it_is_called_and_why(build: Any) 
     assert (finding.file, finding.line) == ("train.py", 42)
     assert "expected 126, actual 127" in finding.message
     # 2 s in 40 steps.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (35 * MS, 50 * MS)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (35 * MS, 57.5 * MS)
 
 
 def test_compiling_at_the_start_is_no_problem(build: Any) -> None:
@@ -76,8 +76,8 @@ def broken(build: Any, own_ms: float) -> Any:
 def test_a_broken_graph_costs_what_lies_around_its_pieces_but_one(build: Any) -> None:
     [finding] = graph_breaks.check(broken(build, 12))
 
-    # (12 + 4) / 2 ms per step in 4 pieces, of which 3 are too many: 6 ms, 40 % around.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(3.6 * MS), round(8.4 * MS))
+    # (12 + 4) / 2 ms per step in 4 pieces, of which 3 are too many: 6 ms, 0.8 to 1.6 times that.
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(4.8 * MS), round(9.6 * MS))
     assert (finding.file, finding.line) == ("train.py", 24)
 
 

@@ -19,14 +19,14 @@ def test_decoding_in_the_step_is_found_with_its_library(build: Any) -> None:
     assert "num_workers=4" in (finding.advice or "")
 
 
-def test_the_least_gain_is_what_workers_hide_and_never_less_than_half(build: Any) -> None:
+def test_the_least_gain_is_what_workers_hide_and_never_less_than_most_of_it(build: Any) -> None:
     step = build.step(20, forward=20)
     [hidden] = check(build.measured(step=step, host=(build.work("preprocessing", 12),), rank=build.rank()))
     [alone] = check(build.measured(step=step, host=(build.work("preprocessing", 12),), rank=build.rank(cpus=1)))
 
-    # 8 CPUs: the step is its rest, 8 ms; handing over costs 1.3 ms, sharing the processor a tenth of the rest.
-    assert hidden.gain_low_ns == round((12 - 1.3 - 0.8) * MS)
-    assert alone.gain_low_ns == 6 * MS
+    # 8 CPUs: the step is its rest, 8 ms; handing over costs 1.3 ms, sharing the processor a quarter of the rest.
+    assert hidden.gain_low_ns == round((12 - 1.3 - 2) * MS)
+    assert alone.gain_low_ns == round(0.7 * 12 * MS)
     assert hidden.gain_low_ns <= hidden.lost_ns <= hidden.gain_high_ns <= 20 * MS
 
 

@@ -24,7 +24,17 @@ def test_collections_are_found_where_most_began(build: Any) -> None:
 
     assert (finding.file, finding.line) == ("train.py", 39)
     assert "the 40 full ones in main take 15.0 ms each" in finding.message
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (7.5 * MS, 15 * MS)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (7.5 * MS, 17.25 * MS)
+
+
+def test_what_goes_for_certain_are_the_full_collections(build: Any) -> None:
+    every = msgspec.structs.replace(build.step(30), gc_ns=15 * MS)
+    lines = Lines(period_ns=MS, steps=40, collected=(collected(39, 40, 600),))
+    rank = msgspec.structs.replace(build.rank(), steps=50)
+
+    [finding] = check(build.measured(step=build.step(20), every_step=every, lines=lines, rank=rank))
+
+    assert finding.gain_low_ns == 0.85 * 600 * MS / 50
 
 
 def test_short_and_unmeasured_collections_are_silent(build: Any) -> None:

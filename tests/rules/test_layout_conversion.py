@@ -21,7 +21,7 @@ def test_copies_are_added_up_and_told_at_the_line_with_most_of_them(build: Any) 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
     assert (finding.file, finding.line) == ("net.py", 26)
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (15 * MS, 30 * MS)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (20 * MS, 38 * MS)
 
 
 def test_on_a_device_kernels_that_convert_count_too(build: Any) -> None:

@@ -60,7 +60,9 @@ def test_the_gain_lies_between_keeping_and_losing_what_the_ops_compute(build: An
     [finding] = check(build.measured(step=build.step(20, forward=20), ops=ops(repeat())))
 
     # (2 + 2) ms x 99 / 100 go; of the ops' 1.5 ms, 300 x 2 µs are overhead, so 60% may compute: 30% at most stays.
-    assert finding.gain_high_ns == finding.lost_ns == 3_960_000
+    assert finding.lost_ns == 3_960_000
+    # What else gets faster: 15 %.
+    assert finding.gain_high_ns == 4_554_000
     assert finding.gain_low_ns == 2_772_000
 
 

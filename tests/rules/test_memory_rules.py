@@ -122,6 +122,6 @@ def zeroing(build: Any, *, keeps: bool | None) -> Any:
 def test_gradients_that_are_kept_cost_their_filling_and_their_adding(build: Any) -> None:
     [finding] = gradients_not_set_to_none.check(zeroing(build, keeps=True))
 
-    assert (finding.gain_low_ns, finding.gain_high_ns, finding.line) == (9 * MS, 12 * MS, 29)
+    assert (finding.gain_low_ns, finding.gain_high_ns, finding.line) == (9 * MS, 13.8 * MS, 29)
     for keeps in (False, None):
         assert list(gradients_not_set_to_none.check(zeroing(build, keeps=keeps))) == []

@@ -69,7 +69,7 @@ times = st.floats(min_value=0, max_value=100, allow_nan=False)
     live=st.booleans(),
     on_device=st.booleans(),
 )
-def test_no_gain_exceeds_the_loss_and_no_loss_the_step(
+def test_no_gain_exceeds_the_step_and_hardly_the_loss(
     data: float,
     forward: float,
     idle: list[float],
@@ -116,4 +116,7 @@ def test_no_gain_exceeds_the_loss_and_no_loss_the_step(
         for finding in rule.check(measured):
             if finding.lost_ns is None:
                 continue
-            assert 0 <= finding.gain_low_ns <= finding.gain_high_ns <= finding.lost_ns <= measured.step.wall_ns
+            assert 0 <= finding.lost_ns <= measured.step.wall_ns
+            assert 0 <= finding.gain_low_ns <= finding.gain_high_ns <= measured.step.wall_ns
+            # What goes with it makes the rest faster by a little; a device's time goes and nothing else.
+            assert finding.gain_high_ns <= finding.lost_ns * (1 if on_device else 1.15) + 1

@@ -39,7 +39,7 @@ def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> Non
     [finding] = check(build.measured(step=build.step(12, backward=4), every_step=every, lines=lines))
 
     assert (finding.file, finding.line, finding.function) == ("train.py", 39, "main")
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (5 * MS, 10 * MS)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (7.5 * MS, 11.5 * MS)
 
 
 def test_validation_once_in_a_while_is_silent(build: Any) -> None:

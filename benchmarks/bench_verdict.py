@@ -1,13 +1,11 @@
 """Whether the verdict is right: every program of tests/pathologies, broken and fixed, under `perfkit run`.
 
-    python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER] [--peers]
+    python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER]
 
 Each program runs alone under `perfkit run`, with one thread, and then twice in turns with its twin (in_turns.py): so
 what the correction gains is known as a share of the step, whatever the machine does meanwhile. The measured gain is
 that share of the step of the run that was judged; steps are medians, or means where the cost comes in bursts. The
-predicted gain is that of the first finding. With --peers torch's own report_all_anti_patterns is asked about the same
-programs: two optimizer steps, recorded with stacks and shapes. TraceML can be asked only by a person: it answers for
-a whole run of a trainer.
+predicted gain is that of the first finding.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,40 +23,8 @@ PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
 sys.path.insert(0, str(PATHOLOGIES))
 
 from in_turns import Gain, measure  # noqa: E402 - found through the line above
-from judging import TIMEOUT, Answer, Run, alarms, answer, environment, run  # noqa: E402 - found through the line above
+from judging import Answer, Run, alarms, answer, run  # noqa: E402 - found through the line above
 from suite import PROGRAMS, Program  # noqa: E402 - found through the line above
-
-#: Runs a program of one process, and prints the names of the patterns that torch finds in two of its steps.
-_ANTI_PATTERNS = """
-import re, runpy, sys
-import contextlib, io
-import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.profiler import ProfilerActivity, profile, schedule
-from torch.profiler._pattern_matcher import report_all_anti_patterns
-
-def told(prof):
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        report_all_anti_patterns(prof)
-    print("patterns:", *re.findall(r"^(.+?): \\d+ events matched", text.getvalue(), re.M), sep="|")
-
-sys.argv = sys.argv[1:]
-recorded = profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=10, warmup=1, active=2, repeat=1),
-                   on_trace_ready=told, record_shapes=True, with_stack=True)
-register_optimizer_step_post_hook(lambda *_: recorded.step())
-with recorded:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-#: torch's pattern -> the rule that tells the same cause.
-_SAME_CAUSE = {
-    "For Loop Indexing Pattern": "many-small-ops",
-    "Optimizer Single Tensor Pattern": "unfused-optimizer",
-    "Synchronized DataLoader Pattern": "input-bound",
-    "Gradient Set To Zero Instead of None Pattern": "gradients-not-set-to-none",
-}
-
 
 #: One pair in turns is off by up to a sixth of the gain, and more where workers or caches are what it is about.
 _PAIRS = 2
@@ -168,38 +133,6 @@ def row(verdict: Verdict) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def anti_patterns(program: Program, *, fixed: bool) -> list[str] | None:
-    """What torch's own matcher tells of a program; None where it cannot be asked: several processes, no optimizer."""
-    if program.ranks > 1 or program.use == "inference":
-        return None
-    arguments = [str(program.path), *(["--fixed"] if fixed else [])]
-    done = subprocess.run(
-        [sys.executable, "-c", _ANTI_PATTERNS, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-        env=environment(),
-    )
-    lines = [line.split("|")[1:] for line in done.stdout.splitlines() if line.startswith("patterns:")]
-    return lines[0] if lines else None
-
-
-def peer_table(programs: Sequence[Program]) -> str:
-    """What torch's own matcher tells of the same programs."""
-    rows = [
-        "| program | expected | torch tells | names the cause | tells of the healthy twin |",
-        "|---|---|---|---|---|",
-    ]
-    for program in programs:
-        healthy = anti_patterns(program, fixed=program.rule is not None)
-        ill = anti_patterns(program, fixed=False) if program.rule else None
-        named = None if ill is None else any(_SAME_CAUSE.get(name) in program.accepted for name in ill)
-        cells = [program.name, program.rule or "healthy", _listed(ill), _word(named), _listed(healthy)]
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
-
-
 HEAD = (
     "| program | expected | got first | right cause | right line | predicted gain, ms | step, ms | measured gain, ms "
     "| within range | told of the healthy twin |\n|---|---|---|---|---|---|---|---|---|---|"
@@ -263,10 +196,6 @@ def _ms(ns: float | None) -> str:
     return "" if ns is None else f"{ns / 1e6:.1f}"
 
 
-def _listed(names: list[str] | None) -> str:
-    return "cannot be asked" if names is None else ", ".join(names) or "nothing"
-
-
 def _word(value: bool | None) -> str:
     return {True: "yes", False: "no", None: ""}[value]
 
@@ -282,7 +211,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run each program N times (default: 1)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write what was found as JSON")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run folders, to diagnose them again")
-    parser.add_argument("--peers", action="store_true", help="also ask torch's report_all_anti_patterns")
     options = parser.parse_args(arguments)
     unknown = set(options.only or ()) - {program.name for program in PROGRAMS}
     if unknown:
@@ -300,8 +228,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n| figure | value |\n|---|---|")
     for name, value in figures.items():
         print(f"| {name} | {_written(value)} |")
-    if options.peers:
-        print("\n" + peer_table(chosen))
     if options.json is not None:
         found = {"totals": figures, "programs": [record(verdict) for verdict in verdicts]}
         options.json.write_text(json.dumps(found, indent=1))

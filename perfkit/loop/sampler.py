@@ -1,6 +1,6 @@
 """A light sampler: which user line the training thread is in, by phase, without Kineto's stacks.
 
-A daemon thread looks at the training thread's stack every 10 ms and books the user's line. It holds the
+A daemon thread looks at the training thread's stack every 10 ms (5 at first) and books the user's line. It holds the
 interpreter lock for some microseconds each time, so it costs well under 1 % of a step. What it cannot
 see: a thread that holds the lock inside one long C call is seen when the call ends, on the right line.
 

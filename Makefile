@@ -24,6 +24,10 @@ $(VENV)/.bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -c constraints.txt --group bench
 	@touch $@
 
+$(VENV)/.peers: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -c constraints.txt --group peers
+	@touch $@
+
 demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, measure what each correction gains.
 	$(BIN)/perfkit demo
 
@@ -52,8 +56,8 @@ check: $(VENV)/.ready  ## Lint, format and types.
 bench: $(VENV)/.bench  ## Run the benchmarks against the peers and rewrite the table in benchmarks/README.md.
 	$(BIN)/python -m benchmarks
 
-bench-verdict: $(VENV)/.ready  ## Run the labelled suite of known causes, and write how often the verdict is right.
-	$(BIN)/python -m benchmarks verdict
+bench-verdict: $(VENV)/.peers  ## Run the labelled suite of known causes: how often the verdict is right, and the peers'.
+	$(BIN)/python -m benchmarks verdict verdict_peers
 
 gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.
 	$(PYTHON) -m pytest tests/gpu -m gpu

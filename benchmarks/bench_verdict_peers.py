@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,6 +163,10 @@ def anti_patterns(program: Program, *, fixed: bool) -> list[str] | None:
     return lines[0] if lines else None
 
 
+#: What TraceML marks as information.
+_NO_PROBLEM = {"COMPUTE-BOUND", "NO CLEAR PERFORMANCE BOTTLENECK", "LOW GPU UTILIZATION"}
+
+
 def traceml(program: Program, *, fixed: bool, folder: Path) -> str | None:
     """TraceML's primary diagnosis of a run, as "INPUT-BOUND"; None where it cannot be asked, or saw no steps.
 
@@ -238,9 +242,10 @@ class Told(NamedTuple):
             return None
         return any(same_cause.get(one, set()) & program.accepted for one in self.ill)
 
-    def alarms(self, same_cause: Collection[str]) -> bool | None:
-        """Whether the healthy twin is told of a cause."""
-        return None if self.healthy is None else any(one in same_cause for one in self.healthy)
+    @property
+    def alarms(self) -> bool | None:
+        """Whether the healthy twin is told of a problem."""
+        return None if self.healthy is None else any(one not in _NO_PROBLEM for one in self.healthy)
 
 
 def ask_torch(program: Program) -> Told:
@@ -275,8 +280,8 @@ def row(program: Program, torch_told: Told, traceml_told: Told) -> str:
 def totals(asked: Sequence[tuple[Program, Told]], same_cause: dict[str, set[str]]) -> str:
     """How often a peer named the cause, and how often it told a healthy program of one."""
     named = [yes for program, told in asked if (yes := told.names(program, same_cause)) is not None]
-    alarms = [yes for _, told in asked if (yes := told.alarms(same_cause)) is not None]
-    return f"{sum(named)} of {len(named)} causes named, {sum(alarms)} of {len(alarms)} healthy runs told of one"
+    alarms = [told.alarms for _, told in asked if told.alarms is not None]
+    return f"{sum(named)} of {len(named)} causes named, {sum(alarms)} of {len(alarms)} healthy runs told of a problem"
 
 
 def _listed(names: list[str] | None) -> str:
@@ -291,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(options.only or ()) - {program.name for program in PROGRAMS}:
         parser.error(f"no program is called {', '.join(sorted(unknown))}; they are listed in suite.py")
     if importlib.util.find_spec("traceml_ai") is None:
-        parser.error("traceml-ai is not installed: pip install --group bench")
+        parser.error("traceml-ai is not installed: pip install --group peers")
     asked = []
     print(HEAD, flush=True)
     for program in PROGRAMS:

@@ -20,6 +20,7 @@ FLOORS = {
     "_callsite": 0,
     "_imports": 0,
     "_html": 0,
+    "_text": 0,
     "findings": 1,
     "which": 1,
     "run": 1,

@@ -17,7 +17,7 @@ from perfkit.capture.schedules import Action
 from perfkit.capture.stacks import StepForLines
 from perfkit.capture.trace_files import Promise, in_thread
 from perfkit.capture.windows import Recorder
-from perfkit.run.writing import stacks_beside
+from perfkit.run.names import stacks_beside
 
 #: A window's trace above this, before compression, is not kept: three steps of a large model are some 100 MB, and
 #: what is a hundred times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).

@@ -17,8 +17,9 @@ from perfkit.capture.trace_files import in_thread
 from perfkit.capture.windows import Recorder
 from perfkit.ranges import context
 from perfkit.ranges import recorder as ranges_recorder
+from perfkit.run.names import spans_beside
 from perfkit.run.records import RangeSpan
-from perfkit.run.writing import spans_beside, write_spans
+from perfkit.run.writing import write_spans
 
 #: Rows of a window. A viewer shows no more than some 10,000, and 50,000 need 1.6 MB in memory and 0.5 MB on disk.
 MAX_ROWS = 50_000

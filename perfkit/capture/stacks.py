@@ -21,8 +21,9 @@ from perfkit import _clock
 from perfkit._callsite import USER, function_name, owner_of
 from perfkit.capture import torch_profiler
 from perfkit.loop.line_tracer import LineTracer
+from perfkit.run.names import lines_beside
 from perfkit.run.records import UserCode
-from perfkit.run.writing import lines_beside, write_line_times
+from perfkit.run.writing import write_line_times
 
 #: A trace above this, before it is packed, is not kept: it is one step, and torch exports some 100 MB a
 #: second while training waits.

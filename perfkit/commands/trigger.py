@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from perfkit._say import say
 from perfkit.capture.triggers import FILE
 from perfkit.errors import RunError, UsageError
 from perfkit.run.following import SILENT_S, LiveRank, LiveRun, end_unix_s
+from perfkit.run.names import memory_name, spans_name, trace_name
 from perfkit.run.writing import write_atomically
 
 #: How a run says that it opens no window for a file any more (`perfkit.capture.triggers`).
 _REFUSALS = ("the trigger 'file' opened", "no window for 'file'")
 #: What a window leaves, by what records it: the first that a run uses is waited for.
-_FILES = {"kineto": "window-{}.pt.trace.json.gz", "ranges": "ranges-{}.npz", "memory": "memory-{}.pickle"}
+_NAMES: dict[str, Callable[[int], str]] = {"kineto": trace_name, "ranges": spans_name, "memory": memory_name}
 #: Between two looks at what the run has written; the window itself takes longer.
 _POLL_S = 0.2
 
@@ -50,7 +52,8 @@ def trigger(
     names = ", ".join(str(one.index) for one in running[:8]) + (", ..." if len(running) > 8 else "")
     say(f"asked rank {names} of {run} for a window; it begins with the next step")
     recorders = (live.run.options.get("recorders", "kineto") if live.run is not None else "kineto").split(",")
-    return _wait(running, known, next((_FILES[name] for name in _FILES if name in recorders), ".")) if wait else 0
+    name_of = next((_NAMES[name] for name in _NAMES if name in recorders), None)
+    return _wait(running, known, name_of) if wait else 0
 
 
 def _check_listens(live: LiveRun) -> None:
@@ -119,14 +122,14 @@ def _windows(one: LiveRank) -> int:
     return len(one.rank.windows) if one.rank is not None else 0
 
 
-def _wait(ranks: list[LiveRank], known: dict[int, int], file: str) -> int:
+def _wait(ranks: list[LiveRank], known: dict[int, int], name_of: Callable[[int], str] | None) -> int:
     """Print the path of what each rank's window left as soon as it is there; 1 where a window did not come."""
     waiting = {one.index: one for one in ranks}
     failed = 0
     while waiting:
         for index, one in list(waiting.items()):
             one.poll()
-            answer = _answer(one, known[index], file)
+            answer = _answer(one, known[index], name_of)
             if answer is None:
                 continue
             del waiting[index]
@@ -140,14 +143,14 @@ def _wait(ranks: list[LiveRank], known: dict[int, int], file: str) -> int:
     return failed
 
 
-def _answer(one: LiveRank, known: int, file: str) -> Path | str | None:
+def _answer(one: LiveRank, known: int, name_of: Callable[[int], str] | None) -> Path | str | None:
     """What the window that was asked for left, or why there will be none; None as long as that is open."""
     rank = one.rank
     if rank is None:
         return None
     for window in rank.windows[known:]:
         if (window.reason or "").startswith("trigger: file"):
-            path = one.folder / file.format(window.index)
+            path = one.folder / name_of(window.index) if name_of is not None else one.folder
             if path.exists():
                 return path
             if window.problem is not None or rank.ending is not None:

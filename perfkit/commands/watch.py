@@ -18,6 +18,7 @@ import typer
 
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.run.following import LiveRank, LiveRun, newest_run, process_runs
+from perfkit.run.names import TRACES
 from perfkit.run.reading import is_run_folder
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class _Findings:
         self._take_written()
         if self._process is not None and self._process.poll() is not None:
             self._take_output()
-        traces = sum(1 for _ in self._path.glob("rank-*/window-*.pt.trace.json.gz"))
+        traces = sum(1 for _ in self._path.glob(f"rank-*/{TRACES}"))
         due = time.monotonic() - self._began_s >= _DIAGNOSE_EVERY_S
         if not self.final and self._process is None and due and traces > self._windows:
             self._windows, self._began_s = traces, time.monotonic()

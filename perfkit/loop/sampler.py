@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from perfkit._callsite import USER, function_name, owner_of
+from perfkit.loop.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Phase
 
 #: 10 ms: 100 samples a second at about 30 us each are 0.3 % of the training thread's time, and a minute
@@ -38,14 +39,6 @@ _FIRST_PERIOD_S = PERIOD_S / 2
 _GOLDEN = (math.sqrt(5) - 1) / 2
 #: The cost of a sample is a moving mean over about as many: some tenths of a second of training.
 _USUAL = 16
-#: While sampling, a thread that wants the interpreter lock asks for it after 0.05 ms instead of 5. A loop that
-#: calls into torch gives the lock away and takes it back at once, and each time restarts the wait of whoever else wants
-#: it: with 5 ms the sampler never sees such a loop (0 of 360 expected samples were booked on its line, 218 with
-#: 0.5 ms), and the Python between its ops only where that lasts longer than the wait: of a step with 76 % of its time
-#: in Python, 1 ms at a time, 0.5 ms saw 0, 8 and 24 %, 0.1 ms 15 to 50 and 0.05 ms 49 to 58 %. Another thread that
-#: keeps the lock holds training up less by it (2 steps a second with 5 ms, 10 with 0.5, 50 to 90 with 0.05), and has
-#: itself a fifth less.
-SWITCH_S = 0.00005
 #: Distinct lines kept; a training loop has hundreds. Beyond that only lines already known are counted.
 _MAX_LINES = 10_000
 
@@ -90,7 +83,7 @@ class StackSampler:
         self.cost_s = 0.0
         #: Held while it samples. A plain lock: an Event's wait runs Python code, with the interpreter lock.
         self._stop = threading.Lock()
-        self._switch_before = SWITCH_S
+        self._switch = SwitchInterval()
         self._sampling: threading.Thread | None = None
 
     @property
@@ -103,9 +96,7 @@ class StackSampler:
         self._stop = threading.Lock()
         self._stop.acquire()
         self._sampling = threading.Thread(target=self._run, args=(self._stop,), name="perfkit sampler", daemon=True)
-        self._switch_before = sys.getswitchinterval()
-        if self._switch_before > SWITCH_S:
-            sys.setswitchinterval(SWITCH_S)
+        self._switch.shorten()
         self._sampling.start()
 
     def stop(self) -> None:
@@ -113,21 +104,23 @@ class StackSampler:
         if not self._stop.locked():
             return
         self._stop.release()
-        if abs(sys.getswitchinterval() - SWITCH_S) < 1e-6:  # still ours: the program has set no other since
-            sys.setswitchinterval(self._switch_before)
         if self._sampling is not None and self._sampling.is_alive():
             self._sampling.join(timeout=1.0)
+        self._switch.restore()
 
     def _run(self, stopped: threading.Lock) -> None:
         last, worked_s = time.perf_counter(), time.thread_time()
         period = _FIRST_PERIOD_S
         usual_s = 0.0
         while not stopped.acquire(timeout=period * (0.5 + self._samples * _GOLDEN % 1)):
+            # Not to be interrupted: phase and stack are to be of one moment.
+            self._switch.restore()
             now = time.perf_counter()
             waited, last = now - last, now
             phase = self._phase()
             if phase is None:
                 worked_s = time.thread_time()  # nothing was sampled for it
+                self._switch.shorten()
                 continue
             frame = sys._current_frames().get(self.thread)
             where = find_line(frame)
@@ -147,6 +140,8 @@ class StackSampler:
             # times a usual one: a mean over all would leave a short run with half of its samples.
             usual_s += (cost_s - usual_s) / _USUAL
             period = max(PERIOD_S, usual_s / _SHARE) if self._samples > _FIRST else _FIRST_PERIOD_S
+            self._switch.shorten()
+        self._switch.restore()
         stopped.release()
 
     def rows(self, steps: int) -> tuple[int, tuple[LineRow, ...]]:

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from perfkit._callsite import USER, function_name, owner_of
-from perfkit.loop.sampler import SWITCH_S
+from perfkit.loop.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Workers
 from perfkit.run.writing import write_atomically
 
@@ -262,13 +262,12 @@ class _Stacks:
         self._lines: dict[_Line, int] = {}
         self._samples = self._busy = 0
         self._stop = threading.Event()
+        self._switch = SwitchInterval()
         self._thread = threading.Thread(target=self._run, name="perfkit worker sampler", daemon=True)
 
     def start(self) -> None:
         self._began = time.perf_counter_ns()
-        # See the constant: torch's calls give the lock away and take it back before a slow switch happens.
-        if sys.getswitchinterval() > SWITCH_S:
-            sys.setswitchinterval(SWITCH_S)
+        self._switch.shorten()
         try:
             self._thread.start()
         except RuntimeError:  # no more threads on this machine
@@ -284,6 +283,7 @@ class _Stacks:
         wait = _FIRST_WRITE_S
         try:
             while not self._stop.wait(_PERIOD_S):
+                self._switch.restore()
                 frame = sys._current_frames().get(self._target)
                 line, busy = _line_of(frame)
                 # The frame keeps the samples and the batch that it works on alive.
@@ -296,6 +296,7 @@ class _Stacks:
                     self._write()
                     wait = min(2 * wait, _WRITE_S)
                     due = time.perf_counter() + wait
+                self._switch.shorten()
             self._write()
         except Exception:  # noqa: BLE001 - the folder is gone (the profile has ended), or the disk is full
             self._stop.set()

@@ -16,7 +16,8 @@ from perfkit.errors import RunError, TraceError
 from perfkit.measures.path import measure
 from perfkit.measures.results.measured import Measured
 from perfkit.nsight.window import cut_to_window
-from perfkit.run.reading import is_run_folder, nsys_window_file
+from perfkit.run.names import nsys_name
+from perfkit.run.reading import is_run_folder
 from perfkit.run.writing import write_atomically
 from perfkit.trace.ncu_report import export_report as export_report_of_ncu
 from perfkit.trace.nsys_report import export_report
@@ -48,7 +49,7 @@ def diagnose_nsys(
         home = folder / f"rank-{_rank_of(report)}"
         if home.is_dir():
             # A window of the run like any other: read with the run, now and by whoever diagnoses it again.
-            target = target.replace(home / nsys_window_file(window.number))
+            target = target.replace(home / nsys_name(window.number))
         source = folder if home.is_dir() else target
         say(f"{target} is {_which(window.number, window.of)}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms")
     try:

@@ -6,12 +6,12 @@ Colour only helps: every part of the bar has a character of its own, and a pipe 
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 from rich.console import Console
 from rich.text import Text
 
+from perfkit._text import without_controls
 from perfkit.rules.wording import ms, percent
 
 #: part of a step -> (character, colour)
@@ -33,7 +33,6 @@ _LOOKS = {
 }
 #: For a file that takes ASCII only; every character keeps its width.
 _ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.>u.")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _Console(Console):
@@ -91,11 +90,6 @@ def _cells(times: dict[str, int], width: int) -> dict[str, int]:
     return cells
 
 
-def printable(text: str) -> str:
-    """A name from a file that anyone may have written: no escape sequence of theirs reaches the terminal."""
-    return _CONTROL.sub("?", text)
-
-
 def print_text(text: Text, console: Console, indent: int = 0) -> None:
     """Print wrapped text without the blanks that rich leaves at the ends of its lines."""
     for line in text.wrap(console, max(20, console.width - indent)):
@@ -105,7 +99,7 @@ def print_text(text: Text, console: Console, indent: int = 0) -> None:
 
 def print_line(line: Text, console: Console) -> None:
     """Print one line, cut at the width of the terminal, in characters that its encoding has."""
-    line.plain = printable(line.plain)
+    line.plain = without_controls(line.plain)
     if console.options.ascii_only:
         line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
     line.truncate(console.width, overflow="ellipsis" if not console.options.ascii_only else "crop")

@@ -17,6 +17,7 @@ from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
 from perfkit.rules.wording import duration, ms, percent, place, rate, size
 from perfkit.run.following import SILENT_S, LiveRank, LiveRun, end_unix_s
+from perfkit.run.names import trace_name
 from perfkit.run.records import PHASES, Step, Window
 
 #: What "now" is: enough steps that one odd one does not move it, few enough to see a change within a minute or so.
@@ -190,7 +191,7 @@ def _window(shown: LiveRank, console: Console) -> None:
     if windows:
         last = windows[-1]
         why = f", {last.reason}" if last.reason is not None else ""
-        file = shown.folder / f"window-{last.index}.pt.trace.json.gz"
+        file = shown.folder / trace_name(last.index)
         what = f": {last.problem}" if last.problem is not None else f": {file}" if file.is_file() else ""
         print_text(
             Text(f"window {last.index}, steps {last.first_step:,} to {last.last_step:,}{why}{what}", style="dim"),

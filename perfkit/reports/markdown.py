@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from perfkit._text import without_controls
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
@@ -13,7 +14,6 @@ from perfkit.reports.kernel_profiles import CHANGE_COLUMNS, PROFILE_COLUMNS, Col
 from perfkit.rules.wording import between, ms, percent, place, rate
 from perfkit.run.records import PHASES
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 #: What markdown or the HTML inside it gives a meaning.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&-])")
 
@@ -26,17 +26,17 @@ def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
 
 def _text(words: str) -> str:
     """Words as they stand, whatever characters they hold: names come from files that anyone may have written."""
-    return _SPECIAL.sub(r"\\\1", _CONTROL.sub("?", words))
+    return _SPECIAL.sub(r"\\\1", without_controls(words))
 
 
 def _prose(words: str) -> str:
     """Sentences of perfkit's own, which may name what came from outside: only what could become markup is escaped."""
-    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", _CONTROL.sub(" ", words))
+    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", without_controls(words, " "))
 
 
 def _code(words: str) -> str:
     """Inline code: no character has a meaning in it but the fence itself, and a bar in a table."""
-    return "`" + _CONTROL.sub("?", words).replace("`", "'").replace("|", "\\|") + "`"
+    return "`" + without_controls(words).replace("`", "'").replace("|", "\\|") + "`"
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from perfkit._text import without_controls
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.device import DeviceTime
-from perfkit.reports.console import print_bar, print_line, print_text, printable
+from perfkit.reports.console import print_bar, print_line, print_text
 from perfkit.reports.kernel_profiles import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, aligned, change_rows, profile_rows
 from perfkit.rules.whole import NEGLIGIBLE
 from perfkit.rules.wording import between, change, ms, percent, place, rate
@@ -192,7 +193,7 @@ def _ranges(diagnosis: Diagnosis, console: Console) -> None:
     rows = [row for row in figures.ranges if row.source == "trace" or row.name not in traced]
     if not rows:
         return
-    names = [Text(printable(row.name)) for row in rows]
+    names = [Text(without_controls(row.name)) for row in rows]
     width = min(max(len("range"), *(name.cell_len for name in names)), max(20, console.width - 36))
     print_line(Text(f"{'range':<{width}}{'count':>10}{'per step':>14}{'each':>12}", style="dim"), console)
     for row, name in zip(rows, names, strict=True):
@@ -264,7 +265,7 @@ def _difference(difference: Difference, width: int) -> Text:
     style = {"faster": "green", "slower": "red"}.get(difference.change, "")
     before, after = ("-" if ns is None else ms(ns) for ns in (difference.before_ns, difference.after_ns))
     # Names of kernels are long: as much of them as there is room for beside the numbers.
-    name = Text(printable(difference.name))
+    name = Text(without_controls(difference.name))
     name.truncate(max(16, width - 46), overflow="ellipsis")
     name.pad_right(16 - name.cell_len if name.cell_len < 16 else 0)
     name.append(f"{before:>10} → {after:>8}  {difference.changed:<7} ")

@@ -92,6 +92,8 @@ _LESS_WORK = 2 / 3
 #: line with half of the time gets a quarter or fewer once in fifty runs; and in a short run on a busy machine the
 #: few there are fall on the line that waits, where the interpreter's lock changes hands.
 _FEW_SAMPLES = 20
+#: Lines with less than this share of the busiest line's samples count only where the step for lines saw them too.
+_STRAY = 0.05
 
 
 def check(measured: Measured) -> Iterator[Finding]:
@@ -251,7 +253,7 @@ def _hottest(measured: Measured, loader: Loader | None) -> LineRow | None:
     """
     rows = [row for row in measured.lines.rows if row.phase == "data" and row.owner == "user"] if measured.lines else []
     in_workers = [row for row in rows if loader is not None and loader.num_workers and row.worker == loader.dataset]
-    rows = in_workers or [row for row in rows if row.worker is None]
+    rows = in_workers or _without_strays(measured, [row for row in rows if row.worker is None])
     known = measured.source_lines.lines if measured.source_lines is not None else ()
     stacks = {(line.file, line.line): line.self_ns for line in known}
     weights: list[int] = []
@@ -272,6 +274,14 @@ def _hottest(measured: Measured, loader: Loader | None) -> LineRow | None:
         (row for row in rows if (row.file, row.function) == function),
         key=lambda row: (stacks.get((row.file, row.line), 0), row.host_ns),
     )
+
+
+def _without_strays(measured: Measured, sampled: list[LineRow]) -> list[LineRow]:
+    """The lines that belong to the phase: a sample or two are of the line before or behind it."""
+    most = max((row.samples for row in sampled), default=0)
+    traced = measured.lines.traced if measured.lines is not None else ()
+    in_phase = {(line.file, line.line) for line in traced if line.phase == "data"}
+    return [row for row in sampled if row.samples >= _STRAY * most or (row.file, row.line) in in_phase]
 
 
 def _traced(measured: Measured, sampled: list[LineRow]) -> list[LineRow]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from perfkit._text import without_controls
 from perfkit.errors import RunError, UsageError
 from perfkit.run.reading import RankFolder, is_run_folder
 from perfkit.run.records import Rank, Run, Step
@@ -22,7 +23,6 @@ from perfkit.run.records import Rank, Run, Step
 MOST_ROWS = 600
 #: What is read of steps.jsonl at once, its end: more than `MOST_ROWS` rows of the longest kind.
 _TAIL_BYTES = 512 * 1024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 #: A run writes rows once a second and rank.json every 30 s. What has not been written to for so long is asleep in one
 #: very long step, or dead.
 SILENT_S = 120
@@ -116,9 +116,9 @@ def _harmless(rank: Rank | None) -> Rank | None:
         return None
     return msgspec.structs.replace(
         rank,
-        host=_CONTROL.sub("?", rank.host),
-        ending=_CONTROL.sub(" ", rank.ending) if rank.ending is not None else None,
-        notes=tuple(_CONTROL.sub(" ", note) for note in rank.notes),
+        host=without_controls(rank.host),
+        ending=without_controls(rank.ending, " ") if rank.ending is not None else None,
+        notes=tuple(without_controls(note, " ") for note in rank.notes),
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from perfkit.errors import RunError
+from perfkit.run.names import lines_beside, nsys_name, spans_name
 from perfkit.run.records import SCHEMA, Lines, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode, Window
-from perfkit.run.writing import lines_beside
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -127,11 +127,6 @@ def read_line_times(stacks: Path, lost: list[str]) -> LineTimes | None:
     return found
 
 
-def nsys_window_file(index: int) -> str:
-    """The name of a window that nsys recorded, cut out of its export."""
-    return f"window-{index}.sqlite"
-
-
 class RankFolder:
     """One rank's part of a run; files are read when asked for."""
 
@@ -218,7 +213,7 @@ class RankFolder:
 
     def spans(self, window: int) -> Spans | None:
         """Each time a range ran in a window; None where that was not recorded."""
-        path = self.folder / f"ranges-{window}.npz"
+        path = self.folder / spans_name(window)
         arrays = _arrays(path, self.lost)
         if arrays is None:
             return None
@@ -246,7 +241,7 @@ class RankFolder:
     def window(self, path: Path) -> Window | None:
         """What rank.json says of a window's trace."""
         for window in self.rank.windows if self.rank is not None else ():
-            if window.file == path.name or path.name == nsys_window_file(window.index):
+            if window.file == path.name or path.name == nsys_name(window.index):
                 return window
         return None
 

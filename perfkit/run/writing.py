@@ -21,6 +21,7 @@ import msgspec
 
 from perfkit import _env
 from perfkit.errors import UsageError
+from perfkit.run.names import memory_name, trace_name
 from perfkit.run.records import Failure, Lines, Phases, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode
 
 if TYPE_CHECKING:
@@ -231,12 +232,12 @@ class RankWriter:
         )
 
     def window_file(self, index: int) -> Path:
-        """Where window ``index``'s trace goes; the ending is the one that older tools look for."""
-        return self.folder / f"window-{index}.pt.trace.json.gz"
+        """Where window ``index``'s trace goes."""
+        return self.folder / trace_name(index)
 
     def memory_file(self, index: int) -> Path:
         """Where window ``index``'s snapshot of device memory goes."""
-        return self.folder / f"memory-{index}.pickle"
+        return self.folder / memory_name(index)
 
     def close(self) -> None:
         """Close steps.jsonl."""
@@ -282,21 +283,6 @@ def write_spans(path: Path, spans: Sequence[RangeSpan], dropped: int) -> None:
     )
 
 
-def stacks_beside(window: Path) -> Path:
-    """Where the trace of the step for lines goes, for the window whose trace goes to ``window``."""
-    return window.with_name(window.name.replace("window-", "stacks-", 1))
-
-
-def spans_beside(window: Path) -> Path:
-    """Where the ranges of a window go, each time they ran: `write_spans`."""
-    return window.with_name(window.name.split(".", 1)[0].replace("window-", "ranges-", 1) + ".npz")
-
-
-def lines_beside(stacks: Path) -> Path:
-    """Where the times of lines lie for the trace of a step for lines: `write_line_times`."""
-    return stacks.with_name(stacks.name.split(".", 1)[0] + ".lines.npz")
-
-
 def write_line_times(
     path: Path,
     *,
@@ -312,7 +298,7 @@ def write_line_times(
     """Write when a thread came to which line of the user's.
 
     Args:
-        path: See `lines_beside`.
+        path: See `perfkit.run.names.lines_beside`.
         thread: The thread's number, as the system counts them.
         codes: The user's functions that ran.
         files: All files of the user's: what torch's Python frames call them -> where they lie.

@@ -117,6 +117,30 @@ def test_a_line_that_no_sample_hit_is_told_where_the_step_for_lines_saw_most_of_
     assert finding.line == 34
 
 
+def test_a_stray_sample_of_the_next_line_does_not_make_it_the_line_that_waits(build: Any) -> None:
+    def sampled(at: int, samples: int) -> LineRow:
+        return LineRow(
+            file="train.py", line=at, function="main", owner="user", phase="data", samples=samples, host_ns=samples * MS
+        )
+
+    known = SourceLines(
+        source="window",
+        steps=1,
+        wall_ns=1,
+        exact=1,
+        function_only=0,
+        lines=tuple(
+            SourceLine(file="train.py", line=at, first_line=1, function="main", owner="user", self_ns=own * MS)
+            for at, own in ((31, 4), (34, 8))
+        ),
+    )
+    lines = Lines(period_ns=MS, steps=40, rows=(sampled(31, 75), sampled(34, 1)))
+
+    [finding] = check(build.measured(step=build.step(100, data=60, forward=40), lines=lines, source_lines=known))
+
+    assert finding.line == 31
+
+
 def test_workers_that_share_the_processor_with_training_gain_less(build: Any) -> None:
     step = build.step(100, data=60, forward=40)
     [alone] = check(build.measured(step=step, rank=build.rank(cpus=8, threads=1)))

@@ -38,7 +38,8 @@ and use little of a CPU wait themselves, and four of them wait side by side. Wor
 every epoch (persistent_workers=False, epochs of a few steps) and have little to do cost their start: the
 mean of all steps counts, and at the low end two thirds go, the rest being for the epoch's first batch. Where
 workers stay and are at work for less than three quarters of their time, a wait below a quarter of the step
-is told for information only: it is the handover, or a CPU that other programs use.
+is told for information only: it is the handover, or a CPU that other programs use. So is one without workers
+that is shorter than a handover, where the step computes on a CPU.
 
 Source: the threshold of 5% of the step is torch-tb-profiler's for the same advice. 1.3 ms was measured for
 a two-tensor batch between processes on two shared cores; a ready batch in the same process takes 0.1 ms.
@@ -55,7 +56,7 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.rules.beside import HANDOVER_NS, MOST_WORKERS, hidden_by_workers, workers_for
+from perfkit.rules.beside import HANDOVER_NS, MOST_WORKERS, hidden_by_workers, processor, workers_for
 from perfkit.rules.host_work import mean_step, phase_of_mean_step
 from perfkit.rules.whole import (
     CRITICAL,
@@ -86,6 +87,7 @@ _HANDOVER = (
     "Workers have time to spare, so more of them gain nothing: leave a CPU free for them, hand over less (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where samples differ much."
 )
+_CHEAP = "A batch costs less than handing one over from a worker: only less work per batch could gain something."
 #: What goes at least where the work itself becomes less (see above).
 _LESS_WORK = 2 / 3
 #: Below this many samples of the data phase the line comes from the step for lines, which sees every line. Of 20 a
@@ -132,11 +134,41 @@ def check(measured: Measured) -> Iterator[Finding]:
         low_ns = max(0, min(low_ns, starved_ns - HANDOVER_NS))
         assumption += f", no more than device {device.device} was idle for data"
     hottest = _hottest(measured, loader if not starts else None)
-    ready = not starts and _ready(at_work) and lost_ns < CRITICAL * whole.wall_ns
+    _, threads = processor(measured)
+    on_host = device is None and threads is not None
+    # A batch that costs less than one that comes from a worker: no setting of a loader makes it cheaper.
+    cheap = on_host and hidden_ns == 0 and wait.ns < HANDOVER_NS
+    ready = not starts and (cheap or _ready(at_work)) and lost_ns < CRITICAL * whole.wall_ns
+    evidence = _evidence(wait, whole, (min(low_ns, lost_ns), assumption), loader, at_work, hottest)
+    yield Finding(
+        rule=ID,
+        severity="info" if ready else severity_of(lost_ns, whole),
+        message=_message(wait.ns, whole, loader, hottest, starts, ready),
+        advice=(_CHEAP if cheap else _HANDOVER) if ready else _advice(loader, workers, hottest, starts, hidden_ns),
+        confidence="low" if ready else "high" if measured.step is not None else "medium",
+        evidence=tuple(evidence),
+        file=hottest.file if hottest else None,
+        line=hottest.line if hottest else None,
+        function=hottest.function if hottest else None,
+        lost_ns=lost_ns,
+        gain_low_ns=0 if ready else min(low_ns, lost_ns),
+        gain_high_ns=with_beyond(lost_ns, whole) if on_host else lost_ns,
+    )
+
+
+def _evidence(
+    wait: Part,
+    whole: Whole,
+    low: tuple[int, str],
+    loader: Loader | None,
+    at_work: Workers | None,
+    hottest: LineRow | None,
+) -> list[Evidence]:
+    """The numbers behind the finding; ``low`` is the low end of the gain and what it assumes."""
     evidence = [
         Evidence("waiting for data", round(wait.ns / 1e6, 3), "ms", wait.source),
         Evidence("share of the step", round(100 * wait.ns / whole.wall_ns, 1), "%", whole.source),
-        Evidence("low end of the gain", round(min(low_ns, lost_ns) / 1e6, 3), "ms", assumption),
+        Evidence("low end of the gain", round(low[0] / 1e6, 3), "ms", low[1]),
     ]
     if loader is not None:
         evidence.append(Evidence("num_workers", loader.num_workers, "", f"DataLoader over {loader.dataset}"))
@@ -159,20 +191,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         evidence.append(
             Evidence("time in the line", round(hottest.host_ns / 1e6, 3), "ms", f"{hottest.samples} samples of stacks")
         )
-    yield Finding(
-        rule=ID,
-        severity="info" if ready else severity_of(lost_ns, whole),
-        message=_message(wait.ns, whole, loader, hottest, starts, ready),
-        advice=_HANDOVER if ready else _advice(loader, workers, hottest, starts, hidden_ns),
-        confidence="low" if ready else "high" if measured.step is not None else "medium",
-        evidence=tuple(evidence),
-        file=hottest.file if hottest else None,
-        line=hottest.line if hottest else None,
-        function=hottest.function if hottest else None,
-        lost_ns=lost_ns,
-        gain_low_ns=0 if ready else min(low_ns, lost_ns),
-        gain_high_ns=with_beyond(lost_ns, whole) if device is None else lost_ns,
-    )
+    return evidence
 
 
 def _wait(measured: Measured, whole: Whole, *, of_all: bool) -> Part | None:

@@ -263,6 +263,16 @@ def test_workers_that_start_in_every_epoch_are_told_to_stay(build: Any) -> None:
     assert (finding.gain_low_ns, finding.gain_high_ns) == (round(10.9 * MS * 2 / 3), round(1.15 * 10.9 * MS))
 
 
+def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) -> None:
+    rank = build.rank(cpus=2, threads=1, workers=0)
+    [cheap] = check(build.measured(step=build.step(10, data=0.8, forward=9.2), rank=rank))
+    [dear] = check(build.measured(step=build.step(10, data=3, forward=7), rank=rank))
+
+    assert (cheap.severity, cheap.gain_low_ns) == ("info", 0)
+    assert "less than handing one over" in (cheap.advice or "")
+    assert dear.severity == "critical"
+
+
 def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
     workers = Workers(
         dataset="Reviews", processes=16, samples=300, alive_ns=8_000 * MS, busy_ns=200 * MS, cpu_ns=400 * MS

@@ -30,7 +30,7 @@ because workers and training share the processor; threads is torch's thread coun
 the CPU, and 1 where a device computes. Charged on top: 1.3 ms for handing over a batch from a worker, and a
 quarter of the rest where it computes on the CPU (shared caches and cores). Where workers hide less than
 two thirds, the low end is two thirds: then the work itself has to become less, by a cache, ahead of training, or by one
-call per batch, and the advice says what workers alone would hide. In a trace of a device the low end is no
+call per batch, and what workers alone would hide is said. In a trace of a device the low end is no
 more than the time that the device was idle for data: the rest of the wait was hidden under work already
 queued. A loader that has workers and still lets the step wait may wait for the disk: then nothing is
 certain and the low end is 0, except where the workers were sampled. Workers that are busy most of the time
@@ -143,8 +143,8 @@ def check(measured: Measured) -> Iterator[Finding]:
     yield Finding(
         rule=ID,
         severity="info" if ready else severity_of(lost_ns, whole),
-        message=_message(wait.ns, whole, loader, hottest, starts, ready),
-        advice=(_CHEAP if cheap else _HANDOVER) if ready else _advice(loader, workers, hottest, starts, hidden_ns),
+        message=_message(wait.ns, whole, loader, hottest, starts, ready, hidden_ns),
+        advice=(_CHEAP if cheap else _HANDOVER) if ready else _advice(loader, workers, hottest, starts),
         confidence="low" if ready else "high" if measured.step is not None else "medium",
         evidence=tuple(evidence),
         file=hottest.file if hottest else None,
@@ -327,13 +327,20 @@ def _traced(measured: Measured, sampled: list[LineRow]) -> list[LineRow]:
 
 
 def _message(
-    wait_ns: int, whole: Whole, loader: Loader | None, hottest: LineRow | None, starts: int, ready: bool
+    wait_ns: int,
+    whole: Whole,
+    loader: Loader | None,
+    hottest: LineRow | None,
+    starts: int,
+    ready: bool,
+    hidden_ns: int | None,
 ) -> str:
+    """What is found; ``hidden_ns`` is what workers alone would hide, where that is the lesser part."""
     waits = f"Waiting for data takes {ms(wait_ns)} of the {ms(whole.wall_ns)} {whole.per}"
     if loader is not None and loader.num_workers == 0:
-        return (
-            f"{waits}: {hottest.function if hottest else loader.dataset} runs in the training process, num_workers=0."
-        )
+        alone = f"; workers alone would hide {ms(hidden_ns)}" if hidden_ns else ""
+        where = hottest.function if hottest else loader.dataset
+        return f"{waits}: {where} runs in the training process, num_workers=0{alone}."
     if starts:
         return f"{waits} ({percent(wait_ns, whole.wall_ns)}), most of it for workers that were started {starts} times."
     if loader is not None:
@@ -344,8 +351,7 @@ def _message(
     return f"{waits} ({percent(wait_ns, whole.wall_ns)})."
 
 
-def _advice(loader: Loader | None, workers: int, hottest: LineRow | None, starts: int, hidden_ns: int | None) -> str:
-    """What to do; ``hidden_ns`` is what workers would hide where that is too little to be the first advice."""
+def _advice(loader: Loader | None, workers: int, hottest: LineRow | None, starts: int) -> str:
     if starts:
         return "Keep the workers over the epochs: DataLoader(..., persistent_workers=True), or make the epochs longer."
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
@@ -355,11 +361,6 @@ def _advice(loader: Loader | None, workers: int, hottest: LineRow | None, starts
         return (
             f"Prepare batches beside training (DataLoader(..., num_workers={workers}, persistent_workers=True)), "
             f"and do {work} once, ahead of it."
-        )
-    if loader.num_workers == 0 and hidden_ns is not None:
-        return (
-            f"Do {work} once, ahead of training, or in one call per batch; "
-            f"DataLoader(..., num_workers={workers}, persistent_workers=True) alone would hide {ms(hidden_ns)}."
         )
     if loader.num_workers == 0:
         return (

@@ -149,9 +149,9 @@ def test_workers_that_share_the_processor_with_training_gain_less(build: Any) ->
     # Alone: max(40, 60 / 4) ms remain. Shared: one worker, and (60 + 2 x 40) / 2 = 70 ms remain.
     # Charged: 1.3 ms for handing over, 40 / 4 ms for the processor that both use.
     assert alone.gain_low_ns == round((100 - 40 - 1.3 - 10) * MS)
-    assert "would hide" not in (alone.advice or "")
+    assert "would hide" not in alone.message
     # That is less than two thirds of what is lost, so the work has to become less.
-    assert "alone would hide 18.7 ms" in (shared.advice or "")
+    assert "workers alone would hide 18.7 ms" in shared.message
     assert shared.gain_low_ns == round(59.9 * MS * 2 / 3)
 
 

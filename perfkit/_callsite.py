@@ -94,6 +94,15 @@ def function_name(code: CodeType) -> str:
     return name
 
 
+def line_of(frame: FrameType) -> int:
+    """The line that a frame has come to; its function's first where it stands between lines.
+
+    ``f_lineno`` is None there: for another thread that is between a function's call and its first line, say.
+    """
+    line: int | None = frame.f_lineno
+    return frame.f_code.co_firstlineno if line is None else line
+
+
 def find_callsite(frame: FrameType | None) -> CallSite | None:
     """Walk outwards from ``frame`` to the user's line; None for a stack of perfkit's own frames only."""
     library: CallSite | None = None
@@ -104,12 +113,12 @@ def find_callsite(frame: FrameType | None) -> CallSite | None:
         owner = owner_of(file)
         if owner == USER:
             via = f"{inner[0]}:{inner[1]}" if inner is not None else None
-            return CallSite(file, frame.f_lineno, function_name(code), USER, via)
+            return CallSite(file, line_of(frame), function_name(code), USER, via)
         if owner not in ("perfkit", "torch", "python"):
             if inner is None:
-                inner = (file, frame.f_lineno)
+                inner = (file, line_of(frame))
             if library is None:
-                library = CallSite(file, frame.f_lineno, function_name(code), owner)
+                library = CallSite(file, line_of(frame), function_name(code), owner)
         frame = frame.f_back
     return library
 

@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from perfkit import _clock
-from perfkit._callsite import USER, function_name, owner_of
+from perfkit._callsite import USER, function_name, line_of, owner_of
 from perfkit.capture import torch_profiler
 from perfkit.loop.line_tracer import LineTracer
 from perfkit.run.names import lines_beside
@@ -92,7 +92,7 @@ class LineTimes(LineTracer):
 
     def _came_to(self, frame: FrameType) -> None:
         code = self._code_of.setdefault(frame.f_code, len(self._code_of))
-        line = frame.f_lineno
+        line = line_of(frame)
         if self._times and (self._codes[-1], self._numbers[-1], self._depths[-1]) == (code, line, self._depth):
             return  # a comprehension of one line comes to it again with each item: it never left
         if len(self._times) >= MAX_LINES:

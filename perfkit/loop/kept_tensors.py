@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from perfkit import _clock
-from perfkit._callsite import USER, owner_of
+from perfkit._callsite import USER, line_of, owner_of
 from perfkit.loop.source import lines_that_fill, user_files
 from perfkit.run.records import KeptTensors, Place
 
@@ -199,7 +199,7 @@ class LocalGraphs:
 
         frames = user_frames()[:1]
         found = [
-            (name, value, frame.f_code, frame.f_lineno)
+            (name, value, frame.f_code, line_of(frame))
             for frame in frames
             for name, value in _locals_of(frame)
             if type(value) is torch.Tensor and not value.is_leaf

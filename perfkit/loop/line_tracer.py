@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from perfkit._callsite import USER, function_name, owner_of
+from perfkit._callsite import USER, function_name, line_of, owner_of
 from perfkit.loop.module_calls import Call, ModuleWatch, Site
 from perfkit.run.records import Phase, TracedLine
 
@@ -115,14 +115,14 @@ class LineTracer:
         while by is not None and owner_of(by.f_code.co_filename) != USER:
             by = by.f_back
         if by is not None:
-            callers[by.f_code, by.f_lineno] = None
+            callers[by.f_code, line_of(by)] = None
 
     def _module_called(self, frame: FrameType) -> _Trace | None:
         self._modules.begun = True
         by = frame.f_back
         if by is None or owner_of(by.f_code.co_filename) != USER:
             return None
-        call = self._modules.enter(frame, (by.f_code, by.f_lineno), self._phase())
+        call = self._modules.enter(frame, (by.f_code, line_of(by)), self._phase())
         if call is None:
             return None
         self._calls[frame] = call

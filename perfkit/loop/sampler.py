@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
-from perfkit._callsite import USER, function_name, owner_of
+from perfkit._callsite import USER, function_name, line_of, owner_of
 from perfkit.loop.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Phase
 
@@ -187,13 +187,13 @@ def find_line(frame: FrameType | None) -> Where | None:
         if owner == USER:
             function = function_name(code)
             within = " > ".join(below[: -_MAX_DEPTH - 1 : -1])
-            return Where(file, frame.f_lineno, function, USER, within, _find_caller(frame.f_back, file, function))
+            return Where(file, line_of(frame), function, USER, within, _find_caller(frame.f_back, file, function))
         if owner != "perfkit":
             name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
             if not below or below[-1] != name:
                 below.append(name)
             if library is None and owner not in ("torch", "python"):
-                library = Where(file, frame.f_lineno, function_name(code), owner)
+                library = Where(file, line_of(frame), function_name(code), owner)
         frame = frame.f_back
     return library
 
@@ -205,7 +205,7 @@ def _find_caller(frame: FrameType | None, file: str, function: str) -> tuple[str
         if owner_of(code.co_filename) == USER:
             name = function_name(code)
             if name != function or code.co_filename != file:
-                return code.co_filename, frame.f_lineno, name
+                return code.co_filename, line_of(frame), name
         frame = frame.f_back
     return None
 

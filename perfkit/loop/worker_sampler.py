@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit._callsite import USER, function_name, owner_of
+from perfkit._callsite import USER, function_name, line_of, owner_of
 from perfkit.loop.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Workers
 from perfkit.run.writing import write_atomically
@@ -330,9 +330,9 @@ def _line_of(frame: FrameType | None) -> tuple[_Line | None, bool]:
         code = frame.f_code
         owner = owner_of(code.co_filename)
         if owner == USER:
-            user = user or (code.co_filename, frame.f_lineno, function_name(code), USER)
+            user = user or (code.co_filename, line_of(frame), function_name(code), USER)
         elif owner not in ("perfkit", "torch", "python"):
-            library = library or (code.co_filename, frame.f_lineno, function_name(code), owner)
+            library = library or (code.co_filename, line_of(frame), function_name(code), owner)
         elif code.co_filename.endswith(_FETCH):
             busy = True
         frame = frame.f_back

@@ -73,7 +73,7 @@ def check(measured: Measured) -> Iterator[Finding]:
             continue
         low, high = _gain(one, patterns)
         low_ns, lost_ns = op_part(low, patterns, whole), op_part(high, patterns, whole)
-        high_ns = with_beyond(lost_ns, whole) if patterns.step_ns is not None else lost_ns
+        high_ns = with_beyond(lost_ns, measured, whole)
         if lost_ns >= NEGLIGIBLE * whole.wall_ns:
             yield _finding(one, (low_ns, lost_ns, high_ns), measured, patterns, whole)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfkit.measures.results.measured import Measured
+from perfkit.rules.whole import on_device
 
 #: What a batch costs that comes from a worker process: 1.3 ms was measured for a two-tensor batch between processes
 #: on two shared cores.
@@ -23,8 +24,7 @@ def processor(measured: Measured) -> tuple[int | None, int | None]:
         return int(text) if text.isdigit() and int(text) > 0 else None
 
     cpus = number("cpu_affinity") or number("cpu_count")
-    on_device = bool(measured.devices) or bool(measured.rank is not None and measured.rank.devices)
-    return cpus, None if on_device else min(number("torch.num_threads") or 1, cpus or 1)
+    return cpus, None if on_device(measured) else min(number("torch.num_threads") or 1, cpus or 1)
 
 
 def workers_for(measured: Measured) -> int:

@@ -46,6 +46,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     if lost_ns < NEGLIGIBLE * whole.wall_ns:
         return
     yield found_in(
+        measured,
         work_of(measured, "checkpoint"),
         lost_ns,
         whole,

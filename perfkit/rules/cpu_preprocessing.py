@@ -82,5 +82,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=line.function,
         lost_ns=lost_ns,
         gain_low_ns=min(lost_ns, max(hidden_ns, round(_GOES * lost_ns))),
-        gain_high_ns=at_most(lost_ns, work.samples, whole),
+        gain_high_ns=at_most(lost_ns, work.samples, measured, whole),
     )

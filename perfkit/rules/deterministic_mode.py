@@ -82,5 +82,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=at.function if at else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns) if lost_ns is not None else None,
-        gain_high_ns=with_beyond(lost_ns, whole) if lost_ns is not None and whole is not None else None,
+        gain_high_ns=with_beyond(lost_ns, measured, whole) if lost_ns is not None and whole is not None else None,
     )

@@ -117,6 +117,6 @@ def _on_host(measured: Measured, whole: Whole) -> Iterator[Finding]:
             ),
             lost_ns=high,
             gain_low_ns=low,
-            gain_high_ns=with_beyond(high, whole),
+            gain_high_ns=with_beyond(high, measured, whole),
             **where(one.place, measured),
         )

@@ -81,5 +81,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=most.function if most else None,
         lost_ns=lost_ns,
         gain_low_ns=low_ns,
-        gain_high_ns=with_beyond(lost_ns, whole),
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )

@@ -77,5 +77,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=at.function if at else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=lost_ns if on_device else with_beyond(lost_ns, whole),
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )

@@ -55,9 +55,9 @@ def in_typical_step(measured: Measured, ns: int) -> int:
     return round(ns * min(1.0, measured.step.wall_ns / measured.every_step.wall_ns))
 
 
-def at_most(ns: int, samples: int, whole: Whole) -> int:
+def at_most(ns: int, samples: int, measured: Measured, whole: Whole) -> int:
     """The most that goes with a sampled time: one deviation of its count is its error."""
-    return with_beyond(ns, whole, 1 / math.sqrt(max(samples, LEAST_SAMPLES)))
+    return with_beyond(ns, measured, whole, 1 / math.sqrt(max(samples, LEAST_SAMPLES)))
 
 
 def time_of(measured: Measured, kind: HostKind, phase: Phase, whole: Whole) -> int:
@@ -66,7 +66,9 @@ def time_of(measured: Measured, kind: HostKind, phase: Phase, whole: Whole) -> i
     return min(whole.wall_ns, max(work.host_ns if work else 0, phase_of_mean_step(measured, phase)))
 
 
-def found_in(work: HostWork | None, lost_ns: int, whole: Whole, *, rule: str, message: str, advice: str) -> Finding:
+def found_in(
+    measured: Measured, work: HostWork | None, lost_ns: int, whole: Whole, *, rule: str, message: str, advice: str
+) -> Finding:
     """The finding of a rule over work that could be done a quarter as often, or not by the process that trains."""
     file, line, function = hottest_call(work) if work is not None else (None, None, None)
     return Finding(
@@ -81,7 +83,9 @@ def found_in(work: HostWork | None, lost_ns: int, whole: Whole, *, rule: str, me
         function=function,
         lost_ns=lost_ns,
         gain_low_ns=round(LESS_OFTEN * lost_ns),
-        gain_high_ns=at_most(lost_ns, work.samples, whole) if work is not None else with_beyond(lost_ns, whole),
+        gain_high_ns=with_beyond(lost_ns, measured, whole)
+        if work is None
+        else at_most(lost_ns, work.samples, measured, whole),
     )
 
 

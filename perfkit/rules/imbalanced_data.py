@@ -91,7 +91,7 @@ def _padding(measured: Measured) -> Iterator[Finding]:
         function=line.function if line else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=with_beyond(lost_ns, whole),
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )
 
 

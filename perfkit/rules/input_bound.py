@@ -56,7 +56,7 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.rules.beside import HANDOVER_NS, MOST_WORKERS, hidden_by_workers, processor, workers_for
+from perfkit.rules.beside import HANDOVER_NS, MOST_WORKERS, hidden_by_workers, workers_for
 from perfkit.rules.host_work import mean_step, phase_of_mean_step
 from perfkit.rules.whole import (
     CRITICAL,
@@ -66,6 +66,7 @@ from perfkit.rules.whole import (
     Whole,
     busiest_device,
     device_part,
+    on_device,
     phase_part,
     severity_of,
     whole_of,
@@ -134,10 +135,8 @@ def check(measured: Measured) -> Iterator[Finding]:
         low_ns = max(0, min(low_ns, starved_ns - HANDOVER_NS))
         assumption += f", no more than device {device.device} was idle for data"
     hottest = _hottest(measured, loader if not starts else None)
-    _, threads = processor(measured)
-    on_host = device is None and threads is not None
     # A batch that costs less than one that comes from a worker: no setting of a loader makes it cheaper.
-    cheap = on_host and hidden_ns == 0 and wait.ns < HANDOVER_NS
+    cheap = not on_device(measured) and hidden_ns == 0 and wait.ns < HANDOVER_NS
     ready = not starts and (cheap or _ready(at_work)) and lost_ns < CRITICAL * whole.wall_ns
     evidence = _evidence(wait, whole, (min(low_ns, lost_ns), assumption), loader, at_work, hottest)
     yield Finding(
@@ -152,7 +151,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=hottest.function if hottest else None,
         lost_ns=lost_ns,
         gain_low_ns=0 if ready else min(low_ns, lost_ns),
-        gain_high_ns=with_beyond(lost_ns, whole) if on_host else lost_ns,
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )
 
 

@@ -49,6 +49,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     work = work_of(measured, "logging")
     where = f", most of it in {work.lines[0].function}" if work is not None else ""
     yield found_in(
+        measured,
         work,
         lost_ns,
         whole,

@@ -16,14 +16,14 @@ Fix: give it the whole batch.
     torch.nn.utils.rnn.pad_sequence(samples)             # samples of different lengths: pad, or pack
     torch.func.vmap(per_sample_loss)(batch)              # code for one sample, over all of them
 
-Gain: at most what the loop takes, forward and backward, less one round of it. At least what is pure
-overhead: a round's ops as far as they cost no more than an op costs with nothing to compute, which is what
-n - 1 rounds lose; but no less than 60% of the most, since a batch also computes faster than its parts.
+Gain: at most what the loop takes, forward and backward, less one round of it, and on a CPU 15% more. At
+least what is pure overhead: a round's ops as far as they cost no more than an op costs with nothing to
+compute, which is what n - 1 rounds lose; but no less than 65% of that, since a batch also computes faster
+than its parts.
 
-Source: 8 equal calls in a row are no accident. 60% was chosen on two programs on one CPU, which gained
-83 to 94% (a small convolutional net over 32 samples, and a tower of linear layers over 32 requests), so they do not
-prove it.
-From 5% of the step on. The GPU side: not run on a GPU yet.
+Source: 8 equal calls in a row are no accident. 65% was chosen on two programs on one CPU, which gained 83
+to 110% (a small convolutional net over 32 samples, and a tower of linear layers over 32 requests), so they
+do not prove it. From 5% of the step on. The GPU side: not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules.host_work import traced_ns
-from perfkit.rules.whole import NEGLIGIBLE, Whole, phase_part, severity_of, whole_of
+from perfkit.rules.whole import NEGLIGIBLE, Whole, phase_part, severity_of, whole_of, with_beyond
 from perfkit.rules.wording import ms, percent
 from perfkit.run.records import ModuleCalls, TracedLine
 
@@ -42,7 +42,7 @@ ID = "loop-over-samples"
 #: Calls from one line that are a loop (see above).
 _LEAST_CALLS = 8
 #: The least share of the loop's time that goes (see above).
-_GOES = 0.6
+_GOES = 0.65
 
 
 def check(measured: Measured) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=row.function,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=lost_ns,
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )
 
 

@@ -97,7 +97,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         low_ns, lost_ns = _gain(repeat, floor_ns, measured, whole)
         if lost_ns < NEGLIGIBLE * whole.wall_ns:
             continue
-        high_ns = with_beyond(lost_ns, whole) if busiest_device(measured) is None else lost_ns
+        high_ns = with_beyond(lost_ns, measured, whole)
         loop = _loop_of(repeat, loops)
         if loop is not None:
             loops.remove(loop)

@@ -54,7 +54,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     if lost_ns < NEGLIGIBLE * whole.wall_ns:
         return
     line = work.lines[0]
-    high_ns = at_most(lost_ns, work.samples, whole)
+    high_ns = at_most(lost_ns, work.samples, measured, whole)
     yield Finding(
         rule=ID,
         severity=severity_of(lost_ns, whole),

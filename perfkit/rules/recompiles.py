@@ -80,7 +80,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=worst.function if worst else None,
         lost_ns=lost_ns,
         gain_low_ns=round(_GOES * lost_ns),
-        gain_high_ns=with_beyond(lost_ns, whole),
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )
 
 

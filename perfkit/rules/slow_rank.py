@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.measures.results.steps import Ranks, RankSummary
-from perfkit.rules.whole import NEGLIGIBLE, Whole, severity_of
+from perfkit.rules.whole import NEGLIGIBLE, Whole, on_device, severity_of
 from perfkit.rules.wording import ms
 from perfkit.run.records import PHASES
 
@@ -60,12 +60,11 @@ def check(measured: Measured) -> Iterator[Finding]:
     if slow is None:
         return
     whole = Whole(ranks.wall_ns, "step", f"steps.jsonl of {len(ranks.ranks)} ranks, {ranks.steps} steps")
-    on_device = measured.rank is not None and bool(measured.rank.devices)
-    low_ns, high_ns = _gain(ranks, slow, _BACKWARD_ON_DEVICE if on_device else _BACKWARD)
+    low_ns, high_ns = _gain(ranks, slow, _BACKWARD_ON_DEVICE if on_device(measured) else _BACKWARD)
     mean_ns = sum(rank.own_ns for rank in ranks.ranks) / len(ranks.ranks)
     if low_ns < NEGLIGIBLE * whole.wall_ns or slow.own_ns < _FAR * mean_ns:
         return
-    if not on_device and not _does_more(ranks, slow):
+    if not on_device(measured) and not _does_more(ranks, slow):
         return
     phase, beyond_ns = _phase(ranks, slow)
     evidence = [

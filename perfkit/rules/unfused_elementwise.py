@@ -61,7 +61,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     for chain in patterns.chains:
         low, high = _gain(chain, patterns)
         lost_ns = op_part(high, patterns, whole)
-        high_ns = with_beyond(lost_ns, whole) if patterns.step_ns is not None else lost_ns
+        high_ns = with_beyond(lost_ns, measured, whole)
         if lost_ns >= _WORTH * whole.wall_ns:
             low_ns = min(lost_ns, op_part(low, patterns, whole))
             yield _finding(chain, (low_ns, lost_ns, high_ns), measured, patterns, whole)

@@ -69,7 +69,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         function=place[2],
         lost_ns=lost_ns,
         gain_low_ns=round(LESS_OFTEN * lost_ns),
-        gain_high_ns=with_beyond(lost_ns, whole),
+        gain_high_ns=with_beyond(lost_ns, measured, whole),
     )
 
 

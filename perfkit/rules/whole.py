@@ -72,12 +72,18 @@ def device_part(ns: int, device: DeviceTime, whole: Whole) -> int:
     return round(whole.wall_ns * min(1.0, ns / device.window_ns))
 
 
-def with_beyond(ns: float, whole: Whole, error: float = 0.0) -> int:
-    """The most that goes with a time that the host spends: what lies beyond it, and the error of the time itself.
+def with_beyond(ns: float, measured: Measured, whole: Whole, error: float = 0.0) -> int:
+    """The most that goes with a time: what lies beyond it where a CPU computes, and the error of the time itself.
 
     ``error`` is a share of the time, of one deviation. Both are errors of their own: they add as squares.
     """
-    return min(whole.wall_ns, round(ns * (1 + math.hypot(_BEYOND, error))))
+    beyond = 0.0 if on_device(measured) else _BEYOND
+    return min(whole.wall_ns, round(ns * (1 + math.hypot(beyond, error))))
+
+
+def on_device(measured: Measured) -> bool:
+    """Whether a device computes: the trace or the run holds one."""
+    return busiest_device(measured) is not None or (measured.rank is not None and bool(measured.rank.devices))
 
 
 def trace_scale(measured: Measured) -> float:

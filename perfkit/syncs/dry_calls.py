@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as functional
 from torch.utils import _device
 
-from perfkit._callsite import owner_of
+from perfkit._callsite import line_of, owner_of
 from perfkit.syncs.dry_state import CUDA, FOLLOWED_CPU, DryRun, takes_device_tensor
 from perfkit.syncs.ledger import Cause
 from perfkit.syncs.marks import (
@@ -126,7 +126,7 @@ def _names_cpu() -> bool:
     frame = _program_frame()
     if frame is None:
         return False
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    line = linecache.getline(frame.f_code.co_filename, line_of(frame))
     return '"cpu"' in line or "'cpu'" in line
 
 

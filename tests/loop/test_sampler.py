@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +104,16 @@ def test_samples_of_a_line_sum_over_its_libraries() -> None:
     assert done.is_set()
     assert all(sum(row.within.values()) == row.samples for row in rows)
     assert all(row.phase == "forward" for row in rows)
+
+
+def test_a_thread_between_two_lines_is_at_its_functions_first() -> None:
+    code = compile("def step():\n    pass\n", str(Path(__file__).with_name("user.py")), "exec").co_consts[0]
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+
+    where = find_line(frame)  # type: ignore[arg-type]  # what it reads of a frame
+
+    assert where is not None
+    assert (where.line, where.function) == (1, "step")
 
 
 def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from perfkit.measures.op_work import SIZES
 from perfkit.measures.results.patterns import CodePlace, HostCollective, OptimizerUpdate
 from perfkit.measures.rows import mask_of, nearest_above
-from perfkit.measures.steps import step_of, whole_steps
+from perfkit.measures.steps import NODE, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, clip, union, without
 
@@ -31,14 +31,33 @@ def update_rows(trace: Trace) -> Ints:
     return np.flatnonzero(trace.is_kind(Kind.RANGE, Kind.OP) & named[trace.name])
 
 
+def _after_closures(trace: Trace, rows: Ints) -> Ints:
+    """When each optimizer step begins to update: behind the backward of a closure that it was given, in ns.
+
+    Lightning's steps have a closure that does the whole training step; with plain ones it is the range's own start.
+    """
+    begins = trace.start_ns[rows].copy()
+    if not rows.size:
+        return begins
+    is_node = np.array([*(NODE.match(name) is not None for name in trace.names), False])
+    nodes = np.flatnonzero(trace.is_kind(Kind.RANGE, Kind.OP) & is_node[trace.name])
+    order = np.argsort(begins, kind="stable")
+    at = np.searchsorted(begins[order], trace.start_ns[nodes], "right") - 1
+    update = order[np.maximum(at, 0)]
+    inside = (at >= 0) & (trace.end_ns[nodes] <= trace.end_ns[rows][update])
+    np.maximum.at(begins, update[inside], trace.end_ns[nodes][inside])
+    return begins
+
+
 def usual_updates(trace: Trace, steps: int) -> dict[str, float]:
     """Optimizer -> the share of a step (median) that its range takes; its time in ns where there are no steps."""
     rows = update_rows(trace)
     found = {}
     whole = whole_steps(trace)
+    updating_ns = trace.end_ns[rows] - _after_closures(trace, rows)
     for code in np.unique(trace.name[rows]).tolist():
         mine = rows[trace.name[rows] == code]
-        duration = trace.duration_ns[mine]
+        duration = updating_ns[trace.name[rows] == code]
         if not whole.row.size:
             found[trace.names[code]] = float(duration.sum())
             continue
@@ -78,7 +97,10 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
     if steps.row.size and of_step_ns is None:
         of_step_ns = int((steps.end_ns - steps.start_ns).mean())
     is_update = mask_of(trace, rows)
+    begins = np.zeros(len(trace), np.int64)
+    begins[rows] = _after_closures(trace, rows)
     inside = nearest_above(trace, calls.rows, is_update)
+    inside = np.where(trace.start_ns[calls.rows] >= begins[np.maximum(inside, 0)], inside, -1)
     found = []
     for code in np.unique(trace.name[rows]).tolist():
         mine = rows[trace.name[rows] == code]
@@ -91,7 +113,7 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
             if place is not None and place.owner == "user" and place != caller:
                 bodies[place] += int(calls.cost[i])
         host_ns = round(calls.updates.get(name, 0.0) * (of_step_ns or 1))
-        launched = _kernels_below(trace, is_update, code) if calls.on_device else None
+        launched = _kernels_below(trace, is_update, begins, code) if calls.on_device else None
         found.append(
             OptimizerUpdate(
                 name=match[1] if (match := UPDATE.match(name)) else name,
@@ -109,11 +131,12 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
     return tuple(sorted(found, key=lambda one: -one.host_ns))
 
 
-def _kernels_below(trace: Trace, is_update: Bools, code: int) -> tuple[int, int]:
-    """Device time and number of the kernels launched in the ranges of this name."""
+def _kernels_below(trace: Trace, is_update: Bools, begins: Ints, code: int) -> tuple[int, int]:
+    """Device time and number of the kernels launched in the ranges of this name, behind their closures."""
     work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
     above = nearest_above(trace, trace.launch[work], is_update)
-    work = work[(above >= 0) & (trace.name[np.maximum(above, 0)] == code)]
+    mine = (above >= 0) & (trace.name[np.maximum(above, 0)] == code)
+    work = work[mine & (trace.start_ns[trace.launch[work]] >= begins[np.maximum(above, 0)])]
     return int(trace.duration_ns[work].sum()), int(work.size)
 
 

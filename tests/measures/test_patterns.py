@@ -135,6 +135,23 @@ def test_an_optimizers_step_is_told_by_its_single_and_its_list_ops(tmp_path: Pat
     assert fused.ops < 10
 
 
+def test_what_a_closure_does_is_no_part_of_the_optimizers_update(tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.01, fused=True)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = layers(torch.ones(64, 64)).square().mean()
+        loss.backward()
+        return loss
+
+    [found] = recorded(tmp_path, lambda: optimizer.step(closure)).updates
+
+    assert found.fused == 1
+    assert found.ops < 10
+    assert found.body is None
+
+
 def test_a_call_costs_the_shortest_of_its_kind_over_the_steps(build: Any) -> None:
     for number, tanh in enumerate((300, 9_000, 280)):
         at = 100_000 * number

@@ -14,7 +14,8 @@ WIDTH, LENGTH, VOCABULARY = 64, 48, 100
 def angles(position: int) -> list[float]:
     """Sines and cosines of one position."""
     rates = [10000 ** (-2 * number / WIDTH) for number in range(WIDTH // 2)]  # planted: unexpected-call-count
-    return [math.sin(position * rate) for rate in rates] + [math.cos(position * rate) for rate in rates]
+    sines = [math.sin(position * rate) for rate in rates]  # planted: unexpected-call-count
+    return sines + [math.cos(position * rate) for rate in rates]  # planted: unexpected-call-count
 
 
 ONCE = torch.tensor([angles(position) for position in range(LENGTH)])

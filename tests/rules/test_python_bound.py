@@ -25,9 +25,9 @@ def test_the_gain_leaves_room_for_the_error_of_sampling(build: Any) -> None:
     [many] = check(build.measured(step=build.step(20), host=(build.work("python", 8, samples=1600),)))
 
     assert few.lost_ns == many.lost_ns == 8 * MS
-    assert few.gain_high_ns == round(8 * (1 + math.hypot(1 / 4, 0.15)) * MS)
-    assert many.gain_high_ns == round(8 * (1 + math.hypot(1 / 40, 0.15)) * MS)
-    assert many.gain_low_ns == round(5.6 * MS)
+    assert few.gain_high_ns == round(8 * (1 + math.hypot(1 / 4, 0.25, 0.15)) * MS)
+    assert many.gain_high_ns == round(8 * (1 + math.hypot(1 / 40, 0.25, 0.15)) * MS)
+    assert many.gain_low_ns == round(6.8 * MS)
 
 
 def test_a_neighbours_noise_in_the_mean_step_is_taken_out(build: Any) -> None:

@@ -7,6 +7,7 @@ the innermost frame outside perfkit and torch, and its owner is that library's n
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
@@ -101,6 +102,26 @@ def line_of(frame: FrameType) -> int:
     """
     line: int | None = frame.f_lineno
     return frame.f_code.co_firstlineno if line is None else line
+
+
+def stack_of(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """(code, line) of each frame, inner ones first, for frames of another thread.
+
+    They are read at once and let go, with nothing in between that gives the interpreter's lock away, as a look at a
+    file does, or a long garbage collection: that thread would go on, and torch.compile leaves frames behind that cannot
+    be read any more (a process died reading one).
+    """
+    stack = []
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        while frame is not None:
+            stack.append((frame.f_code, line_of(frame)))
+            frame = frame.f_back
+    finally:
+        if collects:
+            gc.enable()
+    return stack
 
 
 def find_callsite(frame: FrameType | None) -> CallSite | None:

@@ -14,11 +14,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import NamedTuple, TypeVar
 
-from perfkit._callsite import USER, function_name, line_of, owner_of
+from perfkit._callsite import USER, function_name, owner_of, stack_of
 from perfkit.loop.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Phase
 
@@ -122,10 +122,7 @@ class StackSampler:
                 worked_s = time.thread_time()  # nothing was sampled for it
                 self._switch.shorten()
                 continue
-            frame = sys._current_frames().get(self.thread)
-            where = find_line(frame)
-            # The frame keeps the loop's locals, and with them a batch on the device, alive.
-            del frame
+            where = find_line(stack_of(sys._current_frames().get(self.thread)))
             if where is not None:
                 key = (phase, where)
                 if key in self._counts or len(self._counts) < _MAX_LINES:
@@ -176,37 +173,33 @@ def _added(seen: list[tuple[Where, int]], by: Callable[[Where], _T]) -> dict[_T,
     return sums
 
 
-def find_line(frame: FrameType | None) -> Where | None:
+def find_line(stack: Sequence[tuple[CodeType, int]]) -> Where | None:
     """The user's line of a stack, else a library's, as `perfkit._callsite` has it; with the libraries below it."""
     library: Where | None = None
     below: list[str] = []
-    while frame is not None:
-        code = frame.f_code
+    for depth, (code, line) in enumerate(stack):
         file = code.co_filename
         owner = owner_of(file)
         if owner == USER:
             function = function_name(code)
             within = " > ".join(below[: -_MAX_DEPTH - 1 : -1])
-            return Where(file, line_of(frame), function, USER, within, _find_caller(frame.f_back, file, function))
+            return Where(file, line, function, USER, within, _find_caller(stack[depth + 1 :], file, function))
         if owner != "perfkit":
             name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
             if not below or below[-1] != name:
                 below.append(name)
             if library is None and owner not in ("torch", "python"):
-                library = Where(file, line_of(frame), function_name(code), owner)
-        frame = frame.f_back
+                library = Where(file, line, function_name(code), owner)
     return library
 
 
-def _find_caller(frame: FrameType | None, file: str, function: str) -> tuple[str, int, str] | None:
+def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> tuple[str, int, str] | None:
     """The next line outwards that is of another function of the user's: a comprehension is its function's line."""
-    while frame is not None:
-        code = frame.f_code
+    for code, line in stack:
         if owner_of(code.co_filename) == USER:
             name = function_name(code)
             if name != function or code.co_filename != file:
-                return code.co_filename, line_of(frame), name
-        frame = frame.f_back
+                return code.co_filename, line, name
     return None
 
 

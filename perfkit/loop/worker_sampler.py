@@ -16,14 +16,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import msgspec
 
-from perfkit._callsite import USER, function_name, line_of, owner_of
+from perfkit._callsite import USER, function_name, owner_of, stack_of
 from perfkit.loop.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Workers
 from perfkit.run.writing import write_atomically
@@ -284,10 +284,7 @@ class _Stacks:
         try:
             while not self._stop.wait(_PERIOD_S):
                 self._switch.restore()
-                frame = sys._current_frames().get(self._target)
-                line, busy = _line_of(frame)
-                # The frame keeps the samples and the batch that it works on alive.
-                del frame
+                line, busy = _line_of(stack_of(sys._current_frames().get(self._target)))
                 self._samples += 1
                 self._busy += busy
                 if line is not None and (line in self._lines or len(self._lines) < _MAX_LINES):
@@ -318,7 +315,7 @@ class _Stacks:
         write_atomically(self._path, msgspec.json.encode(counts))
 
 
-def _line_of(frame: FrameType | None) -> tuple[_Line | None, bool]:
+def _line_of(stack: Sequence[tuple[CodeType, int]]) -> tuple[_Line | None, bool]:
     """The user's line of a worker's stack (else a library's), and whether the worker is at work.
 
     Below the worker loop a forked worker still has the frames of the loop that trains: they are not looked at.
@@ -326,14 +323,14 @@ def _line_of(frame: FrameType | None) -> tuple[_Line | None, bool]:
     user: _Line | None = None
     library: _Line | None = None
     busy = False
-    while frame is not None and frame.f_code is not _ENTRY:
-        code = frame.f_code
+    for code, at in stack:
+        if code is _ENTRY:
+            break
         owner = owner_of(code.co_filename)
         if owner == USER:
-            user = user or (code.co_filename, line_of(frame), function_name(code), USER)
+            user = user or (code.co_filename, at, function_name(code), USER)
         elif owner not in ("perfkit", "torch", "python"):
-            library = library or (code.co_filename, line_of(frame), function_name(code), owner)
+            library = library or (code.co_filename, at, function_name(code), owner)
         elif code.co_filename.endswith(_FETCH):
             busy = True
-        frame = frame.f_back
     return user or library, busy

@@ -33,6 +33,11 @@ def workers_for(measured: Measured) -> int:
     return max(1, min(cpus - 1, MOST_WORKERS)) if cpus is not None else MOST_WORKERS
 
 
+def slowed_by_workers(measured: Measured, rest_ns: int) -> int:
+    """What workers slow the rest of the step where it computes on the processor that they share."""
+    return 0 if on_device(measured) else round(_CONTENTION * rest_ns)
+
+
 def hidden_by_workers(measured: Measured, wall_ns: int, work_ns: int) -> tuple[int, str]:
     """How much of ``work_ns`` of a step background workers hide for certain, and the sentence that says why."""
     cpus, threads = processor(measured)
@@ -44,5 +49,5 @@ def hidden_by_workers(measured: Measured, wall_ns: int, work_ns: int) -> tuple[i
     if cpus is not None:
         step_ns = max(step_ns, (work_ns + rest_ns * (threads or 1)) / cpus)
         assumption += f", {cpus} CPUs shared with {threads or 1} thread{'s' if (threads or 1) > 1 else ''} of training"
-    slowed_ns = 0 if threads is None else _CONTENTION * rest_ns
+    slowed_ns = slowed_by_workers(measured, rest_ns)
     return max(0, round(wall_ns - step_ns - slowed_ns - HANDOVER_NS)), assumption

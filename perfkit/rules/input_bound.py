@@ -56,7 +56,7 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.rules.beside import HANDOVER_NS, MOST_WORKERS, hidden_by_workers, workers_for
+from perfkit.rules.beside import HANDOVER_NS, MOST_WORKERS, hidden_by_workers, slowed_by_workers, workers_for
 from perfkit.rules.host_work import mean_step, phase_of_mean_step
 from perfkit.rules.whole import (
     CRITICAL,
@@ -252,6 +252,7 @@ def _hidden(
         if _waits_inside(at_work) and more > loader.num_workers:
             # The workers are what the step waits for, and more of them wait side by side.
             step_ns = max(wall_ns - data_ns, round(wall_ns * loader.num_workers / more)) + HANDOVER_NS
+            step_ns += slowed_by_workers(measured, wall_ns - data_ns)
             return max(0, wall_ns - step_ns), f"{more} workers that wait side by side, for no CPU"
         return 0, f"{loader.num_workers} workers are there already; whether they wait for CPU or disk is not measured"
     return hidden_by_workers(measured, wall_ns, data_ns)

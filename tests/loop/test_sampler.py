@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import logging
 import statistics
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from perfkit._callsite import stack_of
 from perfkit.loop.sampler import PERIOD_S, StackSampler, Where, find_line, library_of
 
 
@@ -26,7 +28,7 @@ def inside(library: str, call: Callable[[], Any]) -> Where | None:
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
         if event == "call" and not seen and library_of(frame.f_code.co_filename) == library:
-            seen.append(find_line(frame))
+            seen.append(find_line(stack_of(frame)))
 
     sys.setprofile(profile)
     try:
@@ -54,7 +56,7 @@ def test_a_line_in_a_library_tells_which(tmp_path: Path) -> None:
 
 def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
     def inner() -> Where | None:
-        found = [find_line(sys._getframe()) for _ in range(1)]
+        found = [find_line(stack_of(sys._getframe())) for _ in range(1)]
         return found[0]
 
     where = inner()
@@ -110,10 +112,32 @@ def test_a_thread_between_two_lines_is_at_its_functions_first() -> None:
     code = compile("def step():\n    pass\n", str(Path(__file__).with_name("user.py")), "exec").co_consts[0]
     frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
 
-    where = find_line(frame)  # type: ignore[arg-type]  # what it reads of a frame
+    where = find_line(stack_of(frame))  # type: ignore[arg-type]  # what it reads of a frame
 
     assert where is not None
     assert (where.line, where.function) == (1, "step")
+
+
+def test_a_stack_is_read_without_a_collection_in_between_and_the_collector_stays_as_it_was() -> None:
+    was_on: list[bool] = []
+
+    class Frame:
+        f_lineno = 3
+        f_back = None
+
+        @property
+        def f_code(self) -> Any:
+            was_on.append(gc.isenabled())
+            return sys._getframe().f_code
+
+    for on in (True, False):
+        (gc.enable if on else gc.disable)()
+        try:
+            stack_of(Frame())  # type: ignore[arg-type]  # what it reads of a frame
+            assert gc.isenabled() is on
+        finally:
+            gc.enable()
+    assert was_on == [False, False]
 
 
 def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,8 @@ def broken(build: Any, own_ms: float) -> Any:
 def test_a_broken_graph_costs_what_lies_around_its_pieces_but_one(build: Any) -> None:
     [finding] = graph_breaks.check(broken(build, 12))
 
-    # (12 + 4) / 2 ms per step in 4 pieces, of which 3 are too many: 6 ms, 0.8 to 1.6 times that.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(4.8 * MS), round(9.6 * MS))
+    # (12 + 4) / 2 ms per step in 4 pieces, of which 3 are too many: 6 ms, 0.9 to 1.8 times that.
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(5.4 * MS), round(10.8 * MS))
     assert (finding.file, finding.line) == ("train.py", 24)
 
 

@@ -76,7 +76,7 @@ def test_a_recording_does_not_make_deterministic_mode_dearer_than_it_is(build: A
     [finding] = deterministic_mode.check(measured)
 
     # 80 ms in two steps of the trace, which took twice as long as others.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (15 * MS, 23 * MS)
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (15 * MS, 25.3 * MS)
     assert finding.line == 7
     assert finding.evidence[1].value is None
 

@@ -1,11 +1,11 @@
 """Whether the verdict is right: every program of tests/pathologies, broken and fixed, under `perfkit run`.
 
-    python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER]
+    python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER] [--again FOLDER]
 
 Each program runs alone under `perfkit run`, with one thread, and then twice in turns with its twin (in_turns.py): so
 what the correction gains is known as a share of the step, whatever the machine does meanwhile. The measured gain is
 that share of the step of the run that was judged; steps are medians, or means where the cost comes in bursts. The
-predicted gain is that of the first finding.
+predicted gain is that of the first finding. With --again what was kept is judged by the rules as they are now.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
 sys.path.insert(0, str(PATHOLOGIES))
 
 from in_turns import Gain, measure  # noqa: E402 - found through the line above
-from judging import Answer, Run, alarms, answer, run  # noqa: E402 - found through the line above
+from judging import Answer, Run, alarms, answer, reread, run  # noqa: E402 - found through the line above
 from suite import PROGRAMS, Program  # noqa: E402 - found through the line above
 
 #: One pair in turns is off by up to a sixth of the gain, and more where workers or caches are what it is about.
 _PAIRS = 2
+#: Half of the lost time, and the nanosecond that rounding makes of it.
+_HALF = 0.5 + 1e-6
+#: Beside the recordings of a program: its pairs.
+_GAINS = "gains.json"
 
 
 class Verdict(NamedTuple):
@@ -101,6 +105,17 @@ def judge(program: Program, folder: Path) -> Verdict:
         return Verdict(program, None, fixed, None, alarms(fixed), [])
     broken = run(program, folder / "broken", fixed=False)
     gains = [measure(program, folder / f"pair-{pair}") for pair in range(_PAIRS if program.priced else 0)]
+    (folder / _GAINS).write_text(json.dumps([list(gain) for gain in gains]))
+    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), gains)
+
+
+def judge_again(program: Program, folder: Path) -> Verdict:
+    """Judge what an earlier `judge` recorded, by the rules as they are now."""
+    fixed = reread(program, folder / "fixed")
+    if program.rule is None:
+        return Verdict(program, None, fixed, None, alarms(fixed), [])
+    broken = reread(program, folder / "broken")
+    gains = [Gain(*pair) for pair in json.loads((folder / _GAINS).read_text())]
     return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), gains)
 
 
@@ -156,7 +171,7 @@ def totals(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "median error of the predicted gain": statistics.median(errors) if errors else None,
         "measured gain within the range": _share(held),
         "median width of the range over lost time": statistics.median(widths) if widths else None,
-        "ranges no wider than half the lost time": _share([width <= 0.5 for width in widths]),
+        "ranges no wider than half the lost time": _share([width <= _HALF for width in widths]),
         "cannot-tell": sum(one.cannot_tell for one in verdicts),
     }
 
@@ -211,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run each program N times (default: 1)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write what was found as JSON")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run folders, to diagnose them again")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="run nothing: diagnose again what --keep left")
     options = parser.parse_args(arguments)
     unknown = set(options.only or ()) - {program.name for program in PROGRAMS}
     if unknown:
@@ -222,7 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(HEAD, flush=True)
     for program in chosen * options.repeat:
         with tempfile.TemporaryDirectory() as made:
-            verdicts.append(judge(program, options.keep / program.name if options.keep else Path(made)))
+            kept = options.again or options.keep or Path(made)
+            verdicts.append((judge_again if options.again else judge)(program, kept / program.name))
         print(row(verdicts[-1]), flush=True)
     figures = totals(verdicts)
     print("\n| figure | value |\n|---|---|")

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from suite import HERE, Program
 
+import perfkit
+
 #: The first steps pay for what is made once: thread pools, caches of torch, compiled code, workers.
 _WARM = 3
 #: Seconds after which a program hangs: the longest takes 15 on a free machine.
@@ -103,8 +105,17 @@ def run(program: Program, folder: Path, *, fixed: bool) -> Run:
         return Run(124, None, None, 0, f"{program.name} ran for more than {TIMEOUT} s")
     path = folder / "diagnosis.json"
     diagnosis = json.loads(path.read_text()) if path.is_file() else None
+    return _with_steps(program, folder, child.returncode, diagnosis, stderr)
+
+
+def reread(program: Program, folder: Path) -> Run:
+    """What a run left, diagnosed anew; its exit code is not kept."""
+    return _with_steps(program, folder, 0, json.loads(perfkit.diagnose(folder).to_json()), "")
+
+
+def _with_steps(program: Program, folder: Path, code: int, diagnosis: dict[str, Any] | None, stderr: str) -> Run:
     times = [row["wall_ns"] for row in rows_of(folder)]
-    return Run(child.returncode, diagnosis, typical(program, times), len(times), stderr)
+    return Run(code, diagnosis, typical(program, times), len(times), stderr)
 
 
 def typical(program: Program, times: Sequence[float]) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from in_turns import measure
-from judging import Answer, Run, alarms, answer, marked_lines, marked_rules, run
+from judging import Answer, Run, alarms, answer, marked_lines, marked_rules, reread, run
 from suite import HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Program
 
 from perfkit import rules
@@ -104,6 +104,17 @@ def test_no_rule_knows_the_suite() -> None:
 
     assert not [program.name for program in PROGRAMS if program.name in text]
     assert "# planted" not in text
+
+
+def test_what_a_run_left_can_be_judged_again(tmp_path: Path) -> None:
+    program = next(one for one in HEALTHY if one.name == "healthy_mlp")
+    got = run(program, tmp_path / "run", fixed=False)
+
+    again = reread(program, tmp_path / "run")
+
+    assert again.diagnosis is not None
+    assert again.diagnosis == got.diagnosis
+    assert (again.step_ns, again.steps) == (got.step_ns, got.steps)
 
 
 def test_a_mark_stands_for_its_whole_statement_and_not_for_the_loop_around_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ where steps end: a few microseconds, at most once in ten steps.
 from __future__ import annotations
 
 import os
+import statistics
 import time
 import weakref
 from collections.abc import Callable
@@ -48,6 +49,8 @@ class Inspection:
     def __init__(self, optimizers: list[Any]) -> None:
         self._optimizers = optimizers
         self._looks = 0
+        #: What was priced -> the price at each look, ns.
+        self._prices: dict[str, list[int]] = {}
         self._seen: dict[str, int] = {}
         self._values: dict[str, str] = {}
         self._gradients: weakref.ref[Any] | None = None
@@ -82,16 +85,17 @@ class Inspection:
         self._values["torch.num_threads"] = str(torch.get_num_threads())
         self._look_at_gradients()
         if self._looks <= _PRICED_LOOKS and _too_many_threads():
-            self._keep_least("threads.beyond_ns", _cost_of_threads())
+            self._price("threads.beyond_ns", _cost_of_threads())
         if self._looks <= _PRICED_LOOKS and on["torch.anomaly_enabled"]:
-            self._keep_least("anomaly.stack_ns", _stack_cost())
+            self._price("anomaly.stack_ns", _stack_cost())
         for optimizer in self._optimizers[:_OPTIMIZERS]:
             if id(optimizer) not in self._described:
                 self._described[id(optimizer)] = _describe(optimizer)
 
-    def _keep_least(self, name: str, ns: int) -> None:
-        """Keep the least of several prices: a neighbour's slow spell lasts longer than one look."""
-        self._values[name] = str(min(ns, int(self._values.get(name, ns))))
+    def _price(self, name: str, ns: int) -> None:
+        """Keep the median of several prices: a neighbour's slow spell lasts longer than one look."""
+        self._prices.setdefault(name, []).append(ns)
+        self._values[name] = str(round(statistics.median(self._prices[name])))
 
     def look_at_evaluation(self, *, goes_on: bool) -> None:
         """Look for the graph of the last batch where an evaluation asks for its next one.

@@ -14,7 +14,7 @@ Fix: switch it on for the step that fails, and nowhere else.
         loss.backward()
 
 Gain: the looks for NaN in the trace, by their share of its step, and one stack for each node of the graph. What a
-stack costs was measured between steps of this run (the least of eight) and at the depth of its loop; inside a model
+stack costs was measured between steps of this run (the median of eight) and at the depth of its loop; inside a model
 the stack is up to a third deeper, and on a busy machine the measurement is too low or too high by about as much, so
 the range is from 0.7 to 1.3 times that.
 

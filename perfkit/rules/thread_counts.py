@@ -16,7 +16,7 @@ Fix: as many as the CPUs of this process, or fewer beside other ranks and loader
     OMP_NUM_THREADS=$((CPUS / RANKS)) torchrun --nproc-per-node=$RANKS train.py
 
 Gain: not known without another number of threads. What a parallel operation takes beyond the same work on the
-CPUs there are was measured between steps of this run (the least of eight), with the run's own threads; times the
+CPUs there are was measured between steps of this run (the median of eight), with the run's own threads; times the
 operations of the trace that are long enough to have been split. The range is 0.7 to 1.4 times that: on a busy machine
 it is no better known. It is null where it was not measured.
 

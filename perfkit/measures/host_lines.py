@@ -271,7 +271,7 @@ def _worth(lines: Lines, every: StepBreakdown | None) -> Callable[[Phase], float
     its share of the phase, and not of how many samples fell into the phase.
     """
     usual = lines.period_ns / lines.steps
-    if every is None:
+    if every is None or usual <= 0:
         return lambda phase: usual
     samples: dict[Phase, int] = defaultdict(int)
     clock_ns: dict[Phase, int] = defaultdict(int)
@@ -282,7 +282,7 @@ def _worth(lines: Lines, every: StepBreakdown | None) -> Callable[[Phase], float
         clock_ns[_booked(name)] += getattr(every.phases_ns, name) or 0
     worth = {}
     for phase, count in samples.items():
-        ns = clock_ns[phase] / count
+        ns = clock_ns[phase] / max(1, count)
         worth[phase] = ns if 1 / _SAME_TIME <= ns / usual <= _SAME_TIME else usual
     return lambda phase: worth.get(_booked(phase), usual)
 

@@ -20,14 +20,15 @@ Fix: do it once, in one call per batch, on the device, or in processes beside th
 
     images = augment(images.to(device))                   # batched tensor ops, not numpy per image
 
-Gain: at most all of that time (done ahead), with the error of sampling. At least what background workers
-hide of it, counted as in `input-bound`; but no less than 70%: work that repeats, or takes the
-samples one by one, loses that by a cache or by one call per batch too.
+Gain: at most all of that time (done ahead), with the error of sampling, and on a CPU 15% more, since the
+rest then finds its caches as it left them. At least what background workers hide of it, counted as in
+`input-bound`; but no less than 70%: work that repeats, or takes the samples one by one, loses that by a
+cache or by one call per batch too.
 
 Source: time is sampled (every 10 ms, outside of windows); which lines run before the model is known from
-the step that is traced by line. From 5% of the step on, and from 10 samples on. 70%: four programs
-of the labelled suite gained 0.75 to 1.1 times the time, a fifth (numpy per image against tensor ops over
-the batch) half of it.
+the step that is traced by line. From 5% of the step on, and from 10 samples on. 70%: four programs of the
+labelled suite gained 0.75 to 1.1 times the time, a fifth (numpy per image against tensor ops over the
+batch) half of it.
 """
 
 from __future__ import annotations

@@ -28,26 +28,26 @@ caches as it left them. At least what W background workers hide, W being one les
 4: the step then takes the longest of the rest of the step, data / W, and (data + rest x threads) / CPUs,
 because workers and training share the processor; threads is torch's thread count where the step computes on
 the CPU, and 1 where a device computes. Charged on top: 1.3 ms for handing over a batch from a worker, and a
-quarter of the rest where it computes on the CPU (shared caches and cores). Where workers hide less than
-two thirds, the low end is two thirds: then the work itself has to become less, by a cache, ahead of training, or by one
-call per batch, and what workers alone would hide is said. In a trace of a device the low end is no
-more than the time that the device was idle for data: the rest of the wait was hidden under work already
+quarter of the rest where it computes on the CPU (shared caches and cores). Where workers hide less than two
+thirds, the low end is two thirds: then the work itself has to become less, by a cache, ahead of training,
+or by one call per batch, and what workers alone would hide is said. In a trace of a device the low end is
+no more than the time that the device was idle for data: the rest of the wait was hidden under work already
 queued. A loader that has workers and still lets the step wait may wait for the disk: then nothing is
 certain and the low end is 0, except where the workers were sampled. Workers that are busy most of the time
 and use little of a CPU wait themselves, and four of them wait side by side. Workers that are started in
 every epoch (persistent_workers=False, epochs of a few steps) and have little to do cost their start: the
-mean of all steps counts, and at the low end two thirds go, the rest being for the epoch's first batch. Where
-workers stay and are at work for less than three quarters of their time, a wait below a quarter of the step
-is told for information only: it is the handover, or a CPU that other programs use. So is one without workers
-that is shorter than a handover, where the step computes on a CPU.
+mean of all steps counts, and at the low end two thirds go, the rest being for the epoch's first batch.
+Where workers stay and are at work for less than three quarters of their time, a wait below a quarter of the
+step is told for information only: it is the handover, or a CPU that other programs use. So is one without
+workers that is shorter than a handover, where the step computes on a CPU.
 
 Source: the threshold of 5% of the step is torch-tb-profiler's for the same advice. 1.3 ms was measured for
 a two-tensor batch between processes on two shared cores; a ready batch in the same process takes 0.1 ms.
 The quarter: with one worker that was at work two thirds of the time, forward and backward took 24 and 33%
-longer on two CPUs of a virtual machine. The two thirds were chosen on programs of the labelled suite that read
-less, cache or work per batch; they gained 90 to 110% of the wait. The device's low end was chosen on one
-public pair of GPU traces, ResNet-50 with 0 and with 4 workers (45 to 57 ms against 46 ms gained), so that
-pair does not prove it. Not run on a GPU yet.
+longer on two CPUs of a virtual machine. The two thirds were chosen on programs of the labelled suite that
+read less, cache or work per batch; they gained 90 to 110% of the wait. The device's low end was chosen on
+one public pair of GPU traces, ResNet-50 with 0 and with 4 workers (45 to 57 ms against 46 ms gained), so
+that pair does not prove it. Not run on a GPU yet.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ import pytest
 
 from perfkit.measures.host_lines import measure_host_work
 from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
-from perfkit.run.records import Collected, LineRow, Lines, TracedLine
+from perfkit.measures.results.steps import StepBreakdown
+from perfkit.run.records import Collected, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
 
@@ -54,8 +55,52 @@ def measured(*rows: LineRow, steps: int = 10, **parts: Any) -> dict[str, HostWor
     """Host work by kind; samples are 10 ms apart, over 10 steps."""
     known = parts.pop("source", source())
     run_steps = parts.pop("run_steps", steps)
-    lines = Lines(period_ns=10 * MS, steps=steps, rows=rows, **parts)
-    return {work.kind: work for work in measure_host_work(lines, known, run_steps)}
+    every = parts.pop("every", None)
+    lines = Lines(**{"period_ns": 10 * MS, "steps": steps, "rows": rows, **parts})
+    return {work.kind: work for work in measure_host_work(lines, known, run_steps, every)}
+
+
+def mean_step(**phases_ms: float) -> StepBreakdown:
+    """The mean of all steps as the clock has it."""
+    phases = {name: round(ms * MS) for name, ms in phases_ms.items()}
+    wall = sum(phases.values())
+    return StepBreakdown(
+        steps=10,
+        wall_ns=wall,
+        median_ns=wall,
+        p10_ns=wall,
+        p90_ns=wall,
+        phases_ns=Phases(**phases),
+        source="steps.jsonl",
+    )
+
+
+def test_samples_share_out_the_time_that_the_clock_gives_a_phase() -> None:
+    pictures, other = row(1, {"PIL": 6}), row(2, {"torch.nn": 4})
+
+    by_samples = measured(pictures, other)["preprocessing"]
+    by_clock = measured(pictures, other, every=mean_step(forward=12))["preprocessing"]
+
+    assert by_samples.host_ns == 6 * MS
+    # Six samples of ten in 12 ms.
+    assert by_clock.host_ns == round(7.2 * MS)
+    assert by_clock.samples == by_samples.samples == 6
+
+
+def test_a_clock_that_saw_other_steps_than_the_samples_changes_nothing() -> None:
+    pictures, other = row(1, {"PIL": 6}), row(2, {"torch.nn": 4})
+
+    assert measured(pictures, other, every=mean_step(forward=4))["preprocessing"].host_ns == 6 * MS
+
+
+def test_a_file_without_samples_or_period_is_no_error() -> None:
+    pictures = row(1, {"PIL": 6})
+
+    nothing = measured(msgspec.structs.replace(pictures, samples=0), every=mean_step(forward=12))["preprocessing"]
+    no_period = measured(pictures, every=mean_step(forward=12), period_ns=0)["preprocessing"]
+
+    assert nothing.samples == 6
+    assert no_period.host_ns == 0
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def _alternate(children: list[subprocess.Popen[str]]) -> tuple[list[list[_Span]]
             child.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             _send(child, signal.SIGKILL)
+            child.wait()
     return stops, ended_ns
 
 

@@ -245,22 +245,33 @@ def test_lines_of_another_loaders_workers_are_not_blamed(build: Any) -> None:
     assert finding.line == 31
 
 
-def test_workers_that_start_in_every_epoch_are_told_to_stay(build: Any) -> None:
+def started_anew(build: Any, usual: Any, every: Any) -> Any:
+    """A run whose one worker is started in each of 16 epochs; its usual step, and the mean of all."""
     workers = Workers(
         dataset="Reviews", processes=16, samples=300, alive_ns=8_000 * MS, busy_ns=200 * MS, cpu_ns=400 * MS
     )
-    measured = build.measured(
-        step=build.step(20, data=1, forward=19),
-        every_step=build.step(30, data=11, forward=19),
-        rank=build.rank(workers=1),
-        lines=Lines(period_ns=MS, steps=40, workers=(workers,)),
-    )
+    lines = Lines(period_ns=MS, steps=40, workers=(workers,))
+    return build.measured(step=usual, every_step=every, rank=build.rank(workers=1), lines=lines)
 
-    [finding] = check(measured)
+
+def test_workers_that_start_in_every_epoch_are_told_to_stay(build: Any) -> None:
+    usual, every = build.step(20, data=1, forward=19), build.step(30, data=11, forward=19)
+
+    [finding] = check(started_anew(build, usual, every))
 
     assert "workers that were started 16 times" in finding.message
     assert "persistent_workers=True" in (finding.advice or "")
     assert (finding.gain_low_ns, finding.gain_high_ns) == (round(10.9 * MS * 2 / 3), round(1.15 * 10.9 * MS))
+
+
+def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
+    usual, every = build.step(20, data=1, forward=19), build.step(40, data=11, forward=29)
+
+    [finding] = check(started_anew(build, usual, every))
+
+    # A usual step takes 20 ms, the mean one 40.
+    assert finding.lost_ns == 20 * MS
+    assert "Waiting for data takes 11.0 ms of the 40.0 ms step" in finding.message
 
 
 def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) -> None:
@@ -271,24 +282,6 @@ def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) 
     assert (cheap.severity, cheap.gain_low_ns) == ("info", 0)
     assert "less than handing one over" in (cheap.advice or "")
     assert dear.severity == "critical"
-
-
-def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
-    workers = Workers(
-        dataset="Reviews", processes=16, samples=300, alive_ns=8_000 * MS, busy_ns=200 * MS, cpu_ns=400 * MS
-    )
-    measured = build.measured(
-        step=build.step(20, data=1, forward=19),
-        every_step=build.step(40, data=11, forward=29),
-        rank=build.rank(workers=1),
-        lines=Lines(period_ns=MS, steps=40, workers=(workers,)),
-    )
-
-    [finding] = check(measured)
-
-    # A usual step takes 20 ms, the mean one 40.
-    assert finding.lost_ns == 20 * MS
-    assert "Waiting for data takes 11.0 ms of the 40.0 ms step" in finding.message
 
 
 def test_workers_that_wait_themselves_wait_side_by_side(build: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from perfkit.loop import inspection
 from perfkit.loop.batches import BatchWatch, first_tensor
 from perfkit.loop.clock import StepClock
 from perfkit.loop.inspection import Inspection
@@ -28,6 +29,19 @@ def test_a_setting_counts_as_it_was_in_most_looks() -> None:
     assert inspection.settings["torch.anomaly_enabled"] == "True"
     assert inspection.settings["torch.deterministic"] == "False"
     assert int(inspection.settings["anomaly.stack_ns"]) > 0
+
+
+def test_a_price_is_the_median_of_eight_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = iter([5, 0, 0, 7, 6, 900, 6, 8, 10_000, 20_000])
+    monkeypatch.setattr(inspection, "_stack_cost", lambda: next(prices))
+    one = Inspection([])
+
+    with torch.autograd.set_detect_anomaly(True):
+        for step in range(10):
+            one.look(step, timed=True)
+
+    assert one.settings["anomaly.stack_ns"] == "6"
+    assert next(prices) == 10_000
 
 
 def test_nothing_is_said_before_the_first_look() -> None:

@@ -56,6 +56,18 @@ def test_anomaly_detection_costs_its_looks_for_nan_and_a_stack_for_each_node(bui
     assert (finding.file, finding.line, finding.severity) == ("train.py", 7, "critical")
 
 
+def test_anomaly_detection_that_fills_the_step_leaves_some_of_it_to_training(build: Any) -> None:
+    on = {"torch.anomaly_enabled": "True", "anomaly.stack_ns": "1000000"}
+    measured = build.measured(
+        step=build.step(100, forward=100), rank=rank(build, settings=on), ops=ops((NODES, 400, 8, 1))
+    )
+
+    [finding] = anomaly_detection.check(measured)
+
+    # 200 nodes at 1 ms are twice the step.
+    assert (finding.gain_low_ns, finding.gain_high_ns) == (80 * MS, 100 * MS)
+
+
 def test_anomaly_detection_without_a_trace_is_told_without_a_price(build: Any) -> None:
     on = rank(build, settings={"torch.anomaly_enabled": "True"})
 

@@ -6,27 +6,24 @@ collections, compiled graphs. Each part is put back by itself: none may stay on 
 
 from __future__ import annotations
 
-import gc
-import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perfkit import _env
-from perfkit._callsite import CallSite, find_callsite, owner_of
 from perfkit.loop.batches import BatchWatch
 from perfkit.loop.clock import StepClock
 from perfkit.loop.compiles import CompileCounter
+from perfkit.loop.garbage import GarbageWatch
 from perfkit.loop.held import held_bytes
 from perfkit.loop.hooks import LoopHooks
 from perfkit.loop.memory import MemoryWatch, watch_memory
 from perfkit.loop.node_health import NodeWatch, watch_node
 from perfkit.loop.observer import LoopObserver
 from perfkit.run.recording import Recording
-from perfkit.run.records import Collected, Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
+from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
 
 if TYPE_CHECKING:
     from perfkit.loop.sampler import StackSampler
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 
 #: Loaders that are kept of all fits of a run, as many as of one.
 _MOST_LOADERS = 16
-#: Lines in which full garbage collections began that are kept.
-_MOST_COLLECTED = 100
 
 
 class Listeners:
@@ -57,6 +52,7 @@ class Listeners:
         #: None where there is no GPU.
         self.node: NodeWatch | None = None
         self.batches = BatchWatch(clock)
+        self.garbage = GarbageWatch(lambda: clock.step_num, recording.trouble)
         self.armed: SyncDetector | None = None
         self._sampler: StackSampler | None = None
         self._workers: WorkerSampler | None = None
@@ -67,13 +63,7 @@ class Listeners:
         #: Whether sampling was given up, and how many steps it saw until then.
         self._thinned = False
         self._seen_steps: int | None = None
-        #: Step -> time of garbage collections while it ran; whoever makes the step's row takes it out.
-        self.gc_ns: dict[int, int] = {}
-        self._gc_began = 0
-        #: Line -> full collections that began there, and their time; as many as a person reads.
-        self._collected: dict[CallSite, tuple[int, int]] = {}
-        self._collecting: CallSite | None = None
-        #: First step -> samples in a batch from there on; likewise.
+        #: First step -> samples in a batch from there on; whoever makes the step's row takes it out.
         self.samples_from: dict[int, int | None] = {}
 
     def attach(
@@ -111,7 +101,7 @@ class Listeners:
                 on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.came
             )
         self.hooks.attach()
-        gc.callbacks.append(self._on_gc)
+        self.garbage.attach()
         self._recorder = start_recorder()
         if borrow_nvtx:
             self._borrowed = borrow()
@@ -142,8 +132,7 @@ class Listeners:
             guarded("detaching from the loop", self.hooks.detach)
             self._loaders_before = self.loaders
             self.hooks = None
-        if self._on_gc in gc.callbacks:
-            gc.callbacks.remove(self._on_gc)
+        self.garbage.detach()
 
     def detach(self) -> None:
         """Put everything else back."""
@@ -173,26 +162,12 @@ class Listeners:
         """In a forked child: put the patches back and leave the rest, whose parent goes on."""
         if self.hooks is not None:
             self.hooks.detach()
+        self.garbage.detach()
         if self._workers is not None:
             self._workers.forget()
 
     def _on_samples(self, samples: int | None) -> None:
         self.samples_from[self._clock.step_num] = samples
-
-    def _on_gc(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            # Only the oldest generation takes long, and comes seldom enough to be asked where it began.
-            self._collecting = _allocating() if info["generation"] == 2 else None
-            self._gc_began = time.perf_counter_ns()
-        elif self._gc_began:
-            step = self._clock.step_num
-            took = time.perf_counter_ns() - self._gc_began
-            self.gc_ns[step] = self.gc_ns.get(step, 0) + took
-            site, self._collecting = self._collecting, None
-            site = site._replace(via=None) if site is not None else None
-            if site is not None and (site in self._collected or len(self._collected) < _MOST_COLLECTED):
-                count, total = self._collected.get(site, (0, 0))
-                self._collected[site] = (count + 1, total + took)
 
     # -- what they heard
 
@@ -261,23 +236,8 @@ class Listeners:
             rows=(*rows, *in_workers),
             traced=traced,
             workers=workers,
-            collected=self._collections(),
+            collected=self.garbage.lines(),
         )
-
-    def _collections(self) -> tuple[Collected, ...]:
-        rows = [
-            Collected(
-                file=site.file, line=site.line, function=site.function, owner=site.owner, count=count, total_ns=total
-            )
-            for site, (count, total) in list(self._collected.items())
-        ]
-        return tuple(sorted(rows, key=lambda row: -row.total_ns))
-
-
-def _allocating() -> CallSite | None:
-    """The user's line in which a garbage collection begins; None for perfkit's own code, that the user does not see."""
-    frame = sys._getframe(2)
-    return find_callsite(frame) if owner_of(frame.f_code.co_filename) != "perfkit" else None
 
 
 def _added_up(before: tuple[RangeRow, ...], now: tuple[RangeRow, ...]) -> tuple[RangeRow, ...]:

@@ -49,7 +49,7 @@ class StepRows:
     def add(self, closed: list[ClosedStep]) -> None:
         """Make and keep the rows of these steps, the last of which has just ended."""
         listeners, said, window, extra, dry = self._listeners, self.said, self.window, self.extra, self.dry
-        sizes, collections, elements = listeners.samples_from, listeners.gc_ns, listeners.batches.elements
+        sizes, collections, elements = listeners.samples_from, listeners.garbage.ns, listeners.batches.elements
         graphs = listeners.compiles.take() if listeners.compiles is not None else None
         compiled = _NO_GRAPHS if graphs is not None else _NO_DYNAMO
         timed = window is None and not dry

@@ -144,7 +144,10 @@ def test_ctrl_c_ends_the_program_by_the_signal_and_the_verdict_follows(tmp_path:
     while not (rows.exists() and rows.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
+    try:
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
 
     assert process.returncode == -signal.SIGINT
     assert stderr.index("KeyboardInterrupt") < stderr.rindex("A step takes")

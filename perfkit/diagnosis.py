@@ -221,7 +221,7 @@ def _run(rules: Sequence[Rule], measured: Measured) -> tuple[tuple[Finding, ...]
 
     def apply(rule: Rule) -> None:
         try:
-            findings.extend(rule.check(measured))
+            findings.extend(_no_wider_than_half(finding) for finding in rule.check(measured))
         except Exception as error:  # noqa: BLE001 - one rule's defect must not take the other answers with it
             failed.append(f"the rule {rule.ID} failed and was left out: {type(error).__name__}: {error}")
 
@@ -235,6 +235,18 @@ def _run(rules: Sequence[Rule], measured: Measured) -> tuple[tuple[Finding, ...]
             if rule in VERDICTS:
                 apply(rule)
     return _ordered(_linked(findings)), failed
+
+
+def _no_wider_than_half(finding: Finding) -> Finding:
+    """The finding with its range about the same middle, as wide as half of what is lost where it was wider.
+
+    A wider range decides nothing. One from 0 says that no low end is known, and stays.
+    """
+    low_ns, high_ns, lost_ns = finding.gain_low_ns, finding.gain_high_ns, finding.lost_ns
+    if not low_ns or high_ns is None or lost_ns is None or high_ns - low_ns <= lost_ns // 2:
+        return finding
+    low_ns = (low_ns + high_ns - lost_ns // 2 + 1) // 2
+    return msgspec.structs.replace(finding, gain_low_ns=low_ns, gain_high_ns=low_ns + lost_ns // 2)
 
 
 def _linked(findings: list[Finding]) -> list[Finding]:

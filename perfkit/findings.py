@@ -30,8 +30,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     ``lost_ns`` is per step: the time that the problem takes of it, or None where the data cannot tell (a sync has no
     price on a CPU), in which case ``message`` or ``evidence`` says why. ``gain_low_ns`` .. ``gain_high_ns`` is the
-    range expected back per step after the change in ``advice``, never more than the step. On a CPU its high end may
-    lie beyond ``lost_ns``: what is left then finds caches and the allocator as it left them.
+    range expected back per step after the change in ``advice``, never more than the step, and in a diagnosis no wider
+    than half of ``lost_ns`` where a low end is known (else that is 0). On a CPU its high end may lie beyond
+    ``lost_ns``: what is left then finds caches and the allocator as it left them.
     ``file`` and ``line`` (1-based) name the user's line; ``range`` the range or module, where one is known.
     ``caused_by`` is the id of the rule whose finding explains this one.
     """

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
@@ -67,6 +69,26 @@ def test_the_verdict_says_what_dominates_what_to_do_first_and_what_it_gains() ->
         "A step takes 100 ms, most of it the forward pass (60%). Start with a at train.py:7: "
         "it gains up to 20.0 ms per step (20% at most). 1 finding has no price here."
     )
+
+
+@given(lost=st.integers(1, 10**12), low=st.floats(0, 1), wide=st.floats(0, 2))
+def test_a_range_with_a_low_end_is_no_wider_than_half_of_what_is_lost_and_keeps_its_middle(
+    lost: int, low: float, wide: float
+) -> None:
+    low_ns = round(low * lost)
+    high_ns = low_ns + round(wide * lost)
+    found = next(rule("a", lost / MS).check(BUSY))
+    ranged = msgspec.structs.replace(found, lost_ns=lost, gain_low_ns=low_ns, gain_high_ns=high_ns)
+
+    told = diagnose(BUSY, rules=[SimpleNamespace(ID="a", check=lambda _: [ranged])]).findings[0]
+
+    assert told.gain_low_ns is not None
+    assert told.gain_high_ns is not None
+    if low_ns == 0 or high_ns - low_ns <= lost // 2:
+        assert (told.gain_low_ns, told.gain_high_ns) == (low_ns, high_ns)
+    else:
+        assert told.gain_high_ns - told.gain_low_ns == lost // 2
+        assert abs(told.gain_low_ns + told.gain_high_ns - low_ns - high_ns) <= 1
 
 
 def test_gains_together_never_exceed_the_step() -> None:

@@ -23,14 +23,15 @@ Fix: communicate beside the backward pass, less, or less often.
     dist.all_reduce(flat)                 # not: for p in parameters: dist.all_reduce(p.grad)
 
 Gain: at most all exposed communication. No low end is known from one rank: it is 0. Of many small
-collectives on the host 65 to 115%: one that holds them all pays the latency once, and what a call costs
+collectives on the host 75 to 125%: one that holds them all pays the latency once, and what a call costs
 before it is waited for goes too.
 
 Source: torch-tb-profiler advised from 10% of communication on, hidden or not; only exposed time can be
 gained, so it is told from 5% on like every other part. Collectives of the host count as many from 10 per
 step on, and as small below 1 MiB on average, the size of the first bucket that DistributedDataParallel
-fills: larger ones take the link's time, and few long waits are for another rank. Checked on traces of GPUs:
-not run on a GPU yet.
+fills: larger ones take the link's time, and few long waits are for another rank. One exchange for all gained
+108 to 126% of what was waited for in four programs (two processes on two cores, 8 to 24 layers of 64 or 256,
+batches of 128 to 2,048), each beside its corrected twin. Checked on traces of GPUs: not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules.op_part import op_part, where
-from perfkit.rules.whole import NEGLIGIBLE, Whole, busiest_device, device_part, severity_of, whole_of, with_beyond
+from perfkit.rules.whole import NEGLIGIBLE, Whole, busiest_device, device_part, severity_of, whole_of
 from perfkit.rules.wording import ms, percent
 
 ID = "exposed-communication"
@@ -48,7 +49,8 @@ ID = "exposed-communication"
 #: Collectives of the host that are many, and small (see above).
 _MANY = 10
 _SMALL = 2**20
-_HOST_GAIN = (0.65, 1.0)
+#: What one collective for all gains, as a share of what is waited for (see above).
+_HOST_GAIN = (0.75, 1.25)
 
 
 def check(measured: Measured) -> Iterator[Finding]:
@@ -95,18 +97,19 @@ def _on_host(measured: Measured, whole: Whole) -> Iterator[Finding]:
     for one in patterns.collectives:
         if one.count < _MANY or (one.bytes is not None and one.bytes >= _SMALL * one.count):
             continue
-        low, high = (op_part(share * one.waited_ns, patterns, whole) for share in _HOST_GAIN)
-        if high < NEGLIGIBLE * whole.wall_ns:
+        lost_ns = op_part(one.waited_ns, patterns, whole)
+        low_ns, high_ns = (op_part(share * one.waited_ns, patterns, whole) for share in _HOST_GAIN)
+        if lost_ns < NEGLIGIBLE * whole.wall_ns:
             continue
         source = f"{patterns.source}, per step"
         size = round(one.bytes / one.count / 2**10, 1) if one.bytes is not None else None
         yield Finding(
             rule=ID,
-            severity=severity_of(high, whole),
+            severity=severity_of(lost_ns, whole),
             message=(
                 f"{one.count:.0f} {one.name} calls per step are waited for one by one, "
-                f"{percent(op_part(one.waited_ns, patterns, whole), whole.wall_ns)} of the step; one call for all "
-                f"gradients would save up to {ms(high)}."
+                f"{percent(lost_ns, whole.wall_ns)} of the step; one call for all "
+                f"gradients would save up to {ms(high_ns)}."
             ),
             advice="Exchange all gradients at once (DistributedDataParallel, or one flat tensor) beside the backward.",
             confidence="medium",
@@ -115,8 +118,8 @@ def _on_host(measured: Measured, whole: Whole) -> Iterator[Finding]:
                 Evidence("mean size", size, "KiB", source),
                 Evidence("waited", round(one.waited_ns / 1e6, 3), "ms", source),
             ),
-            lost_ns=high,
-            gain_low_ns=low,
-            gain_high_ns=with_beyond(high, measured, whole),
+            lost_ns=lost_ns,
+            gain_low_ns=low_ns,
+            gain_high_ns=high_ns,
             **where(one.place, measured),
         )

@@ -28,7 +28,8 @@ their share of its step. On a GPU the gain is no more than the device's idle tim
 time.
 
 A body that holds layers with parameters (linear, convolution, norm, embedding, recurrent) loops over a
-model's layers, or over samples: that one is told by `loop-over-samples`, which sees the modules called.
+model's layers, or over samples: that one is told by `loop-over-samples`, which sees the modules called. One
+that exchanges with other processes waits for them more than for its ops: `exposed-communication` tells it.
 
 Source: 10 repeats is the number torch's own ForLoopIndexing pattern asks for. The floor and the 20 were
 calibrated on a CPU with the profiler on: eight common ops on one element take 2.2 µs on average, a
@@ -72,6 +73,8 @@ _SMALL = 20
 _FLOOR_NS = 2_000
 #: Ops that hold parameters of their own.
 _LAYER = re.compile(r"^aten::(linear|addmm|conv|_conv|\w+_norm|embedding|lstm|gru|rnn)")
+#: Collectives: the time of such a loop is the other processes' and the link's.
+_COLLECTIVE = re.compile(r"^(c10d|_c10d_functional)::")
 #: The share of such a loop's time that is still there after the correction is at most this (calibration: see above).
 _STAYS = 0.3
 #: And at least this: one call has a floor too, and times of a trace are off by some percent (calibration: see above).
@@ -90,7 +93,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     floor_ns = max(ops.floor_ns or 0, _FLOOR_NS)
     loops = _loops(measured)
     for repeat in sorted(ops.repeats, key=lambda repeat: -repeat.host_ns):
-        if any(_LAYER.search(name) for name in repeat.names):
+        if any(_LAYER.search(name) or _COLLECTIVE.search(name) for name in repeat.names):
             continue
         if repeat.iterations < _REPEATS or repeat.op_ns > repeat.ops * _SMALL * floor_ns:
             continue

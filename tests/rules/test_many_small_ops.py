@@ -79,6 +79,14 @@ def test_big_ops_in_a_loop_are_computing(build: Any) -> None:
     assert list(check(build.measured(step=build.step(40, forward=40), ops=ops(layers)))) == []
 
 
+def test_a_loop_that_exchanges_with_other_processes_is_left_to_exposed_communication(build: Any) -> None:
+    exchange = repeat(names=("c10d::allreduce_", "aten::div_"), ops=200)
+    without = repeat(names=("aten::neg", "aten::div_"), ops=200)
+
+    assert list(check(build.measured(step=build.step(20, forward=20), ops=ops(exchange)))) == []
+    [_] = check(build.measured(step=build.step(20, forward=20), ops=ops(without)))
+
+
 def test_few_repeats_and_small_shares_are_no_finding(build: Any) -> None:
     few = repeat(iterations=4)
     slow_step = build.step(1000, forward=1000)

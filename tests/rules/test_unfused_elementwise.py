@@ -71,3 +71,13 @@ def test_less_than_a_tenth_of_the_step_is_not_worth_a_compiler(build: Any) -> No
 
     assert list(check(build.measured(step=build.step(400), patterns=patterns))) == []
     assert list(check(build.measured(step=build.step(400)))) == []
+
+
+def test_a_tenth_that_is_not_sure_is_told_of_a_device_only_whose_bytes_are_known(build: Any) -> None:
+    # Of 40 ms 25 to 33 go on a CPU, which is 8 to 11% of the step; 16 to 31 by the bytes, which is 8 to 16%.
+    on_cpu = build.patterns(step_ms=300, chains=(chain(),))
+    on_device = build.patterns(chains=(chain(),))
+
+    assert list(check(build.measured(step=build.step(300), patterns=on_cpu))) == []
+    device = build.device(1000, compute=1000)
+    [_] = check(build.measured(trace_step=build.step(200), patterns=on_device, devices=(device,)))

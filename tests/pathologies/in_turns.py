@@ -71,7 +71,7 @@ def _alternate(children: list[subprocess.Popen[str]]) -> tuple[list[list[_Span]]
     _send(children[waiting], signal.SIGCONT)
     for child in children:
         try:
-            child.communicate(timeout=TIMEOUT)
+            child.wait(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             _send(child, signal.SIGKILL)
             child.wait()

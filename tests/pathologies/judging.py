@@ -77,7 +77,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def start(program: Program, folder: Path, *options: str, fixed: bool) -> subprocess.Popen[str]:
+def start(
+    program: Program, folder: Path, *options: str, fixed: bool, stderr: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
     """Start the program, or its twin, under ``perfkit run`` with these options of its own."""
     launcher = [sys.executable]
     if program.ranks > 1:
@@ -86,7 +88,7 @@ def start(program: Program, folder: Path, *options: str, fixed: bool) -> subproc
     return subprocess.Popen(
         [*launcher, *recorder, str(program.path), *(["--fixed"] if fixed else [])],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=environment(),
         cwd=HERE,
@@ -97,7 +99,7 @@ def start(program: Program, folder: Path, *options: str, fixed: bool) -> subproc
 
 def run(program: Program, folder: Path, *, fixed: bool) -> Run:
     """Run the program once and read what perfkit left in ``folder``."""
-    child = start(program, folder, "--syncs=auto", fixed=fixed)
+    child = start(program, folder, "--syncs=auto", fixed=fixed, stderr=subprocess.PIPE)
     try:
         _, stderr = child.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:

@@ -40,7 +40,7 @@ reached = []
 with perfkit.profile("run", schedule=None, triggers=None) as prof:
     for name, handler in prof.steps(list(signals.items())):
         signal.signal(getattr(signal, "SIG" + name), handler)
-        sender = subprocess.Popen(["sh", "-c", f"sleep 0.2; kill -{name} {os.getpid()}"])
+        sender = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -{name} {os.getpid()}"])
         try:
             while sender.poll() is None:
                 gc.collect()

@@ -181,8 +181,8 @@ class Tab:
         self.page.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
         self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
         self.page.goto(f"{url}/#perfkit")
-        self.page.wait_for_selector("iframe[src*='name=perfkit']", timeout=60_000)
-        self.frame = self.page.frame(url=re.compile("plugin_entry.html.name=perfkit"))
+        # By its element: a frame has its address only once its page begins to load, which may be later.
+        self.frame = self.page.wait_for_selector("iframe[src*='name=perfkit']", timeout=60_000).content_frame()
 
     def drawn(self, runs: int = 1) -> None:
         self.frame.wait_for_selector(f"main[data-drawn='{runs}']", timeout=120_000)

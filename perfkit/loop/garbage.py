@@ -18,7 +18,7 @@ from perfkit.run.records import Collected
 
 #: Lines in which full collections began that are kept: more than a person reads.
 _MOST_LINES = 100
-#: When a signal is sent again: a hundred times what is left to do in the callback, and nothing to who pressed Ctrl-C.
+#: When a signal is sent again: the callback, which has some instructions left, is over, and nobody notices the delay.
 _LATER_S = 0.005
 
 
@@ -26,8 +26,8 @@ class _Callback(functools.partial[Any]):
     """What `gc` calls with a phase and its facts: C code that hands one after the other to a generator.
 
     A function in Python would eat a Ctrl-C that comes while garbage is collected: its handler runs with the first
-    Python code after it, which is this callback, and what is raised in a callback of `gc` is printed and forgotten (20
-    of 20 were lost, and training went on). A generator that waits inside a ``try`` sees even what is raised before its
+    Python code after it, which is this callback, and what is raised in a callback of `gc` is printed and forgotten (10
+    of 10 were lost, and training went on). A generator that waits inside a ``try`` sees even what is raised before its
     first instruction. ``max`` is the function in C that calls a ``key`` with each of its arguments.
     """
 
@@ -40,7 +40,7 @@ class GarbageWatch:
         trouble: Is told what of this failed, and its error.
     """
 
-    def __init__(self, step: Callable[[], int], trouble: Callable[[str, Exception], None]) -> None:
+    def __init__(self, step: Callable[[], int], trouble: Callable[[str, BaseException], None]) -> None:
         self._step = step
         self._trouble = trouble
         self._callback: _Callback | None = None
@@ -119,7 +119,7 @@ class GarbageWatch:
             # held by the code that is being interrupted. An ending interpreter refuses it: nothing is left to stop.
             with contextlib.suppress(RuntimeError):
                 _thread.start_new_thread(_send, (number,))
-        elif isinstance(raised, Exception):
+        else:
             self._trouble("timing garbage collections", raised)
 
 
@@ -144,7 +144,9 @@ def _signal_of(raised: BaseException) -> int | None:
         codes.add(trace.tb_frame.f_code)
         trace = trace.tb_next
     for number in signal.valid_signals():
-        handler = signal.getsignal(number)
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
         if handler is signal.default_int_handler:
             if isinstance(raised, KeyboardInterrupt):
                 return number

@@ -30,7 +30,7 @@ softplus 32 to 35%, Mish 0 to 11% (it is all functions). A first-level cache has
 are not told: most models have them. A tenth is asked for, twice what the other rules do: where there is no one
 call, fusing takes a compiler, or code that is harder to read. On a CPU the low end must be a tenth: ops on
 tensors that stay in its caches move little (a log spectrum of 0.4 MB, said to gain 8 to 12% of its step, gained
-4% by torch.compile). The GPU side: not run on a GPU yet.
+at most 4% by torch.compile). The GPU side: not run on a GPU yet.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from perfkit.run.records import Lines
 
 #: Collects, from the middle of the first step on, until a signal that another process sends stops it.
 INTERRUPTED = """
-import gc, os, signal, subprocess, sys, time
+import functools, gc, os, signal, subprocess, sys, time
 import perfkit
 
 class Stopped(Exception):
@@ -35,6 +35,7 @@ class Wish:
         raise Stopped
 
 signals = {"INT": signal.default_int_handler, "TERM": stop, "USR1": Wish(), "ALRM": Wish().stop}
+signals["USR2"] = functools.partial(stop)
 kept = [[number] for number in range(2_000_000)]
 reached = []
 with perfkit.profile("run", schedule=None, triggers=None) as prof:
@@ -79,7 +80,7 @@ def test_an_interrupt_that_comes_during_a_collection_reaches_the_program(tmp_pat
         check=False,
     )
 
-    assert done.stdout.split() == ["KeyboardInterrupt", "Stopped", "Stopped", "Stopped"], done.stderr
+    assert done.stdout.split() == ["KeyboardInterrupt", *["Stopped"] * 4], done.stderr
     assert "Exception ignored" not in done.stderr
     rows = [json.loads(row) for row in (tmp_path / "run" / "rank-0" / "steps.jsonl").read_text().splitlines()]
     assert all(row["gc_ns"] > 0 for row in rows)

@@ -24,9 +24,9 @@ import torch
 from torch.utils.data import DataLoader
 
 import perfkit
-from perfkit.loop.clock import StepClock
-from perfkit.loop.hooks import LoopHooks
-from perfkit.loop.memory import OVER, resident_bytes
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks.torch_hooks import LoopHooks
+from perfkit.record.watchers.step_memory import OVER, resident_bytes
 from perfkit.run.reading import RankFolder, read_run
 
 #: Rounds are short, so that some of them meet no other work of the machine.

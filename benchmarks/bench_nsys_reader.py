@@ -111,7 +111,8 @@ def fetch(path: Path, batch: int) -> None:
 def peak_mb(path: Path) -> float:
     """Memory that reading takes beyond the imports."""
     program = (
-        "import re, sys\nfrom pathlib import Path\nfrom perfkit.trace import read_trace\nimport perfkit.trace.nsys\n"
+        "import re, sys\nfrom pathlib import Path\nfrom perfkit.trace import read_trace\n"
+        "import perfkit.trace.nsight.nsys\n"
         # Not getrusage: its peak is inherited from the parent.
         "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) / 1024\n"
         "before = peak(); trace = read_trace(sys.argv[1]); print(peak() - before)"

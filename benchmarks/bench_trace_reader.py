@@ -57,7 +57,7 @@ print("RESULT", took, *peak, file=sys.stderr)
 
 MEASURES = """
 import sys, time
-from perfkit.measures.path import measure
+from perfkit.measures.gathering import measure
 from perfkit.trace import read_trace
 begin = time.perf_counter()
 trace = read_trace(sys.argv[1], processes=1)

@@ -86,9 +86,9 @@ class Verdict(NamedTuple):
     @property
     def width(self) -> float | None:
         """The range's width as a share of the lost time."""
-        if self.predicted is None or self.answer is None or not self.answer.lost_ns:
+        if self.predicted is None or self.answer is None or not self.answer.cost_ns:
             return None
-        return (self.predicted[1] - self.predicted[0]) / self.answer.lost_ns
+        return (self.predicted[1] - self.predicted[0]) / self.answer.cost_ns
 
     @property
     def cannot_tell(self) -> bool:
@@ -189,7 +189,7 @@ def record(verdict: Verdict) -> dict[str, Any]:
         "predicted_ns": verdict.predicted,
         "broken_ns": verdict.broken.step_ns if verdict.broken else None,
         "fixed_ns": verdict.fixed.step_ns,
-        "lost_ns": got.lost_ns if got else None,
+        "cost_ns": got.cost_ns if got else None,
         "measured_ns": verdict.gain_ns,
         "pairs_ns": [list(gain) for gain in verdict.gains],
         "healthy_phases_ns": verdict.fixed.diagnosis["phases"] if verdict.fixed.diagnosis else None,

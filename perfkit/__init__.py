@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from perfkit._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from perfkit.capture.schedules import schedule as schedule
-    from perfkit.capture.triggers import triggers as triggers
     from perfkit.comparison import Comparison as Comparison
     from perfkit.comparison import compare as compare
     from perfkit.diagnosis import Diagnosis as Diagnosis
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from perfkit.ranges import annotate_modules as annotate_modules
     from perfkit.ranges import mark as mark
     from perfkit.ranges import range as range
+    from perfkit.record.triggers.trigger_watch import triggers as triggers
+    from perfkit.record.windows.schedules import schedule as schedule
     from perfkit.run.records import Phase as Phase
     from perfkit.syncs import allow_sync as allow_sync
     from perfkit.syncs import detect_syncs as detect_syncs
@@ -68,10 +68,10 @@ _HOMES = {
     "measure_latency": "perfkit.latency",
     "profile": "perfkit.profiler",
     "range": "perfkit.ranges",
-    "schedule": "perfkit.capture.schedules",
+    "schedule": "perfkit.record.windows.schedules",
     "step": "perfkit.profiler",
     "steps": "perfkit.profiler",
-    "triggers": "perfkit.capture.triggers",
+    "triggers": "perfkit.record.triggers.trigger_watch",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -11,13 +11,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from perfkit._format import change, ms, rate
 from perfkit._html import html_table
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile
-from perfkit.rules.whole import NEGLIGIBLE
-from perfkit.rules.wording import change, ms, rate
+from perfkit.rules._step_budget import NEGLIGIBLE
 from perfkit.run.reading import RankFolder, is_run_folder, read_run
 from perfkit.run.records import PHASES, Rank, Step
 
@@ -240,7 +240,7 @@ def _mean(diagnosis: Diagnosis, name: str) -> int | None:
 
 
 def _step_differences(first: _Side, second: _Side) -> list[Difference]:
-    from perfkit.measures.noise import LEAST_STEPS  # numpy: a comparison of two JSON files has no need of it
+    from perfkit.measures.steps.noise import LEAST_STEPS  # numpy: a comparison of two JSON files has no need of it
 
     means = {name: (_mean(first.diagnosis, name), _mean(second.diagnosis, name)) for name in ("step", *PHASES)}
     known = {name: (b, a) for name, (b, a) in means.items() if b is not None and a is not None}
@@ -262,7 +262,7 @@ def _step_differences(first: _Side, second: _Side) -> list[Difference]:
 def _intervals(before: list[Step], after: list[Step], names: list[str]) -> dict[str, tuple[int, int]]:
     import numpy as np
 
-    from perfkit.measures.noise import difference_interval
+    from perfkit.measures.steps.noise import difference_interval
 
     times = [np.array([[_time(row, name) for name in names] for row in rows]) for rows in (before, after)]
     low, high = difference_interval(*times)

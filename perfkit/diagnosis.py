@@ -9,6 +9,7 @@ from html import escape
 
 import msgspec
 
+from perfkit._format import between, duration, ms, percent, place
 from perfkit._html import html_table
 from perfkit.errors import RunError
 from perfkit.findings import Finding
@@ -19,18 +20,9 @@ from perfkit.measures.results.kernels import KernelTime, NameTime, Roofline
 from perfkit.measures.results.measured import Measured, TraceFacts
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.measures.results.steps import StepBreakdown, Throughput, Utilization
-from perfkit.rules import (
-    EXPLAINED_AT_LINE,
-    EXPLAINED_BY,
-    EXPLAINED_IN_FUNCTION,
-    RULES,
-    VERDICTS,
-    Rule,
-    compute_bound,
-    memory_bound,
-)
-from perfkit.rules.whole import MAJORITY, NEGLIGIBLE, Whole, busiest_device, device_part, whole_of
-from perfkit.rules.wording import between, duration, ms, percent, place
+from perfkit.rules import EXPLAINED_AT_LINE, EXPLAINED_BY, EXPLAINED_IN_FUNCTION, RULES, VERDICTS, Rule
+from perfkit.rules._step_budget import MAJORITY, NEGLIGIBLE, Whole, busiest_device, device_part, whole_of
+from perfkit.rules.verdicts import compute_bound, memory_bound
 from perfkit.run.records import PHASES, LineRow, Phases, SyncEvent
 
 #: Version of diagnosis.json. 1: the first. A reader refuses a newer one, and says so.
@@ -164,12 +156,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             (
                 finding.rule,
                 place(finding.file, finding.line) if finding.file is not None else finding.range or "",
-                ms(finding.lost_ns) if finding.lost_ns is not None else "",
+                ms(finding.cost_ns) if finding.cost_ns is not None else "",
                 finding.message,
                 finding.advice,
             )
             for finding in self.findings
-            if finding.caused_by is None
+            if finding.follows is None
         ]
         parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
         if phases:
@@ -196,7 +188,7 @@ def diagnose(source: str | os.PathLike[str] | Measured, *, rules: Sequence[Rule]
         measured = source
     else:
         # Loads numpy, which `perfkit run` must leave to the program it runs until that is over.
-        from perfkit.measures.path import measure
+        from perfkit.measures.gathering import measure
 
         measured = measure(source)
     findings, failed = _run(RULES if rules is None else rules, measured)
@@ -228,7 +220,7 @@ def _run(rules: Sequence[Rule], measured: Measured) -> tuple[tuple[Finding, ...]
     for rule in rules:
         if rule not in VERDICTS:
             apply(rule)
-    priced = any(finding.severity != "info" and finding.lost_ns is not None for finding in findings)
+    priced = any(finding.severity != "info" and finding.cost_ns is not None for finding in findings)
     # Kernels that were profiled one by one hold no step, of which a verdict could speak.
     if not priced and measured.kernel_profiles is None:
         for rule in rules:
@@ -242,17 +234,17 @@ def _no_wider_than_half(finding: Finding) -> Finding:
 
     A wider range decides nothing. One from 0 says that no low end is known, and stays.
     """
-    low_ns, high_ns, lost_ns = finding.gain_low_ns, finding.gain_high_ns, finding.lost_ns
-    if not low_ns or high_ns is None or lost_ns is None or high_ns - low_ns <= lost_ns // 2:
+    low_ns, high_ns, cost_ns = finding.saving_low_ns, finding.saving_high_ns, finding.cost_ns
+    if not low_ns or high_ns is None or cost_ns is None or high_ns - low_ns <= cost_ns // 2:
         return finding
-    low_ns = (low_ns + high_ns - lost_ns // 2 + 1) // 2
-    return msgspec.structs.replace(finding, gain_low_ns=low_ns, gain_high_ns=low_ns + lost_ns // 2)
+    low_ns = (low_ns + high_ns - cost_ns // 2 + 1) // 2
+    return msgspec.structs.replace(finding, saving_low_ns=low_ns, saving_high_ns=low_ns + cost_ns // 2)
 
 
 def _linked(findings: list[Finding]) -> list[Finding]:
     """Mark each finding that another one explains: by its rule, or where both are at one line or in one function."""
     told = [finding for finding in findings if finding.severity != "info"]
-    priced = {finding.rule for finding in told if finding.lost_ns is not None}
+    priced = {finding.rule for finding in told if finding.cost_ns is not None}
     lines = {(finding.rule, finding.file, finding.line) for finding in told if finding.line is not None}
     functions = {(finding.rule, finding.file, finding.function) for finding in told if finding.function is not None}
     linked = []
@@ -262,21 +254,21 @@ def _linked(findings: list[Finding]) -> list[Finding]:
         causes += [cause for cause in at_line if (cause, finding.file, finding.line) in lines]
         inside = EXPLAINED_IN_FUNCTION.get(finding.rule, ())
         causes += [cause for cause in inside if (cause, finding.file, finding.function) in functions]
-        linked.append(msgspec.structs.replace(finding, caused_by=causes[0]) if causes else finding)
+        linked.append(msgspec.structs.replace(finding, follows=causes[0]) if causes else finding)
     return linked
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
     """By `_order`, and what another one explains right behind that one, however large it is."""
-    alone = sorted((finding for finding in findings if finding.caused_by is None), key=_order)
-    explained = sorted((finding for finding in findings if finding.caused_by is not None), key=_order)
+    alone = sorted((finding for finding in findings if finding.follows is None), key=_order)
+    explained = sorted((finding for finding in findings if finding.follows is not None), key=_order)
     ordered = list(alone)
     # A cause may be explained itself: it is put into place first, in as many rounds as there are links.
     while explained:
         placed = {finding.rule for finding in ordered}
-        ready = [finding for finding in explained if finding.caused_by in placed] or explained
+        ready = [finding for finding in explained if finding.follows in placed] or explained
         for finding in reversed(ready):
-            cause = next((at for at, other in enumerate(ordered) if other.rule == finding.caused_by), len(ordered) - 1)
+            cause = next((at for at, other in enumerate(ordered) if other.rule == finding.follows), len(ordered) - 1)
             ordered.insert(cause + 1, finding)
         explained = [finding for finding in explained if finding not in ready]
     return tuple(ordered)
@@ -284,13 +276,13 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _order(finding: Finding) -> tuple[int, int]:
     """By lost time; what has no price comes after what has one, and before what is told for information."""
-    group = 2 if finding.severity == "info" else 1 if finding.lost_ns is None else 0
-    return group, -(finding.lost_ns or 0)
+    group = 2 if finding.severity == "info" else 1 if finding.cost_ns is None else 0
+    return group, -(finding.cost_ns or 0)
 
 
 def _verdict(findings: tuple[Finding, ...], measured: Measured, whole: Whole | None) -> str:
-    priced = [f for f in findings if f.severity != "info" and f.lost_ns is not None and f.caused_by is None]
-    unpriced = sum(1 for f in findings if f.severity != "info" and f.lost_ns is None and f.caused_by is None)
+    priced = [f for f in findings if f.severity != "info" and f.cost_ns is not None and f.follows is None]
+    unpriced = sum(1 for f in findings if f.severity != "info" and f.cost_ns is None and f.follows is None)
     if measured.kernel_profiles is not None:
         parts = [_profiled(measured.kernel_profiles, findings)]
     elif priced and whole is not None:
@@ -344,7 +336,7 @@ def _nothing_above(findings: tuple[Finding, ...], measured: Measured, whole: Who
         if unsure > above:
             above, how = unsure, f" (the step's length is known to that from {step.steps} steps)"
     for finding in findings:
-        possible = (finding.gain_high_ns or 0) / whole.wall_ns
+        possible = (finding.saving_high_ns or 0) / whole.wall_ns
         if possible > above:
             above, how = possible, f" (that may be in {finding.rule})"
     return f"Nothing to gain here above {percent(above, 1)}{how}."
@@ -383,14 +375,14 @@ def _parts(measured: Measured, whole: Whole) -> dict[str, int]:
 def _first(priced: list[Finding], whole: Whole) -> str:
     first = priced[0]
     at = f" at {place(first.file, first.line)}" if first.file is not None else ""
-    gain = between(first.gain_low_ns or 0, first.gain_high_ns or 0)
-    share = percent(first.gain_high_ns or 0, whole.wall_ns)
+    gain = between(first.saving_low_ns or 0, first.saving_high_ns or 0)
+    share = percent(first.saving_high_ns or 0, whole.wall_ns)
     of = "per step" if whole.per == "step" else "of it"
     sentence = f"Start with {first.rule}{at}: it gains {gain} {of} ({share} at most)"
     if len(priced) == 1:
         return f"{sentence}."
     # Gains are of one step: findings may cost the same time, and no sum gains more than all of it.
-    total_ns = min(whole.wall_ns, sum(finding.gain_high_ns or 0 for finding in priced))
+    total_ns = min(whole.wall_ns, sum(finding.saving_high_ns or 0 for finding in priced))
     together = "both" if len(priced) == 2 else f"all {len(priced)}"
     return f"{sentence}, {together} together {ms(total_ns)} at most."
 
@@ -402,7 +394,7 @@ def _planned(priced: list[Finding], measured: Measured) -> str:
     # The mean of all steps, for those with a validation or a checkpoint in them are part of the run.
     step_ns = (measured.every_step or measured.step).wall_ns
     wall_ns = step_ns * measured.planned_steps
-    gain_ns = min(priced[0].gain_high_ns or 0, step_ns) * measured.planned_steps
+    gain_ns = min(priced[0].saving_high_ns or 0, step_ns) * measured.planned_steps
     return (
         f"Over the planned {measured.planned_steps:,} steps that is up to {duration(gain_ns)} of {duration(wall_ns)}."
     )

@@ -28,13 +28,13 @@ class Evidence(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One problem found in a run or a trace.
 
-    ``lost_ns`` is per step: the time that the problem takes of it, or None where the data cannot tell (a sync has no
-    price on a CPU), in which case ``message`` or ``evidence`` says why. ``gain_low_ns`` .. ``gain_high_ns`` is the
+    ``cost_ns`` is per step: the time that the problem takes of it, or None where the data cannot tell (a sync has no
+    price on a CPU), in which case ``message`` or ``evidence`` says why. ``saving_low_ns`` .. ``saving_high_ns`` is the
     range expected back per step after the change in ``advice``, never more than the step, and in a diagnosis no wider
-    than half of ``lost_ns`` where a low end is known (else that is 0). On a CPU its high end may lie beyond
-    ``lost_ns``: what is left then finds caches and the allocator as it left them.
+    than half of ``cost_ns`` where a low end is known (else that is 0). On a CPU its high end may lie beyond
+    ``cost_ns``: what is left then finds caches and the allocator as it left them.
     ``file`` and ``line`` (1-based) name the user's line; ``range`` the range or module, where one is known.
-    ``caused_by`` is the id of the rule whose finding explains this one.
+    ``follows`` is the id of the rule whose finding explains this one.
     """
 
     rule: str
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     function: str | None = None
     range: str | None = None
-    lost_ns: int | None = None
-    gain_low_ns: int | None = None
-    gain_high_ns: int | None = None
-    caused_by: str | None = None
+    cost_ns: int | None = None
+    saving_low_ns: int | None = None
+    saving_high_ns: int | None = None
+    follows: str | None = None

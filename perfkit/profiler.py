@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfkit import _env
-from perfkit._say import say
-from perfkit.capture.schedules import Schedule, as_action
-from perfkit.capture.step_plan import RECORDERS
-from perfkit.capture.triggers import Triggers, as_triggers, check_thread
+from perfkit._stderr import say
 from perfkit.errors import RunError, UsageError
-from perfkit.live_run import DetectSyncs, LiveRun, Options
-from perfkit.loop.iteration import Steps
+from perfkit.record.clock.step_iterator import Steps
+from perfkit.record.run_recorder import DetectSyncs, Options, RunRecorder
+from perfkit.record.step_plan import RECORDERS
+from perfkit.record.triggers.trigger_watch import Triggers, as_triggers, check_thread
+from perfkit.record.windows.schedules import Schedule, as_action
 from perfkit.run.records import MODES, PHASES, Mode, Phase
 from perfkit.run.remote import check_url, is_url
 from perfkit.run.writing import check_folder, claim_folder, default_folder, launch_id, write_atomically
@@ -60,7 +60,7 @@ class profile:
         detect_syncs: "auto" finds host-device syncs: on a GPU in every step, on a CPU by a dry run in
             two steps of its own. None does not.
         borrow_nvtx: Take the ranges that the program has through nvtx and torch.cuda.nvtx into the run's ranges
-            and windows, as long as the profile records; `perfkit.ranges.borrowed` says which can be seen.
+            and windows, as long as the profile records; `perfkit.ranges.nvtx_bridge` says which can be seen.
         ranks: Ranks that record windows by the schedule; every rank records its steps.
         budget: perfkit's own time as a share of the step (0.01 = 1 %) above which it stops sampling.
         overwrite: Replace a run that lies in the folder.
@@ -165,7 +165,7 @@ class profile:
         self.folder: Path | None = None
         #: The result, once the run has ended and rank 0 has diagnosed it.
         self.diagnosis: Diagnosis | None = None
-        self._live: LiveRun | None = None
+        self._live: RunRecorder | None = None
         self._running = False
 
     # -- life
@@ -202,7 +202,7 @@ class profile:
         live.begin()
         return self
 
-    def _claim(self) -> LiveRun:
+    def _claim(self) -> RunRecorder:
         """Take the run's folder."""
         launch = launch_id()
         folder = claim_folder(self._wanted or default_folder(launch), launch, overwrite=self._overwrite)
@@ -212,7 +212,7 @@ class profile:
             say(f"recording into {folder}; finished files are copied to {self._url}")
         self.folder = folder
         _forget_in_children(self)
-        return LiveRun(folder, launch, self._options, self._total)
+        return RunRecorder(folder, launch, self._options, self._total)
 
     def stop(self, error: BaseException | None = None) -> None:
         """End the run: save what is open, put everything back, write the folder, and print the verdict.
@@ -233,7 +233,7 @@ class profile:
             live.recording.guarded("the figures", lambda: self._draw(live))
         live.copy_out()
 
-    def _diagnose(self, live: LiveRun) -> None:
+    def _diagnose(self, live: RunRecorder) -> None:
         from perfkit.diagnosis import diagnose
         from perfkit.reports.console import stderr_console
         from perfkit.reports.terminal import print_diagnosis
@@ -248,7 +248,7 @@ class profile:
         if not self._quiet:
             print_diagnosis(self.diagnosis, stderr_console())
 
-    def _draw(self, live: LiveRun) -> None:
+    def _draw(self, live: RunRecorder) -> None:
         """Write what pages draw, after the verdict is told: it reads the window's trace once more."""
         if self.diagnosis is None:
             return
@@ -282,7 +282,7 @@ class profile:
         live.clock.knows("data")
         return Steps(iterable, live.clock, lambda: self._know_length(iterable, live), live.on_epoch_end)
 
-    def _know_length(self, iterable: Iterable[Any], live: LiveRun) -> None:
+    def _know_length(self, iterable: Iterable[Any], live: RunRecorder) -> None:
         if live.total is None and not live.plan.begun:
             try:
                 # One epoch at least: with an unknown number of epochs the first must hold the window.
@@ -290,7 +290,7 @@ class profile:
             except TypeError:
                 return
 
-    def _take_boundaries(self, live: LiveRun) -> None:
+    def _take_boundaries(self, live: RunRecorder) -> None:
         """The program says itself where steps end; the hooks do not any more."""
         if live.listeners.hooks is not None:
             live.listeners.hooks.boundaries = False

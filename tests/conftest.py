@@ -30,7 +30,7 @@ def _installed() -> dict[str, Any]:
             callback for callback in gc.callbacks if "perfkit" in str(getattr(callback, "__module__", ""))
         ],
         # What waits for torch's import leaves by itself when torch comes.
-        "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__ == "perfkit._imports"],
+        "sys.meta_path": [finder for finder in sys.meta_path if type(finder).__module__ == "perfkit._import_hook"],
         "perfkit says": [name for name in patched() if not name.startswith("permanent:")],
         "signals": (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)),
         "switch interval": sys.getswitchinterval(),

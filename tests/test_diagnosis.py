@@ -17,7 +17,8 @@ from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results.measured import Measured, TraceFacts
 from perfkit.measures.results.steps import StepBreakdown
-from perfkit.rules import RULES, compute_bound
+from perfkit.rules import RULES
+from perfkit.rules.verdicts import compute_bound
 from perfkit.run.records import Phases, Rank
 
 MS = 1_000_000
@@ -38,7 +39,7 @@ def step(wall: float, **phases: float) -> StepBreakdown:
     )
 
 
-def rule(rule_id: str, *lost_ms: float | None, severity: Any = "warning", caused_by: str | None = None) -> Any:
+def rule(rule_id: str, *lost_ms: float | None, severity: Any = "warning", follows: str | None = None) -> Any:
     """A rule that finds these lost times, whatever was measured."""
 
     def check(measured: Measured) -> Iterator[Finding]:
@@ -46,8 +47,8 @@ def rule(rule_id: str, *lost_ms: float | None, severity: Any = "warning", caused
             lost = None if ms is None else round(ms * MS)
             yield Finding(
                 rule=rule_id, severity=severity, message=f"{rule_id} {ms}", advice="change it", confidence="high",
-                file="train.py", line=7, lost_ns=lost, gain_low_ns=0 if lost else None, gain_high_ns=lost,
-                caused_by=caused_by,
+                file="train.py", line=7, cost_ns=lost, saving_low_ns=0 if lost else None, saving_high_ns=lost,
+                follows=follows,
             )  # fmt: skip
 
     return SimpleNamespace(ID=rule_id, check=check)
@@ -78,17 +79,17 @@ def test_a_range_with_a_low_end_is_no_wider_than_half_of_what_is_lost_and_keeps_
     low_ns = round(low * lost)
     high_ns = low_ns + round(wide * lost)
     found = next(rule("a", lost / MS).check(BUSY))
-    ranged = msgspec.structs.replace(found, lost_ns=lost, gain_low_ns=low_ns, gain_high_ns=high_ns)
+    ranged = msgspec.structs.replace(found, cost_ns=lost, saving_low_ns=low_ns, saving_high_ns=high_ns)
 
     told = diagnose(BUSY, rules=[SimpleNamespace(ID="a", check=lambda _: [ranged])]).findings[0]
 
-    assert told.gain_low_ns is not None
-    assert told.gain_high_ns is not None
+    assert told.saving_low_ns is not None
+    assert told.saving_high_ns is not None
     if low_ns == 0 or high_ns - low_ns <= lost // 2:
-        assert (told.gain_low_ns, told.gain_high_ns) == (low_ns, high_ns)
+        assert (told.saving_low_ns, told.saving_high_ns) == (low_ns, high_ns)
     else:
-        assert told.gain_high_ns - told.gain_low_ns == lost // 2
-        assert abs(told.gain_low_ns + told.gain_high_ns - low_ns - high_ns) <= 1
+        assert told.saving_high_ns - told.saving_low_ns == lost // 2
+        assert abs(told.saving_low_ns + told.saving_high_ns - low_ns - high_ns) <= 1
 
 
 def test_gains_together_never_exceed_the_step() -> None:
@@ -158,7 +159,7 @@ def test_a_finding_that_another_explains_names_its_cause() -> None:
 
     diagnosis = diagnose(BUSY, rules=rules)
 
-    causes = {finding.rule: finding.caused_by for finding in diagnosis.findings}
+    causes = {finding.rule: finding.follows for finding in diagnosis.findings}
     assert causes == {"launch-bound": "many-small-ops", "many-small-ops": None}
     assert "Start with many-small-ops" in diagnosis.verdict
 
@@ -186,9 +187,9 @@ def test_a_sync_that_breaks_a_graph_is_explained_by_it_at_that_line_alone() -> N
         ],
     )
 
-    assert [finding.caused_by for finding in at_line_7.findings] == [None, "graph-breaks"]
+    assert [finding.follows for finding in at_line_7.findings] == [None, "graph-breaks"]
     assert "no price" not in at_line_7.verdict
-    assert [finding.caused_by for finding in elsewhere.findings] == [None, None]
+    assert [finding.follows for finding in elsewhere.findings] == [None, None]
 
 
 def test_the_python_of_a_loop_over_small_ops_is_explained_by_it_in_that_function_alone() -> None:
@@ -200,7 +201,7 @@ def test_the_python_of_a_loop_over_small_ops_is_explained_by_it_in_that_function
             SimpleNamespace(ID=one.rule, check=lambda measured, one=one: iter([one]))
             for one in (msgspec.structs.replace(loop, function="attend"), found)
         ]
-        causes.append(diagnose(BUSY, rules=rules).findings[1].caused_by)
+        causes.append(diagnose(BUSY, rules=rules).findings[1].follows)
 
     assert causes == ["many-small-ops", None]
 
@@ -262,9 +263,9 @@ def test_a_real_training_without_loader_workers_is_input_bound_and_its_corrected
     # The twin is the measured gain of the advice. The low end was chosen on this pair: this keeps it, no more.
     assert slow.step is not None
     assert fast.step is not None
-    assert first.gain_low_ns is not None
-    assert first.gain_high_ns is not None
-    assert first.gain_low_ns <= slow.step.wall_ns - fast.step.wall_ns <= first.gain_high_ns
+    assert first.saving_low_ns is not None
+    assert first.saving_high_ns is not None
+    assert first.saving_low_ns <= slow.step.wall_ns - fast.step.wall_ns <= first.saving_high_ns
 
 
 @beside

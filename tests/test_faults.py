@@ -177,16 +177,16 @@ def test_a_part_of_perfkit_that_cannot_start_is_told_and_training_goes_on(
     def broken(*anything: Any, **more: Any) -> Any:
         raise RuntimeError(f"no {part} today")
 
-    import perfkit.capture.kineto
-    import perfkit.loop.hooks
-    import perfkit.loop.sampler
     import perfkit.ranges
+    import perfkit.record.hooks.torch_hooks
+    import perfkit.record.samplers.line_sampler
+    import perfkit.record.windows.kineto
 
     places: dict[str, tuple[Any, str]] = {
-        "hooks": (perfkit.loop.hooks.LoopHooks, "attach"),
-        "sampler": (perfkit.loop.sampler.StackSampler, "start"),
+        "hooks": (perfkit.record.hooks.torch_hooks.LoopHooks, "attach"),
+        "sampler": (perfkit.record.samplers.line_sampler.StackSampler, "start"),
         "recorder": (perfkit.ranges, "start_recorder"),
-        "window": (perfkit.capture.kineto.KinetoRecorder, "open"),
+        "window": (perfkit.record.windows.kineto.KinetoRecorder, "open"),
     }
     monkeypatch.setattr(*places[part], broken)
     with perfkit.profile(tmp_path / "x", schedule=SHORT, quiet=True):

@@ -23,7 +23,7 @@ import perfkit
 from perfkit import PerfkitWarning
 from perfkit.integrations.tensorboard.handler import place_of_process
 from perfkit.integrations.tensorboard.writers import to_markdown, writer_for
-from perfkit.measures.utilization import measure_utilization
+from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.records import PHASES, Rank, Step, StepFlops
 
 #: How often the run folder is looked at.

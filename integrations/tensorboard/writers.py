@@ -99,7 +99,7 @@ def scalars_of(diagnosis: Diagnosis) -> dict[str, float]:
 def to_markdown(diagnosis: Diagnosis) -> str:
     """The verdict, and the findings as a table, in the markdown that TensorBoard shows."""
     lines = [f"**{_escape(diagnosis.verdict)}**"]
-    findings = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    findings = [finding for finding in diagnosis.findings if finding.follows is None]
     if findings:
         lines += ["", "| finding | where | lost per step | what | change |", "|---|---|---|---|---|"]
         lines += [_row(finding) for finding in findings[:_SHOWN]]
@@ -109,7 +109,7 @@ def to_markdown(diagnosis: Diagnosis) -> str:
 
 def _row(finding: Finding) -> str:
     where = f"{finding.file}:{finding.line}" if finding.file is not None else finding.range or ""
-    lost = f"{finding.lost_ns / 1e6:.2f} ms" if finding.lost_ns is not None else "no price here"
+    lost = f"{finding.cost_ns / 1e6:.2f} ms" if finding.cost_ns is not None else "no price here"
     cells = (finding.rule, where, lost, finding.message, finding.advice)
     return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
 

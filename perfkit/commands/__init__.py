@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit._version import VERSION
 from perfkit.commands import (
     compare,

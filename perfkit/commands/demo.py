@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from perfkit import diagnosis as diagnoses
+from perfkit._format import between, ms, percent
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.findings import Finding
 from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.terminal import print_diagnosis
-from perfkit.rules.wording import between, ms, percent
 from perfkit.run.writing import claim_folder, launch_id
 
 #: rule -> the script's word for the mistake that the rule finds there.
@@ -69,7 +69,7 @@ def _measure_corrections(
 
     Each is trained twice, in turn, and the faster counts: what else runs on the machine only ever slows it.
     """
-    timed = [f for f in found.findings if f.rule in CORRECTIONS and f.lost_ns is not None and f.severity != "info"]
+    timed = [f for f in found.findings if f.rule in CORRECTIONS and f.cost_ns is not None and f.severity != "info"]
     variants: dict[str, list[Finding]] = {"nothing": []}
     variants.update({CORRECTIONS[finding.rule]: [finding] for finding in timed})
     variants["all"] = timed
@@ -94,8 +94,8 @@ def _print_gains(before: int, gains: list[tuple[list[Finding], int]], console: C
     for column in ("step", "predicted gain", "measured gain"):
         table.add_column(column, justify="right")
     for findings, after in gains:
-        low = sum(finding.gain_low_ns or 0 for finding in findings)
-        high = min(before, sum(finding.gain_high_ns or 0 for finding in findings))
+        low = sum(finding.saving_low_ns or 0 for finding in findings)
+        high = min(before, sum(finding.saving_high_ns or 0 for finding in findings))
         table.add_row(
             findings[0].rule if len(findings) == 1 else "everything",
             ms(after),

@@ -23,7 +23,7 @@ from perfkit.run.reading import is_run_folder
 from perfkit.run.writing import write_atomically
 
 if TYPE_CHECKING:
-    from perfkit.trace.reading import ReadTrace
+    from perfkit.trace.trace_reader import ReadTrace
 
 
 def diagnose(
@@ -50,9 +50,9 @@ def diagnose(
 ) -> int:
     """Say what dominates a training step, which lines, what to change and what it gains."""
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.measures.path import measure
+    from perfkit.measures.gathering import measure
     from perfkit.trace import read_trace
-    from perfkit.trace.reading import TraceReader
+    from perfkit.trace.trace_reader import TraceReader
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two formats: choose one")

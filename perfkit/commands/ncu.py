@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit.commands.reading import reading_bar
 from perfkit.commands.run import parse_schedule
 from perfkit.commands.under_nsight import (
@@ -92,7 +92,7 @@ def ncu(
       perfkit ncu --print --set full -- python train.py
     """
     # Load numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.nsight.answer import diagnose_ncu, why_empty
+    from perfkit.nsight.recording_diagnosis import diagnose_ncu, why_empty
     from perfkit.nsight.session import newest_report, no_report, open_session, program_first, record, run_options
 
     if schedule is not None:

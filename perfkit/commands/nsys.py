@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit.commands.reading import reading_bar
 from perfkit.commands.run import parse_schedule
 from perfkit.commands.under_nsight import (
@@ -83,7 +83,7 @@ def nsys(
       perfkit nsys --print -- torchrun --nproc-per-node 8 train.py
     """
     # Load numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.nsight.answer import diagnose_nsys, why_empty
+    from perfkit.nsight.recording_diagnosis import diagnose_nsys, why_empty
     from perfkit.nsight.session import newest_report, no_report, open_session, program_first, record, run_options
 
     windows = parse_schedule(schedule).repeat if schedule is not None else 1

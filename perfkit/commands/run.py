@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import typer
 
-from perfkit import _env, _imports
+from perfkit import _env, _import_hook
 from perfkit._callsite import claim
-from perfkit._say import say
-from perfkit.capture.schedules import schedule as make_schedule
-from perfkit.capture.triggers import DEFAULT
+from perfkit._stderr import say
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
+from perfkit.record.triggers.trigger_watch import DEFAULT
+from perfkit.record.windows.schedules import schedule as make_schedule
 
 
 def run(
@@ -132,7 +132,7 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     """
     claim(str(target.parent if module and target.parent != Path() else target))
     sys.argv = [str(target) if module else script, *arguments]
-    cancel = _imports.when_imported("torch", lambda: start(prof)) if not _env.disabled() else lambda: None
+    cancel = _import_hook.when_imported("torch", lambda: start(prof)) if not _env.disabled() else lambda: None
     error: BaseException | None = None
     code: int = 0
     try:

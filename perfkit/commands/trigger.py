@@ -9,14 +9,14 @@ from pathlib import Path
 
 import typer
 
-from perfkit._say import say
-from perfkit.capture.triggers import FILE
+from perfkit._stderr import say
 from perfkit.errors import RunError, UsageError
-from perfkit.run.following import SILENT_S, LiveRank, LiveRun, end_unix_s
-from perfkit.run.names import memory_name, spans_name, trace_name
+from perfkit.record.triggers.trigger_watch import FILE
+from perfkit.run.file_names import memory_name, spans_name, trace_name
+from perfkit.run.follower import SILENT_S, RankFollower, RunFollower, end_unix_s
 from perfkit.run.writing import write_atomically
 
-#: How a run says that it opens no window for a file any more (`perfkit.capture.triggers`).
+#: How a run says that it opens no window for a file any more (`perfkit.record.triggers.trigger_watch`).
 _REFUSALS = ("the trigger 'file' opened", "no window for 'file'")
 #: What a window leaves, by what records it: the first that a run uses is waited for.
 _NAMES: dict[str, Callable[[int], str]] = {"kineto": trace_name, "ranges": spans_name, "memory": memory_name}
@@ -37,7 +37,7 @@ def trigger(
     """
     if every and rank is not None:
         raise UsageError("--rank N and --all exclude each other: leave one out")
-    live = LiveRun(Path(run))
+    live = RunFollower(Path(run))
     for one in live.ranks.values():
         one.poll()
     _check_listens(live)
@@ -56,7 +56,7 @@ def trigger(
     return _wait(running, known, name_of) if wait else 0
 
 
-def _check_listens(live: LiveRun) -> None:
+def _check_listens(live: RunFollower) -> None:
     # Where run.json cannot be read, the default is supposed.
     said = live.run.options.get("triggers") if live.run is not None else "file"
     if said is None:
@@ -68,14 +68,14 @@ def _check_listens(live: LiveRun) -> None:
         )
 
 
-def _chosen(live: LiveRun, index: int) -> LiveRank:
+def _chosen(live: RunFollower, index: int) -> RankFollower:
     if index not in live.ranks:
         have = ", ".join(map(str, list(live.ranks)[:8])) or "none"
         raise UsageError(f"{live.path} has no rank {index} (there are: {have}): name one of them, or --all")
     return live.ranks[index]
 
 
-def _why_not(one: LiveRank) -> str | None:
+def _why_not(one: RankFollower) -> str | None:
     """Why a rank can record no window any more; None where it runs, as far as can be seen."""
     rank = one.rank
     if rank is None:
@@ -93,7 +93,7 @@ def _why_not(one: LiveRank) -> str | None:
     return next((note for note in rank.notes if note.startswith(_REFUSALS)), None)
 
 
-def _doubts(one: LiveRank) -> None:
+def _doubts(one: RankFollower) -> None:
     """Say what may keep a rank from answering."""
     silent_s = time.time() - one.written_unix_s
     if silent_s > SILENT_S:
@@ -102,7 +102,7 @@ def _doubts(one: LiveRank) -> None:
         say(f"rank {one.index} runs on {one.rank.host}: it answers as soon as it sees the file in the shared folder")
 
 
-def _touch(folder: Path, run: Path, one: LiveRank) -> None:
+def _touch(folder: Path, run: Path, one: RankFollower) -> None:
     """Touch the file that the run looks at; replaced, because one that another user made cannot be touched."""
     try:
         write_atomically(folder / FILE, b"")
@@ -118,11 +118,11 @@ def _touch(folder: Path, run: Path, one: LiveRank) -> None:
         ) from error
 
 
-def _windows(one: LiveRank) -> int:
+def _windows(one: RankFollower) -> int:
     return len(one.rank.windows) if one.rank is not None else 0
 
 
-def _wait(ranks: list[LiveRank], known: dict[int, int], name_of: Callable[[int], str] | None) -> int:
+def _wait(ranks: list[RankFollower], known: dict[int, int], name_of: Callable[[int], str] | None) -> int:
     """Print the path of what each rank's window left as soon as it is there; 1 where a window did not come."""
     waiting = {one.index: one for one in ranks}
     failed = 0
@@ -143,7 +143,7 @@ def _wait(ranks: list[LiveRank], known: dict[int, int], name_of: Callable[[int],
     return failed
 
 
-def _answer(one: LiveRank, known: int, name_of: Callable[[int], str] | None) -> Path | str | None:
+def _answer(one: RankFollower, known: int, name_of: Callable[[int], str] | None) -> Path | str | None:
     """What the window that was asked for left, or why there will be none; None as long as that is open."""
     rank = one.rank
     if rank is None:

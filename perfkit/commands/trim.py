@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit.commands.reading import reading_bar
 from perfkit.errors import UsageError
 

@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from perfkit.errors import PerfkitError, UsageError
-from perfkit.run.following import LiveRank, LiveRun, newest_run, process_runs
-from perfkit.run.names import TRACES
+from perfkit.run.file_names import TRACES
+from perfkit.run.follower import RankFollower, RunFollower, newest_run, process_runs
 from perfkit.run.reading import is_run_folder
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def watch(
     from perfkit.reports.console import stdout_console
 
     path = _find(run, wait=wait, every=every)
-    live = LiveRun(path)
+    live = RunFollower(path)
     findings = _Findings(path)
     console = stdout_console()
     view = _Pictures(console) if console.is_terminal and not once else None
@@ -76,7 +76,7 @@ def _find(run: str | None, *, wait: bool, every: float) -> Path:
     return path or newest_run(Path("runs"))
 
 
-def _look(live: LiveRun, turn: int) -> None:
+def _look(live: RunFollower, turn: int) -> None:
     """Read what is new of the lowest rank and of a part of the others."""
     live.find_ranks()
     ranks = list(live.ranks.values())
@@ -85,7 +85,7 @@ def _look(live: LiveRun, turn: int) -> None:
         one.poll()
 
 
-def _shown(live: LiveRun, rank: int | None) -> LiveRank | None:
+def _shown(live: RunFollower, rank: int | None) -> RankFollower | None:
     if rank is None:
         return next(iter(live.ranks.values()), None)
     if rank not in live.ranks:
@@ -95,7 +95,7 @@ def _shown(live: LiveRun, rank: int | None) -> LiveRank | None:
     return live.ranks[rank]
 
 
-def _follow(live: LiveRun, rank: int | None, every: float, findings: _Findings, show: Any, left: Any) -> None:
+def _follow(live: RunFollower, rank: int | None, every: float, findings: _Findings, show: Any, left: Any) -> None:
     """Show picture after picture until the run ends, or ``left(seconds)``, which also waits, says so."""
     ended_s: float | None = None
     turn = 0
@@ -118,7 +118,7 @@ def _follow(live: LiveRun, rank: int | None, every: float, findings: _Findings, 
             return
 
 
-def _exited(shown: LiveRank) -> bool:
+def _exited(shown: RankFollower) -> bool:
     """Whether the process of a run that has ended is gone too: nothing more will be written."""
     return shown.rank is not None and shown.here and not process_runs(shown.rank.pid)
 
@@ -222,7 +222,7 @@ class _Pictures:
     def open(self) -> Any:
         return self._live
 
-    def show(self, live: LiveRun, shown: LiveRank, diagnosis: Diagnosis | None) -> None:
+    def show(self, live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None) -> None:
         from rich.console import Console
         from rich.text import Text
 
@@ -246,7 +246,7 @@ def _line_printer() -> Any:
 
     told: tuple[object, ...] = ()
 
-    def show(live: LiveRun, shown: LiveRank, diagnosis: Diagnosis | None) -> None:
+    def show(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None) -> None:
         nonlocal told
         rows = shown.tail.rows
         news = (rows[-1].step if rows else None, state_of(shown).split(" ")[0])
@@ -258,7 +258,7 @@ def _line_printer() -> Any:
     return show
 
 
-def _print_once(live: LiveRun, shown: LiveRank | None, diagnosis: Diagnosis | None, console: Any) -> None:
+def _print_once(live: RunFollower, shown: RankFollower | None, diagnosis: Diagnosis | None, console: Any) -> None:
     from perfkit.reports.live import print_live
 
     if shown is None:

@@ -71,7 +71,7 @@ def measure_latency(
     from perfkit.latency.inputs import check_example
     from perfkit.latency.measuring import measure_sizes
     from perfkit.latency.results import Latency
-    from perfkit.latency.untouched import evaluating, random_state_kept
+    from perfkit.latency.state_guard import evaluating, random_state_kept
 
     sizes = _sizes(batch_sizes)
     if not callable(model):

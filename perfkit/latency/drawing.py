@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from perfkit.rules.wording import ms
+from perfkit._format import ms
 
 #: (batch size, median in ns, p90 in ns or None, whether stable)
 Point = tuple[int, int, int | None, bool]

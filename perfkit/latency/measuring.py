@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from perfkit import _clock
-from perfkit.capture.failure import is_out_of_memory
 from perfkit.latency.inputs import call_with, make_inputs, tensors_in
-from perfkit.latency.judging import drift, likely_cause, median, percentile, settled, spread, stable
 from perfkit.latency.results import BatchLatency
+from perfkit.latency.stability import drift, likely_cause, median, percentile, settled, spread, stable
 from perfkit.latency.timers import CudaTimer, HostTimer, Timed, Timer, Watch
-from perfkit.loop.memory import resident_bytes
+from perfkit.record.triggers.failure import is_out_of_memory
+from perfkit.record.watchers.step_memory import resident_bytes
 
 #: A window of the warm-up: so long that a scheduler's time slice (some ms) cannot decide it, three calls at least.
 _WINDOW_NS, _WINDOW_CALLS = 50_000_000, 3

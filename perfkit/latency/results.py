@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perfkit._format import ms, rate, size
 from perfkit._html import html_table
 from perfkit.latency.drawing import bars, draw
-from perfkit.latency.judging import SAME, gain_per_doubling, knee
-from perfkit.rules.wording import ms, rate, size
+from perfkit.latency.stability import SAME, gain_per_doubling, knee
 
 if TYPE_CHECKING:
     from rich.table import Table

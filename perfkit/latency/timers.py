@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from perfkit import _clock
-from perfkit.latency.judging import Surroundings
+from perfkit.latency.stability import Surroundings
 
 
 class Timed(NamedTuple):

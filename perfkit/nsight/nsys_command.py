@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfkit.capture.cuda_profiler import RANGE
 from perfkit.errors import UsageError
 from perfkit.nsight.program import Program
 from perfkit.nsight.tools import Part, Tool, fit, split_options
 from perfkit.ranges.arguments import DOMAIN
+from perfkit.record.windows.cuda_profiler import RANGE
 
 CAPTURE_RANGES = ("cudaProfilerApi", "nvtx", "none")
 _RANGE_END = re.compile(r"none|stop|stop-shutdown|repeat(?::[1-9]\d*)?|repeat-shutdown:[1-9]\d*")

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfkit import _env
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit.errors import PerfkitError, UsageError
-from perfkit.nsight.left import check_free, import_recording, output_of, reports_in
 from perfkit.nsight.program import Program
-from perfkit.nsight.running import run_command
+from perfkit.nsight.subprocesses import run_command
 from perfkit.nsight.tools import Tool
+from perfkit.nsight.unfinished_reports import check_free, import_recording, output_of, reports_in
 from perfkit.run.writing import claim_folder, launch_id
-from perfkit.trace.nsys_report import RECORDING
+from perfkit.trace.nsight.nsys_export import RECORDING
 
 #: How a tool is told to put the rank into a name: it reads the variable itself, on each rank.
 _RANK = "%q{RANK}"

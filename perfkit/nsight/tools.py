@@ -9,7 +9,7 @@ import subprocess
 from typing import NamedTuple
 
 from perfkit._env import NSIGHT_VARIABLES, NsightName, find_nsight
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit.errors import UsageError
 
 INSTALL: dict[NsightName, str] = {

@@ -15,14 +15,14 @@ dynamo          what torch.compile sees of all this: nothing
 
 from __future__ import annotations
 
-from perfkit.ranges import borrowed as _borrowed
-from perfkit.ranges import nvtx as _nvtx
+from perfkit.ranges import nvtx_bridge as _borrowed
+from perfkit.ranges import nvtx_listener as _nvtx
+from perfkit.ranges import profiler_observer as _torch_observer
 from perfkit.ranges import recorder as _recorder
-from perfkit.ranges import torch_observer as _torch_observer
-from perfkit.ranges.borrowed import borrow_nvtx as borrow_nvtx
 from perfkit.ranges.lookup import mark as mark
 from perfkit.ranges.lookup import range as range
-from perfkit.ranges.modules import annotate_modules as annotate_modules
+from perfkit.ranges.module_ranges import annotate_modules as annotate_modules
+from perfkit.ranges.nvtx_bridge import borrow_nvtx as borrow_nvtx
 from perfkit.ranges.recorder import Recorder as Recorder
 from perfkit.ranges.recorder import start_recorder as start_recorder
 

@@ -24,9 +24,9 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perfkit.ranges import arguments, calls, dynamo, nvtx, switch, torch_profiler
+from perfkit.ranges import arguments, calls, dynamo, listeners, nvtx_listener, profiler_listener
 from perfkit.ranges.arguments import Payload
-from perfkit.ranges.switch import DENSE, NVTX, PROFILER, RECORDER
+from perfkit.ranges.listeners import DENSE, NVTX, PROFILER, RECORDER
 
 #: How many different ranges are kept (11 MB when full). A program has some hundred range names; only one that
 #: puts numbers into them reaches this. Beyond it a range is made anew each time, and the recorder sums them up.
@@ -97,7 +97,7 @@ class Range(_WithoutTorch):
     def nvtx(self) -> tuple[Any, Any]:
         """Attributes and domain handle for `calls.push`, made once."""
         if self._nvtx is None:
-            self._nvtx = nvtx.attributes(self.name, self.color, self.category, self.domain, None)
+            self._nvtx = nvtx_listener.attributes(self.name, self.color, self.category, self.domain, None)
         return self._nvtx
 
 
@@ -141,7 +141,7 @@ class Named(Range):
     def loaded(self, payload: Payload) -> Loaded:
         """The range with a payload that an NVTX tool shall see."""
         if self._loaded is None:
-            with switch.lock:
+            with listeners.lock:
                 content = {"__slots__": (), "__module__": "perfkit", "made": self}
                 content.update((name, getattr(self, name)) for name in _FIELDS)
                 made = type("range", (Loaded,), content)
@@ -263,7 +263,7 @@ def _functions(mode: int) -> Callable[..., tuple[Any, Any]]:
         exec(compile(text, "<perfkit range>", "exec", dont_inherit=True), space)
         _binders[mode] = space["bind"]
         dynamo.leave_alone(*_codes_within(space["bind"].__code__))
-    return _binders[mode](torch_profiler, *(getattr(calls, name) for name in _CALLS))
+    return _binders[mode](profiler_listener, *(getattr(calls, name) for name in _CALLS))
 
 
 _CALLS = (
@@ -306,7 +306,7 @@ _open_async: ContextVar[tuple[_Open, ...]] = ContextVar("perfkit.open_ranges", d
 
 def begin(made: Range, *, nested: bool) -> _Open:
     """Enter a range whatever listens; ``nested=False`` where it may end out of order (NVTX start/end ranges)."""
-    mode = switch.mode
+    mode = listeners.mode
     device = calls.device_begin(made.number) if mode & RECORDER and made.device_time else None
     profiler = calls.profiler_enter(made.name) if mode & PROFILER else None
     started = None
@@ -362,7 +362,7 @@ class Nameless(Range):
             end(self._opened.pop())
 
     def nvtx(self) -> tuple[Any, Any]:
-        return nvtx.attributes(self.name, self.color, self.category, self.domain, self.payload, keep=False)
+        return nvtx_listener.attributes(self.name, self.color, self.category, self.domain, self.payload, keep=False)
 
 
 class Loaded(Range):
@@ -378,7 +378,7 @@ class Loaded(Range):
         return with_payload, (self.made, self.payload)
 
     def nvtx(self) -> tuple[Any, Any]:
-        return nvtx.attributes(self.name, self.color, self.category, self.domain, self.payload)
+        return nvtx_listener.attributes(self.name, self.color, self.category, self.domain, self.payload)
 
 
 #: Every kept range by its arguments, colours as numbers and the domain filled in.
@@ -397,7 +397,7 @@ def find(name: object, color: object, category: object, domain: object, device_t
     group = arguments.check_text("category", category) if category is not None else None
     space = arguments.check_text("domain", domain) if domain is not None else arguments.DOMAIN
     key = (text, number, group, space, bool(device_time))
-    with switch.lock:
+    with listeners.lock:
         found = _ranges.get(key)
         if found is not None:
             return found
@@ -405,7 +405,7 @@ def find(name: object, color: object, category: object, domain: object, device_t
             made = _ranges[key] = _new(*key)
             return made
         others = _by_number[0]
-    switch.tell(
+    listeners.tell(
         f"a program has made more than {LIMIT} different ranges; the recorder sums up further ones as {OTHERS!r}. "
         f"Give a range one name and put what changes into payload=: perfkit.range('step', payload=7)",
         once="limit",
@@ -424,13 +424,13 @@ def with_payload(made: Range, payload: object) -> Range:
         return loaded(payload)
     value = arguments.check_payload(payload)
     if value is None:
-        switch.tell(
+        listeners.tell(
             f"the payload of a range must be an int of 64 bits or a float, got {type(payload).__name__}; "
             f"{made!r} goes without it",
             once=f"payload {type(payload).__name__}",
         )
         return made
-    if not switch.mode & NVTX:
+    if not listeners.mode & NVTX:
         return made
     if isinstance(made, Named):
         return made.loaded(value)
@@ -445,10 +445,10 @@ def by_number(number: int) -> Range:
 
 
 def _new(*key: Any) -> Range:
-    with switch.lock:
+    with listeners.lock:
         made: Named = type("range", (Named,), {"__slots__": (), "__module__": "perfkit"})(len(_by_number), *key)
         _by_number.append(made)
-    switch.register(made)
+    listeners.register(made)
     return made
 
 
@@ -461,7 +461,7 @@ dynamo.leave_alone(
         for function in (
             _leave_off,
             calls.throwaway,
-            torch_profiler.new_handles,
+            profiler_listener.new_handles,
             Range.__aenter__,
             Range.__aexit__,
             Nameless.__enter__,

@@ -48,9 +48,9 @@ import weakref
 from typing import Any, cast
 
 from perfkit.errors import UsageError
-from perfkit.ranges import calls, dynamo, switch
+from perfkit.ranges import calls, dynamo, listeners
 from perfkit.ranges.context import Range
-from perfkit.ranges.switch import DENSE, NVTX, PROFILER, RECORDER
+from perfkit.ranges.listeners import DENSE, NVTX, PROFILER, RECORDER
 
 _numbers = itertools.count(1)
 
@@ -76,7 +76,7 @@ class Site:
         """Put one more range around those that are there."""
         self.ranges = (made, *self.ranges)
         self._trampolines.clear()
-        switch.register(self)
+        listeners.register(self)
 
     def load(self) -> None:
         """Lay what trampolines read of each range where they read it: ``number0``, ``attributes0``, ..."""
@@ -261,7 +261,7 @@ def decorate(target: Any, made: Range) -> Any:
     Raises:
         UsageError: ``target`` is none of these.
     """
-    if switch.disabled:
+    if listeners.disabled:
         return target
     if isinstance(target, types.FunctionType):
         return _decorate_function(target, made)
@@ -310,7 +310,7 @@ def _decorate_function(function: types.FunctionType, made: Range) -> types.Funct
         clone = _copy(function)
         site = Site(function, clone, (made,))
         dynamo.trace_instead(function, clone).site = site
-        switch.register(site)
+        listeners.register(site)
     return function
 
 

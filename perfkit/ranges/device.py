@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from perfkit.ranges import dynamo, switch
+from perfkit.ranges import dynamo, listeners
 
 #: Pairs of events per device. A training step has some hundred ranges at most, and the host is rarely more than a
 #: few steps ahead of the device; a pair is two CUDA events, well below a kilobyte.
@@ -147,7 +147,7 @@ class DeviceTimes:
             self._made[device] = self._made.get(device, 0) + 1
             return Pair(self._cuda.Event, device)
         self.dropped += 1
-        switch.tell(
+        listeners.tell(
             f"{self._pool} ranges wait for device {device} to pass them: until it does, further ones have no device "
             f"time. Give device_time=True to fewer ranges",
             once=f"device time pool {device}",
@@ -163,7 +163,7 @@ class DeviceTimes:
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True
-        switch.tell(f"ranges have no device time from here on: {type(error).__name__}: {error}", once="device time")
+        listeners.tell(f"ranges have no device time from here on: {type(error).__name__}: {error}", once="device time")
 
 
 dynamo.leave_alone(

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast, overload
 
 from perfkit.errors import UsageError
-from perfkit.ranges import arguments, calls, context, decorator, dynamo, switch, torch_observer
+from perfkit.ranges import arguments, calls, context, decorator, dynamo, listeners, profiler_observer
 from perfkit.ranges.arguments import Color, Payload
 from perfkit.ranges.context import Range
-from perfkit.ranges.switch import NVTX, PROFILER
+from perfkit.ranges.listeners import NVTX, PROFILER
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -111,7 +111,7 @@ def _range(
         # Not made yet; or not hashable, which `_make` refuses. Not called here: its errors would carry this one.
         pass
     else:
-        if type(payload) in _PLAIN and not switch.mode & NVTX:
+        if type(payload) in _PLAIN and not listeners.mode & NVTX:
             return found
         return context.with_payload(found, payload)
     return _make(name, color, category, domain, payload, device_time)
@@ -128,7 +128,7 @@ def _make(name: Any, color: Any, category: Any, domain: Any, payload: Any, devic
         callable(name) or isinstance(name, (staticmethod, classmethod)) or decorator.is_module(name)
     ):
         return _Unnamed(color, category, domain, payload, device_time)(name)
-    torch_observer.observe()
+    profiler_observer.observe()
     made = context.find(name, color, category, domain, device_time)
     if isinstance(made, context.Named):
         if color is None and category is None and domain is None and not device_time:
@@ -192,7 +192,9 @@ def _pop() -> None:
     if stack:
         stack.pop()(None, None, None)
     else:
-        switch.tell("perfkit.range.pop() without a perfkit.range.push() in this thread: nothing was ended", once="pop")
+        listeners.tell(
+            "perfkit.range.pop() without a perfkit.range.push() in this thread: nothing was ended", once="pop"
+        )
 
 
 def mark(
@@ -212,7 +214,7 @@ def mark(
     made = _range(name, color, category, domain, payload)
     if not isinstance(made, Range):
         raise UsageError(f"perfkit.mark needs a name, got {name!r}")
-    mode = switch.mode
+    mode = listeners.mode
     if mode & NVTX:
         calls.mark(*made.nvtx())
     if mode & PROFILER:

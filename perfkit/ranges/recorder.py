@@ -26,11 +26,11 @@ import weakref
 from typing import TYPE_CHECKING
 
 from perfkit.errors import UsageError
-from perfkit.ranges import calls, context, dynamo, switch
+from perfkit.ranges import calls, context, dynamo, listeners
 
 if TYPE_CHECKING:
     # At run time only a recorder that starts needs them (numpy, msgspec), not every program with a range in it.
-    from perfkit.ranges.events import Stream, Sums
+    from perfkit.ranges.event_stream import Stream, Sums
     from perfkit.run.records import RangeRow
 
 #: Seconds between two drains: some microseconds each where there is little.
@@ -74,9 +74,9 @@ class Recorder:
     """Counts and times of every range from `start_recorder`, which makes it, until `stop`."""
 
     def __init__(self) -> None:
-        from perfkit.ranges import device, events
+        from perfkit.ranges import device, event_stream
 
-        self._events = events
+        self._events = event_stream
         self._device = device.DeviceTimes(self._thread_name)
         self._dropped = 0
         self._tls = threading.local()
@@ -117,7 +117,7 @@ class Recorder:
             # Another thread is draining still. It may be reading this list: so a new one takes its place.
             thread.lost.append(len(thread.buffer))
             self._tls.buffer = thread.buffer = []
-            switch.tell(
+            listeners.tell(
                 "ranges are made faster than they can be counted: some have been dropped "
                 "(their number stands in Recorder.dropped)",
                 once="dropped",
@@ -140,9 +140,9 @@ class Recorder:
         try:
             return self._read()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end a training run, nor fill its memory
-            switch.listen(switch.RECORDER | switch.DENSE, False)
+            listeners.listen(listeners.RECORDER | listeners.DENSE, False)
             self._threads.clear()
-            switch.tell(f"the recorder of ranges has stopped: {type(error).__name__}: {error}")
+            listeners.tell(f"the recorder of ranges has stopped: {type(error).__name__}: {error}")
             return 0
 
     def _read(self) -> int:
@@ -172,7 +172,7 @@ class Recorder:
             if number not in mine:
                 key = (thread, number)
                 if key not in self._sums and len(self._sums) >= _MAX_ROWS:
-                    switch.tell(
+                    listeners.tell(
                         f"there are more than {_MAX_ROWS} pairs of a range and a thread: further ones are summed "
                         f"up as {context.OTHERS!r}",
                         once="rows",
@@ -202,9 +202,9 @@ class Recorder:
             with self._lock:
                 drained = self._drain()
             if drained > _MANY:
-                with switch.lock:
+                with listeners.lock:
                     if _active is self:
-                        switch.listen(switch.DENSE, True)
+                        listeners.listen(listeners.DENSE, True)
 
     def rows(self) -> tuple[RangeRow, ...]:
         """One row per range and thread, of the ranges that have ended; drains first."""
@@ -275,7 +275,7 @@ def start_recorder() -> Recorder:
 def _hear(recorder: Recorder | None) -> None:
     """Have ranges call this recorder, or none."""
     if recorder is None:
-        switch.listen(switch.RECORDER | switch.DENSE, False)
+        listeners.listen(listeners.RECORDER | listeners.DENSE, False)
         calls.new_buffer = calls.full = calls.throwaway
         return
     # Lists of its own for each recorder: a range that outlives the last one ends in the last one's list.
@@ -283,7 +283,7 @@ def _hear(recorder: Recorder | None) -> None:
     timed = recorder._device
     calls.device_begin, calls.device_end = timed.begin, timed.end
     calls.device_enter, calls.device_leave = timed.enter, timed.leave
-    switch.listen(switch.RECORDER, True)
+    listeners.listen(listeners.RECORDER, True)
 
 
 def _after_fork_in_child() -> None:

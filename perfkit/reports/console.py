@@ -11,8 +11,8 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
+from perfkit._format import ms, percent
 from perfkit._text import without_controls
-from perfkit.rules.wording import ms, percent
 
 #: part of a step -> (character, colour)
 _LOOKS = {

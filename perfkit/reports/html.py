@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
+from perfkit._format import ms
 from perfkit.reports import page
 from perfkit.reports.figures import FigureData
-from perfkit.rules.wording import ms
 from perfkit.run.writing import write_atomically
 
 __all__ = ["render_html", "write_html"]

@@ -13,11 +13,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from perfkit._format import duration, ms, percent, place, rate, size
 from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
-from perfkit.rules.wording import duration, ms, percent, place, rate, size
-from perfkit.run.following import SILENT_S, LiveRank, LiveRun, end_unix_s
-from perfkit.run.names import trace_name
+from perfkit.run.file_names import trace_name
+from perfkit.run.follower import SILENT_S, RankFollower, RunFollower, end_unix_s
 from perfkit.run.records import PHASES, Step, Window
 
 #: What "now" is: enough steps that one odd one does not move it, few enough to see a change within a minute or so.
@@ -87,7 +87,7 @@ def _recorded(row: Step) -> bool:
     return row.window is not None or row.extra or row.dry
 
 
-def print_live(live: LiveRun, shown: LiveRank, diagnosis: Diagnosis | None, console: Console) -> None:
+def print_live(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, console: Console) -> None:
     """Print one picture of a run: ``shown`` is the rank whose steps it is of, ``diagnosis`` what was found so far."""
     now = now_of(shown.tail.rows)
     print_text(Text(f"{live.path} · {_whose(live, shown)} · {state_of(shown)}", style="dim"), console)
@@ -105,7 +105,7 @@ def print_live(live: LiveRun, shown: LiveRank, diagnosis: Diagnosis | None, cons
     _findings(diagnosis, console)
 
 
-def line_of(live: LiveRun, shown: LiveRank) -> str:
+def line_of(live: RunFollower, shown: RankFollower) -> str:
     """The run in one line, for a pipe."""
     now = now_of(shown.tail.rows)
     if now is None:
@@ -118,13 +118,13 @@ def line_of(live: LiveRun, shown: LiveRank) -> str:
     return "  ".join([*parts, state_of(shown)])
 
 
-def _whose(live: LiveRun, shown: LiveRank) -> str:
+def _whose(live: RunFollower, shown: RankFollower) -> str:
     ranks = live.run.world_size if live.run is not None else len(live.ranks)
     where = f" on {shown.rank.host}, process {shown.rank.pid}" if shown.rank is not None else ""
     return (f"rank {shown.index} of {ranks}" if ranks > 1 else f"rank {shown.index}") + where
 
 
-def state_of(shown: LiveRank) -> str:
+def state_of(shown: RankFollower) -> str:
     """Whether a rank runs, in a word or two."""
     if shown.rank is not None and shown.rank.ending is not None:
         ended = end_unix_s(shown.rank)
@@ -136,7 +136,7 @@ def state_of(shown: LiveRank) -> str:
     return f"nothing written for {duration(silent_s * 1e9)}" if silent_s > SILENT_S else "running"
 
 
-def _step(now: Now, live: LiveRun) -> str:
+def _step(now: Now, live: RunFollower) -> str:
     total = live.run.total_steps if live.run is not None else None
     of = f" of {total:,}" if total is not None else ""
     text = f"step {now.step:,}{of}  {ms(now.last_ns)}, median {ms(now.median_ns)}"
@@ -167,7 +167,7 @@ def _sparkline(rows: Sequence[Step], console: Console) -> Text:
     return line
 
 
-def _ranks(live: LiveRun) -> str:
+def _ranks(live: RunFollower) -> str:
     nows = {index: now for index, one in live.ranks.items() if (now := now_of(one.tail.rows)) is not None}
     over = [f"rank {index} {state}" for index, one in live.ranks.items() if (state := state_of(one)) != "running"]
     missing = (live.run.world_size if live.run is not None else 0) - len(live.ranks)
@@ -184,7 +184,7 @@ def _ranks(live: LiveRun) -> str:
     return "; ".join([*parts, *over[:_NAMED], *more])
 
 
-def _window(shown: LiveRank, console: Console) -> None:
+def _window(shown: RankFollower, console: Console) -> None:
     windows: tuple[Window, ...] = shown.rank.windows if shown.rank is not None else ()
     if shown.tail.rows and (index := shown.tail.rows[-1].window) is not None and not shown.tail.rows[-1].extra:
         print_line(Text(f"window {index} is being recorded", style="yellow"), console)
@@ -203,10 +203,10 @@ def _findings(diagnosis: Diagnosis | None, console: Console) -> None:
     if diagnosis is None:
         return
     print_text(Text(f"so far: {diagnosis.verdict}"), console)
-    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    roots = [finding for finding in diagnosis.findings if finding.follows is None]
     for number, finding in enumerate(roots[:_FINDINGS], 1):
         where = f"  {place(finding.file, finding.line)}" if finding.file is not None else ""
-        lost = f"  {ms(finding.lost_ns)} a step" if finding.lost_ns is not None else ""
+        lost = f"  {ms(finding.cost_ns)} a step" if finding.cost_ns is not None else ""
         print_line(Text(f"{number} {finding.rule}{where}{lost}"), console)
     if len(roots) > _FINDINGS:
         print_line(

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from perfkit._format import between, ms, percent, place, rate
 from perfkit._text import without_controls
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
-from perfkit.reports.kernel_profiles import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
-from perfkit.rules.wording import between, ms, percent, place, rate
+from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
 from perfkit.run.records import PHASES
 
 #: What markdown or the HTML inside it gives a meaning.
@@ -65,7 +65,7 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield ""
     if diagnosis.figures.kernel_profiles is not None:
         yield from _kernels(PROFILE_COLUMNS, profile_rows(diagnosis.figures.kernel_profiles))
-    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    roots = [finding for finding in diagnosis.findings if finding.follows is None]
     for number, finding in enumerate(roots, start=1):
         yield from _finding(number, finding, diagnosis)
     for sentence in diagnosis.missing:
@@ -84,12 +84,12 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[st
         where = f" in {_code(finding.range)}"
     yield f"### {number}. {finding.rule}{where}"
     yield ""
-    if finding.lost_ns is not None:
+    if finding.cost_ns is not None:
         per = " per step" if diagnosis.step is not None else ""
         gain = ""
-        if finding.gain_high_ns is not None:
-            gain = f", gain {between(finding.gain_low_ns or 0, finding.gain_high_ns)}"
-        yield f"**{ms(finding.lost_ns)}{per}{gain}** ({finding.severity}, confidence {finding.confidence})"
+        if finding.saving_high_ns is not None:
+            gain = f", gain {between(finding.saving_low_ns or 0, finding.saving_high_ns)}"
+        yield f"**{ms(finding.cost_ns)}{per}{gain}** ({finding.severity}, confidence {finding.confidence})"
     else:
         yield f"No price ({finding.severity}, confidence {finding.confidence})"
     yield ""
@@ -98,7 +98,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[st
     yield f"→ {_prose(finding.advice)}"
     yield ""
     for other in diagnosis.findings:
-        if other.caused_by == finding.rule:
+        if other.follows == finding.rule:
             yield f"Explains {other.rule}: {_prose(other.message)}"
             yield ""
     if finding.evidence:
@@ -139,7 +139,7 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             at = f" at {_code(place(finding.file, finding.line))}" if finding.file is not None else ""
-            lost = f", {ms(finding.lost_ns)}" if finding.lost_ns is not None else ""
+            lost = f", {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
             yield f"- {title}: {finding.rule}{at}{lost}"
     yield from (f"- {_prose(note)}" for note in comparison.notes)
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from perfkit._format import between, change, ms, percent, place, rate
 from perfkit._text import without_controls
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.device import DeviceTime
 from perfkit.reports.console import print_bar, print_line, print_text
-from perfkit.reports.kernel_profiles import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, aligned, change_rows, profile_rows
-from perfkit.rules.whole import NEGLIGIBLE
-from perfkit.rules.wording import between, change, ms, percent, place, rate
+from perfkit.reports.kernel_profile_rows import (
+    CHANGE_COLUMNS,
+    PROFILE_COLUMNS,
+    Columns,
+    aligned,
+    change_rows,
+    profile_rows,
+)
+from perfkit.rules._step_budget import NEGLIGIBLE
 from perfkit.run.records import PHASES
 
 #: More findings than this are not read at once; the rest stands behind ``all``.
@@ -41,11 +48,11 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
         _kernel_table(PROFILE_COLUMNS, rows if all else rows[:_KERNELS], len(rows), console)
     if all:
         _rates(diagnosis, console)
-    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    roots = [finding for finding in diagnosis.findings if finding.follows is None]
     shown = roots if all else roots[:SHOWN]
     for number, finding in enumerate(shown, start=1):
         first = finding.rule not in {earlier.rule for earlier in shown[: number - 1]}
-        explained = [other for other in diagnosis.findings if first and other.caused_by == finding.rule]
+        explained = [other for other in diagnosis.findings if first and other.follows == finding.rule]
         _finding(number, finding, explained, diagnosis, console, all=all)
     if len(shown) < len(roots):
         print_line(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
@@ -129,7 +136,7 @@ def _finding(
         _indented(cost, console)
     if finding.message not in diagnosis.verdict:
         _indented(Text(finding.message), console)
-    if finding.lost_ns is None and finding.severity != "info":
+    if finding.cost_ns is None and finding.severity != "info":
         _indented(Text(f"No price here: {_why_no_price(finding)}."), console)
     _indented(Text(f"→ {finding.advice}"), console)
     for other in explained:
@@ -145,12 +152,12 @@ def _indented(text: Text, console: Console) -> None:
 
 
 def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
-    if finding.lost_ns is None:
+    if finding.cost_ns is None:
         return "" if finding.severity == "info" else "no price here"
     per = "/step" if diagnosis.step is not None else ""
-    if finding.gain_high_ns is None:
-        return f"{ms(finding.lost_ns)}{per}"
-    return f"{ms(finding.lost_ns)}{per}, gain {between(finding.gain_low_ns or 0, finding.gain_high_ns)}"
+    if finding.saving_high_ns is None:
+        return f"{ms(finding.cost_ns)}{per}"
+    return f"{ms(finding.cost_ns)}{per}, gain {between(finding.saving_low_ns or 0, finding.saving_high_ns)}"
 
 
 def _why_no_price(finding: Finding) -> str:
@@ -253,7 +260,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             at = f"  {place(finding.file, finding.line)}" if finding.file is not None else f"  {finding.function or ''}"
-            lost = f"  {ms(finding.lost_ns)}" if finding.lost_ns is not None else ""
+            lost = f"  {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
             print_text(Text(f"{title}: {finding.rule}{at}{lost}", style="green" if title == "gone" else "red"), console)
     for sentence in comparison.changed:
         print_text(Text(f"changed: {sentence}", style="dim"), console)

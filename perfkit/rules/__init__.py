@@ -16,57 +16,48 @@ from typing import Protocol
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.rules import (
+from perfkit.rules.compile import graph_breaks, recompiles
+from perfkit.rules.data import cpu_preprocessing, imbalanced_data, input_bound
+from perfkit.rules.device import copies_dominate, cuda_graph_candidate, launch_bound, low_occupancy, small_grid
+from perfkit.rules.kernels import dram_underused, latency_bound_kernel, register_pressure
+from perfkit.rules.memory import (
     allocator_thrash,
-    anomaly_detection,
-    attention_unfused,
-    blocking_copy,
-    cannot_tell,
-    checkpoint_in_step,
-    compute_bound,
-    conv_bias_before_norm,
-    copies_dominate,
-    cpu_preprocessing,
-    cuda_graph_candidate,
-    cudnn_benchmark_off,
-    deterministic_mode,
-    dram_underused,
-    exposed_communication,
-    float64_in_step,
-    fp32_without_tf32,
-    gc_pauses,
     grad_in_evaluation,
     gradients_not_set_to_none,
-    graph_breaks,
-    imbalanced_data,
-    input_bound,
-    latency_bound_kernel,
-    launch_blocking,
-    launch_bound,
-    layout_conversion,
-    logging_in_step,
-    loop_over_samples,
-    low_occupancy,
-    low_precision_unused,
-    many_small_ops,
-    memory_bound,
     memory_growth,
     memory_near_limit,
-    node_slowed,
-    pageable_copy,
-    python_bound,
-    recompiles,
-    register_pressure,
-    slow_rank,
-    small_grid,
-    sync_in_step,
-    thread_counts,
-    unexpected_call_count,
+)
+from perfkit.rules.ops import (
+    attention_unfused,
+    conv_bias_before_norm,
+    float64_in_step,
+    fp32_without_tf32,
+    layout_conversion,
+    low_precision_unused,
+    many_small_ops,
     unfriendly_shapes,
     unfused_elementwise,
     unfused_optimizer,
+)
+from perfkit.rules.python import (
+    checkpoint_in_step,
+    gc_pauses,
+    logging_in_step,
+    loop_over_samples,
+    python_bound,
+    unexpected_call_count,
     validation_too_often,
 )
+from perfkit.rules.ranks import exposed_communication, node_slowed, slow_rank
+from perfkit.rules.settings import (
+    anomaly_detection,
+    cudnn_benchmark_off,
+    deterministic_mode,
+    launch_blocking,
+    thread_counts,
+)
+from perfkit.rules.sync import blocking_copy, pageable_copy, sync_in_step
+from perfkit.rules.verdicts import cannot_tell, compute_bound, memory_bound
 
 
 class Rule(Protocol):

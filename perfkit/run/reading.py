@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from perfkit.errors import RunError
-from perfkit.run.names import lines_beside, nsys_name, spans_name
+from perfkit.run.file_names import lines_beside, nsys_name, spans_name
 from perfkit.run.records import SCHEMA, Lines, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode, Window
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from perfkit import _clock, _env
-from perfkit._say import say
+from perfkit._stderr import say
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 from perfkit.run.writing import RankWriter
 

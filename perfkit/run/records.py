@@ -177,7 +177,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     ``host_ns`` is their time, forward only. ``again`` of them had the very input that this module was given before in
     the step, with nothing in between that could make the answer differ or another backward need it: see
-    `perfkit.loop.module_calls`. ``again_ns`` is their time, ``again_backward`` whether a backward came after them.
+    `perfkit.record.samplers.module_calls`. ``again_ns`` is their time, ``again_backward`` whether a backward came after
+    them.
     ``sliced`` is whether all had inputs of the same shapes that were one part after the other of the same tensors, as
     the samples of a batch are, with no backward and no fetch between the first and the last.
     """

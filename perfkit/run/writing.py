@@ -21,7 +21,7 @@ import msgspec
 
 from perfkit import _env
 from perfkit.errors import UsageError
-from perfkit.run.names import memory_name, trace_name
+from perfkit.run.file_names import memory_name, trace_name
 from perfkit.run.records import Failure, Lines, Phases, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def write_line_times(
     """Write when a thread came to which line of the user's.
 
     Args:
-        path: See `perfkit.run.names.lines_beside`.
+        path: See `perfkit.run.file_names.lines_beside`.
         thread: The thread's number, as the system counts them.
         codes: The user's functions that ran.
         files: All files of the user's: what torch's Python frames call them -> where they lie.

@@ -35,10 +35,10 @@ from typing import Any
 import torch
 
 from perfkit import _callsite, _clock
+from perfkit._patches import Patches, note_installed, note_removed
 from perfkit.run.records import SyncKind
-from perfkit.syncs.ledger import ENGINE_THREAD, Cause, Listener, report
-from perfkit.syncs.patches import Patches, note_installed, note_removed
-from perfkit.syncs.table import PAGEABLE
+from perfkit.syncs.op_table import PAGEABLE
+from perfkit.syncs.sync_log import ENGINE_THREAD, Cause, Listener, report
 
 #: How torch's warning begins, on CUDA and on HIP.
 SYNC_TEXT = "called a synchronizing"

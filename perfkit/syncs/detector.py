@@ -20,7 +20,7 @@ from perfkit import _env
 from perfkit._html import html_table
 from perfkit.errors import PerfkitWarning, SyncBudgetExceeded, SyncError, UsageError
 from perfkit.run.records import SyncEvent, SyncKind, Syncs
-from perfkit.syncs.ledger import ENGINE_THREAD, Ledger, Sync
+from perfkit.syncs.sync_log import ENGINE_THREAD, Ledger, Sync
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -286,7 +286,7 @@ class SyncDetector:
             self._waiting_marks = [*self._waiting_marks, *tensors]
 
     def _mark(self, tensors: list[Any]) -> None:
-        from perfkit.syncs.marks import put_on_device
+        from perfkit.syncs.device_marks import put_on_device
 
         for tensor in tensors:
             put_on_device(tensor)

@@ -17,9 +17,7 @@ import torch.nn.functional as functional
 from torch.utils import _device
 
 from perfkit._callsite import line_of, owner_of
-from perfkit.syncs.dry_state import CUDA, FOLLOWED_CPU, DryRun, takes_device_tensor
-from perfkit.syncs.ledger import Cause
-from perfkit.syncs.marks import (
+from perfkit.syncs.device_marks import (
     any_on_device,
     is_pinned,
     on_device,
@@ -28,7 +26,9 @@ from perfkit.syncs.marks import (
     put_on_device,
     take_off_device,
 )
-from perfkit.syncs.table import upload
+from perfkit.syncs.dry_state import CUDA, FOLLOWED_CPU, DryRun, takes_device_tensor
+from perfkit.syncs.op_table import upload
+from perfkit.syncs.sync_log import Cause
 
 Call = Callable[..., Any]
 Handler = Callable[[DryRun, Call, tuple[Any, ...], dict[str, Any]], Any]

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from perfkit.errors import UsageError
+from perfkit.syncs.device_marks import on_device, put_all_on_device, put_on_device
 from perfkit.syncs.dry_state import DryRun, current, takes_device_tensor
-from perfkit.syncs.marks import on_device, put_all_on_device, put_on_device
-from perfkit.syncs.table import Rule, rule_for
+from perfkit.syncs.op_table import Rule, rule_for
 
 # Private to torch; a test tells when they move, and `start` then says so instead of watching nothing. The key
 # lies above autograd, autocast and user modes.

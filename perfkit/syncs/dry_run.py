@@ -16,12 +16,12 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
+from perfkit._patches import note_installed, note_removed
 from perfkit.errors import UsageError
 from perfkit.syncs import dry_ops, dry_shims
 from perfkit.syncs.dry_calls import HANDLERS, with_device
 from perfkit.syncs.dry_state import DryRun, current, set_current
-from perfkit.syncs.ledger import Listener
-from perfkit.syncs.patches import note_installed, note_removed
+from perfkit.syncs.sync_log import Listener
 
 
 def _install(run: DryRun) -> None:

@@ -25,10 +25,10 @@ from torch.nn.parallel import comm
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit import _clock
+from perfkit._patches import Patches
+from perfkit.syncs.device_marks import any_on_device, on_device, pin, put_on_device
 from perfkit.syncs.dry_state import CUDA, DryRun, current
-from perfkit.syncs.ledger import Cause
-from perfkit.syncs.marks import any_on_device, on_device, pin, put_on_device
-from perfkit.syncs.patches import Patches
+from perfkit.syncs.sync_log import Cause
 
 Function = Callable[..., Any]
 

@@ -16,9 +16,9 @@ import torch
 from torch.utils import _device
 
 from perfkit import _callsite
-from perfkit.syncs.ledger import Cause, Listener, report
-from perfkit.syncs.marks import any_on_device, on_device
-from perfkit.syncs.table import Rule
+from perfkit.syncs.device_marks import any_on_device, on_device
+from perfkit.syncs.op_table import Rule
+from perfkit.syncs.sync_log import Cause, Listener, report
 
 CUDA = torch.device("cuda", 0)
 

@@ -47,11 +47,11 @@ def read_trace(
         raise TraceError(f"{file} is empty; the program that wrote it was probably stopped: record it again")
     if start == SQLITE:
         # Here, not above: some builds of Python lack sqlite3, and Kineto traces do not need it.
-        from perfkit.trace.nsys import read_nsys
+        from perfkit.trace.nsight.nsys import read_nsys
 
         return read_nsys(file, progress)
     if file.suffix in NSYS_OWN:
-        from perfkit.trace.nsys import read_nsys_report
+        from perfkit.trace.nsight.nsys import read_nsys_report
 
         return read_nsys_report(file, progress)
     if start.startswith(b"PK\x03\x04"):

@@ -18,8 +18,8 @@ import torch
 
 import perfkit
 from perfkit.commands import main
-from perfkit.run import following
-from perfkit.run.following import StepsTail, newest_run
+from perfkit.run import follower
+from perfkit.run.follower import StepsTail, newest_run
 from perfkit.run.reading import read_run
 from perfkit.run.records import Phases, Rank, Run, Step, Window
 from perfkit.run.writing import MAX_ROWS, RankWriter, write_run
@@ -179,13 +179,13 @@ def test_a_file_whose_older_half_is_merged_is_followed_on_and_memory_stays_bound
 
     assert len(read_run(tmp_path).ranks[0].steps) < MAX_ROWS  # it was merged on the way
     assert seen == list(range(MAX_ROWS + 1500))
-    assert len(tail.rows) == following.MOST_ROWS
+    assert len(tail.rows) == follower.MOST_ROWS
 
 
 def test_of_a_long_file_only_the_end_is_read_and_damaged_rows_are_left_out(
     tmp_path: Path, writer: RankWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_TAIL_BYTES", 4000)
+    monkeypatch.setattr(follower, "_TAIL_BYTES", 4000)
     writer.append_steps([row(number) for number in range(500)])
     tail = StepsTail(tmp_path / "rank-0/steps.jsonl")
     with tail.path.open("ab") as file:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import perfkit
-from perfkit.measures.path import measure
+from perfkit.measures.gathering import measure
 from perfkit.run.reading import read_run
 from perfkit.trace import read_trace
 from perfkit.trace.columns import Kind

@@ -16,7 +16,7 @@ import torch
 
 import perfkit
 from perfkit.syncs import installed
-from perfkit.syncs.table import rule_for
+from perfkit.syncs.op_table import rule_for
 
 HERE = Path(__file__).resolve().parent
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import perfkit
-from perfkit.measures.peaks import peaks_of
+from perfkit.measures.device.peaks import peaks_of
 
 #: Steps: past warm-up, one window, and the step for lines and shapes behind it.
 STEPS = 45
@@ -27,7 +27,7 @@ def rules(folder: Path, step: Step) -> list[str]:
             # Each program is about its own cause, not about how far the host runs ahead.
             torch.cuda.synchronize()
     assert prof.diagnosis is not None
-    return [one.rule for one in prof.diagnosis.findings if one.severity != "info" and one.caused_by is None]
+    return [one.rule for one in prof.diagnosis.findings if one.severity != "info" and one.follows is None]
 
 
 def since_ampere() -> None:

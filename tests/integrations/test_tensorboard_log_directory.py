@@ -199,7 +199,7 @@ def test_lines_of_source_files_outside_are_not_shown(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside.py", b"password = 'the file outside'\n" * 9)
     finding = {
         "rule": "x", "severity": "warning", "message": "m", "advice": "a", "confidence": "high",
-        "file": str(outside), "line": 3, "lost_ns": 5,
+        "file": str(outside), "line": 3, "cost_ns": 5,
     }  # fmt: skip
     write(tmp_path / "logs" / "diagnosis.json", json.dumps({**DIAGNOSIS, "findings": [finding]}).encode())
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from perfkit.measures.device import measure_devices
-from perfkit.measures.idle import BACK_TO_BACK_NS
+from perfkit.measures.device._idle import BACK_TO_BACK_NS
+from perfkit.measures.device.device_time import measure_devices
 from perfkit.measures.results.device import DeviceTime
 from perfkit.trace import Trace
 from perfkit.trace.columns import Kind

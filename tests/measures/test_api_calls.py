@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.api_calls import measure_api_calls, measure_os_calls
-from perfkit.measures.device import measure_devices
-from perfkit.measures.kernels import measure_kernels
+from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.kernels import measure_kernels
+from perfkit.measures.host.api_calls import measure_api_calls, measure_os_calls
 from perfkit.measures.results.kernels import NameTime
 from perfkit.trace import read_trace
 

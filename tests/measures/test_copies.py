@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfkit.measures.copies import measure_copies
+from perfkit.measures.device.copies import measure_copies
 from perfkit.measures.results.device import CopyTime
 from perfkit.trace import Trace
 

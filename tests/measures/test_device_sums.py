@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfkit.measures.communication import measure_communication
-from perfkit.measures.copies import measure_copies
-from perfkit.measures.device import measure_devices
-from perfkit.measures.launches import measure_launches
-from perfkit.measures.work import device_work
+from perfkit.measures.device._device_work import device_work
+from perfkit.measures.device.communication import measure_communication
+from perfkit.measures.device.copies import measure_copies
+from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.launches import measure_launches
 
 if TYPE_CHECKING:
     from .conftest import TraceBuilder

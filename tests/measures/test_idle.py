@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfkit.measures.device import measure_devices
-from perfkit.measures.idle import CAUSES
+from perfkit.measures.device._idle import CAUSES
+from perfkit.measures.device.device_time import measure_devices
 from perfkit.measures.results.device import DeviceTime, Gap
 from perfkit.trace import Trace
 from perfkit.trace.columns import Metadata

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfkit.measures.kernel_classes import class_of, precision_of, uses_tensor_cores
+from perfkit.measures.device._kernel_classes import class_of, precision_of, uses_tensor_cores
 from perfkit.trace import Kind, Trace
 
 ATEN = "void at::native::"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import perfkit
-from perfkit.measures.kernel_profiles import gaps_of, measure_kernel_profiles
+from perfkit.measures.ncu.kernel_profiles import gaps_of, measure_kernel_profiles
 from perfkit.measures.results.kernel_profiles import KernelProfile, Stall, short_name
 from perfkit.reports.figures import figures_of
-from perfkit.reports.kernel_profiles import PROFILE_COLUMNS, aligned, profile_rows
-from perfkit.trace.ncu import Launch, NcuReport
+from perfkit.reports.kernel_profile_rows import PROFILE_COLUMNS, aligned, profile_rows
+from perfkit.trace.nsight.ncu import Launch, NcuReport
 
 TIME = "gpu__time_duration.sum"
 COMPUTE = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
@@ -227,7 +227,7 @@ def test_diagnose_of_a_report_as_data_holds_every_kernel(reports: tuple[Path, Pa
     first = answer["figures"]["kernel_profiles"]["rows"][0]
     assert (first["name"], first["grid"], first["registers"]) == (SLOW[0], [64, 1, 1], 168)
     assert (first["compute"], first["occupancy"]) == (0.12, None)
-    assert {finding["lost_ns"] for finding in answer["findings"]} == {None}
+    assert {finding["cost_ns"] for finding in answer["findings"]} == {None}
     assert "### 1. register-pressure" in cli("diagnose", "before.csv", "--markdown")
 
 

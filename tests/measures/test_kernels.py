@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.kernels import OF_EACH, measure_kernels
-from perfkit.measures.path import measure
+from perfkit.measures.device.kernels import OF_EACH, measure_kernels
+from perfkit.measures.gathering import measure
 from perfkit.measures.results.kernels import Kernels
 from perfkit.trace import Trace, read_trace
 

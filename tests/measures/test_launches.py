@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfkit.measures.launches import POINTS, measure_launches
+from perfkit.measures.device.launches import POINTS, measure_launches
 from perfkit.measures.results.device import Launches
 from perfkit.trace import Trace
 

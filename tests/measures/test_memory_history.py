@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfkit.measures.memory_history import measure_memory_history
-from perfkit.measures.path import measure as measure_path
+from perfkit.measures.gathering import measure as measure_path
+from perfkit.measures.memory.memory_history import measure_memory_history
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.trace.memory_snapshot import read_memory_snapshot
 

@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from perfkit.measures.calls import usual_times
-from perfkit.measures.patterns import measure_patterns
+from perfkit.measures.ops._calls import usual_times
+from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import Patterns
 from perfkit.trace import read_trace
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from perfkit.measures.device import measure_devices
-from perfkit.measures.facts import measure_facts
-from perfkit.measures.ops import measure_ops
-from perfkit.measures.ranges import measure_ranges
-from perfkit.measures.steps import measure_trace_steps
-from perfkit.measures.syncs import measure_sync_calls
+from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.host.range_times import measure_ranges
+from perfkit.measures.host.sync_calls import measure_sync_calls
+from perfkit.measures.ops.op_times import measure_ops
+from perfkit.measures.steps.trace_steps import measure_trace_steps
+from perfkit.measures.trace_facts import measure_facts
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:

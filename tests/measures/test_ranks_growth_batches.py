@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.batches import measure_batches
-from perfkit.measures.compiles import measure_compiles
-from perfkit.measures.growth import measure_growth
-from perfkit.measures.ranks import measure_ranks
+from perfkit.measures.memory.memory_growth import measure_growth
+from perfkit.measures.ranks.rank_times import measure_ranks
+from perfkit.measures.steps.batches import measure_batches
+from perfkit.measures.steps.compiles import measure_compiles
 from perfkit.run.records import LineRow, Lines, NodeHealth, Padding, Phases, Rank, Step
 
 MS = 1_000_000

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from perfkit.measures.op_work import FORMULAS, work_of
-from perfkit.measures.peaks import PEAKS
+from perfkit.measures.device.peaks import PEAKS
+from perfkit.measures.device.roofline import measure_roofline
+from perfkit.measures.ops._op_work import FORMULAS, work_of
 from perfkit.measures.results.kernels import Roofline
-from perfkit.measures.roofline import measure_roofline
 from perfkit.trace import Kind, Trace, read_trace
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def test_what_cannot_be_placed_is_unknown_and_says_why(build: TraceBuilder, devi
 def test_of_a_long_trace_steps_in_the_middle_stand_for_all(
     build: TraceBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfkit.measures.roofline.MOST_CALLS", 8)
+    monkeypatch.setattr("perfkit.measures.device.roofline.MOST_CALLS", 8)
     read = _device(build, "NVIDIA H200")
     for number in range(9):
         at = 10_000 * number

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from perfkit.measures.rows import mask_of, nearest_above, outermost_above
+from perfkit.measures._rows import mask_of, nearest_above, outermost_above
 
 if TYPE_CHECKING:
     from .conftest import TraceBuilder
@@ -23,7 +23,7 @@ def nested(build: TraceBuilder, seed: int) -> None:
 def test_climbing_from_some_rows_finds_what_a_pass_over_all_finds(
     build: TraceBuilder, monkeypatch: pytest.MonkeyPatch, deep: int
 ) -> None:
-    monkeypatch.setattr("perfkit.measures.rows.DEEP", deep)
+    monkeypatch.setattr("perfkit.measures._rows.DEEP", deep)
     nested(build, seed=deep)
     trace = build.read()
     wanted = trace.name == trace.names.index("wanted")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.peaks import PEAKS, peaks_of
-from perfkit.measures.steps_rows import measure_step_rows
-from perfkit.measures.throughput import measure_throughput
-from perfkit.measures.utilization import measure_utilization
+from perfkit.measures.device.peaks import PEAKS, peaks_of
+from perfkit.measures.steps.row_steps import measure_step_rows
+from perfkit.measures.steps.throughput import measure_throughput
+from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.records import Phases, Step, StepFlops
 
 MS = 1_000_000

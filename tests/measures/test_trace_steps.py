@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfkit.measures.results.steps import StepBreakdown
-from perfkit.measures.steps import measure_trace_steps, whole_steps
+from perfkit.measures.steps.trace_steps import measure_trace_steps, whole_steps
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.commands import main
-from perfkit.measures.path import measure
+from perfkit.measures.gathering import measure
 
 Export = Callable[..., Path]
 FakeTool = Callable[..., Path]

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfkit.measures.path import measure
+from perfkit.measures.gathering import measure
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -48,7 +48,7 @@ class Answer(NamedTuple):
     at: str | None
     low_ns: int | None
     high_ns: int | None
-    lost_ns: int | None
+    cost_ns: int | None
 
 
 def marked_lines(program: Program) -> set[int]:
@@ -151,9 +151,9 @@ def answer(program: Program, got: Run) -> Answer:
         right_cause,
         right_cause and here,
         at,
-        first["gain_low_ns"],
-        first["gain_high_ns"],
-        first["lost_ns"],
+        first["saving_low_ns"],
+        first["saving_high_ns"],
+        first["cost_ns"],
     )
 
 

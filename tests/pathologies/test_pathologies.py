@@ -48,7 +48,7 @@ def found(*findings: dict[str, Any]) -> Run:
 
 
 def finding(rule: str, file: Path | None = None, line: int | None = None) -> dict[str, Any]:
-    nothing = {"gain_low_ns": None, "gain_high_ns": None, "lost_ns": None, "severity": "warning"}
+    nothing = {"saving_low_ns": None, "saving_high_ns": None, "cost_ns": None, "severity": "warning"}
     return {"rule": rule, "file": str(file) if file else None, "line": line, **nothing}
 
 

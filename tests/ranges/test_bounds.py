@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import perfkit
-from perfkit.ranges import Recorder, recorder, start_recorder, switch
+from perfkit.ranges import Recorder, listeners, recorder, start_recorder
 
 LIMIT = 100
 
@@ -20,7 +20,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     started = start_recorder()
     started._stopped.set()
     started._drainer.join()
-    switch.listen(switch.DENSE, True)
+    listeners.listen(listeners.DENSE, True)
     yield started
     started.stop()
 
@@ -67,7 +67,7 @@ def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: Re
 
 
 def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(small: Recorder) -> None:
-    switch._told.add("dropped")
+    listeners._told.add("dropped")
     outer = perfkit.range("open meanwhile")
     outer.__enter__()
     small.drain()
@@ -87,7 +87,7 @@ def test_threads_look_after_their_lists_once_a_drain_found_very_much(monkeypatch
     modes: list[int] = []
 
     def wait(period: float) -> bool:
-        modes.append(switch.mode)
+        modes.append(listeners.mode)
         for _ in range(LIMIT if len(modes) == 2 else 1):
             with perfkit.range("burst"):
                 pass
@@ -97,7 +97,7 @@ def test_threads_look_after_their_lists_once_a_drain_found_very_much(monkeypatch
     started._drain_until_stopped()
     started.stop()
 
-    assert [*modes, switch.mode] == [switch.RECORDER, switch.RECORDER, switch.RECORDER | switch.DENSE, 0]
+    assert [*modes, listeners.mode] == [listeners.RECORDER, listeners.RECORDER, listeners.RECORDER | listeners.DENSE, 0]
 
 
 def test_rows_beyond_their_limit_share_one_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

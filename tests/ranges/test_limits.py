@@ -130,14 +130,14 @@ def test_a_forked_child_records_nothing_and_the_parent_goes_on(run_python: Calla
     run_python(
         """
         import os, perfkit
-        from perfkit.ranges import start_recorder, switch, calls
+        from perfkit.ranges import start_recorder, listeners, calls
         recorder = start_recorder()
         with perfkit.range("parent"):
             child = os.fork()
             if child == 0:
                 with perfkit.range("child"):
                     pass
-                os._exit(switch.mode)
+                os._exit(listeners.mode)
         assert os.waitpid(child, 0)[1] == 0
         recorder.stop()
         assert [(row.name, row.count) for row in recorder.rows()] == [("parent", 1)]

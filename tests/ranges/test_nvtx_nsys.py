@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perfkit.measures.ranges import measure_ranges
+from perfkit.measures.host.range_times import measure_ranges
 from perfkit.trace import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,5 +182,5 @@ def test_domains_arrive_also_where_nsys_says_they_are_off_as_those_before_2024_d
     )
     says_off = int(version.partition("version ")[2].split(".")[0]) < 2024
 
-    # If an old one gets both, nvtx has learned to do without asking, and `perfkit.ranges.nvtx._domain` can go.
+    # If an old one gets both, nvtx has learned to do without asking, and `perfkit.ranges.nvtx_listener._domain` can go.
     assert [event.name for event in found] == ["through perfkit"] + ([] if says_off else ["through nvtx"])

@@ -246,7 +246,7 @@ def test_a_decorated_function_pickles_by_reference_while_the_recorder_runs(recor
 OTHER_PYTHONS = """
 import asyncio, copy, gc, pickle, sys, threading
 import perfkit
-from perfkit.ranges import calls, context, switch
+from perfkit.ranges import calls, context, listeners
 
 @perfkit.range
 def f(x, /, y=2, *rest, z=3, **more): return x, y, rest, z, more
@@ -293,9 +293,9 @@ def everything():
 events = []
 calls.new_buffer = lambda: setattr(calls.tls, "buffer", events) or events
 for on in (False, True, False, True):
-    switch.listen(switch.RECORDER, on)
+    listeners.listen(listeners.RECORDER, on)
     everything()
-switch.listen(switch.RECORDER, False)
+listeners.listen(listeners.RECORDER, False)
 everything()
 opened, names = [], []
 for value in events:

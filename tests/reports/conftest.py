@@ -57,9 +57,9 @@ def diagnosis() -> Diagnosis:
         file="train.py",
         line=31,
         function="Reviews.__getitem__",
-        lost_ns=45 * MS,
-        gain_low_ns=20 * MS,
-        gain_high_ns=45 * MS,
+        cost_ns=45 * MS,
+        saving_low_ns=20 * MS,
+        saving_high_ns=45 * MS,
     )
     loop = Finding(
         rule="many-small-ops",
@@ -70,9 +70,9 @@ def diagnosis() -> Diagnosis:
         file="model.py",
         line=11,
         function="mix",
-        lost_ns=12 * MS,
-        gain_low_ns=0,
-        gain_high_ns=12 * MS,
+        cost_ns=12 * MS,
+        saving_low_ns=0,
+        saving_high_ns=12 * MS,
     )
     sync = Finding(
         rule="sync-in-step",

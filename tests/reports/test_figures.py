@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfkit._format import rate
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.reports.figures import SCHEMA, FigureData, figures_of, read_figures, write_figures
 from perfkit.reports.figures.columns import packed, unpacked
 from perfkit.reports.figures.data import Items, Lane
-from perfkit.rules.wording import rate
 from perfkit.run.records import Phases, Rank, Run, Step, Window
 
 MS = 1_000_000

@@ -32,7 +32,7 @@ def test_the_page_of_a_run_shows_its_verdict_steps_findings_timeline_and_lines(
     shown = page.locator("section[data-section]").evaluate_all("all => all.map(one => one.dataset.section)")
     assert {"verdict", "where", "findings", "steps", "timeline", "tables", "memory", "flame", "ranks"} <= set(shown)
     rules = page.locator(".finding .rule").all_text_contents()
-    assert rules == [finding.rule for finding in answer.findings if finding.caused_by is None]
+    assert rules == [finding.rule for finding in answer.findings if finding.follows is None]
     assert "input-bound" in rules
     assert seen.section("steps").locator("path.k-data").count() == 1
     assert seen.section("steps").locator("rect.state").count() >= 3

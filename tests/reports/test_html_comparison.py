@@ -25,7 +25,7 @@ def faster(diagnosis: Diagnosis) -> Diagnosis:
     assert diagnosis.step is not None
     phases = Phases(data=2 * MS, forward=10 * MS, backward=7 * MS, optimizer=1 * MS)
     step = msgspec.structs.replace(diagnosis.step, wall_ns=20 * MS, phases_ns=phases)
-    new = msgspec.structs.replace(diagnosis.findings[1], rule="copies-dominate", caused_by="launch-bound")
+    new = msgspec.structs.replace(diagnosis.findings[1], rule="copies-dominate", follows="launch-bound")
     return msgspec.structs.replace(diagnosis, source="runs/fixed", step=step, phases=phases, findings=(new,))
 
 

@@ -84,7 +84,7 @@ def test_hostile_text_in_every_field_is_shown_as_it_is_and_does_nothing(
     mine = hostile[part::4]
     finding = Finding(
         rule="x", severity="critical", message="m", advice="a", confidence="high", file=__file__, line=3, function="f",
-        lost_ns=5, evidence=(Evidence("n", "v", "u", "s"),),
+        cost_ns=5, evidence=(Evidence("n", "v", "u", "s"),),
     )  # fmt: skip
     answer = msgspec.structs.replace(
         Diagnosis.from_json((run / "diagnosis.json").read_bytes()), findings=(finding,) * 10, missing=mine

@@ -16,6 +16,6 @@ def test_a_diagnosis_in_json_is_versioned_and_null_where_unmeasured(diagnosis: D
 
     answer = json.loads(file.getvalue())
     assert answer["schema"] == 1
-    assert [finding["lost_ns"] for finding in answer["findings"]] == [45_000_000, 12_000_000, None]
+    assert [finding["cost_ns"] for finding in answer["findings"]] == [45_000_000, 12_000_000, None]
     assert answer["figures"]["syncs_per_step"] is None
     assert Diagnosis.from_json(file.getvalue()) == diagnosis

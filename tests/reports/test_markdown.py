@@ -28,7 +28,7 @@ def diagnosis(name: str) -> Diagnosis:
     phases = Phases(data=20 * MS, forward=30 * MS)
     finding = Finding(
         rule="input-bound", severity="critical", message=f"Waiting in {name}.", advice=f"Do {name} once.",
-        confidence="high", file=f"{name}.py", line=12, lost_ns=20 * MS, gain_low_ns=10 * MS, gain_high_ns=20 * MS,
+        confidence="high", file=f"{name}.py", line=12, cost_ns=20 * MS, saving_low_ns=10 * MS, saving_high_ns=20 * MS,
         evidence=(Evidence(name, 20.0, "ms", name),),
     )  # fmt: skip
     return Diagnosis(

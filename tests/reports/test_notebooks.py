@@ -20,7 +20,7 @@ OURS = {"p", "b", "i", "table", "thead", "tbody", "tr", "th", "td"}
 def with_texts(diagnosis: Diagnosis, texts: list[str]) -> Diagnosis:
     findings = tuple(
         Finding(
-            rule=text, severity="critical", message=text, advice=text, confidence="high", file=text, line=1, lost_ns=5
+            rule=text, severity="critical", message=text, advice=text, confidence="high", file=text, line=1, cost_ns=5
         )
         for text in texts
     )

@@ -87,7 +87,7 @@ def test_at_most_five_findings_are_shown_and_the_rest_on_request(
 
 def test_what_a_finding_explains_is_told_below_it(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
     effect = msgspec.structs.replace(
-        diagnosis.findings[1], rule="launch-bound", caused_by="many-small-ops", message="The device waits."
+        diagnosis.findings[1], rule="launch-bound", follows="many-small-ops", message="The device waits."
     )
 
     text = written(print_diagnosis, msgspec.structs.replace(diagnosis, findings=(*diagnosis.findings, effect)))

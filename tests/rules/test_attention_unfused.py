@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.patterns import CodePlace, WrittenAttention
-from perfkit.rules.attention_unfused import check
+from perfkit.rules.ops.attention_unfused import check
 
 MS = 1_000_000
 
@@ -36,7 +36,7 @@ def test_it_is_told_at_the_line_of_its_softmax(build: Any) -> None:
 
     assert (finding.file, finding.line, finding.function) == ("model.py", 30, "Attention.forward")
     # 20 ms without 70 to 110 % of the products' 4 ms, and 15 % that go with it.
-    assert (finding.gain_low_ns, finding.lost_ns, finding.gain_high_ns) == (15_600_000, 17_200_000, 19_780_000)
+    assert (finding.saving_low_ns, finding.cost_ns, finding.saving_high_ns) == (15_600_000, 17_200_000, 19_780_000)
 
 
 def test_times_count_by_their_share_of_the_recorded_step(build: Any) -> None:
@@ -44,7 +44,7 @@ def test_times_count_by_their_share_of_the_recorded_step(build: Any) -> None:
 
     [finding] = check(build.measured(step=build.step(100, forward=50, backward=50), patterns=patterns))
 
-    assert finding.gain_low_ns == 7_800_000
+    assert finding.saving_low_ns == 7_800_000
 
 
 def test_inference_gains_more_and_never_all_of_it(build: Any) -> None:
@@ -53,7 +53,7 @@ def test_inference_gains_more_and_never_all_of_it(build: Any) -> None:
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
-    assert (finding.gain_low_ns, finding.lost_ns) == (8_400_000, 9 * MS)
+    assert (finding.saving_low_ns, finding.cost_ns) == (8_400_000, 9 * MS)
 
 
 def test_on_a_device_the_products_stay(build: Any) -> None:
@@ -62,7 +62,7 @@ def test_on_a_device_the_products_stay(build: Any) -> None:
 
     [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
 
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (8 * MS, 16 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (8 * MS, 16 * MS)
 
 
 def test_scores_that_fit_a_cache_and_small_shares_are_no_finding(build: Any) -> None:
@@ -81,4 +81,4 @@ def test_a_loop_over_heads_is_told_at_the_loop(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(100), patterns=patterns, lines=lines))
 
     assert finding.line == 28
-    assert finding.gain_high_ns == round(0.85 * 30 * MS)
+    assert finding.saving_high_ns == round(0.85 * 30 * MS)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perfkit.measures.results.host import CompileCost, Ops, OpTime
-from perfkit.rules import graph_breaks, recompiles
+from perfkit.rules.compile import graph_breaks, recompiles
 from perfkit.run.records import Compilation, GraphBreak
 
 MS = 1_000_000
@@ -42,7 +42,7 @@ def test_compiling_in_every_step_is_told_where_it_is_called_and_why(build: Any) 
     assert (finding.file, finding.line) == ("train.py", 42)
     assert "expected 126, actual 127" in finding.message
     # 2 s in 40 steps.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (35 * MS, 57.5 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (35 * MS, 57.5 * MS)
 
 
 def test_compiling_at_the_start_is_no_problem(build: Any) -> None:
@@ -56,7 +56,7 @@ def test_compiling_gains_no_more_than_the_typical_step(build: Any) -> None:
 
     [finding] = recompiles.check(build.measured(step=build.step(60, forward=60), compiles=compiles))
 
-    assert finding.lost_ns == 60 * MS
+    assert finding.cost_ns == 60 * MS
 
 
 def broken(build: Any, own_ms: float) -> Any:
@@ -77,13 +77,13 @@ def test_a_broken_graph_costs_what_lies_around_its_pieces_but_one(build: Any) ->
     [finding] = graph_breaks.check(broken(build, 12))
 
     # (12 + 4) / 2 ms per step in 4 pieces, of which 3 are too many: 6 ms, 0.9 to 1.8 times that.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(5.4 * MS), round(10.8 * MS))
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (round(5.4 * MS), round(10.8 * MS))
     assert (finding.file, finding.line) == ("train.py", 24)
 
 
 def test_a_break_that_costs_little_is_for_information(build: Any) -> None:
     [finding] = graph_breaks.check(broken(build, 0.2))
 
-    assert (finding.severity, finding.lost_ns) == ("info", None)
+    assert (finding.severity, finding.cost_ns) == ("info", None)
     whole = msgspec.structs.replace(build.rank(), graph_breaks={})
     assert list(graph_breaks.check(build.measured(step=build.step(50, forward=50), rank=whole))) == []

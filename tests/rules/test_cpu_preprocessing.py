@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.rules.cpu_preprocessing import check
+from perfkit.rules.data.cpu_preprocessing import check
 
 MS = 1_000_000
 
@@ -25,9 +25,9 @@ def test_the_least_gain_is_what_workers_hide_and_never_less_than_most_of_it(buil
     [alone] = check(build.measured(step=step, host=(build.work("preprocessing", 12),), rank=build.rank(cpus=1)))
 
     # 8 CPUs: the step is its rest, 8 ms; handing over costs 1.3 ms, sharing the processor a quarter of the rest.
-    assert hidden.gain_low_ns == round((12 - 1.3 - 2) * MS)
-    assert alone.gain_low_ns == round(0.7 * 12 * MS)
-    assert hidden.gain_low_ns <= hidden.lost_ns <= hidden.gain_high_ns <= 20 * MS
+    assert hidden.saving_low_ns == round((12 - 1.3 - 2) * MS)
+    assert alone.saving_low_ns == round(0.7 * 12 * MS)
+    assert hidden.saving_low_ns <= hidden.cost_ns <= hidden.saving_high_ns <= 20 * MS
 
 
 def test_little_of_it_and_absent_parts_are_silent(build: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfkit.rules import copies_dominate, exposed_communication, launch_bound
+from perfkit.rules.device import copies_dominate, launch_bound
+from perfkit.rules.ranks import exposed_communication
 
 MS = 1_000_000
 
@@ -16,7 +17,7 @@ def test_a_device_that_waits_for_launches_is_launch_bound(build: Any) -> None:
 
     [finding] = launch_bound.check(build.measured(trace_step=build.step(100, forward=100), devices=(device,)))
 
-    assert finding.lost_ns == 30 * MS
+    assert finding.cost_ns == 30 * MS
     assert finding.message == (
         "The device waits 30% of the step for launches, most of it inside operators (mean kernel 50 µs)."
     )
@@ -58,7 +59,7 @@ def test_long_communication_without_overlap_is_exposed(build: Any) -> None:
 
     [finding] = exposed_communication.check(build.measured(trace_step=build.step(100, forward=100), devices=(device,)))
 
-    assert finding.lost_ns == 45 * MS
+    assert finding.cost_ns == 45 * MS
     assert finding.message.endswith("0% of all communication runs beside compute.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.patterns import CodePlace, HostCollective
-from perfkit.rules.exposed_communication import check
+from perfkit.rules.ranks.exposed_communication import check
 
 MS = 1_000_000
 
@@ -28,7 +28,7 @@ def test_a_call_per_parameter_is_told_at_its_line(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
     assert (finding.file, finding.line) == ("train.py", 23)
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (30 * MS, 50 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (30 * MS, 50 * MS)
     assert finding.message.startswith("98 allreduce calls per step are waited for one by one, 40% of the step")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.patterns import CodePlace, TypeTime
-from perfkit.rules.float64_in_step import check
+from perfkit.rules.ops.float64_in_step import check
 
 MS = 1_000_000
 
@@ -22,7 +22,7 @@ def test_it_is_told_where_float32_meets_float64(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
     assert (finding.file, finding.line) == ("loss.py", 23)
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (21 * MS, 40 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (21 * MS, 40 * MS)
 
 
 def test_where_all_is_float64_the_line_that_costs_most_is_told(build: Any) -> None:
@@ -39,7 +39,7 @@ def test_without_shapes_the_kernels_of_a_device_tell_it(build: Any) -> None:
 
     [finding] = check(build.measured(trace_step=build.step(100), devices=(device,), kernels=kernels))
 
-    assert finding.gain_low_ns == 25 * MS
+    assert finding.saving_low_ns == 25 * MS
 
 
 def test_a_statistic_in_float64_is_no_finding(build: Any) -> None:

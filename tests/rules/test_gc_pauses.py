@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit.rules.gc_pauses import check
+from perfkit.rules.python.gc_pauses import check
 from perfkit.run.records import Collected, Lines
 
 MS = 1_000_000
@@ -24,7 +24,7 @@ def test_collections_are_found_where_most_began(build: Any) -> None:
 
     assert (finding.file, finding.line) == ("train.py", 39)
     assert "the 40 full ones in main take 15.0 ms each" in finding.message
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (7.5 * MS, 17.25 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (7.5 * MS, 17.25 * MS)
 
 
 def test_what_goes_for_certain_are_the_full_collections(build: Any) -> None:
@@ -34,7 +34,7 @@ def test_what_goes_for_certain_are_the_full_collections(build: Any) -> None:
 
     [finding] = check(build.measured(step=build.step(20), every_step=every, lines=lines, rank=rank))
 
-    assert finding.gain_low_ns == 0.85 * 600 * MS / 50
+    assert finding.saving_low_ns == 0.85 * 600 * MS / 50
 
 
 def test_short_and_unmeasured_collections_are_silent(build: Any) -> None:

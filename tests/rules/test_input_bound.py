@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfkit.measures.results.host import SourceLine, SourceLines
-from perfkit.rules.input_bound import check
+from perfkit.rules.data.input_bound import check
 from perfkit.run.records import LineRow, Lines, TracedLine, Workers
 
 MS = 1_000_000
@@ -26,7 +26,7 @@ def test_a_step_that_waits_for_data_is_input_bound(build: Any) -> None:
     [finding] = check(measured)
 
     assert finding.severity == "critical"
-    assert finding.lost_ns == pytest.approx(60 * MS, rel=0.01)
+    assert finding.cost_ns == pytest.approx(60 * MS, rel=0.01)
     assert "60.0 ms of the 100 ms step" in finding.message
     assert "num_workers=4" in finding.advice
 
@@ -148,11 +148,11 @@ def test_workers_that_share_the_processor_with_training_gain_less(build: Any) ->
 
     # Alone: max(40, 60 / 4) ms remain. Shared: one worker, and (60 + 2 x 40) / 2 = 70 ms remain.
     # Charged: 1.3 ms for handing over, 40 / 4 ms for the processor that both use.
-    assert alone.gain_low_ns == round((100 - 40 - 1.3 - 10) * MS)
+    assert alone.saving_low_ns == round((100 - 40 - 1.3 - 10) * MS)
     assert "would hide" not in alone.message
     # That is less than two thirds of what is lost, so the work has to become less.
     assert "workers alone would hide 18.7 ms" in shared.message
-    assert shared.gain_low_ns == round(59.9 * MS * 2 / 3)
+    assert shared.saving_low_ns == round(59.9 * MS * 2 / 3)
 
 
 def test_workers_that_are_there_already_promise_nothing(build: Any) -> None:
@@ -160,7 +160,7 @@ def test_workers_that_are_there_already_promise_nothing(build: Any) -> None:
 
     [finding] = check(measured)
 
-    assert finding.gain_low_ns == 0
+    assert finding.saving_low_ns == 0
     assert finding.message.endswith("although batches are prepared by 2 workers.")
     assert finding.advice == (
         "Raise num_workers from 2 to 4, persistent_workers=True, and do per-sample work once, ahead of training."
@@ -179,7 +179,7 @@ def test_idle_while_loading_tells_the_wait_where_no_phase_does(build: Any) -> No
 
     [finding] = check(build.measured(devices=(device,)))
 
-    assert finding.lost_ns == pytest.approx(500 * MS, rel=0.01)
+    assert finding.cost_ns == pytest.approx(500 * MS, rel=0.01)
 
 
 def test_a_wait_that_the_device_does_not_notice_costs_nothing(build: Any) -> None:
@@ -261,7 +261,7 @@ def test_workers_that_start_in_every_epoch_are_told_to_stay(build: Any) -> None:
 
     assert "workers that were started 16 times" in finding.message
     assert "persistent_workers=True" in (finding.advice or "")
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(10.9 * MS * 2 / 3), round(1.15 * 10.9 * MS))
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (round(10.9 * MS * 2 / 3), round(1.15 * 10.9 * MS))
 
 
 def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
@@ -270,7 +270,7 @@ def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
     [finding] = check(started_anew(build, usual, every))
 
     # A usual step takes 20 ms, the mean one 40.
-    assert finding.lost_ns == 20 * MS
+    assert finding.cost_ns == 20 * MS
     assert "Waiting for data takes 11.0 ms of the 40.0 ms step" in finding.message
 
 
@@ -279,7 +279,7 @@ def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) 
     [cheap] = check(build.measured(step=build.step(10, data=0.8, forward=9.2), rank=rank))
     [dear] = check(build.measured(step=build.step(10, data=3, forward=7), rank=rank))
 
-    assert (cheap.severity, cheap.gain_low_ns) == ("info", 0)
+    assert (cheap.severity, cheap.saving_low_ns) == ("info", 0)
     assert "less than handing one over" in (cheap.advice or "")
     assert dear.severity == "critical"
 
@@ -294,5 +294,5 @@ def test_workers_that_wait_themselves_wait_side_by_side(build: Any) -> None:
     [finding] = check(build.measured(step=step, rank=build.rank(workers=1, cpus=2), lines=lines))
 
     # A quarter of the step each, and 1.3 ms for handing a batch over.
-    assert finding.gain_low_ns == round((30 - 7.5 - 1.3 - 5 / 4) * MS)
+    assert finding.saving_low_ns == round((30 - 7.5 - 1.3 - 5 / 4) * MS)
     assert "from 1 to 4" in (finding.advice or "")

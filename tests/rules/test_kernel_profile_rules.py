@@ -10,7 +10,8 @@ from perfkit.diagnosis import diagnose
 from perfkit.findings import Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, Stall
 from perfkit.measures.results.measured import Measured
-from perfkit.rules import dram_underused, explain, latency_bound_kernel, register_pressure
+from perfkit.rules import explain
+from perfkit.rules.kernels import dram_underused, latency_bound_kernel, register_pressure
 
 #: As a good matrix product is: many registers and few warps on purpose, near the peak of compute.
 HEALTHY: dict[str, Any] = {
@@ -158,7 +159,7 @@ def test_findings_have_no_price_and_say_why(rule: Any) -> None:
 
     (finding,) = found(rule, row)
 
-    assert (finding.lost_ns, finding.gain_high_ns) == (None, None)
+    assert (finding.cost_ns, finding.saving_high_ns) == (None, None)
     assert [item.source for item in finding.evidence if item.value is None] == [
         "ncu runs each kernel alone, with clocks held and caches emptied, so its report holds no step"
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.patterns import CodePlace, LayoutCopies
-from perfkit.rules.layout_conversion import check
+from perfkit.rules.ops.layout_conversion import check
 
 MS = 1_000_000
 
@@ -21,7 +21,7 @@ def test_copies_are_added_up_and_told_at_the_line_with_most_of_them(build: Any) 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
     assert (finding.file, finding.line) == ("net.py", 26)
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (20 * MS, 38 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (20 * MS, 38 * MS)
 
 
 def test_on_a_device_kernels_that_convert_count_too(build: Any) -> None:
@@ -30,7 +30,7 @@ def test_on_a_device_kernels_that_convert_count_too(build: Any) -> None:
 
     [finding] = check(build.measured(trace_step=build.step(100), devices=(device,), kernels=kernels))
 
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (10 * MS, 20 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (10 * MS, 20 * MS)
     assert finding.file is None
 
 

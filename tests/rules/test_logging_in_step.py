@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perfkit.measures.results.host import HostLine
-from perfkit.rules.logging_in_step import check
+from perfkit.rules.python.logging_in_step import check
 
 MS = 1_000_000
 
@@ -19,7 +19,7 @@ def test_logging_in_every_step_is_found_at_its_line(build: Any) -> None:
     [finding] = check(build.measured(step=step, every_step=step, host=(work,)))
 
     assert (finding.line, finding.function) == (12, "draw")
-    assert (finding.gain_low_ns, finding.lost_ns) == (6 * MS, 8 * MS)
+    assert (finding.saving_low_ns, finding.cost_ns) == (6 * MS, 8 * MS)
 
 
 def test_work_spread_over_a_function_is_told_at_the_line_that_calls_it(build: Any) -> None:
@@ -47,7 +47,7 @@ def test_the_phase_of_an_integration_counts_without_samples(build: Any) -> None:
 
     [finding] = check(build.measured(step=step, every_step=step))
 
-    assert (finding.lost_ns, finding.file) == (8 * MS, None)
+    assert (finding.cost_ns, finding.file) == (8 * MS, None)
 
 
 def test_little_logging_and_absent_parts_are_silent(build: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.rules.loop_over_samples import check
+from perfkit.rules.python.loop_over_samples import check
 from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
@@ -33,8 +33,8 @@ def test_a_model_called_per_sample_is_found_with_its_backward(build: Any) -> Non
     [finding] = check(measured(build, line(20)))
 
     assert (finding.line, finding.function) == (38, "scores_of")
-    assert finding.lost_ns == 31 * MS  # all rounds but one
-    assert finding.gain_low_ns == 20.15 * MS
+    assert finding.cost_ns == 31 * MS  # all rounds but one
+    assert finding.saving_low_ns == 20.15 * MS
     assert "Net is called 32 times per step" in finding.message
 
 

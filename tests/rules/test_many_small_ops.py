@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.host import Ops, Repeat
-from perfkit.rules.many_small_ops import check
+from perfkit.rules.ops.many_small_ops import check
 from perfkit.run.records import Lines, TracedLine
 
 MS = 1_000_000
@@ -60,17 +60,17 @@ def test_the_gain_lies_between_keeping_and_losing_what_the_ops_compute(build: An
     [finding] = check(build.measured(step=build.step(20, forward=20), ops=ops(repeat())))
 
     # (2 + 2) ms x 99 / 100 go; of the ops' 1.5 ms, 300 x 2 µs are overhead, so 60% may compute: 30% at most stays.
-    assert finding.lost_ns == 3_960_000
+    assert finding.cost_ns == 3_960_000
     # What else gets faster: 15 %.
-    assert finding.gain_high_ns == 4_554_000
-    assert finding.gain_low_ns == 2_772_000
+    assert finding.saving_high_ns == 4_554_000
+    assert finding.saving_low_ns == 2_772_000
 
 
 def test_ops_that_are_nearly_all_overhead_leave_only_what_they_compute(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(20, forward=20), ops=ops(repeat(op_ns=750_000))))
 
     # 300 x 2 µs of 750 µs are overhead: a fifth computes.
-    assert finding.gain_low_ns == round(3_960_000 * 0.8)
+    assert finding.saving_low_ns == round(3_960_000 * 0.8)
 
 
 def test_big_ops_in_a_loop_are_computing(build: Any) -> None:
@@ -116,7 +116,7 @@ def test_times_of_a_slowed_trace_are_brought_to_the_untraced_step(build: Any) ->
 
     [finding] = check(measured)
 
-    assert finding.lost_ns == 3_960_000 // 2
+    assert finding.cost_ns == 3_960_000 // 2
 
 
 def test_on_a_device_the_gain_is_no_more_than_idle_and_the_loops_own_kernels(build: Any) -> None:
@@ -127,4 +127,4 @@ def test_on_a_device_the_gain_is_no_more_than_idle_and_the_loops_own_kernels(bui
 
     [finding] = check(measured)
 
-    assert finding.gain_high_ns == 1_000_000 + 500_000
+    assert finding.saving_high_ns == 1_000_000 + 500_000

@@ -9,7 +9,7 @@ import msgspec
 from perfkit.measures.results.host import Ops, OpTime, RangeTime
 from perfkit.measures.results.kernels import NameTime
 from perfkit.measures.results.memory import MemoryGrowth
-from perfkit.rules import allocator_thrash, gradients_not_set_to_none, memory_growth, memory_near_limit
+from perfkit.rules.memory import allocator_thrash, gradients_not_set_to_none, memory_growth, memory_near_limit
 from perfkit.run.records import KeptTensors, Lines, OptimizerFacts, Place, TracedLine
 
 MS = 1_000_000
@@ -29,7 +29,7 @@ def test_tensors_kept_with_their_graphs_are_told_at_the_line_that_keeps_them(bui
 
     assert (finding.file, finding.line, finding.severity) == ("train.py", 29, "warning")
     assert "3.0 tensors per step (2.0 MB) and their graphs" in finding.message
-    assert finding.lost_ns is None
+    assert finding.cost_ns is None
 
 
 def test_of_two_branches_that_fill_a_list_the_one_that_ran_is_told(build: Any) -> None:
@@ -94,8 +94,8 @@ def test_an_allocator_that_asks_the_driver_costs_the_idle_time_in_allocation(bui
     [finding] = allocator_thrash.check(build.measured(step=step, devices=(device,)))
     [unpriced] = allocator_thrash.check(build.measured(step=step))
 
-    assert (finding.lost_ns, finding.gain_low_ns) == (15 * MS, round(7.5 * MS))
-    assert (unpriced.lost_ns, unpriced.severity) == (None, "warning")
+    assert (finding.cost_ns, finding.saving_low_ns) == (15 * MS, round(7.5 * MS))
+    assert (unpriced.cost_ns, unpriced.severity) == (None, "warning")
     calm = msgspec.structs.replace(step, alloc_retries=0, device_allocs=2)
     assert list(allocator_thrash.check(build.measured(step=calm, devices=(device,)))) == []
 
@@ -105,7 +105,7 @@ def test_the_drivers_own_calls_are_the_price_where_idle_has_no_cause(build: Any)
     calls = NameTime(name="cudaMalloc", count=80, total_ns=400 * MS, mean_ns=1, deviation_ns=0, min_ns=1, max_ns=1)
     measured = build.measured(step=step, trace_step=build.step(100, forward=100), api_calls=(calls,))
 
-    assert [finding.lost_ns for finding in allocator_thrash.check(measured)] == [10 * MS]
+    assert [finding.cost_ns for finding in allocator_thrash.check(measured)] == [10 * MS]
 
 
 def zeroing(build: Any, *, keeps: bool | None) -> Any:
@@ -122,6 +122,6 @@ def zeroing(build: Any, *, keeps: bool | None) -> Any:
 def test_gradients_that_are_kept_cost_their_filling_and_their_adding(build: Any) -> None:
     [finding] = gradients_not_set_to_none.check(zeroing(build, keeps=True))
 
-    assert (finding.gain_low_ns, finding.gain_high_ns, finding.line) == (9 * MS, 13.8 * MS, 29)
+    assert (finding.saving_low_ns, finding.saving_high_ns, finding.line) == (9 * MS, 13.8 * MS, 29)
     for keeps in (False, None):
         assert list(gradients_not_set_to_none.check(zeroing(build, keeps=keeps))) == []

@@ -10,7 +10,7 @@ import pytest
 from perfkit.diagnosis import diagnose
 from perfkit.findings import Finding
 from perfkit.measures.results.steps import Ranks, RankSummary
-from perfkit.rules.node_slowed import check
+from perfkit.rules.ranks.node_slowed import check
 from perfkit.run.records import NodeHealth, NodeSample, Phases, Spread
 
 MS = 1_000_000
@@ -50,9 +50,9 @@ def test_heat_that_makes_steps_slow_is_priced_by_the_steps_beside_it(build: Any)
     assert "hw_thermal_slowdown in 50%" in finding.message
     assert "steps beside that take 200 ms, others 100 ms" in finding.message
     assert "cooling" in finding.advice
-    assert finding.lost_ns == pytest.approx(100 * MS / 3, rel=0.05)  # a third of the steps
-    assert finding.lost_ns is not None
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (finding.lost_ns // 2, finding.lost_ns)
+    assert finding.cost_ns == pytest.approx(100 * MS / 3, rel=0.05)  # a third of the steps
+    assert finding.cost_ns is not None
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (finding.cost_ns // 2, finding.cost_ns)
     assert (finding.severity, finding.confidence) == ("critical", "high")
 
 
@@ -73,7 +73,7 @@ def test_a_slowdown_all_along_is_told_without_a_price(build: Any, reason: str, w
     [finding] = findings(build, node((10, 100, {"reasons": (reason,)})))
 
     assert words in finding.advice
-    assert (finding.lost_ns, finding.severity, finding.confidence) == (None, "warning", "medium")
+    assert (finding.cost_ns, finding.severity, finding.confidence) == (None, "warning", "medium")
     assert [item.name for item in finding.evidence if item.value is None] == ["lost per step"]
 
 
@@ -111,7 +111,7 @@ def test_a_neighbour_that_computes_is_told_with_what_it_takes(build: Any) -> Non
     [finding] = findings(build, node((20, 100, {}), (20, 150, busy)), 120)
 
     assert "H200 of node7 is shared: another process uses 40% of it in 20 of 40 samples" in finding.message
-    assert finding.lost_ns == pytest.approx(20 * MS, rel=0.05)
+    assert finding.cost_ns == pytest.approx(20 * MS, rel=0.05)
     assert "nvidia-smi" in finding.advice
 
 
@@ -122,7 +122,7 @@ def test_a_neighbour_that_only_holds_memory_is_not_told(build: Any) -> None:
 def test_a_neighbour_of_which_nothing_is_known_is_said_and_not_priced(build: Any) -> None:
     [finding] = findings(build, node((20, 100, {"others": 1})))
 
-    assert (finding.severity, finding.confidence, finding.lost_ns) == ("info", "low", None)
+    assert (finding.severity, finding.confidence, finding.cost_ns) == ("info", "low", None)
     assert "how much it computes is not known" in finding.message
     assert not findings(build, node((15, 100, {}), (5, 100, {"others": 1})))
 
@@ -146,7 +146,7 @@ def test_of_several_ranks_the_one_that_the_others_wait_for_is_looked_at_and_its_
     found = {finding.rule: finding for finding in answer.findings}
 
     assert "H200 of node8 (rank 1, for which the others wait) lowers its clocks" in found["node-slowed"].message
-    assert found["slow-rank"].caused_by == "node-slowed"
+    assert found["slow-rank"].follows == "node-slowed"
 
 
 def test_a_hot_gpu_whose_rank_waits_for_another_is_not_told_and_one_of_equal_ranks_is(build: Any) -> None:

@@ -81,7 +81,7 @@ def told(diagnosis: Diagnosis) -> list[str]:
 def first(diagnosis: Diagnosis) -> str:
     """What is to be corrected first."""
     assert not any("failed" in one for one in diagnosis.missing), diagnosis.missing
-    return next(one.rule for one in diagnosis.findings if one.caused_by is None)
+    return next(one.rule for one in diagnosis.findings if one.follows is None)
 
 
 def compute(line: Timeline, *, kernel: str = GEMM_BF16, kernels: int = 20, lasts: float = 100, **how: Any) -> None:
@@ -187,7 +187,7 @@ def test_rows_of_elementwise_kernels(timeline: Any) -> None:
 
     assert first(row) == "unfused-elementwise"
     # 8 ops of 100 µs read and write 64 MiB each; fused, 2 of the 16 are left.
-    assert row.findings[0].gain_high_ns == pytest.approx(800 * US * 14 / 16, rel=0.01)
+    assert row.findings[0].saving_high_ns == pytest.approx(800 * US * 14 / 16, rel=0.01)
     assert "unfused-elementwise" not in told(timeline().steps(step(1)))
 
 
@@ -232,7 +232,7 @@ def test_a_graph_for_equal_steps_that_wait_for_launches(timeline: Any) -> None:
     slow = timeline().steps(step(20))
 
     assert first(slow) == "launch-bound"
-    assert [one.caused_by for one in slow.findings if one.rule == "cuda-graph-candidate"] == ["launch-bound"]
+    assert [one.follows for one in slow.findings if one.rule == "cuda-graph-candidate"] == ["launch-bound"]
     # Steps that differ cannot be one graph; a device that is busy needs none.
     assert "cuda-graph-candidate" not in told(timeline().steps(step(20, extra=True)))
     assert "cuda-graph-candidate" not in told(timeline().steps(compute))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from perfkit.rules.python_bound import check
+from perfkit.rules.python.python_bound import check
 
 MS = 1_000_000
 
@@ -24,10 +24,10 @@ def test_the_gain_leaves_room_for_the_error_of_sampling(build: Any) -> None:
     [few] = check(build.measured(step=build.step(20), host=(build.work("python", 8, samples=16),)))
     [many] = check(build.measured(step=build.step(20), host=(build.work("python", 8, samples=1600),)))
 
-    assert few.lost_ns == many.lost_ns == 8 * MS
-    assert few.gain_high_ns == round(8 * (1 + math.hypot(1 / 4, 0.25, 0.15)) * MS)
-    assert many.gain_high_ns == round(8 * (1 + math.hypot(1 / 40, 0.25, 0.15)) * MS)
-    assert many.gain_low_ns == round(6.8 * MS)
+    assert few.cost_ns == many.cost_ns == 8 * MS
+    assert few.saving_high_ns == round(8 * (1 + math.hypot(1 / 4, 0.25, 0.15)) * MS)
+    assert many.saving_high_ns == round(8 * (1 + math.hypot(1 / 40, 0.25, 0.15)) * MS)
+    assert many.saving_low_ns == round(6.8 * MS)
 
 
 def test_a_neighbours_noise_in_the_mean_step_is_taken_out(build: Any) -> None:
@@ -35,7 +35,7 @@ def test_a_neighbours_noise_in_the_mean_step_is_taken_out(build: Any) -> None:
 
     [finding] = check(measured)
 
-    assert finding.lost_ns == 4 * MS
+    assert finding.cost_ns == 4 * MS
 
 
 def test_little_python_few_samples_and_other_work_are_silent(build: Any) -> None:

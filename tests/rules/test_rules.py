@@ -114,9 +114,9 @@ def test_no_gain_exceeds_the_step_and_hardly_the_loss(
 
     for rule in RULES:
         for finding in rule.check(measured):
-            if finding.lost_ns is None:
+            if finding.cost_ns is None:
                 continue
-            assert 0 <= finding.lost_ns <= measured.step.wall_ns
-            assert 0 <= finding.gain_low_ns <= finding.gain_high_ns <= measured.step.wall_ns
+            assert 0 <= finding.cost_ns <= measured.step.wall_ns
+            assert 0 <= finding.saving_low_ns <= finding.saving_high_ns <= measured.step.wall_ns
             # What goes with it makes the rest faster by a little; a device's time goes and nothing else.
-            assert finding.gain_high_ns <= finding.lost_ns * (1 if on_device else 1.15) + 1
+            assert finding.saving_high_ns <= finding.cost_ns * (1 if on_device else 1.15) + 1

@@ -9,11 +9,11 @@ import pytest
 
 from perfkit.measures.results.host import Ops, OpTime
 from perfkit.measures.results.kernels import Kernels, KernelTime
-from perfkit.rules import (
+from perfkit.rules.memory import grad_in_evaluation
+from perfkit.rules.settings import (
     anomaly_detection,
     cudnn_benchmark_off,
     deterministic_mode,
-    grad_in_evaluation,
     launch_blocking,
     thread_counts,
 )
@@ -52,7 +52,7 @@ def test_anomaly_detection_costs_its_looks_for_nan_and_a_stack_for_each_node(bui
     [finding] = anomaly_detection.check(measured)
 
     # Per step: 5 ms of looks, and 200 nodes at 0.1 ms, 0.7 to 1.3 times that.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (19 * MS, 31 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (19 * MS, 31 * MS)
     assert (finding.file, finding.line, finding.severity) == ("train.py", 7, "critical")
 
 
@@ -65,7 +65,7 @@ def test_anomaly_detection_that_fills_the_step_leaves_some_of_it_to_training(bui
     [finding] = anomaly_detection.check(measured)
 
     # 200 nodes at 1 ms are twice the step.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (80 * MS, 100 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (80 * MS, 100 * MS)
 
 
 def test_anomaly_detection_without_a_trace_is_told_without_a_price(build: Any) -> None:
@@ -73,7 +73,7 @@ def test_anomaly_detection_without_a_trace_is_told_without_a_price(build: Any) -
 
     [finding] = anomaly_detection.check(build.measured(step=build.step(100, forward=100), rank=on))
 
-    assert (finding.severity, finding.lost_ns) == ("warning", None)
+    assert (finding.severity, finding.cost_ns) == ("warning", None)
     assert "no trace" in finding.evidence[0].source
 
 
@@ -88,7 +88,7 @@ def test_a_recording_does_not_make_deterministic_mode_dearer_than_it_is(build: A
     [finding] = deterministic_mode.check(measured)
 
     # 80 ms in two steps of the trace, which took twice as long as others.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (15 * MS, 25.3 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (15 * MS, 25.3 * MS)
     assert finding.line == 7
     assert finding.evidence[1].value is None
 
@@ -108,7 +108,7 @@ def test_threads_beyond_the_cpus_cost_what_was_measured_for_each_split_operation
 
     [finding] = thread_counts.check(measured)
 
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (round(3.5 * MS), 7 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (round(3.5 * MS), 7 * MS)
     assert finding.advice.startswith("torch.set_num_threads(2)")
     assert finding.line == 7
 
@@ -137,7 +137,7 @@ def test_blocking_launches_cost_at_most_the_idle_time_that_is_not_for_data(build
 
     [finding] = launch_blocking.check(measured)
 
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (0, 40 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (0, 40 * MS)
     off = rank(build, devices=("A100",), settings={"CUDA_LAUNCH_BLOCKING": "0"})
     assert list(launch_blocking.check(build.measured(step=measured.step, devices=(device,), rank=off))) == []
     assert list(launch_blocking.check(build.measured(step=measured.step, rank=rank(build)))) == []
@@ -158,12 +158,12 @@ def test_untuned_convolutions_of_one_size_are_told_for_information(build: Any) -
 
     [finding] = cudnn_benchmark_off.check(build.measured(rank=off, **parts))
 
-    assert (finding.severity, finding.gain_low_ns, finding.gain_high_ns) == ("info", 0, 20 * MS)
+    assert (finding.severity, finding.saving_low_ns, finding.saving_high_ns) == ("info", 0, 20 * MS)
     assert list(cudnn_benchmark_off.check(build.measured(rank=on, **parts))) == []
 
 
 def test_an_evaluation_with_gradients_is_told_at_its_line_and_without_a_price(build: Any) -> None:
     [finding] = grad_in_evaluation.check(build.measured(rank=rank(build, evaluated_with_grad=AT)))
 
-    assert (finding.file, finding.line, finding.lost_ns) == ("train.py", 7, None)
+    assert (finding.file, finding.line, finding.cost_ns) == ("train.py", 7, None)
     assert list(grad_in_evaluation.check(build.measured(rank=rank(build)))) == []

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.path import measure
+from perfkit.measures.gathering import measure
 from perfkit.measures.results.host import SyncCall
-from perfkit.rules.sync_in_step import METHODS, check
+from perfkit.rules.sync.sync_in_step import METHODS, check
 from perfkit.run.records import SyncEvent, Syncs
 
 MS = 1_000_000
@@ -28,7 +28,7 @@ def test_a_sync_of_a_dry_run_has_no_price_and_says_why(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(50, forward=50), syncs=dry(event(42))))
 
     assert (finding.file, finding.line, finding.severity) == ("train.py", 42, "warning")
-    assert finding.lost_ns is None
+    assert finding.cost_ns is None
     assert finding.message == "item() waits for the device once per step."
     assert [item.source for item in finding.evidence if item.value is None] == [
         "on a CPU there is no device to wait for"
@@ -142,8 +142,8 @@ def test_lines_of_a_cuda_run_share_no_more_than_the_idle_time(build: Any) -> Non
 
     findings = list(check(build.measured(step=build.step(100, forward=100), syncs=syncs, devices=(device,))))
 
-    assert [finding.lost_ns for finding in findings] == [15 * MS, 5 * MS]
-    assert [finding.gain_low_ns for finding in findings] == [3_750_000, 1_250_000]
+    assert [finding.cost_ns for finding in findings] == [15 * MS, 5 * MS]
+    assert [finding.saving_low_ns for finding in findings] == [3_750_000, 1_250_000]
 
 
 def test_blocking_calls_of_a_trace_are_told_by_op(build: Any) -> None:
@@ -155,7 +155,7 @@ def test_blocking_calls_of_a_trace_are_told_by_op(build: Any) -> None:
     [finding] = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls))
 
     assert finding.message == "aten::item blocks the host twice per step, 20.0 ms per step."
-    assert finding.lost_ns == 20 * MS
+    assert finding.cost_ns == 20 * MS
 
 
 def test_a_sync_seen_live_is_not_told_again_from_the_trace(build: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_sync_seen_live_is_not_told_again_from_the_trace(build: Any) -> None:
 
     [finding] = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls, syncs=syncs))
 
-    assert (finding.line, finding.lost_ns) == (42, 10 * MS)
+    assert (finding.line, finding.cost_ns) == (42, 10 * MS)
 
 
 def cuda(*events: SyncEvent) -> Syncs:
@@ -195,9 +195,9 @@ def test_calls_that_no_observed_line_can_have_made_are_told_beside_the_lines(bui
 
     line, copy = check(build.measured(trace_step=step, sync_calls=calls, syncs=cuda(event(42))))
 
-    assert (line.line, line.lost_ns) == (42, 10 * MS)
+    assert (line.line, line.cost_ns) == (42, 10 * MS)
     assert copy.message == "aten::copy_ blocks the host once per step, 20.0 ms per step."
-    assert (copy.file, copy.lost_ns) == (None, 20 * MS)
+    assert (copy.file, copy.cost_ns) == (None, 20 * MS)
 
 
 def test_lines_of_different_kinds_each_get_the_price_of_their_own_calls(build: Any) -> None:
@@ -210,7 +210,7 @@ def test_lines_of_different_kinds_each_get_the_price_of_their_own_calls(build: A
 
     found = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls, syncs=cuda(*lines)))
 
-    assert [(finding.line, finding.lost_ns) for finding in found] == [(1, 10 * MS), (2, 20 * MS), (3, 5 * MS)]
+    assert [(finding.line, finding.cost_ns) for finding in found] == [(1, 10 * MS), (2, 20 * MS), (3, 5 * MS)]
 
 
 def test_lines_of_one_kind_share_a_traces_calls_and_get_no_price_of_their_own(build: Any) -> None:
@@ -219,7 +219,7 @@ def test_lines_of_one_kind_share_a_traces_calls_and_get_no_price_of_their_own(bu
 
     found = list(check(build.measured(trace_step=step, sync_calls=calls, syncs=cuda(event(1), event(2)))))
 
-    assert [(finding.line, finding.lost_ns) for finding in found] == [(1, None), (2, None)]
+    assert [(finding.line, finding.cost_ns) for finding in found] == [(1, None), (2, None)]
     assert found[0].evidence[0].source == "how long each line blocked was not measured"
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from perfkit.measures.results.steps import BatchTime, Ranks, RankSummary
-from perfkit.rules import imbalanced_data, slow_rank
+from perfkit.rules.data import imbalanced_data
+from perfkit.rules.ranks import slow_rank
 from perfkit.run.records import LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
@@ -34,7 +35,7 @@ def test_the_rank_that_all_wait_for_is_named_and_equal_work_gains_the_mean(build
 
     # Its forward is 5 ms longer than the mean's, and its backward takes twice its forward: a quarter of 10 ms, and
     # three quarters of it.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (7.5 * MS, 12.5 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (7.5 * MS, 12.5 * MS)
     assert "All ranks wait for rank 1: its forward takes 5.0 ms longer" in finding.message
     assert finding.line == 31
 
@@ -67,7 +68,7 @@ def test_ranks_that_wait_in_turn_for_the_most_data_have_imbalanced_data(build: A
 
     [finding] = imbalanced_data.check(build.measured(ranks=of))
 
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (3 * MS, 6 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (3 * MS, 6 * MS)
     for follows in (None, 0.2):
         noise = msgspec.structs.replace(of, follows_size=follows)
         assert list(imbalanced_data.check(build.measured(ranks=noise))) == []
@@ -90,7 +91,7 @@ def test_padding_costs_its_elements(build: Any) -> None:
     [finding] = imbalanced_data.check(build.measured(step=step, batches=batches(), lines=lines))
 
     # 1,000 padded elements at 20 us.
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (14 * MS, 23 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (14 * MS, 23 * MS)
     assert (finding.file, finding.line) == ("train.py", 12)
 
 

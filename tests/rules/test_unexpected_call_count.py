@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.rules.unexpected_call_count import check
+from perfkit.rules.python.unexpected_call_count import check
 from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
@@ -42,9 +42,9 @@ def test_a_second_forward_for_a_metric_costs_its_share_of_its_phase(build: Any) 
     [finding] = check(measured(build, *traced))
 
     assert (finding.line, finding.function) == (38, "main")
-    assert finding.lost_ns == 7.5 * MS
+    assert finding.cost_ns == 7.5 * MS
     assert "Net is called once more per step" in finding.message
-    assert finding.gain_low_ns <= finding.lost_ns <= finding.gain_high_ns
+    assert finding.saving_low_ns <= finding.cost_ns <= finding.saving_high_ns
 
 
 def test_an_encoder_called_per_loss_costs_its_backward_too(build: Any) -> None:
@@ -56,7 +56,7 @@ def test_an_encoder_called_per_loss_costs_its_backward_too(build: Any) -> None:
 
     [finding] = check(measured(build, *traced))
 
-    assert finding.lost_ns == 15 * MS
+    assert finding.cost_ns == 15 * MS
     assert "2 times more" in finding.message
 
 
@@ -65,7 +65,7 @@ def test_lines_of_functions_that_were_called_count_once_in_the_phase(build: Any)
 
     [finding] = check(measured(build, line(38, "other", 20, calls(15)), inner))
 
-    assert finding.lost_ns == 7.5 * MS
+    assert finding.cost_ns == 7.5 * MS
 
 
 def test_short_calls_and_calls_that_were_needed_are_silent(build: Any) -> None:

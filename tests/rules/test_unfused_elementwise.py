@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfkit.measures.results.patterns import CodePlace, ElementwiseChain
-from perfkit.rules.unfused_elementwise import check
+from perfkit.rules.ops.unfused_elementwise import check
 
 MS = 1_000_000
 
@@ -35,7 +35,7 @@ def test_on_a_cpu_one_pass_still_takes_its_longest_op(build: Any) -> None:
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
-    assert (finding.gain_low_ns, finding.lost_ns, finding.gain_high_ns) == (25 * MS, 33 * MS, 37.95 * MS)
+    assert (finding.saving_low_ns, finding.cost_ns, finding.saving_high_ns) == (25 * MS, 33 * MS, 37.95 * MS)
     assert (finding.file, finding.line) == ("model.py", 18)
     assert "8 elementwise ops in a row (pow mul add mul mul tanh ...)" in finding.message
 
@@ -45,7 +45,7 @@ def test_a_row_that_is_all_functions_gains_at_least_half_of_what_it_may(build: A
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
-    assert finding.gain_low_ns == finding.lost_ns // 2
+    assert finding.saving_low_ns == finding.cost_ns // 2
 
 
 def test_on_a_device_the_gain_is_the_bytes_that_are_not_moved(build: Any) -> None:
@@ -54,8 +54,8 @@ def test_on_a_device_the_gain_is_the_bytes_that_are_not_moved(build: Any) -> Non
 
     [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
 
-    assert finding.gain_high_ns == pytest.approx(40 * MS * 140 / 180, rel=1e-6)
-    assert finding.gain_low_ns == pytest.approx(20 * MS * 140 / 180, rel=1e-6)
+    assert finding.saving_high_ns == pytest.approx(40 * MS * 140 / 180, rel=1e-6)
+    assert finding.saving_low_ns == pytest.approx(20 * MS * 140 / 180, rel=1e-6)
 
 
 def test_in_float64_half_of_it_is_told_there(build: Any) -> None:
@@ -63,7 +63,7 @@ def test_in_float64_half_of_it_is_told_there(build: Any) -> None:
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
-    assert finding.lost_ns == 33 * MS // 2
+    assert finding.cost_ns == 33 * MS // 2
 
 
 def test_less_than_a_tenth_of_the_step_is_not_worth_a_compiler(build: Any) -> None:

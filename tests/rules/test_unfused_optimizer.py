@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.patterns import CodePlace, OptimizerUpdate
-from perfkit.rules.unfused_optimizer import check
+from perfkit.rules.ops.unfused_optimizer import check
 
 MS = 1_000_000
 
@@ -30,7 +30,7 @@ def test_torchs_optimizer_is_told_where_it_is_called(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
     assert (finding.file, finding.line) == ("train.py", 37)
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (24 * MS, 36 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (24 * MS, 36 * MS)
     assert finding.advice.startswith("torch.optim.Adam(..., fused=True)")
 
 
@@ -40,7 +40,7 @@ def test_the_clocks_phase_counts_more_than_the_recording(build: Any) -> None:
     [finding] = check(build.measured(step=build.step(100, forward=40, optimizer=60), patterns=patterns))
 
     # Adam has 40 of the 50 ms that the recording shows, so 48 of the 60 ms.
-    assert finding.gain_high_ns == round(0.9 * 48 * MS)
+    assert finding.saving_high_ns == round(0.9 * 48 * MS)
 
 
 def test_an_optimizer_of_ones_own_is_told_at_its_loop(build: Any) -> None:
@@ -60,7 +60,7 @@ def test_on_a_device_it_costs_what_the_device_waits_for_it(build: Any) -> None:
 
     [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
 
-    assert finding.gain_high_ns == round(0.9 * 24 * MS)
+    assert finding.saving_high_ns == round(0.9 * 24 * MS)
 
 
 def test_fused_lists_large_and_few_are_no_finding(build: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.rules.validation_too_often import check
+from perfkit.rules.python.validation_too_often import check
 from perfkit.run.records import LineRow, Lines
 
 MS = 1_000_000
@@ -39,7 +39,7 @@ def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> Non
     [finding] = check(build.measured(step=build.step(12, backward=4), every_step=every, lines=lines))
 
     assert (finding.file, finding.line, finding.function) == ("train.py", 39, "main")
-    assert (finding.gain_low_ns, finding.gain_high_ns) == (7.5 * MS, 11.5 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (7.5 * MS, 11.5 * MS)
 
 
 def test_validation_once_in_a_while_is_silent(build: Any) -> None:
@@ -60,4 +60,4 @@ def test_without_lines_the_amount_is_told_all_the_same(build: Any) -> None:
 
     [finding] = check(build.measured(step=build.step(16, backward=8), every_step=every))
 
-    assert (finding.lost_ns, finding.file) == (10 * MS, None)
+    assert (finding.cost_ns, finding.file) == (10 * MS, None)

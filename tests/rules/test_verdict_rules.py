@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.measures.results.measured import TraceFacts
-from perfkit.rules import cannot_tell, compute_bound
+from perfkit.rules.verdicts import cannot_tell, compute_bound
 
 
 def facts(**fields: Any) -> TraceFacts:
@@ -32,7 +32,7 @@ def test_a_step_that_computes_is_compute_bound(build: Any) -> None:
     [finding] = compute_bound.check(measured)
 
     assert finding.message == ("Computing takes 95% of the 100 ms step (forward 30%, backward 50%, optimizer 15%).")
-    assert finding.lost_ns is None
+    assert finding.cost_ns is None
     assert list(cannot_tell.check(measured)) == []
 
 

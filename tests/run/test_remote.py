@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.measures.path import measure
+from perfkit.measures.gathering import measure
 from perfkit.run.records import Phases, Step
 from perfkit.run.remote import copy_out, is_url, local_copy
 from perfkit.run.writing import RankWriter

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perfkit.errors import RunError, UsageError
 from perfkit.run import writing
-from perfkit.run.names import lines_beside, spans_beside, stacks_beside
+from perfkit.run.file_names import lines_beside, spans_beside, stacks_beside
 from perfkit.run.reading import RankFolder, read_line_times, read_run
 from perfkit.run.records import Phases, RangeRow, RangeSpan, Rank, Run, Step, UserCode
 from perfkit.run.writing import (

@@ -492,7 +492,7 @@ def test_an_op_in_a_thread_that_torch_starts_from_a_dry_run_is_left_alone() -> N
 
 
 def test_no_rule_of_the_table_stands_for_an_op_that_is_made_of_others() -> None:
-    from perfkit.syncs.table import rule_for
+    from perfkit.syncs.op_table import rule_for
 
     made_of_others = [
         name

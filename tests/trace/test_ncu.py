@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfkit.errors import TraceError
-from perfkit.trace import ncu
-from perfkit.trace.ncu import NcuReport, is_ncu, read_ncu
+from perfkit.trace.nsight import ncu
+from perfkit.trace.nsight.ncu import NcuReport, is_ncu, read_ncu
 
 HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream"]
 LAUNCH = ["Block Size", "Grid Size", "Device", "CC"]

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from perfkit._format import duration, ms, percent, place, rate
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
-from perfkit.measures.frames import with_frames
+from perfkit.measures.host._frames import with_frames
 from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import found, lines_of
 from perfkit.reports.figures.compared import figures_of_comparison
@@ -27,12 +28,11 @@ from perfkit.reports.figures.flame import flame_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
 from perfkit.reports.figures.tables import tables_of
 from perfkit.reports.figures.timeline import timeline_of
-from perfkit.rules.wording import duration, ms, percent, place, rate
 from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.run.writing import write_atomically
 from perfkit.trace import Trace, read_trace
-from perfkit.trace.reading import ReadTrace
+from perfkit.trace.trace_reader import ReadTrace
 
 __all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "figures_of_comparison", "read_figures", "write_figures"]
 
@@ -64,7 +64,7 @@ def figures_of(
         diagnosis: As `perfkit.diagnose` gave it.
         source: The run folder or trace that it is of, where that has moved since; default ``diagnosis.source``.
         read_sources: False opens no source file: where others may name what is drawn.
-        read: Reads traces: the `perfkit.trace.reading.TraceReader` with which they were measured has them already.
+        read: Reads traces: the `perfkit.trace.trace_reader.TraceReader` with which they were measured has them already.
     """
     at = os.fspath(source) if source is not None else diagnosis.source
     path = local_copy(at) if is_url(at) else Path(at)

@@ -6,12 +6,12 @@ from collections import defaultdict
 
 import msgspec
 
+from perfkit._format import between, place
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine
 from perfkit.reports.figures.data import FileLines, Found, FoundEvidence, LineOfFile, LinesFigure
 from perfkit.reports.figures.excerpts import Sources
-from perfkit.rules.wording import between, place
 
 #: Unmarked lines that are shown above and below one with numbers.
 _AROUND = 1
@@ -19,12 +19,12 @@ _AROUND = 1
 
 def found(diagnosis: Diagnosis, sources: Sources) -> tuple[Found, ...]:
     """Findings in the diagnosis' order, without those that another one explains: their messages stand there."""
-    roots = [finding for finding in diagnosis.findings if finding.caused_by is None]
+    roots = [finding for finding in diagnosis.findings if finding.follows is None]
     done = []
     for number, finding in enumerate(roots):
         # Two findings of one rule: the first one tells what they explain.
         first = finding.rule not in {earlier.rule for earlier in roots[:number]}
-        explained = [other.message for other in diagnosis.findings if first and other.caused_by == finding.rule]
+        explained = [other.message for other in diagnosis.findings if first and other.follows == finding.rule]
         done.append(_found(finding, tuple(explained), diagnosis, sources))
     return tuple(done)
 
@@ -37,7 +37,7 @@ def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, s
         if finding.line is not None:
             excerpt = sources.excerpt(finding.file, finding.line)
     wall_ns = diagnosis.figures.wall_ns
-    unpriced = finding.lost_ns is None and finding.severity != "info"
+    unpriced = finding.cost_ns is None and finding.severity != "info"
     why = next((item.source for item in finding.evidence if item.value is None), "it was not measured")
     return Found(
         rule=finding.rule,
@@ -47,9 +47,9 @@ def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, s
         confidence=finding.confidence,
         place=at,
         function=finding.function or "",
-        lost_ns=finding.lost_ns,
-        gain=between(finding.gain_low_ns or 0, finding.gain_high_ns) if finding.gain_high_ns is not None else "",
-        lost_share=min(1.0, finding.lost_ns / wall_ns) if finding.lost_ns is not None and wall_ns else None,
+        cost_ns=finding.cost_ns,
+        gain=between(finding.saving_low_ns or 0, finding.saving_high_ns) if finding.saving_high_ns is not None else "",
+        lost_share=min(1.0, finding.cost_ns / wall_ns) if finding.cost_ns is not None and wall_ns else None,
         no_price=why if unpriced else "",
         evidence=tuple(
             FoundEvidence(

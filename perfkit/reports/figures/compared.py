@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from perfkit._format import ms, place
 from perfkit.comparison import Comparison, Difference
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.findings import Finding
@@ -13,7 +14,6 @@ from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import found
 from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
 from perfkit.reports.figures.excerpts import Sources
-from perfkit.rules.wording import ms, place
 
 #: What a comparison calls work and result -> what a person is told.
 _WORK = {"same": "the same", "different": "not the same", "unknown": "not known"}
@@ -29,7 +29,7 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
         verdict="",
         # One that is new while its cause is not stands by itself.
         findings=tuple(
-            finding if finding.caused_by in new else msgspec.structs.replace(finding, caused_by=None)
+            finding if finding.follows in new else msgspec.structs.replace(finding, follows=None)
             for finding in comparison.new
         ),
         figures=Figures(wall_ns=step.after_ns if step is not None else None),
@@ -130,7 +130,7 @@ def _counts(comparison: Comparison) -> Table:
 
 
 def _gone(comparison: Comparison) -> Table:
-    rows = [(one.rule, _where(one) or None, one.lost_ns, one.message) for one in comparison.gone]
+    rows = [(one.rule, _where(one) or None, one.cost_ns, one.message) for one in comparison.gone]
     return Table(
         id="gone",
         title="Findings gone",

@@ -75,7 +75,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     confidence: str
     place: str = ""
     function: str = ""
-    lost_ns: int | None = None
+    cost_ns: int | None = None
     gain: str = ""
     lost_share: float | None = None
     no_price: str = ""

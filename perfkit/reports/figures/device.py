@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._format import percent
 from perfkit.diagnosis import Diagnosis
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.kernels import Roofline, RooflinePoint
@@ -11,7 +12,6 @@ from perfkit.measures.results.memory import DeviceMemory
 from perfkit.reports.figures.data import Bar, MemoryFigure, Part, RoofFigure, RoofPoint
 from perfkit.reports.figures.tables import holders
 from perfkit.reports.figures.timeline import idle_kind
-from perfkit.rules.wording import percent
 from perfkit.run.records import PHASES
 
 

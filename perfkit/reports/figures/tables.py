@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.measures.results.memory import MemoryHolder
-from perfkit.measures.steps_rows import measure_step_rows
+from perfkit.measures.steps.row_steps import measure_step_rows
 from perfkit.reports.figures.data import Column, Table, Unit
 from perfkit.run.reading import RankFolder, RunFolder
 

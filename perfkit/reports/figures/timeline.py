@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.measures.idle import CAUSES, Host, charge_idle
+from perfkit.measures.device._device_work import Work, device_work
+from perfkit.measures.device._idle import CAUSES, Host, charge_idle
 from perfkit.measures.results.device import IdleCause
-from perfkit.measures.steps import whole_steps
-from perfkit.measures.work import Work, device_work
+from perfkit.measures.steps.trace_steps import whole_steps
 from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.figures.columns import packed
 from perfkit.reports.figures.data import Items, Lane, Timeline

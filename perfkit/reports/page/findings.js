@@ -27,8 +27,8 @@ function finding_of(list, found, unfolded, data, page) {
       put(head, "span", { class: "place code" }, found.place);
     }
   }
-  if (found.lost_ns !== null) {
-    const price = put(head, "span", { class: "price" }, `${ms(found.lost_ns)}${data.per === "step" ? " per step" : ""}`);
+  if (found.cost_ns !== null) {
+    const price = put(head, "span", { class: "price" }, `${ms(found.cost_ns)}${data.per === "step" ? " per step" : ""}`);
     if (found.lost_share !== null) put(price, "span", { class: "note" }, ` ${percent(found.lost_share)}`);
     const share = Math.max(0, Math.min(1, found.lost_share || 0));
     const bar = draw_in(item, "svg", { class: "share", width: "100%", height: 4, viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" });

@@ -78,7 +78,7 @@ def hostile_logs(folder: Path, texts: list[str]) -> Path:
         made = folder / name
         made.mkdir(parents=True)
         (made / f"{name}.pt.trace.json").write_text("{}")
-    finding = {"severity": "warning", "confidence": "high", "line": 1, "lost_ns": 5_000}
+    finding = {"severity": "warning", "confidence": "high", "line": 1, "cost_ns": 5_000}
     findings = [
         {**finding, "rule": text, "message": text, "advice": text, "file": text, "function": text, "range": text}
         for text in texts

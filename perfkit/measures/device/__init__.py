@@ -1,0 +1,1 @@
+"""Measures of the device: busy and idle time, kernels, launches, copies, communication."""

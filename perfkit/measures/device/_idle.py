@@ -1,0 +1,388 @@
+"""Why a device was idle: what the host, a stream or a graph was doing at that very instant.
+
+Idle time is charged by time. If the work that ends an idle interval was launched before the interval
+began, the host was ahead and the device waited for itself: for another stream, a collective, a graph, or for
+something that no trace tells. If not, the host was late: until the launch the interval belongs to whatever
+the launching thread was in, piece by piece, and from the launch on to launch latency.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from perfkit.measures._rows import find_rows, mask_of, nearest_above
+from perfkit.measures.device._device_work import GRAPH_LAUNCH, Work, communicates
+from perfkit.measures.host.api_calls import os_calls
+from perfkit.measures.results.device import Gap, IdleCause
+from perfkit.measures.steps.trace_steps import backward_nodes, whole_steps
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Bools, Ints, Union, covered_before, expand, free, union, without
+from perfkit.trace.nesting import find_innermost, nearest, overlap
+
+#: Two queued kernels with less between them ran back to back: scheduling one takes some microseconds.
+BACK_TO_BACK_NS = 10_000
+#: Idle intervals that are listed.
+LONGEST = 10
+#: Before every event.
+LONG_AGO = np.iinfo(np.int64).min
+
+#: Calls and device records that make a stream wait for another one.
+WAIT_CALL = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
+WAIT_RECORD = re.compile(r"^Stream Wait Event$")
+
+#: What the host does in an event of this name, or in one that it contains. Tried in this order.
+HOST_CAUSES: tuple[tuple[IdleCause, re.Pattern[str]], ...] = (
+    (
+        "sync",
+        re.compile(
+            r"^(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|^(?:cuda|hip)EventQuery|^hipMemcpyWithStream"
+            r"|^(?:cudaMemcpy|hipMemcpy|aten::(?:item|_local_scalar_dense|nonzero|is_nonzero))$"
+        ),
+    ),
+    (
+        "allocation",
+        re.compile(
+            r"^(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostRegister"
+            r"|Mem(?:AllocHost|Alloc|Free|Create|Map|Unmap|HostAlloc))"
+        ),
+    ),
+    (
+        "module load",
+        # cudaFuncGetAttributes makes the runtime load a module that it had put off.
+        re.compile(r"^cuModuleLoad|^cuLibraryLoad|^cudaFuncGetAttributes|^hipModuleLoad|^cuLinkCreate"),
+    ),
+    (
+        "data loading",
+        re.compile(r"enumerate\((?:DataLoader|DataPipe)\)|dataloader\.py\(\d+\): __next__|_next_data|pin_memory"),
+    ),
+    ("copy call", re.compile(r"^(?:cuda|hip|cu)Mem(?:cpy|set)")),
+    (
+        "launch call",
+        re.compile(r"^(?:cuda|hip|cu)\w*?(?:Launch(?:Cooperative)?Kernel|GraphLaunch|ModuleLaunch|ExtLaunch)"),
+    ),
+    ("communication call", re.compile(r"^nccl|c10d::|ProcessGroup")),
+    ("optimizer", re.compile(r"^Optimizer\.")),
+)
+
+CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
+CODE = {cause: code for code, cause in enumerate(CAUSES)}
+
+
+class Host:
+    """What the threads of a trace were doing, as far as it explains idle time: the same for every device."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        overhead = trace.is_kind(Kind.OVERHEAD)
+        self.profiler = union(trace.start_ns[overhead], trace.end_ns[overhead])
+        nodes = np.flatnonzero(np.bincount(trace.track[backward_nodes(trace)], minlength=len(trace.tracks)))
+        steps = whole_steps(trace)
+        if steps.row.size:
+            self.main = int(steps.track[0])
+        else:
+            launch = trace.launch[trace.device_rows]
+            busiest = np.bincount(trace.track[launch[launch >= 0]], minlength=len(trace.tracks))
+            busiest[nodes] = 0
+            self.main = int(busiest.argmax())
+        #: Threads of the autograd engine: between two backwards they wait for the main thread to start one.
+        self.workers = frozenset(nodes.tolist()) - {self.main}
+        graphs = find_rows(trace, GRAPH_LAUNCH, Kind.RUNTIME)
+        self.is_graph = mask_of(trace, graphs)
+        launch = trace.launch[trace.device_rows]
+        seen = mask_of(trace, launch[launch >= 0])
+        #: When a graph was launched of which the trace holds no work.
+        self.lost_graphs = np.sort(trace.start_ns[graphs[~seen[graphs]]])
+        self._rows: dict[int, Ints] = {}
+        self._cause_of_name = np.full(len(trace.names), -1, np.int64)
+        for code, name in enumerate(trace.names):
+            found = (CODE[cause] for cause, pattern in HOST_CAUSES if pattern.search(name))
+            self._cause_of_name[code] = next(found, -1)
+        self._is_os_call = os_calls(trace)
+        self._cause_of_kind = np.full(max(Kind) + 1, CODE["other host work"], np.int64)
+        self._cause_of_kind[Kind.OP] = CODE["operators"]
+        self._cause_of_kind[Kind.PYTHON] = CODE["python"]
+
+    def rows_of(self, track: int) -> Ints:
+        """Rows of the events of one thread."""
+        if track not in self._rows:
+            rows = self.trace.host_rows
+            self._rows[track] = rows[self.trace.track[rows] == track]
+        return self._rows[track]
+
+    def causes(self, rows: Ints) -> Ints:
+        """For each host event the cause that its time is charged to while it is innermost.
+
+        That of its own name, or of the nearest event above it whose name tells one; what is above any of
+        these rows must be among them.
+        """
+        trace = self.trace
+        place = np.full(len(trace), -1, np.int64)
+        place[rows] = np.arange(rows.size)
+        own = self._cause_of_name[trace.name[rows]]
+        parent = trace.parent[rows]
+        above = nearest(own >= 0, np.where(parent >= 0, place[parent], -1))
+        cause = np.where((own >= 0) | (above < 0), own, own[above])
+        plain = self._cause_of_kind[trace.kind[rows]]
+        plain[self._is_os_call[rows]] = CODE["OS call"]
+        # A step says no more than that the loop ran: in it and in nothing else means that nothing was recorded.
+        plain[np.isin(rows, trace.steps.row)] = CODE["uninstrumented"]
+        return np.where(cause >= 0, cause, plain)
+
+
+class Pieces(NamedTuple):
+    """Idle time by cause: ``[starts, ends)`` of idle interval ``interval``, spent in event ``row`` (-1: none)."""
+
+    interval: Ints
+    cause: Ints
+    starts: Ints
+    ends: Ints
+    row: Ints
+
+
+class Idle(NamedTuple):
+    """Idle intervals, the row of the work that ended each (-1: the window did), and their time by cause.
+
+    ``by_step[c, s]`` is the time in step s with cause ``CAUSES[c]``; it sums to the intervals' length exactly.
+    """
+
+    intervals: Union
+    ended_by: Ints
+    pieces: Pieces
+    by_step: Ints
+
+
+def charge_idle(trace: Trace, work: Work, host: Host) -> Idle:
+    """Cut the idle time of a device into pieces by cause."""
+    intervals = free(work.busy, work.low, work.high)
+    around = _around(trace, work, intervals)
+    parts = list(_cut(trace, intervals, around, _waited_itself(trace, work, intervals, around, host), host))
+    pieces = Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds, host.profiler))
+
+
+def longest_gaps(trace: Trace, work: Work, idle: Idle) -> Iterator[Gap]:
+    """The longest idle intervals, each with the cause that takes most of it and what the host was in."""
+    begin, end = idle.intervals
+    chosen = np.argsort(begin - end, kind="stable")[:LONGEST]
+    blamed = [_blamed(trace, idle.pieces, interval) for interval in chosen.tolist()]
+    ranges = _ranges_at(trace, np.array([one.row for one in blamed], np.int64), (begin + end)[chosen] // 2)
+    steps = work.steps
+    step = np.searchsorted(work.bounds[1:-1], begin[chosen], side="right")
+    for i, (interval, one) in enumerate(zip(chosen.tolist(), blamed, strict=True)):
+        after = int(idle.ended_by[interval])
+        yield Gap(
+            start_ns=int(begin[interval]),
+            duration_ns=int(end[interval] - begin[interval]),
+            cause=CAUSES[one.cause],
+            event=one.event,
+            range=trace.names[trace.name[ranges[i]]] if ranges[i] >= 0 else None,
+            step=int(steps.number[step[i]]) if steps.row.size else None,
+            stream=int(trace.stream[after]) if after >= 0 else None,
+            before=trace.names[trace.name[after]] if after >= 0 else None,
+        )
+
+
+class _Blamed(NamedTuple):
+    cause: int
+    row: int
+    event: str | None
+
+
+def _blamed(trace: Trace, pieces: Pieces, interval: int) -> _Blamed:
+    """The cause that takes most of an interval, the longest event with it, and the name that took most of it."""
+    mine = np.flatnonzero(pieces.interval == interval)
+    spent = pieces.ends[mine] - pieces.starts[mine]
+    cause = int(np.bincount(pieces.cause[mine], weights=spent).argmax())
+    known = (pieces.cause[mine] == cause) & (pieces.row[mine] >= 0)
+    if not known.any():
+        return _Blamed(cause, -1, None)
+    rows, spent = pieces.row[mine[known]], spent[known]
+    # Many short calls of one name may outweigh the longest event.
+    event = trace.names[int(np.bincount(trace.name[rows], weights=spent).argmax())]
+    return _Blamed(cause, int(rows[spent.argmax()]), event)
+
+
+def _ranges_at(trace: Trace, rows: Ints, times: Ints) -> Ints:
+    """The user's range that each event lies in on its thread; else the one that began last of those open at a time."""
+    is_range = mask_of(trace, trace.ranges)
+    found = np.where((rows >= 0) & is_range[rows], rows, -1)
+    inner = np.flatnonzero((rows >= 0) & (found < 0))
+    found[inner] = nearest_above(trace, rows[inner], is_range)
+    for i in np.flatnonzero(found < 0).tolist():
+        ranges = trace.ranges
+        ranges = ranges[(trace.start_ns[ranges] <= times[i]) & (trace.end_ns[ranges] > times[i])]
+        if ranges.size:
+            found[i] = ranges[trace.start_ns[ranges].argmax()]
+    return found
+
+
+class _Around(NamedTuple):
+    """For each idle interval the work that ended when it began, and that which ended it; -1 for none.
+
+    ``sibling`` is the work before ``after`` on the stream of ``after``; ``launched`` is when the last launch was made
+    of all whose work had ended.
+    """
+
+    before: Ints
+    after: Ints
+    sibling: Ints
+    launched: Ints
+
+
+def _around(trace: Trace, work: Work, idle: Union) -> _Around:
+    rows = work.everything[trace.end_ns[work.everything] > trace.start_ns[work.everything]]
+    none = np.full(idle.starts.size, -1, np.int64)
+    if not rows.size:
+        return _Around(none, none, none, np.full(none.size, LONG_AGO))
+    starts = trace.start_ns[rows]
+    at = np.minimum(np.searchsorted(starts, idle.ends, side="left"), rows.size - 1)
+    ended = starts[at] == idle.ends
+    by_stream = np.argsort(trace.stream[rows], kind="stable")
+    earlier = np.full(rows.size, -1, np.int64)
+    same = trace.stream[rows[by_stream[1:]]] == trace.stream[rows[by_stream[:-1]]]
+    earlier[by_stream[1:][same]] = rows[by_stream[:-1][same]]
+    by_end = rows[np.argsort(trace.end_ns[rows], kind="stable")]
+    last = np.searchsorted(trace.end_ns[by_end], idle.starts, side="right") - 1
+    return _Around(
+        np.where(last >= 0, by_end[np.maximum(last, 0)], -1),
+        np.where(ended, rows[at], -1),
+        np.where(ended, earlier[at], -1),
+        np.where(last >= 0, np.maximum.accumulate(_launched(trace, by_end))[np.maximum(last, 0)], LONG_AGO),
+    )
+
+
+def _launched(trace: Trace, rows: Ints) -> Ints:
+    """When each row of device work was launched; far in the past where the trace does not tell."""
+    launch = np.where(rows >= 0, trace.launch[rows], -1)
+    return np.where(launch >= 0, trace.start_ns[launch], LONG_AGO)
+
+
+def _waited_itself(trace: Trace, work: Work, idle: Union, around: _Around, host: Host) -> Ints:
+    """The cause of each interval in which the device waited for itself; -1 where the host was late."""
+    begin, end = idle.starts, idle.ends
+    before, after = around.before, around.after
+    cause = np.full(begin.size, -1, np.int64)
+    launch = np.where(after >= 0, trace.launch[after], -1)
+    launched = _launched(trace, after)
+    cause[(after >= 0) & (launch < 0)] = CODE["no launch in the trace"]
+    queued = (launch >= 0) & (launched <= begin)
+    cause[queued] = CODE["dependency"]
+    elsewhere = (before >= 0) & (trace.stream[before] != trace.stream[after])
+    waited = queued & _told_to_wait(trace, work, after, _launched(trace, around.sibling), launched, elsewhere)
+    cause[waited] = CODE["another stream"]
+    cause[waited & elsewhere & communicates(trace, before)] = CODE["collective"]
+    graph = queued & host.is_graph[launch]
+    inside = graph & (before >= 0) & (trace.launch[before] == launch)
+    cause[graph] = CODE["before a graph"]
+    cause[inside] = CODE["inside a graph"]
+    cause[queued & (end - begin < BACK_TO_BACK_NS)] = CODE["queued back to back"]
+    return cause
+
+
+def _told_to_wait(trace: Trace, work: Work, after: Ints, low: Ints, high: Ints, elsewhere: Bools) -> Bools:
+    """Whether the stream of this work was told to wait for another one since the launch of the work before it.
+
+    Records of the device name the stream; API calls do not, so with these alone the work that ended last
+    must be another stream's too.
+    """
+    records = find_rows(trace, WAIT_RECORD, Kind.SYNC)
+    records = records[(trace.device[records] == work.device) & (trace.stream[records] >= 0)]
+    told = np.zeros(after.size, bool)
+    if records.size:
+        stream = np.where(after >= 0, trace.stream[after], -1)
+        for code in np.unique(trace.stream[records]).tolist():
+            times = np.sort(trace.start_ns[records[trace.stream[records] == code]])
+            between = np.searchsorted(times, high, side="right") > np.searchsorted(times, low, side="right")
+            told |= (stream == code) & between
+        return told
+    times = np.sort(trace.start_ns[find_rows(trace, WAIT_CALL, Kind.RUNTIME)])
+    return elsewhere & (np.searchsorted(times, high, side="right") > np.searchsorted(times, low, side="right"))
+
+
+def _cut(trace: Trace, idle: Union, around: _Around, whole: Ints, host: Host) -> Iterator[Pieces]:
+    begin, end = idle.starts, idle.ends
+    launch = np.where(around.after >= 0, trace.launch[around.after], -1)
+    lost = _lost_graph_since(trace, idle, around, host)
+    # Work launched before the interval began waits for a graph that the trace does not show, if one is between them.
+    late = np.flatnonzero((whole < 0) | (lost < end))
+    known = np.flatnonzero((whole >= 0) & (lost >= end))
+    yield Pieces(known, whole[known], begin[known], end[known], launch[known])
+    hidden = np.maximum(lost[late], begin[late])
+    yield _kept(late, np.full(late.size, CODE["unrecorded graph"]), hidden, end[late], np.full(late.size, -1))
+    end = np.minimum(end[late], hidden)
+    # At the end of the window nothing was launched: what the loop's thread did is the cause to the end.
+    until = np.where(launch[late] >= 0, np.minimum(np.maximum(trace.start_ns[launch[late]], begin[late]), end), end)
+    latency = np.where(
+        host.is_graph[launch[late]] & (launch[late] >= 0), CODE["before a graph"], CODE["launch latency"]
+    )
+    yield _kept(late, latency, until, end, launch[late])
+    thread = np.where(launch[late] >= 0, trace.track[launch[late]], host.main)
+    for track in np.flatnonzero(np.bincount(thread)).tolist():
+        mine = (thread == track) & (until > begin[late])
+        yield from _on_thread(trace, host, track, Union(begin[late[mine]], until[mine]), late[mine])
+
+
+def _lost_graph_since(trace: Trace, idle: Union, around: _Around, host: Host) -> Ints:
+    """When, since the launch of the last work before each interval, an unrecorded graph was launched; else its end."""
+    if not host.lost_graphs.size:
+        return idle.ends
+    at = np.searchsorted(host.lost_graphs, around.launched, side="right")
+    first = host.lost_graphs[np.minimum(at, host.lost_graphs.size - 1)]
+    # Work launched before the graph does not wait for it, on whatever stream it is.
+    launched = _launched(trace, around.after)
+    until = np.where(around.after >= 0, np.maximum(launched, idle.starts), idle.ends)
+    until = np.where((around.after >= 0) & (trace.launch[around.after] < 0), LONG_AGO, until)
+    return np.where((at < host.lost_graphs.size) & (first < np.minimum(until, idle.ends)), first, idle.ends)
+
+
+def _kept(interval: Ints, cause: Ints, starts: Ints, ends: Ints, row: Ints) -> Pieces:
+    kept = ends > starts
+    return Pieces(interval[kept], cause[kept], starts[kept], ends[kept], row[kept])
+
+
+def _on_thread(trace: Trace, host: Host, track: int, waiting: Union, interval: Ints) -> Iterator[Pieces]:
+    """Charge intervals in which the device waited for a thread to what that thread was in."""
+    rows = host.rows_of(track)
+    # Only events that reach into a waiting interval can own a part of one; those above them do so too.
+    at = np.searchsorted(waiting.ends, trace.start_ns[rows], side="right")
+    reaches = at < waiting.ends.size
+    reaches &= (
+        trace.end_ns[rows] > waiting.starts[np.minimum(at, waiting.ends.size - 1)] if waiting.ends.size else False
+    )
+    rows = rows[reaches]
+    segments = find_innermost(trace.start_ns[rows], trace.end_ns[rows])
+    which, owner, first, last = overlap(segments, waiting.starts, waiting.ends)
+    yield Pieces(interval[which], host.causes(rows)[owner], first, last, rows[owner])
+    rest = without(waiting, Union(first, last))
+    which = interval[np.searchsorted(waiting.starts, rest.starts, side="right") - 1]
+    if track in host.workers:
+        yield from _on_thread(trace, host, host.main, rest, which)
+    else:
+        nothing = np.full(which.size, CODE["uninstrumented"])
+        yield Pieces(which, nothing, *rest, np.full(which.size, -1))
+
+
+def _by_step(pieces: Pieces, bounds: Ints, profiler: Union) -> Ints:
+    steps = bounds.size - 1
+    first = np.searchsorted(bounds[1:], pieces.starts, side="right")
+    last = np.searchsorted(bounds[1:], pieces.ends, side="left")
+    starts, ends, cause, step = pieces.starts, pieces.ends, pieces.cause, first
+    if (across := np.flatnonzero(last > first)).size:
+        which, more = expand(first[across] + 1, last[across] + 1)
+        which = across[which]
+        starts = np.concatenate((starts, bounds[more]))
+        ends = np.concatenate((np.minimum(ends, bounds[first + 1]), np.minimum(ends[which], bounds[more + 1])))
+        cause, step = np.concatenate((cause, cause[which])), np.concatenate((step, more))
+    total = np.zeros((len(CAUSES), steps), np.int64)
+    length = ends - starts
+    if profiler.starts.size:
+        # The profiler's own time is not the program's: taken out of whatever it fell into.
+        disturbed = covered_before(profiler, ends) - covered_before(profiler, starts)
+        np.add.at(total[CODE["profiler"]], step, disturbed)
+        length = length - disturbed
+    np.add.at(total.reshape(-1), cause * steps + step, length)
+    return total

@@ -1,0 +1,211 @@
+"""Collectives: what compute hides of them, how fast they move their messages, and how long they waited."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perfkit.measures._rows import find_rows, mask_of, nearest_above
+from perfkit.measures.device._device_work import Work, device_work
+from perfkit.measures.results.device import Collective, Communication
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Ints, common, covered_before, joined, without
+
+#: Kernels whose arguments are read again from the file, which takes the more time the further apart they lie (3 ms
+#: each, where reading the whole file takes 10 s): collectives repeat every step, so the first ones tell.
+MOST_READ = 256
+#: A source of arguments that tells nothing about so many of them tells nothing about others.
+TRIED = 8
+
+#: More elements than any memory holds, and more ranks than any machine has: a damaged file.
+MOST_ELEMENTS, MOST_RANKS = 2**48, 2**31
+
+#: c10d's names for dtypes, as they stand in the arguments (``Float``), and torch's (``float``, ``c10::Half``).
+ITEM_BYTES = {
+    **dict.fromkeys(("double", "long", "longint", "int64", "unsignedlong", "complexfloat"), 8),
+    **dict.fromkeys(("float", "int", "int32", "unsignedint"), 4),
+    **dict.fromkeys(("half", "bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "unsignedchar", "signedchar", "int8", "uint8"), 1),
+}
+#: What spellings of one collective (``_allgather_base``, ``nccl:all_gather``) have in common; tried in this order.
+NAMES = (
+    "allreduce",
+    "reducescatter",
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "gather",
+    "scatter",
+    "reduce",
+    "send",
+    "recv",
+)
+COLLECTIVE_RANGE = re.compile(r"^(?:nccl|gloo):")
+RECORDED = re.compile(r"^record_param_comms$")
+
+
+def measure_communication(trace: Trace) -> tuple[Communication, ...]:
+    """Communication of each device that communicated, in the window of `Work`."""
+    return tuple(_measure(trace, work) for work in device_work(trace) if work.communication.starts.size)
+
+
+def _measure(trace: Trace, work: Work) -> Communication:
+    shelter = joined(work.compute, work.copying)
+    return Communication(
+        device=work.device,
+        steps=max(1, work.steps.row.size),
+        total_ns=work.communication.length_ns,
+        overlap_ns=common(work.communication, work.compute).length_ns,
+        exposed_ns=without(work.communication, shelter).length_ns,
+        collectives=tuple(sorted(_collectives(trace, work), key=lambda one: -one.total_ns)),
+    )
+
+
+class _Message(NamedTuple):
+    """What one collective moved; None where the trace does not tell."""
+
+    name: str
+    group_size: int | None
+    dtype: str | None
+    bytes: int | None
+
+
+def _collectives(trace: Trace, work: Work) -> Iterator[Collective]:
+    rows = work.rows[work.is_communication]
+    starts, ends = np.maximum(trace.start_ns[rows], work.low), np.minimum(trace.end_ns[rows], work.high)
+    shelter = joined(work.compute, work.copying)
+    exposed = ends - starts - (covered_before(shelter, ends) - covered_before(shelter, starts))
+    kinds, kind, size = _kinds(trace, rows)
+    length = trace.duration_ns[rows]
+    for i, (name, group_size, dtype) in enumerate(kinds):
+        mine = kind == i
+        sized = mine & (size > 0) & (length > 0)
+        rate = size[sized] / (length[sized] / 1e9)
+        mean = float(size[sized].sum() / (length[sized].sum() / 1e9)) if sized.any() else None
+        factor = _bus_factor(name, group_size)
+        yield Collective(
+            name=name,
+            group_size=group_size,
+            dtype=dtype,
+            count=int(mine.sum()),
+            sized=int(sized.sum()),
+            bytes=int(size[sized].sum()) if sized.any() else None,
+            total_ns=int((ends - starts)[mine].sum()),
+            exposed_ns=int(exposed[mine].sum()),
+            algorithm_bytes_per_s=mean,
+            bus_bytes_per_s=mean * factor if mean is not None and factor is not None else None,
+            best_bus_bytes_per_s=float(rate.max()) * factor if rate.size and factor is not None else None,
+            waiting_ns=_waiting(size[sized], length[sized]),
+        )
+
+
+_Kind = tuple[str, int | None, str | None]
+
+
+def _kinds(trace: Trace, rows: Ints) -> tuple[list[_Kind], Ints, Ints]:
+    """The kinds of collectives among these kernels, the kind of each as an index, and its bytes (0: not known)."""
+    index: dict[_Kind, int] = {}
+    kind = np.full(rows.size, -1, np.int64)
+    size = np.zeros(rows.size, np.int64)
+    for i, message in enumerate(_messages(trace, rows[:MOST_READ])):
+        kind[i] = index.setdefault(message[:3], len(index))
+        size[i] = message.bytes or 0
+    # Those not read are taken for what the first kernel of the same name was.
+    names = trace.name[rows]
+    for code in np.unique(names[MOST_READ:]).tolist():
+        read = np.flatnonzero(names[:MOST_READ] == code)
+        unknown: _Kind = (trace.names[code], None, None)
+        as_ = int(kind[read[0]]) if read.size else index.setdefault(unknown, len(index))
+        kind[MOST_READ:][names[MOST_READ:] == code] = as_
+    return list(index), kind, size
+
+
+def _waiting(size: Ints, length: Ints) -> int | None:
+    """The time beyond the fastest collective of the same size; None where no size came twice."""
+    _, place, count = np.unique(size, return_inverse=True, return_counts=True)
+    if not (count > 1).any():
+        return None
+    fastest = np.full(count.size, np.iinfo(np.int64).max)
+    np.minimum.at(fastest, place, length)
+    return int((length - fastest[place]).sum())
+
+
+def _bus_factor(name: str, group_size: int | None) -> float | None:
+    """What the algorithm's bandwidth is multiplied by to compare with a link's, as nccl-tests does it."""
+    n = group_size
+    if n is None:
+        return None
+    if name == "allreduce":
+        return 2 * (n - 1) / n
+    if name in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
+        return (n - 1) / n
+    return 1.0 if name in ("broadcast", "reduce", "send", "recv") else None
+
+
+def _messages(trace: Trace, rows: Ints) -> list[_Message]:
+    """What each communication kernel moved: from its own arguments, the op that recorded it, or its range's shapes."""
+    launch = trace.launch[rows]
+    recorded = mask_of(trace, find_rows(trace, RECORDED, Kind.OP))
+    ranges = mask_of(trace, find_rows(trace, COLLECTIVE_RANGE, Kind.RANGE, Kind.OP))
+    recorder = np.where(launch >= 0, nearest_above(trace, launch, recorded), -1)
+    inside = np.where(launch >= 0, nearest_above(trace, launch, ranges), -1)
+    told: list[Mapping[str, Any]] = [{} for _ in range(rows.size)]
+    # Each source is read only for what the ones before it did not tell.
+    for source, key in (
+        (rows, "In msg nelems"),
+        (recorder, "In msg nelems"),
+        (inside, "Input Dims"),
+    ):
+        open_ = [i for i, row in enumerate(source.tolist()) if row >= 0 and not told[i]]
+        for tried in (open_[:TRIED], open_[TRIED:]):
+            found = [args if key in args else {} for args in trace.args(source[tried].tolist())]
+            for i, args in zip(tried, found, strict=True):
+                told[i] = args
+            if not any(found):
+                break
+    names = [trace.names[code] for code in trace.name[rows].tolist()]
+    outer = zip(inside.tolist(), trace.name[inside].tolist(), strict=True)
+    around = [trace.names[code] if row >= 0 else None for row, code in outer]
+    group_size = trace.metadata.world_size
+    return [_message(*one, group_size) for one in zip(told, names, around, strict=True)]
+
+
+def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world_size: int | None) -> _Message:
+    if "In msg nelems" in args:
+        name = _name(str(args.get("Collective name", ""))) or kernel
+        group = args.get("Group size")
+        dtype = str(args.get("dtype", ""))
+        counts = [n for n in (args["In msg nelems"], args.get("Out msg nelems")) if isinstance(n, int)]
+        # Of gather and scatter the larger side is the whole message, of the others both are.
+        elements = max(counts, default=0)
+        group = group if isinstance(group, int) and 0 < group < MOST_RANKS else None
+    elif range_name is not None:
+        name = _name(range_name)
+        group = world_size
+        dims, types = args.get("Input Dims"), args.get("Input type")
+        dtype = str(types[0]) if isinstance(types, list) and types else ""
+        elements = _elements(dims)
+    else:
+        return _Message(kernel, None, None, None)
+    item = ITEM_BYTES.get(dtype.removeprefix("c10::").replace(" ", "").lower())
+    if item is None and "float8" in dtype.lower():
+        item = 1
+    known = item is not None and 0 < elements < MOST_ELEMENTS
+    return _Message(name, group, dtype or None, elements * item if item is not None and known else None)
+
+
+def _name(spelling: str) -> str:
+    plain = re.sub(r"[^a-z0-9]", "", COLLECTIVE_RANGE.sub("", spelling.lower()))
+    return next((name for name in NAMES if name in plain), plain)
+
+
+def _elements(dims: Any) -> int:
+    """The elements of the first tensor of ``Input Dims``."""
+    first = dims[0] if isinstance(dims, list) and dims else None
+    if not isinstance(first, list) or not all(isinstance(n, int) for n in first):
+        return 0
+    return math.prod(first)

@@ -1,0 +1,181 @@
+"""Kernels by name, class and precision; copies by direction; how well their grids fill the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perfkit.measures._durations import Durations, durations_by
+from perfkit.measures.device._kernel_classes import PRODUCTS, class_of, precision_of, uses_tensor_cores
+from perfkit.measures.device.copies import direction_of
+from perfkit.measures.results.kernels import Kernels, KernelTime, NameTime
+from perfkit.trace.columns import DeviceProperties, Kind, Trace
+from perfkit.trace.intervals import Ints
+from perfkit.trace.occupancy import limits_of, occupancy_percent
+
+#: Kernels whose launch (grid, block, registers) is looked at: these many in the middle of the trace, of each name the
+#: nearest to the middle, for the names that take the most time. Reading arguments again costs what reading did, so few
+#: parts of the file are asked; launches of one name repeat in every step.
+WINDOW = 50_000
+OF_EACH = 4
+NAMES = 200
+
+ARGUMENTS = ("grid", "block", "registers per thread", "shared memory", "blocks per SM", "est. achieved occupancy %")
+
+
+class _Launch(NamedTuple):
+    """How a kernel was launched, as far as the trace tells."""
+
+    duration_ns: int
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers: int | None
+    occupancy: float | None
+    is_small: bool | None
+
+
+def measure_kernels(trace: Trace) -> Kernels | None:
+    """All kernels, copies and memsets of the trace, over all devices and steps; None without any.
+
+    Raises:
+        TraceError: the file changed or is gone since it was read.
+    """
+    rows = np.flatnonzero(trace.is_kind(Kind.KERNEL))
+    copies = np.flatnonzero(trace.is_kind(Kind.COPY, Kind.MEMSET))
+    if not rows.size and not copies.size:
+        return None
+    by_name = durations_by(trace.name[rows].astype(np.int64), trace, rows)
+    launches = _launches(trace, rows, [code for code, _ in by_name[:NAMES]])
+    kernels = tuple(_kernel(trace.names[code], durations, launches.get(code, [])) for code, durations in by_name)
+    products = [kernel for kernel in kernels if kernel.kernel_class in PRODUCTS]
+    return Kernels(
+        total_ns=_total(kernels),
+        rows=kernels,
+        copies=_copies(trace, copies),
+        classes_ns=_sums(kernels, lambda kernel: kernel.kernel_class),
+        precisions_ns=_sums(kernels, lambda kernel: kernel.precision or "unknown"),
+        product_ns=_total(products),
+        tensor_core_ns=_total(kernel for kernel in products if kernel.tensor_cores),
+        tensor_core_unknown_ns=_total(kernel for kernel in products if kernel.tensor_cores is None),
+        occupancy=_mean((kernel.occupancy, kernel.total_ns) for kernel in kernels),
+        small_grid_share=_mean((kernel.small_grid_share, kernel.total_ns) for kernel in kernels),
+    )
+
+
+def _kernel(name: str, durations: Durations, launches: list[_Launch]) -> KernelTime:
+    kernel_class = class_of(name)
+    longest = max(launches, key=lambda launch: launch.duration_ns, default=None)
+    return KernelTime(
+        name=name,
+        **durations,
+        kernel_class=kernel_class,
+        precision=precision_of(name),
+        tensor_cores=uses_tensor_cores(name) if kernel_class in PRODUCTS else False,
+        grid=longest.grid if longest is not None else None,
+        block=longest.block if longest is not None else None,
+        registers=longest.registers if longest is not None else None,
+        occupancy=_mean((launch.occupancy, launch.duration_ns) for launch in launches),
+        small_grid_share=_mean((launch.is_small, launch.duration_ns) for launch in launches),
+    )
+
+
+def _copies(trace: Trace, rows: Ints) -> tuple[NameTime, ...]:
+    names = np.where(trace.kind[rows] == Kind.MEMSET, "Memset", np.char.add("Memcpy ", direction_of(trace, rows)))
+    known, group = np.unique(names, return_inverse=True)
+    by_way = durations_by(group.astype(np.int64), trace, rows)
+    return tuple(NameTime(name=str(known[number]), **durations) for number, durations in by_way)
+
+
+def _launches(trace: Trace, rows: Ints, wanted: list[int]) -> dict[int, list[_Launch]]:
+    """A few launches of each wanted name."""
+    chosen = _representatives(trace, rows, wanted)
+    if not chosen.size:
+        return {}
+    fields = trace.fields(chosen, ARGUMENTS)
+    grids, blocks = fields["grid"].list(), fields["block"].list()
+    registers, shared, each, occupancy = (fields[key].numbers() for key in ARGUMENTS[2:])
+    devices = {device.id: device for device in trace.metadata.devices}
+    found: dict[int, list[_Launch]] = {}
+    for i, row in enumerate(chosen.tolist()):
+        device = devices.get(int(trace.device[row]))
+        grid, block = _size(grids[i]), _size(blocks[i])
+        of_thread = int(registers[i]) if 0 < registers[i] < 2**31 else None
+        per_processor = float(each[i])
+        if math.isnan(per_processor) and grid is not None and device is not None and device.multiprocessors:
+            per_processor = math.prod(grid) / device.multiprocessors
+        percent: float | None = float(occupancy[i])
+        if not 0 < occupancy[i] <= 100:
+            # Kineto writes 0 for what its calculator refuses, which is all with more than 48 KB of shared memory.
+            percent = _percent(device, block, of_thread, float(shared[i]), per_processor)
+        found.setdefault(int(trace.name[row]), []).append(
+            _Launch(
+                duration_ns=int(trace.end_ns[row] - trace.start_ns[row]),
+                grid=grid,
+                block=block,
+                registers=of_thread,
+                occupancy=percent / 100 if percent is not None else None,
+                is_small=None if math.isnan(per_processor) else per_processor < 1,
+            )
+        )
+    return found
+
+
+def _percent(
+    device: DeviceProperties | None,
+    block: tuple[int, int, int] | None,
+    registers: int | None,
+    shared: float,
+    per_processor: float,
+) -> float | None:
+    limits = limits_of(device.capability) if device is not None else None
+    # Comparisons with NaN, which stands for what the trace lacks, are false.
+    if limits is None or block is None or registers is None or not (0 <= shared < 2**31 and per_processor > 0):
+        return None
+    return occupancy_percent(
+        limits,
+        threads=math.prod(block),
+        registers=registers,
+        shared_bytes=int(shared),
+        blocks_per_multiprocessor=per_processor,
+    )
+
+
+def _representatives(trace: Trace, rows: Ints, wanted: list[int]) -> Ints:
+    """Of each wanted name the kernels nearest to the middle of the trace, in the order of the file."""
+    begin = max(0, (rows.size - WINDOW) // 2)
+    near = rows[begin : begin + WINDOW]
+    is_wanted = np.zeros(len(trace.names), bool)
+    is_wanted[wanted] = True
+    near = near[is_wanted[trace.name[near]]]
+    distance = np.abs(near - (rows[rows.size // 2] if rows.size else 0))
+    order = np.lexsort((distance, trace.name[near]))
+    names = trace.name[near[order]]
+    place = np.arange(names.size) - np.searchsorted(names, names)
+    return np.sort(near[order[place < OF_EACH]])
+
+
+def _size(value: Any) -> tuple[int, int, int] | None:
+    if isinstance(value, list) and len(value) == 3 and all(type(one) is int and 0 < one < 2**31 for one in value):
+        return value[0], value[1], value[2]
+    return None
+
+
+def _total(kernels: Iterable[KernelTime]) -> int:
+    return sum(kernel.total_ns for kernel in kernels)
+
+
+def _sums(kernels: Iterable[KernelTime], key: Callable[[KernelTime], str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for kernel in kernels:
+        found[key(kernel)] = found.get(key(kernel), 0) + kernel.total_ns
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _mean(weighted: Iterator[tuple[float | None, int]]) -> float | None:
+    """Mean by weight of the values that are known."""
+    known = [(value, weight) for value, weight in weighted if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None

@@ -1,0 +1,1 @@
+"""Measures of the host: source lines, API calls, ranges, syncs."""

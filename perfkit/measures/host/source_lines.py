@@ -1,0 +1,257 @@
+"""What each line of the user's did in the step for lines: host time, ops, launches, syncs, allocations.
+
+What ran in a node of the backward belongs to the line whose op made the node, on whatever thread it ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfkit.measures._nested import find_open
+from perfkit.measures.host._frames import Frames, Place
+from perfkit.measures.host.sync_calls import blocking_calls
+from perfkit.measures.ops._backward import pair_backward
+from perfkit.measures.results.host import SourceLine, SourceLines
+from perfkit.measures.steps.trace_steps import step_of, whole_steps
+from perfkit.run.reading import LineTimes
+from perfkit.run.records import TracedLine
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Bools, Ints
+from perfkit.trace.nesting import Segments, find_innermost, overlap
+
+#: Lines that are kept: a step runs some hundreds.
+_MOST_LINES = 2_000
+
+
+def measure_source_lines(
+    trace: Trace, times: LineTimes | None = None, traced: Sequence[TracedLine] = ()
+) -> SourceLines | None:
+    """The user's lines in the steps of a trace (all of it where it has no steps); None where it has no Python frames.
+
+    Args:
+        trace: Recorded ``with_stack``, or of `perfkit.measures.host._frames.with_frames`.
+        times: When the training thread came to which line: see `perfkit.run.reading.read_line_times`.
+        traced: The lines of the step that was traced by line.
+    """
+    frames = Frames(trace, times, traced)
+    if not frames.rows.size:
+        return None
+    steps = whole_steps(trace)
+    if steps.row.size:
+        inside = step_of(steps, trace.start_ns) >= 0
+        low, high = int(steps.start_ns[0]), int(steps.end_ns[-1])
+        wall_ns = int((steps.end_ns - steps.start_ns).sum())
+        thread = int(steps.track[0])
+    else:
+        inside = np.ones(len(trace), bool)
+        host = trace.host_rows
+        low, high = int(trace.start_ns[host].min()), int(trace.end_ns[host].max())
+        wall_ns = high - low
+        thread = int(np.bincount(trace.track[frames.rows]).argmax())
+    table = _Table(frames)
+    table.add_times(inside, low, high)
+    attribution = _Attribution(trace, frames, thread)
+    exact, function_only = table.add_ops(attribution, inside)
+    if trace.device_rows.size:
+        table.add_device(attribution, inside)
+    table.add_backward(attribution, inside)
+    table.add_memory(attribution, inside)
+    return SourceLines(
+        source=trace.path.name,
+        steps=max(1, steps.row.size),
+        wall_ns=wall_ns,
+        exact=exact,
+        function_only=function_only,
+        lines=table.lines(),
+        complete=times is None or times.complete,
+    )
+
+
+class _Attribution:
+    """Which frame, and when, stands for a row: its own, or that of the op that made its node of the backward."""
+
+    def __init__(self, trace: Trace, frames: Frames, thread: int) -> None:
+        self.trace = trace
+        self._frames = frames
+        self._thread = thread
+        backward = pair_backward(trace)
+        self.is_node = backward.is_node
+        self._maker = np.full(len(trace), -1, np.int64)
+        self._maker[backward.node] = backward.maker
+        self._node = np.where(backward.is_node, np.arange(len(trace)), trace.above(backward.is_node))
+
+    def of(self, rows: Ints, at: Ints | None = None) -> tuple[Ints, Ints, Bools]:
+        """(frame or -1, time, whether it is the maker's) of each row; ``at`` is when, if not at the row's start."""
+        trace, frames = self.trace, self._frames
+        at = trace.start_ns[rows] if at is None else at.copy()
+        frame = np.where(frames.is_frame[rows], rows, frames.around[rows])
+        node = self._node[rows]
+        in_node = node >= 0
+        # A frame inside the node is the user's own backward.
+        in_node &= (frame < 0) | (trace.start_ns[np.maximum(frame, 0)] < trace.start_ns[np.maximum(node, 0)])
+        maker = np.where(in_node, self._maker[np.maximum(node, 0)], -1)
+        made = (maker >= 0) & (frames.around[np.maximum(maker, 0)] >= 0)
+        frame = np.where(made, frames.around[np.maximum(maker, 0)], frame)
+        at[made] = trace.start_ns[maker[made]]
+        # The engine's own thread has no frames: it works for the line that waits in backward(). Where one thread alone
+        # was followed, so does any other.
+        without = node >= 0
+        if frames.of_one_thread:
+            without |= trace.track[rows] != self._thread
+        lost = np.flatnonzero((frame < 0) & without)
+        if lost.size:
+            threads = np.full(lost.size, self._thread, np.int64)
+            frame[lost] = find_open(trace, frames.rows, threads, at[lost])
+        return frame, at, made
+
+    def keys(self, rows: Ints, at: Ints | None = None) -> tuple[list[Place | None], Bools]:
+        """The line of each row, None for those in no frame; and whether it is the one that made its node."""
+        frame, when, made = self.of(rows, at)
+        known = np.flatnonzero(frame >= 0)
+        keys: list[Place | None] = [None] * rows.size
+        for place, key in zip(known.tolist(), self._frames.keys(frame[known], when[known]), strict=True):
+            keys[place] = key
+        return keys, made
+
+
+class _Table:
+    """Sums by line."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._sums: dict[Place, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._measured: set[str] = set()
+
+    def _add(self, key: Place | None, field: str, amount: int) -> None:
+        if key is not None:
+            self._sums[key][field] += amount
+
+    def add_times(self, inside: Bools, low: int, high: int) -> None:
+        """Host time of each line: by itself, and with the user's functions it called."""
+        frames, trace = self._frames, self._frames.trace
+        called = frames.rows[inside[frames.rows] & (frames.around[frames.rows] >= 0)]
+        caller = dict(zip(called.tolist(), frames.keys(frames.around[called], trace.start_ns[called]), strict=True))
+        pieces = self._pieces(low, high)
+        # Down the calls and up again, with the lines that are open: one that calls itself is counted once.
+        open_rows: list[int] = []
+        open_lines: Counter[Place] = Counter()
+        rows = frames.rows
+        rows = rows[np.lexsort((-trace.end_ns[rows], trace.start_ns[rows], trace.track[rows]))]
+        for row, around in zip(rows.tolist(), frames.around[rows].tolist(), strict=True):
+            while open_rows and open_rows[-1] != around:
+                ended = open_rows.pop()
+                if ended in caller:
+                    open_lines[caller[ended]] -= 1
+            open_rows.append(row)
+            if row in caller:
+                if not open_lines[caller[row]]:
+                    self._add(caller[row], "total_ns", int(min(trace.end_ns[row], high) - trace.start_ns[row]))
+                open_lines[caller[row]] += 1
+            for key, length in pieces.get(row, ()):
+                self._add(key, "self_ns", length)
+                if not open_lines[key]:
+                    self._add(key, "total_ns", length)
+
+    def _pieces(self, low: int, high: int) -> dict[int, list[tuple[Place, int]]]:
+        """Frame -> for how long it was the innermost one, in which line."""
+        frames, trace = self._frames, self._frames.trace
+        cuts = frames.cuts()
+        ever = np.iinfo(np.int64)
+        lines = Segments(np.append(ever.min, cuts), np.append(cuts, ever.max), np.arange(-1, cuts.size))
+        found: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+        for track in np.unique(trace.track[frames.rows]).tolist():
+            mine = frames.rows[trace.track[frames.rows] == track]
+            inner = find_innermost(trace.start_ns[mine], trace.end_ns[mine])
+            which, _, starts, ends = overlap(lines, np.maximum(inner.starts, low), np.minimum(inner.ends, high))
+            rows = mine[inner.owner[which]]
+            for row, key, length in zip(
+                rows.tolist(), frames.keys(rows, starts), (ends - starts).tolist(), strict=True
+            ):
+                found[row].append((key, length))
+        return found
+
+    def add_ops(self, attribution: _Attribution, inside: Bools) -> tuple[float, float]:
+        """Ops that lines called; the shares of them whose line is known, and whose function alone is."""
+        trace = self._frames.trace
+        ops = trace.is_kind(Kind.OP)
+        rows = np.flatnonzero(ops & inside & ~attribution.is_node & (trace.above(ops) < 0))
+        keys, _ = attribution.keys(rows)
+        for key, took in zip(keys, trace.duration_ns[rows].tolist(), strict=True):
+            self._add(key, "ops", 1)
+            self._add(key, "op_ns", took)
+        known = sum(key is not None for key in keys)
+        exact = sum(key is not None and key.line > 0 for key in keys)
+        return exact / max(1, rows.size), (known - exact) / max(1, rows.size)
+
+    def add_device(self, attribution: _Attribution, inside: Bools) -> None:
+        """Device work by the line that launched it, and waits for the device."""
+        trace = self._frames.trace
+        self._measured |= {"launches", "device_ns", "syncs", "blocked_ns"}
+        duration = trace.duration_ns
+        work = trace.device_rows
+        work = work[trace.launch[work] >= 0]
+        work = work[inside[trace.launch[work]]]
+        launches, place = np.unique(trace.launch[work], return_inverse=True)
+        device_ns = np.zeros(launches.size, np.int64)
+        np.add.at(device_ns, place, duration[work])
+        keys, made = attribution.keys(launches)
+        for key, of_node, took in zip(keys, made.tolist(), device_ns.tolist(), strict=True):
+            self._add(key, "backward_launches" if of_node else "launches", 1)
+            self._add(key, "backward_device_ns" if of_node else "device_ns", took)
+        waits = blocking_calls(trace)
+        waits = waits[inside[waits]]
+        for key, took in zip(attribution.keys(waits)[0], duration[waits].tolist(), strict=True):
+            self._add(key, "syncs", 1)
+            self._add(key, "blocked_ns", took)
+
+    def add_backward(self, attribution: _Attribution, inside: Bools) -> None:
+        """Host time of nodes by the line whose op made them."""
+        trace = self._frames.trace
+        nodes = attribution.is_node
+        rows = np.flatnonzero(nodes & inside & (trace.above(nodes) < 0))
+        keys, made = attribution.keys(rows)
+        if not made.any():
+            return
+        self._measured |= {
+            "backward_ns",
+            *(("backward_launches", "backward_device_ns") if trace.device_rows.size else ()),
+        }
+        for key, of_node, took in zip(keys, made.tolist(), trace.duration_ns[rows].tolist(), strict=True):
+            if of_node:
+                self._add(key, "backward_ns", took)
+
+    def add_memory(self, attribution: _Attribution, inside: Bools) -> None:
+        """Allocations, by the line in which they happened."""
+        trace = self._frames.trace
+        events = np.flatnonzero(trace.is_kind(Kind.MEMORY) & inside & (trace.bytes > 0))
+        if not trace.is_kind(Kind.MEMORY).any():
+            return
+        self._measured |= {"allocations", "allocated_bytes"}
+        holder = find_open(trace, trace.host_rows, trace.track[events].astype(np.int64), trace.start_ns[events])
+        events, holder = events[holder >= 0], holder[holder >= 0]
+        keys, _ = attribution.keys(holder, trace.start_ns[events])
+        for key, size in zip(keys, trace.bytes[events].tolist(), strict=True):
+            self._add(key, "allocations", 1)
+            self._add(key, "allocated_bytes", size)
+
+    def lines(self) -> tuple[SourceLine, ...]:
+        """All lines, longest first."""
+        functions = {
+            (function.file, function.name): function
+            for function in (self._frames.function(row) for row in self._frames.rows.tolist())
+        }
+        rows = [
+            SourceLine(
+                file=key.file,
+                line=key.line or None,
+                first_line=functions[key.file, key.function].first_line,
+                function=key.function,
+                owner=functions[key.file, key.function].owner,
+                **dict.fromkeys(self._measured, 0) | sums,
+            )
+            for key, sums in self._sums.items()
+        ]
+        return tuple(sorted(rows, key=lambda row: -row.total_ns)[:_MOST_LINES])

@@ -1,0 +1,98 @@
+"""Who held device memory, by line, from a memory snapshot of torch.
+
+A snapshot holds what is allocated when it is taken and the last actions of the allocator, each with its Python
+stack. So levels are counted backwards from the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from perfkit._callsite import USER, owner_of
+from perfkit.measures.memory._allocations import device_name
+from perfkit.measures.memory.memory_timeline import MOST_HOLDERS, Window, alive_at, timeline
+from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
+from perfkit.trace.intervals import Ints
+from perfkit.trace.memory_snapshot import Frame, MemoryHistory
+
+#: What changes how much is allocated: a tensor's memory counts from its allocation until it is asked back.
+CHANGES = {"alloc": 1, "free_requested": -1}
+
+
+def measure_memory_history(history: MemoryHistory) -> tuple[DeviceMemory, ...]:
+    """Memory of each device that the snapshot knows, largest peak first.
+
+    Holders have a ``function``: ``file(line): name`` of the user's innermost frame, or of a library's where the stack
+    has none of the user's; None without a stack. Steps are not in a snapshot.
+    """
+    devices = {segment.device for segment in history.segments} | set(np.unique(history.device).tolist())
+    found = [_measure(history, device) for device in sorted(devices)]
+    return tuple(sorted(found, key=lambda one: -one.peak_bytes))
+
+
+def _measure(history: MemoryHistory, device: int) -> DeviceMemory:
+    signs = np.array([CHANGES.get(action, 0) for action in history.actions] or [0])
+    sign = signs[history.action]
+    rows = np.flatnonzero((history.device == device) & (sign != 0) & (history.bytes >= 0))
+    change = sign[rows] * history.bytes[rows]
+    now = sum(max(segment.allocated_bytes, 0) for segment in history.segments if segment.device == device)
+    level = now - np.concatenate((np.cumsum(change[::-1])[::-1][1:], np.zeros(min(1, rows.size), np.int64)))
+    first = int(level[0] - change[0]) if rows.size else now
+    # The level before the first action may be the highest: nothing but frees were kept.
+    peak = int(level.argmax()) if rows.size and level.max() >= first else -1
+    peak_bytes = int(level[peak]) if peak >= 0 else first
+    holders = _held(history, device, rows, alive_at(peak, change, history.address[rows]))
+    listed = holders[:MOST_HOLDERS]
+    held_bytes = sum(one.bytes for one in holders)
+    times = np.maximum.accumulate(history.time_ns[rows])
+    is_timed = bool(rows.size) and bool((times >= 0).all())
+    return DeviceMemory(
+        device=device_name(device),
+        peak_bytes=peak_bytes,
+        peak_ns=int(times[max(peak, 0)]) if is_timed else None,
+        peak_step=None,
+        peak_phase=None,
+        reserved_bytes=None,
+        reserved_peak_bytes=None,
+        is_absolute=True,
+        allocations=int((change > 0).sum()),
+        frees=int((change < 0).sum()),
+        held=listed,
+        other_bytes=held_bytes - sum(one.bytes for one in listed),
+        before_bytes=peak_bytes - held_bytes,
+        step_end_bytes=(),
+        timeline=timeline(times, level, first, None, Window(int(times[0]), int(times[-1]))) if is_timed else None,
+    )
+
+
+def _held(history: MemoryHistory, device: int, rows: Ints, alive: Ints) -> tuple[MemoryHolder, ...]:
+    """What was held at the peak by the line that allocated it, largest first."""
+    held: dict[str | None, list[int]] = defaultdict(list)
+    names = [_line(stack) for stack in history.stacks]
+    for row in rows[alive].tolist():
+        stack = int(history.stack[row])
+        held[names[stack] if stack >= 0 else None].append(int(history.bytes[row]))
+    allocated = set(history.address[rows[history.action[rows] == _code(history, "alloc")]].tolist())
+    for block in history.blocks:
+        # Allocated before the history begins and there to its end: also at the peak.
+        is_old = block.state == "active_allocated" and block.address not in allocated
+        if is_old and history.segments[block.segment].device == device:
+            held[names[block.stack] if block.stack >= 0 else None].append(block.bytes)
+    found = [MemoryHolder(bytes=sum(sizes), allocations=len(sizes), function=name) for name, sizes in held.items()]
+    return tuple(sorted(found, key=lambda one: -one.bytes))
+
+
+def _code(history: MemoryHistory, action: str) -> int:
+    return history.actions.index(action) if action in history.actions else -1
+
+
+def _line(stack: tuple[Frame, ...]) -> str | None:
+    """The innermost frame of the user's, else of a library's; stacks begin with the innermost."""
+    owners = [
+        (owner_of(frame.file), frame) for frame in stack if frame.file.endswith(".py") or frame.file.startswith("<i")
+    ]
+    known = [frame for owner, frame in owners if owner == USER]
+    known += [frame for owner, frame in owners if owner not in ("perfkit", "torch", "python")]
+    return f"{known[0].file}({known[0].line}): {known[0].function}" if known else None

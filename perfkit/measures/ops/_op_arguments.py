@@ -1,0 +1,89 @@
+"""The tensors that ops got: shapes, types and strides, which a trace recorded with ``record_shapes`` has."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Container
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perfkit.measures.ops._op_work import SIZES
+from perfkit.trace.columns import Trace
+from perfkit.trace.intervals import Bools, Ints
+
+ARGUMENTS = ("Input Dims", "Input type", "Input Strides")
+#: Bytes of a tensor that stays in a processor's first-level cache (32 to 64 KB): below, no traffic is avoided.
+SMALL = 64 * 2**10
+
+
+class Given(NamedTuple):
+    """The tensors among the arguments of one call: shape, type and strides of each."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    strides: tuple[tuple[int, ...] | None, ...]
+
+    @property
+    def elements(self) -> int:
+        return max((math.prod(shape) for shape in self.shapes), default=0)
+
+    def largest(self) -> int:
+        """The index of the largest tensor."""
+        return max(range(len(self.shapes)), key=lambda i: math.prod(self.shapes[i]))
+
+
+class GivenReader:
+    """Reads the arguments of ops, whose rows come in order, each once."""
+
+    def __init__(self, trace: Trace, rows: Ints) -> None:
+        self._rows = rows
+        self._row_list = rows.tolist()
+        self._fields = {}
+        if rows.size and trace.metadata.record_shapes is not False:
+            self._fields = trace.fields(rows, ARGUMENTS)
+        self.any = bool(self._fields and self._fields["Input type"].values)
+        self._codes = list(zip(*(field.codes.tolist() for field in self._fields.values()), strict=True))
+        self._known: dict[tuple[int, ...], Given | None] = {}
+
+    def mentions(self, rows: Ints, dtypes: Container[str]) -> Bools:
+        """Which of these ops, in the order that was read, have an argument of one of these types."""
+        field = self._fields["Input type"]
+        has = np.array([isinstance(value, list) and any(one in dtypes for one in value) for value in field.values])
+        at = np.searchsorted(self._rows, rows)
+        return np.append(has, False)[field.codes[at]]
+
+    def __call__(self, row: int) -> Given | None:
+        """The tensors that an op got; None where the trace does not tell."""
+        if not self.any:
+            return None
+        key = self._codes[bisect_left(self._row_list, row)]
+        if key not in self._known:
+            values = [
+                self._fields[name].values[code] if code >= 0 else None
+                for name, code in zip(ARGUMENTS, key, strict=True)
+            ]
+            self._known[key] = _given(*values)
+        return self._known[key]
+
+
+def _given(dims: Any, types: Any, strides: Any) -> Given | None:
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None
+    steps = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
+    shapes, dtypes, found = [], [], []
+    for shape, dtype, step in zip(dims, types, steps, strict=False):
+        if dtype not in SIZES or not isinstance(shape, list):
+            continue
+        if not all(type(n) is int and 0 <= n < 2**48 for n in shape):
+            return None
+        shapes.append(tuple(shape))
+        dtypes.append(dtype)
+        fits = isinstance(step, list) and len(step) == len(shape) and all(type(n) is int for n in step)
+        found.append(tuple(step) if fits else None)
+    return Given(tuple(shapes), tuple(dtypes), tuple(found)) if shapes else None
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(str(length) for length in shape)

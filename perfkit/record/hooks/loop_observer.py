@@ -1,0 +1,107 @@
+"""Sees the loaders, batches and optimizers of a loop whose phases and steps something else tells: an adapter.
+
+It times nothing: one function around the fetch of a DataLoader, and torch's public hook before an optimizer's step.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from perfkit.record.hooks.loaders import SeenLoaders
+from perfkit.run.records import Loader, Mode
+
+
+class LoopObserver:
+    """Calls ``on_optimizer`` with each optimizer before its first step, ``on_batch`` with each batch to train on, and
+    ``on_samples`` with the batch size where it has changed. In a program that does not train, with those it has.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_optimizer: Callable[[Any], None],
+        on_samples: Callable[[int | None], None],
+        on_batch: Callable[[Any], None],
+    ) -> None:
+        self._on_optimizer = on_optimizer
+        self._on_batch = on_batch
+        self._seen = SeenLoaders(on_samples)
+        self._optimizers: dict[int, Any] = {}
+        self._thread = get_ident()
+        self._undo: list[Callable[[], None]] = []
+        #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
+        self._last: Callable[[], Any] = lambda: None
+        self._counts = self._fetching = self._training = False
+        #: As `LoopHooks` has it: where a step ends is never said here.
+        self.boundaries = False
+
+    @property
+    def loaders(self) -> dict[int, Loader]:
+        """The loaders that the loop read from."""
+        return self._seen.described
+
+    def attach(self) -> None:
+        """Begin to look; torch must be loaded."""
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        iterators: Any = _BaseDataLoaderIter
+        fetch = iterators.__next__
+        seen_fetch = self._around(fetch)
+        iterators.__next__ = seen_fetch
+
+        def undo() -> None:
+            # A program that wrapped it after us keeps its wrapper; ours then does nothing but call the original.
+            if iterators.__next__ is seen_fetch:
+                iterators.__next__ = fetch
+
+        self._undo += [register_optimizer_step_pre_hook(self._before_optimizer).remove, undo]
+
+    def detach(self) -> None:
+        """Put everything back."""
+        self._thread = -1
+        while self._undo:
+            self._undo.pop()()
+
+    def finish(self) -> None:
+        """The loop is over; nothing of it is open here."""
+
+    def _around(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(fetch)
+        def __next__(iterator: Any) -> Any:
+            if self._fetching or get_ident() != self._thread:
+                return fetch(iterator)  # another thread's, or a loader that reads from a loader
+            if self._last() is not iterator:
+                self._meet(iterator)
+            self._fetching = True
+            try:
+                batch = fetch(iterator)
+            finally:
+                self._fetching = False
+            if self._counts:
+                self._on_batch(batch)
+            return batch
+
+        return __next__
+
+    def _meet(self, iterator: Any) -> None:
+        """Batches come from another iterator than before."""
+        import torch
+
+        self._last = weakref.ref(iterator)
+        role: Mode = "train" if torch.is_grad_enabled() else "validation"
+        self._training = self._training or role == "train"
+        self._counts = role == "train" or not self._training
+        self._seen.describe(self._seen.identify(iterator), iterator, role)
+        if self._counts:
+            self._seen.count(iterator)
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        key = id(optimizer)
+        if key not in self._optimizers and len(self._optimizers) < 64 and get_ident() == self._thread:
+            self._optimizers[key] = optimizer  # so that the id stays this object's
+            self._on_optimizer(optimizer)

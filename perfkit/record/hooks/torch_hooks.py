@@ -1,0 +1,382 @@
+"""Feeds the clock from torch, without an edit to the loop: fetch, backward, optimizer.
+
+Three places, all put back by `detach`:
+
+- ``_BaseDataLoaderIter.__next__`` (a class attribute; the name is private and stable, a test tells when
+  it moves): every fetch from a DataLoader, whose iterator stays torch's own object;
+- ``torch.autograd.backward`` (a module attribute that ``Tensor.backward`` looks up at each call);
+- the public global optimizer hooks, and ``GradScaler.step``, which skips the optimizer after an overflow.
+
+Never hooks on modules: global forward hooks cost 46 % of the forward, backward hooks 576 % (measured on
+301 modules; they drop torch's fast path for every module).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks.loaders import SeenLoaders
+from perfkit.run.records import Loader, Mode
+
+
+class LoopHooks:
+    """Splits the steps of a plain loop into phases.
+
+    With ``boundaries``, it also says where a step ends: at the fetch of a training loader after an
+    optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after
+    the optimizer that steps last in the cycle. ``on_optimizer`` is called with each optimizer before
+    its first step, ``on_samples`` with the batch size from the running step on where it has changed (None: the loader
+    does not say), ``on_batch`` with each batch that a step gets, ``on_epoch_end`` when a training loader is exhausted,
+    and ``on_evaluation`` when an evaluation asks for a batch with gradients enabled (True: for another one).
+    """
+
+    def __init__(
+        self,
+        clock: StepClock,
+        *,
+        boundaries: bool = True,
+        on_optimizer: Callable[[Any], None] = lambda optimizer: None,
+        on_samples: Callable[[int | None], None] = lambda samples: None,
+        on_batch: Callable[[Any], None] = lambda batch: None,
+        on_epoch_end: Callable[[], None] = lambda: None,
+        on_evaluation: Callable[[bool], None] = lambda goes_on: None,
+    ) -> None:
+        self._clock = clock
+        self.boundaries = boundaries
+        self._on_optimizer = on_optimizer
+        self._on_batch = on_batch
+        self._on_epoch_end = on_epoch_end
+        self._on_evaluation = on_evaluation
+        self._thread = get_ident()
+        self._undo: list[Callable[[], None]] = []
+        self._fetches = 0
+        self._engines = 0
+        self._optimizing = 0
+        self._closures = 0
+        self._stepped = False
+        self._loaders: dict[int, Mode] = {}
+        #: Whether one of them trains.
+        self._has_loader = False
+        self._doubted: int | None = None
+        self._doubted_since: list[int] | None = None
+        #: The loader whose batches were taken for an evaluation's because no backward came between two of them.
+        self._judged: int | None = None
+        self._evaluating = False
+        #: The iterator that trains, weakly: one that the program has left must end its workers.
+        self._training: Callable[[], Any] = lambda: None
+        self._optimizers: dict[int, Any] = {}
+        self._closing: int | None = None
+        self._first: int | None = None
+        self._seen = SeenLoaders(on_samples)
+
+    @property
+    def loaders(self) -> dict[int, Loader]:
+        """The loaders that the loop read from."""
+        return self._seen.described
+
+    # -- attaching
+
+    def attach(self) -> None:
+        """Install the hooks; torch must be loaded."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        # Any: a type checker rightly minds that methods are assigned to.
+        iterators: Any = _BaseDataLoaderIter
+        autograd: Any = torch.autograd
+        scalers: Any = torch.amp.GradScaler
+        self._grad_enabled = torch.is_grad_enabled
+        fetch = iterators.__next__
+        backward = autograd.backward
+        scaler_step = scalers.step
+
+        __next__ = self._timed_fetch(fetch)
+        run_backward = self._timed_backward(backward)
+
+        @functools.wraps(scaler_step)
+        def step(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._scaled_step(scaler_step, instance, args, kwargs)
+
+        iterators.__next__ = __next__
+        autograd.backward = run_backward
+        scalers.step = step
+        before_optimizer, after_optimizer = self._timed_optimizers()
+        before = register_optimizer_step_pre_hook(before_optimizer)
+        after = register_optimizer_step_post_hook(after_optimizer)
+
+        def undo() -> None:
+            # Only what is still ours: a program that wrapped it after us keeps its wrapper, which calls ours
+            # through; ours then does nothing but call the original.
+            if iterators.__next__ is __next__:
+                iterators.__next__ = fetch
+            if autograd.backward is run_backward:
+                autograd.backward = backward
+            if scalers.step is step:
+                scalers.step = scaler_step
+
+        self._undo += [before.remove, after.remove, undo]
+        self._clock.knows("backward", "optimizer")
+
+    def detach(self) -> None:
+        """Put everything back."""
+        self._thread = -1
+        while self._undo:
+            self._undo.pop()()
+
+    def _forget_broken_optimizer(self) -> None:
+        """Close an optimizer step that raised, for which torch calls no post hook.
+
+        Called where none can be open: at a fetch or a backward outside of a closure.
+        """
+        if self._optimizing and not self._closures:
+            self._optimizing = 0
+            self._clock.leave("optimizer")
+
+    # -- data
+
+    def _timed_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        clock = self._clock
+        enter, leave = clock.meter("data")
+
+        @functools.wraps(fetch)
+        def __next__(iterator: Any) -> Any:
+            if self._fetches or get_ident() != self._thread or not clock.running:
+                # Another thread's, or a loader that reads from a loader: the outer fetch has the time.
+                return fetch(iterator)
+            if self._optimizing:
+                self._forget_broken_optimizer()
+            if self._stepped and self._training() is iterator and self.boundaries and not clock.iterating:
+                # Most fetches: the next batch of the loader that trains, after an optimizer's step.
+                if clock.validating:
+                    clock.validation(False)
+                self._stepped = False
+                clock.close_with_fetch()
+                training = True
+            else:
+                training = self._before_fetch(iterator)
+                if training:
+                    enter()
+            self._fetches = 1
+            try:
+                batch = fetch(iterator)
+                if training:
+                    self._on_batch(batch)
+                return batch
+            except StopIteration:
+                if training:
+                    self._on_epoch_end()
+                raise
+            finally:
+                self._fetches = 0
+                if training:
+                    leave()
+
+        return __next__
+
+    def _before_fetch(self, iterator: Any) -> bool:
+        """Decide whose fetch it is, close the step where one ends here; whether it is a training fetch."""
+        key = self._seen.identify(iterator)
+        if self._clock.fetching:
+            # steps(loader) is waiting for this loader: the boundary and the wait are its own.
+            self._take_role(key, "train")
+            self._seen.describe(key, iterator, "train")
+            self._seen.count(iterator)
+            return True
+        role = self._loaders.get(key)
+        if key == self._doubted and self._doubted_since is not None:
+            # A second batch with no backward since the first: evaluation with gradients left on.
+            role = self._take_role(key, "validation")
+            self._judged = key
+            if self._has_loader or self._optimizers:
+                self._clock.move_to_validation(self._doubted_since)
+        self._doubted = self._doubted_since = None
+        doubtful = False
+        if role is None and not self._grad_enabled():
+            role = self._take_role(key, "validation")
+        elif role is None:
+            # Where nothing has stepped yet, the first loader of all may be an evaluation's too.
+            doubtful = self._has_loader or (self.boundaries and not self._optimizers)
+            role = self._take_role(key, "train")
+        self._seen.describe(key, iterator, role)
+        if role == "train":
+            self._clock.validation(False)
+            if self.boundaries and (self._stepped or self._evaluating):
+                self._close("train" if self._stepped else "validation")
+            elif not self._clock.active and self._clock.step_num == 0:
+                # Everything before the first fetch is set-up, not a step.
+                self._clock.start()
+            self._evaluating = False
+            self._seen.count(iterator)
+            self._training = (lambda: None) if doubtful else weakref.ref(iterator)
+            if doubtful:
+                # A new loader each epoch, or an evaluation without no_grad? Its next fetch will tell.
+                self._doubted, self._doubted_since = key, self._clock.times()
+            return True
+        if self._grad_enabled():
+            self._on_evaluation(self._evaluating or self._clock.validating)
+        if self._optimizers or self._has_loader:
+            self._clock.validation(True)
+            return False
+        # Nothing trains here: each batch of the evaluation is a step of its own.
+        if self.boundaries:
+            if self._evaluating:
+                self._close("validation")
+            else:
+                self._clock.start()
+            self._evaluating = True
+        self._seen.count(iterator)
+        return True
+
+    def _acquit(self) -> None:
+        """A backward comes while the last batch was taken for an evaluation's: its loader trains."""
+        key, self._judged = self._judged, None
+        if key is not None and (self._evaluating or self._clock.validating):
+            self._take_role(key, "train")
+            self._evaluating = False
+
+    def _take_role(self, key: int, role: Mode) -> Mode:
+        self._loaders[key] = role
+        self._has_loader = "train" in self._loaders.values()
+        return role
+
+    def _close(self, mode: Mode = "train") -> None:
+        self._stepped = False
+        self._optimizing = 0
+        self._clock.close(mode)
+
+    # -- backward
+
+    def _timed_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
+        clock = self._clock
+        enter, leave = clock.meter("backward")
+
+        @functools.wraps(backward)
+        def run_backward(*args: Any, **kwargs: Any) -> None:
+            if self._engines or get_ident() != self._thread or not clock.running:
+                backward(*args, **kwargs)
+                return
+            if self._optimizing:
+                self._forget_broken_optimizer()
+            if self._doubted is not None:
+                self._doubted = self._doubted_since = None  # the loader we doubted trains
+            if self._judged is not None:
+                self._acquit()
+            if clock.validating:
+                clock.validation(False)
+            self._engines = 1
+            enter()
+            try:
+                backward(*args, **kwargs)
+            finally:
+                self._engines = 0
+                leave()
+
+        return run_backward
+
+    # -- optimizer
+
+    def _scaled_step(self, step: Callable[..., Any], scaler: Any, args: Any, kwargs: Any) -> Any:
+        if get_ident() != self._thread or not self._clock.running or self._optimizing:
+            return step(scaler, *args, **kwargs)
+        optimizer = args[0] if args else kwargs.get("optimizer")
+        self._optimizer_begins(optimizer)
+        try:
+            return step(scaler, *args, **kwargs)
+        finally:
+            self._optimizer_ends(optimizer)
+
+    def _timed_optimizers(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        clock = self._clock
+        enter, leave = clock.meter("optimizer")
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if get_ident() != self._thread or not clock.running:
+                return None
+            if self._optimizing or clock.validating or id(optimizer) not in self._optimizers:
+                self._optimizer_begins(optimizer)
+                if self._optimizing > 1:
+                    return None
+            else:
+                self._optimizing = 1
+                enter()
+            # torch hands over step()'s own arguments, the optimizer itself first.
+            return None if len(args) == 1 and not kwargs else self._with_closure_wrapped(args, kwargs)
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if get_ident() != self._thread or not clock.running:
+                return
+            if self._optimizing == 1 and self._has_loader:
+                self._optimizing = 0
+                leave()
+                self._stepped = True
+            else:
+                self._optimizer_ends(optimizer)
+
+        return before, after
+
+    def _with_closure_wrapped(self, args: Any, kwargs: Any) -> Any:
+        # A closure runs forward and backward inside step(): LBFGS, and every step under Lightning.
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._wrap_closure(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._wrap_closure(kwargs["closure"])}
+        return None
+
+    def _wrap_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        @functools.wraps(closure)
+        def timed() -> Any:
+            self._closures += 1
+            self._clock.enter("forward")
+            try:
+                return closure()
+            finally:
+                self._closures -= 1
+                self._clock.leave("forward")
+
+        return timed
+
+    def _optimizer_begins(self, optimizer: Any) -> None:
+        self._optimizing += 1
+        if self._optimizing > 1:
+            return
+        if self._clock.validating:
+            self._clock.validation(False)
+        if id(optimizer) not in self._optimizers and len(self._optimizers) < 64:
+            self._optimizers[id(optimizer)] = optimizer
+            self._on_optimizer(optimizer)
+        self._clock.enter("optimizer")
+
+    def _optimizer_ends(self, optimizer: Any) -> None:
+        if not self._optimizing:
+            return
+        self._optimizing -= 1
+        if self._optimizing:
+            return
+        self._clock.leave("optimizer")
+        self._stepped = True
+        if self.boundaries and not self._has_loader:
+            # No loader to tell where a step begins. The step ends with the optimizer that steps last before
+            # the first one steps again; until a second one is seen, that is the only one.
+            key = id(optimizer)
+            if self._first is None:
+                self._first = self._closing = key
+            elif self._closing == self._first and key != self._first:
+                self._closing = key
+            if key == self._closing:
+                self._close()
+
+    def finish(self) -> None:
+        """Close the last step if it did its work; drop it if it only waited."""
+        self._clock.validation(False)
+        if self.boundaries and self._clock.running:
+            if self._stepped:
+                self._close()
+            elif self._evaluating and self._clock.active:
+                self._close("validation")
+        self._clock.drop()

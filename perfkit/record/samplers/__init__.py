@@ -1,0 +1,1 @@
+"""Which lines, modules and operations take the time: sampled over the run, or counted in one step."""

@@ -1,0 +1,1 @@
+"""Triggers: events that open a window outside the schedule."""

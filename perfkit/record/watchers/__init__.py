@@ -1,0 +1,1 @@
+"""State read between steps: memory, compilations, garbage collections, settings, tensors, the node."""

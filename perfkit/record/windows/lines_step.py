@@ -1,0 +1,196 @@
+"""The step for lines: one step after a window, recorded with shapes: which line of the user's called which op on what.
+
+The user's lines are followed by ``sys.settrace`` in the same step, on the training thread, and written beside the
+trace (``stacks-2.lines.npz``). Following them makes the step slower; it is part of no timing. torch's own stacks are
+never turned on here: they hook every call, and name the line that a function begins with, not the one it was in.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from perfkit import _clock
+from perfkit._callsite import USER, function_name, line_of, owner_of
+from perfkit.record.samplers.line_tracer import LineTracer
+from perfkit.record.windows import torch_profiler
+from perfkit.run.file_names import lines_beside
+from perfkit.run.records import UserCode
+from perfkit.run.writing import write_line_times
+
+#: A trace above this, before it is packed, is not kept: it is one step, and torch exports some 100 MB a
+#: second while training waits.
+MAX_BYTES = 256 * 2**20
+#: How much larger a step is with shapes, at most: they add a third to the file, 45% to its export and nothing that
+#: shows to the step (0 to 7%).
+LARGER = 2
+#: Lines followed; at 20 bytes each 4 MB, at half a microsecond each 0.1 s of one step. Later ones are not known.
+MAX_LINES = 200_000
+
+
+#: Functions that are left and come back to: generators, coroutines, asynchronous generators.
+_RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class LineTimes(LineTracer):
+    """When the training thread came to which line of the user's; the innermost user frame counts."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: "other")
+        self._times = array("q")
+        self._codes = array("i")
+        self._numbers = array("i")
+        self._depths = array("i")
+        #: How many calls of the user's functions are open.
+        self._depth = 0
+        self._code_of: dict[CodeType, int] = {}
+        self._complete = True
+        self.thread = threading.get_native_id()
+
+    def start(self) -> None:
+        """Begin to follow; the frames that are running are in the lines they are in."""
+        super().start()
+        if self.refused is None:
+            for frame in reversed([frame for frame, _ in self._adopted]):
+                self._depth += 1
+                self._came_to(frame)
+
+    def stop(self) -> None:
+        """End following, and leave every frame as it was; what is open counts until now."""
+        super().stop()
+        self._leave()
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
+        if owner_of(frame.f_code.co_filename) != USER:
+            return None
+        self._depth += 1
+        if frame.f_code.co_flags & _RESUMED:
+            # It goes on in the middle of a line, and no event says so.
+            self._came_to(frame)
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
+        if event == "line":
+            self._came_to(frame)
+        elif event == "return":
+            around = frame.f_back
+            while around is not None and owner_of(around.f_code.co_filename) != USER:
+                around = around.f_back
+            if around is not None:
+                self._depth = max(1, self._depth - 1)
+                self._came_to(around)
+            else:
+                self._leave()
+        return self._line
+
+    def _came_to(self, frame: FrameType) -> None:
+        code = self._code_of.setdefault(frame.f_code, len(self._code_of))
+        line = line_of(frame)
+        if self._times and (self._codes[-1], self._numbers[-1], self._depths[-1]) == (code, line, self._depth):
+            return  # a comprehension of one line comes to it again with each item: it never left
+        if len(self._times) >= MAX_LINES:
+            # What is not followed to its end counts until here.
+            sys.settrace(None)
+            self._complete = False
+            self._leave()
+            return
+        self._note(code, line)
+
+    def _leave(self) -> None:
+        """Whatever runs now lies in no function of the user's."""
+        self._depth = 0
+        if self._times:
+            self._note(self._codes[-1], self._numbers[-1])
+
+    def _note(self, code: int, line: int) -> None:
+        self._times.append(_clock.now_ns())
+        self._codes.append(code)
+        self._numbers.append(line)
+        self._depths.append(self._depth)
+
+    def write(self, path: Path) -> None:
+        """Write what was followed, in unix time, as Kineto's times are."""
+        perf_ns, unix_ns = _clock.clock_pair()
+        frame_file = torch_profiler.frame_namer()
+        modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        users = [file for file in modules if isinstance(file, str) and owner_of(file) == USER]
+        codes = [
+            UserCode(
+                file=code.co_filename,
+                frame_file=frame_file(code.co_filename),
+                name=code.co_name,
+                function=function_name(code),
+                first_line=code.co_firstlineno,
+            )
+            for code in self._code_of
+        ]
+        write_line_times(
+            path,
+            thread=self.thread,
+            codes=codes,
+            files={frame_file(file): file for file in users} | {code.frame_file: code.file for code in codes},
+            time_ns=[time + unix_ns - perf_ns for time in self._times],
+            code=self._codes,
+            line=self._numbers,
+            depth=self._depths,
+            complete=self._complete,
+        )
+
+
+def _after_fork_in_child() -> None:
+    # A loader's worker that starts in such a step would follow its own lines.
+    if isinstance(getattr(sys.gettrace(), "__self__", None), LineTracer):
+        sys.settrace(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class StepForLines:
+    """Records one step for lines into ``path``; `end` gives torch's file, which is still to be packed."""
+
+    def __init__(self, path: Path, activities: Iterable[Any] | None, *, profile_memory: bool) -> None:
+        self.path = path
+        self.step = 0
+        self._activities = activities
+        self._flags = {"record_shapes": True, "profile_memory": profile_memory}
+        self._profiler: Any = None
+        self._lines = LineTimes()
+
+    def begin(self, step: int) -> None:
+        """Step ``step`` begins."""
+        self.step = step
+        self._profiler = torch_profiler.start(
+            step, lambda number: "record", lambda profiler: None, self._activities, self._flags
+        )
+        self._lines.start()
+
+    def end(self, *, whole: bool) -> Path | None:
+        """The step is over; of one that is not ``whole`` nothing is kept. Nothing is on afterwards.
+
+        Raises:
+            OSError: the trace or the lines could not be written, or are too large.
+        """
+        profiler, self._profiler = self._profiler, None
+        self._lines.stop()
+        if profiler is None:
+            return None
+        torch_profiler.stop(profiler)
+        if not whole:
+            return None
+        plain = torch_profiler.export(profiler, self.path, MAX_BYTES, "lines come from sampling alone")
+        if self._lines.refused is None:
+            try:
+                self._lines.write(lines_beside(self.path))
+            except BaseException:
+                plain.unlink(missing_ok=True)
+                raise
+        return plain

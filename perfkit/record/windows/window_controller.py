@@ -1,0 +1,244 @@
+"""Opens and closes windows by the schedule, for every recorder alike, and never lets one take training down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from perfkit.record.windows.schedules import Action
+from perfkit.run.records import Window
+
+Trouble = Callable[[str, BaseException | str], None]
+
+
+class Recorder:
+    """Something dear that is recorded in windows. All of it is called between two steps."""
+
+    #: As in ``profile(recorders=...)``.
+    name: str
+
+    def open(self, index: int, step: int) -> str | None:
+        """Window ``index`` begins with ``step``, to warm up or at once; a sentence why not, where it cannot."""
+        return None
+
+    def activate(self, index: int) -> None:
+        """The first step to be kept is about to begin."""
+
+    def advance(self) -> None:
+        """Another step of the window begins."""
+
+    def end(self, index: int, *, early: bool) -> None:
+        """The window is over; ``early`` where the run ends inside it. Whatever was on is off afterwards."""
+
+    def begin_extra(self, index: int, step: int) -> bool:
+        """Window ``index`` is over and ``step``, which no timing counts, may be used as well; whether it is."""
+        return False
+
+    def end_extra(self, index: int, *, whole: bool) -> None:
+        """That step is over; not ``whole`` where it did not come to its end. Whatever was on is off afterwards."""
+
+    def wait(self) -> None:
+        """Until what was handed to other threads is done."""
+
+    def problem(self, index: int) -> str | None:
+        """What is wrong with window ``index``, None where nothing is."""
+        return None
+
+    def file(self, index: int) -> str | None:
+        """The name of the window's trace, once it is whole."""
+        return None
+
+
+class Windows:
+    """Drives recorders from step to step.
+
+    ``beside(open)`` is called between steps with whether a window is open (and must not raise);
+    ``trouble(what, error)`` is told what went wrong, and that recorder is left out from then on.
+    """
+
+    def __init__(
+        self,
+        action: Callable[[int], Action],
+        recorders: Sequence[Recorder],
+        *,
+        trouble: Trouble,
+        beside: Callable[[bool], None],
+    ) -> None:
+        self._action = action
+        self._recorders = list(recorders)
+        self._all = tuple(recorders)
+        self._trouble = trouble
+        self._beside = beside
+        self._open: list[Recorder] = []
+        self._inside = self._active = self._saving = False
+        self._first = 0
+        self._reason = ""
+        #: Recorders that use the running step, the one after a window; and those that failed in such a step.
+        self._in_extra: list[Recorder] = []
+        self._without_extra: list[Recorder] = []
+        #: Whether the running step is the one between a window and what is recorded after it. torch calls hooks of an
+        #: optimizer's step inside a record_function, and where a step ends there, a profiler that starts when another
+        #: has just stopped is told of that function's end and writes it into the memory of the first, which is freed:
+        #: the process died of it in 7 runs of 10. Neither does a window begin to record there (`advance`).
+        self._pausing = False
+        #: (first step, last step, closed early, why it opened) of each window that is over.
+        self._over: list[tuple[int, int, bool, str]] = []
+        #: Whether no recorder is left that could open a window; `trouble` was told why.
+        self.refused = False
+
+    @property
+    def index(self) -> int | None:
+        """The open window, also in the two steps after it; None between windows."""
+        return len(self._over) if self._inside else len(self._over) - 1 if self.extra else None
+
+    @property
+    def extra(self) -> bool:
+        """Whether the running step is one of the two after a window: the pause, and the one recorded for lines."""
+        return bool(self._in_extra) or self._pausing
+
+    @property
+    def done(self) -> tuple[Window, ...]:
+        """The windows that are over, as they stand now: a trace has its name once it is written."""
+        return tuple(self._window(index) for index in range(len(self._over)))
+
+    def _window(self, index: int) -> Window:
+        first, last, early, reason = self._over[index]
+        problems = [problem for recorder in self._all if (problem := recorder.problem(index)) is not None]
+        if early:
+            problems.append("closed early: the run ended inside it")
+        files = [file for recorder in self._all if (file := recorder.file(index)) is not None]
+        return Window(
+            index=index,
+            first_step=first,
+            last_step=last,
+            file=files[0] if files else None,
+            complete=not problems,
+            problem="; ".join(problems) or None,
+            reason=reason,
+        )
+
+    def advance(self, step: int, reason: str = "schedule") -> bool:
+        """Step ``step`` is about to begin, ``reason`` is why, if a window does. Whether one was finished just now."""
+        self._end_extra(whole=True)
+        if self.refused:
+            return False
+        try:
+            action = self._action(step)
+        except Exception as error:  # noqa: BLE001 - the user's schedule; training goes on without windows
+            self._trouble("asking the schedule", error)
+            self.close(step - 1)
+            self.refused = True
+            return False
+        if action == "none" and not self._inside and not self._pausing:
+            return False
+        finished = self._inside and self._saving
+        if finished:
+            self._end(step - 1, early=False)
+        elif self._inside:
+            self._each(lambda recorder: recorder.advance())
+        pausing, self._pausing = self._pausing, False
+        if not self._inside and action != "none" and not (finished and action in ("record", "save")):
+            self._begin(step)
+            self._reason = reason
+        if self._inside and not self._active and action in ("record", "save"):
+            self._active = True
+            self._first = step
+            self._each(lambda recorder: recorder.activate(len(self._over)))
+        self._saving = action == "save"
+        self._beside(self._inside)
+        if pausing and not self._inside:
+            self._begin_extra(step)
+        self._pausing = finished and not self._inside
+        return finished
+
+    def _begin(self, step: int) -> None:
+        self._open = []
+        for recorder in list(self._recorders):
+            try:
+                refusal = recorder.open(len(self._over), step)
+            except Exception as error:  # noqa: BLE001 - a recorder's failure must not end training
+                self._drop(recorder, f"opening a {recorder.name} window", error)
+                self._abandon(recorder)
+                continue
+            if refusal is not None:
+                self._drop(recorder, "opening a window", refusal)
+            else:
+                self._open.append(recorder)
+        self._inside = bool(self._open)
+        self._active = False
+        self._first = step
+
+    def _each(self, do: Callable[[Recorder], None]) -> None:
+        for recorder in list(self._open):
+            try:
+                do(recorder)
+            except Exception as error:  # noqa: BLE001 - see _begin
+                self._drop(recorder, f"recording a {recorder.name} window", error)
+                self._abandon(recorder)
+
+    def _abandon(self, recorder: Recorder) -> None:
+        # The first error is the one to tell.
+        with suppress(Exception):
+            recorder.end(len(self._over), early=True)
+
+    def _drop(self, recorder: Recorder, what: str, error: BaseException | str) -> None:
+        if recorder in self._recorders:
+            self._recorders.remove(recorder)
+        if recorder in self._open:
+            self._open.remove(recorder)
+        self.refused = not self._recorders
+        self._trouble(what, error)
+
+    def _end(self, last: int, *, early: bool) -> None:
+        index = len(self._over)
+        self._inside = self._saving = False
+        self._each(lambda recorder: recorder.end(index, early=early))
+        if self._active:
+            self._over.append((self._first, last, early, self._reason))
+        self._open = []
+
+    def _begin_extra(self, step: int) -> None:
+        index = len(self._over) - 1
+        for recorder in self._recorders:
+            if recorder in self._without_extra:
+                continue
+            self._in_extra.append(recorder)
+            try:
+                used = recorder.begin_extra(index, step)
+            except Exception as error:  # noqa: BLE001 - see _begin
+                self._fail_extra(recorder, error)
+                continue
+            if not used:
+                self._in_extra.remove(recorder)
+
+    def _end_extra(self, *, whole: bool) -> None:
+        using, index = list(self._in_extra), len(self._over) - 1
+        for recorder in using:
+            try:
+                recorder.end_extra(index, whole=whole)
+            except Exception as error:  # noqa: BLE001 - see _begin
+                self._fail_extra(recorder, error)
+            else:
+                self._in_extra.remove(recorder)
+
+    def _fail_extra(self, recorder: Recorder, error: Exception) -> None:
+        # Its windows go on: they are worth more than the step after them.
+        self._in_extra.remove(recorder)
+        self._without_extra.append(recorder)
+        self._trouble(f"the extra step of {recorder.name} after a window", error)
+        with suppress(Exception):
+            recorder.end_extra(len(self._over) - 1, whole=False)
+
+    def close(self, last: int) -> None:
+        """The run ends with step ``last``: save what an open window has, and leave nothing on."""
+        # The step after the last whole one has only begun.
+        self._end_extra(whole=False)
+        if self._inside:
+            self._beside(False)
+            self._end(last, early=True)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the traces of the windows that are over are written."""
+        for recorder in self._all:
+            recorder.wait()

@@ -1,0 +1,1 @@
+"""Rules on how batches are made and loaded."""

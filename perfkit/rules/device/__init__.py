@@ -1,0 +1,1 @@
+"""Rules on how well the device is kept busy."""

@@ -1,0 +1,1 @@
+"""Rules on single kernels, from Nsight Compute reports."""

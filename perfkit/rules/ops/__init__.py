@@ -1,0 +1,1 @@
+"""Rules on which ops run, in which precision, layout and number."""

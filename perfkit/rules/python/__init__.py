@@ -1,0 +1,1 @@
+"""Rules on Python code in the step."""

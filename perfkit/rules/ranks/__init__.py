@@ -1,0 +1,1 @@
+"""Rules on several ranks and on the node they run on."""

@@ -1,0 +1,1 @@
+"""Rules on settings of torch and of the process."""

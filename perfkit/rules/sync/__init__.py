@@ -1,0 +1,1 @@
+"""Rules on host and device waiting for each other."""

@@ -1,0 +1,1 @@
+"""Reads what Nsight Systems and Nsight Compute export."""

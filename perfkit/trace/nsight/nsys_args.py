@@ -1,0 +1,123 @@
+"""The arguments of device work in an nsys export, under the names that Kineto gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfkit.errors import TraceError
+from perfkit.trace.columns import Codes, Kind, Kinds
+from perfkit.trace.intervals import Ints
+from perfkit.trace.nsight.nsys_metadata import UNKNOWN, Multiprocessors
+from perfkit.trace.nsight.nsys_tables import NsysTables
+from perfkit.trace.occupancy import occupancy_percent
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+
+KERNEL_COLUMNS = (
+    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory"),
+    *("dynamicSharedMemory", "contextId", "graphId", "graphNodeId"),
+)
+COPY_COLUMNS = ("contextId", "bytes", "graphId", "graphNodeId")
+
+
+class ArgsOfRows:
+    """Reads the arguments of rows again from the export; those of the host have none."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: Kinds,
+        device: Codes,
+        row_id: Ints,
+        duration_ns: Ints,
+        devices: dict[int, Multiprocessors],
+    ) -> None:
+        self.path = path
+        self.stamp = _stamp(path)
+        # Of the rows with arguments only: most rows are the host's.
+        self.rows = np.flatnonzero(row_id >= 0)
+        self.kind, self.device = kind[self.rows], device[self.rows]
+        self.row_id, self.duration_ns = row_id[self.rows], duration_ns[self.rows]
+        self.devices = devices
+
+    def __call__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The arguments of each row."""
+        if _stamp(self.path) != self.stamp:
+            raise TraceError(f"{self.path} changed since it was read; read it again")
+        asked = np.asarray(rows, np.int64)
+        found: list[dict[str, Any]] = [{} for _ in rows]
+        if not asked.size or not self.rows.size:
+            return found
+        at = np.minimum(np.searchsorted(self.rows, asked), self.rows.size - 1)
+        known = self.rows[at] == asked
+        with NsysTables(self.path) as tables:
+            for kind, table, columns in (
+                (Kind.KERNEL, KERNELS, KERNEL_COLUMNS),
+                (Kind.COPY, COPIES, COPY_COLUMNS),
+                (Kind.MEMSET, MEMSETS, COPY_COLUMNS),
+            ):
+                places = np.flatnonzero(known & (self.kind[at] == kind))
+                # In the order of the file, so that neighbours are read together.
+                places = places[np.argsort(self.row_id[at[places]], kind="stable")]
+                read = tables.rows(table, self.row_id[at[places]].tolist(), *columns)
+                for place, row in zip(places.tolist(), read, strict=True):
+                    whole = {c: v for c, v in zip(columns, row, strict=True) if type(v) is int}
+                    found[place] = dict(self._args(int(at[place]), whole))
+        return found
+
+    def _args(self, at: int, row: dict[str, int]) -> Iterator[tuple[str, Any]]:
+        device = int(self.device[at])
+        yield "device", device
+        for key, column in (("context", "contextId"), ("graph id", "graphId"), ("graph node id", "graphNodeId")):
+            if column in row:
+                yield key, row[column]
+        if self.kind[at] == Kind.KERNEL:
+            yield from self._launch(row, self.devices.get(device, UNKNOWN))
+        elif "bytes" in row:
+            yield "bytes", row["bytes"]
+            if duration := int(self.duration_ns[at]):
+                yield "memory bandwidth (GB/s)", row["bytes"] / duration
+
+    def _launch(self, row: dict[str, int], of: Multiprocessors) -> Iterator[tuple[str, Any]]:
+        grid = [row.get(f"grid{axis}") for axis in "XYZ"]
+        block = [row.get(f"block{axis}") for axis in "XYZ"]
+        registers = row.get("registersPerThread")
+        shared = None
+        if "staticSharedMemory" in row or "dynamicSharedMemory" in row:
+            shared = row.get("staticSharedMemory", 0) + row.get("dynamicSharedMemory", 0)
+        yield from (("grid", grid), ("block", block)) if None not in grid + block else ()
+        if registers is not None:
+            yield "registers per thread", registers
+        if shared is not None:
+            yield "shared memory", shared
+        if None in grid or None in block or of.number is None:
+            return
+        blocks = prod(size for size in grid if size is not None)
+        threads = prod(size for size in block if size is not None)
+        each = blocks / of.number
+        yield "blocks per SM", each
+        if of.limits is None:
+            return
+        yield "warps per SM", each * threads / of.limits.warp_size
+        if registers is None or shared is None:
+            return
+        occupancy = occupancy_percent(
+            of.limits, threads=threads, registers=registers, shared_bytes=shared, blocks_per_multiprocessor=each
+        )
+        if occupancy is not None:
+            yield "est. achieved occupancy %", occupancy
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        now = path.stat()
+    except OSError as error:
+        raise TraceError(f"{path} is gone since it was read: {error}") from None
+    return now.st_size, now.st_mtime_ns

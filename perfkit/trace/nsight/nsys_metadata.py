@@ -1,0 +1,130 @@
+"""What an nsys export says about its recording: when it began, on which GPUs, and what nsys itself found missing."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from perfkit.trace.columns import DeviceProperties
+from perfkit.trace.intervals import Ints
+from perfkit.trace.nsight.nsys_tables import NsysTables, recoded
+from perfkit.trace.occupancy import Limits
+
+#: Later than any recording (in the year 2043), and far from the end of int64.
+MOST_NS = 2**61
+
+#: Which kinds of events a message of nsys is about, the first that fits, and which messages say that some are missing:
+#: "Not all NVTX events might have been collected", "NVTX profiling might have not been started correctly", "CUDA device
+#: 0: Unified Memory cannot be traced". Their severity differs between versions, so the words decide.
+SUBJECTS = (
+    ("unified memory", re.compile(r"unified memory", re.IGNORECASE)),
+    ("NVTX", re.compile(r"\bNVTX\b", re.IGNORECASE)),
+    ("OS call", re.compile(r"\bOS runtime|\bOSRT\b", re.IGNORECASE)),
+    ("CPU sample", re.compile(r"\bsampl|context switch|backtrace", re.IGNORECASE)),
+    ("CUDA", re.compile(r"\bCUDA\b|\bCUPTI\b|\bGPU\b", re.IGNORECASE)),
+)
+INCOMPLETE = re.compile(
+    r"not all .* collected|no .* (?:events|data) (?:were |was )?collected|dropped|\blost\b|overflow|incomplete"
+    r"|truncated|not been started correctly|out of memory|cannot be traced|failed to",
+    re.IGNORECASE,
+)
+WARNING, ERROR = 2, 3
+#: Messages that are told, and characters of each.
+MOST_MESSAGES, MOST_MESSAGE = 10, 300
+
+
+class Multiprocessors(NamedTuple):
+    """How many multiprocessors a GPU has, and what one can hold; None where the export does not tell."""
+
+    number: int | None
+    limits: Limits | None
+
+
+UNKNOWN = Multiprocessors(None, None)
+
+
+class Gpus:
+    """The GPUs of an export, by the number that its trace gives them.
+
+    That is CUDA's number, which kernels carry. Where processes number them differently (``CUDA_VISIBLE_DEVICES`` sets
+    one GPU for each), two GPUs would become one: there it is the number that nsys gives them.
+    """
+
+    def __init__(self, tables: NsysTables) -> None:
+        rows = [
+            (pid, cuda, gpu, count)
+            for pid, cuda, gpu, count in tables.values(
+                "TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId", "numMultiprocessors"
+            )
+            if {type(pid), type(cuda), type(gpu)} == {int}
+        ]
+        differ = len({(cuda, gpu) for _, cuda, gpu, _ in rows}) > len({cuda for _, cuda, _, _ in rows})
+        self._gpu_of: dict[tuple[int, int], int] = {(p, cuda): gpu for p, cuda, gpu, _ in rows} if differ else {}
+        number_of = {} if differ else {gpu: cuda for _, cuda, gpu, _ in rows}
+        counts = {gpu: count for _, _, gpu, count in rows}
+        self.properties: tuple[DeviceProperties, ...] = ()
+        self.multiprocessors: dict[int, Multiprocessors] = {}
+        for gpu, name, processors, memory, *most, major, minor in tables.values(
+            *("TARGET_INFO_GPU", "id", "name", "smCount", "totalMemory", "maxWarpsPerSm", "maxBlocksPerSm"),
+            *("maxRegistersPerSm", "maxShmemPerSm", "computeMajor", "computeMinor"),
+        ):
+            if type(gpu) is not int:
+                continue
+            number = number_of.get(gpu, gpu)
+            count = next((n for n in (processors, counts.get(gpu)) if type(n) is int and n > 0), None)
+            capability = (major, minor) if type(major) is int and type(minor) is int else None
+            self.properties += (
+                DeviceProperties(
+                    id=number,
+                    name=name if isinstance(name, str) else "",
+                    multiprocessors=count,
+                    memory_bytes=memory if type(memory) is int else None,
+                    capability=capability,
+                ),
+            )
+            limits = None
+            if capability is not None and all(type(one) is int and one > 0 for one in most):
+                warps, blocks, registers, shared = most
+                limits = Limits(
+                    warps=warps, blocks=blocks, registers=registers, shared_bytes=shared, capability=capability
+                )
+            self.multiprocessors[number] = Multiprocessors(count, limits)
+
+    def numbers(self, device: Ints, owner: Ints) -> Ints:
+        """The GPU of each row, from CUDA's number in the process ``owner`` (a globalPid)."""
+        if not self._gpu_of:
+            return device
+        return recoded((owner >> 24 & 0xFFFFFF) << 32 | device + 1, self._number)
+
+    def _number(self, packed: int) -> int:
+        cuda = (packed & 0xFFFFFFFF) - 1
+        return self._gpu_of.get((packed >> 32, cuda), cuda)
+
+
+def start_time_ns(tables: NsysTables) -> int | None:
+    """When the recording began, in unix time; None where the export does not tell."""
+    for table in tables.names:
+        if table.endswith("_START_TIME") and tables.has(table, "utcEpochNs"):
+            for (ns,) in tables.values(table, "utcEpochNs"):
+                if type(ns) is int and 0 <= ns < MOST_NS:
+                    return ns
+    return None
+
+
+def messages(tables: NsysTables) -> list[str]:
+    """What nsys said is missing or went wrong, those that name a kind of event first."""
+    incomplete, others = [], []
+    for severity, text in tables.values("DIAGNOSTIC_EVENT", "severity", "text"):
+        if not isinstance(text, str):
+            continue
+        # One line without control characters: it goes to a terminal as it is.
+        said = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MOST_MESSAGE]).split())[:MOST_MESSAGE]
+        about = next((subject for subject, pattern in SUBJECTS if pattern.search(said)), None)
+        if about is not None and INCOMPLETE.search(said):
+            incomplete.append(f"{about} events are incomplete: nsys said: {said}")
+        elif severity in (WARNING, ERROR):
+            others.append(f"nsys said: {said}")
+    told = list(dict.fromkeys((*incomplete, *others)))
+    if len(told) > MOST_MESSAGES:
+        return [*told[:MOST_MESSAGES], f"nsys said {len(told) - MOST_MESSAGES} more things went wrong"]
+    return told

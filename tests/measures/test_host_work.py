@@ -1,0 +1,217 @@
+"""Host work is told by kind: libraries, the place in the step, and whether a line calls ops; amounts add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit.measures.host.host_work import measure_host_work
+from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
+from perfkit.measures.results.steps import StepBreakdown
+from perfkit.run.records import Collected, LineRow, Lines, Phases, TracedLine
+
+MS = 1_000_000
+
+
+def row(line: int, within: dict[str, int], function: str = "main", **fields: Any) -> LineRow:
+    samples = sum(within.values())
+    known = {"phase": "forward", "owner": "user", "samples": samples, "host_ns": samples * MS, **fields}
+    return LineRow(file="train.py", line=line, function=function, within=within, **known)
+
+
+def traced(line: int, before: bool, function: str = "main") -> TracedLine:
+    return TracedLine(
+        file="train.py",
+        line=line,
+        function=function,
+        owner="user",
+        phase="forward",
+        runs=1,
+        host_ns=MS,
+        before_model=before,
+    )
+
+
+def source(*lines: SourceLine) -> SourceLines:
+    return SourceLines(source="stacks", steps=1, wall_ns=MS, exact=1.0, function_only=0.0, lines=lines)
+
+
+def of_line(line: int | None, self_ns: int, op_ns: int, function: str = "main") -> SourceLine:
+    return SourceLine(
+        file="train.py",
+        line=line,
+        first_line=1,
+        function=function,
+        owner="user",
+        self_ns=self_ns,
+        op_ns=op_ns,
+        ops=int(op_ns > 0),
+    )
+
+
+def measured(*rows: LineRow, steps: int = 10, **parts: Any) -> dict[str, HostWork]:
+    """Host work by kind; samples are 10 ms apart, over 10 steps."""
+    known = parts.pop("source", source())
+    run_steps = parts.pop("run_steps", steps)
+    every = parts.pop("every", None)
+    lines = Lines(**{"period_ns": 10 * MS, "steps": steps, "rows": rows, **parts})
+    return {work.kind: work for work in measure_host_work(lines, known, run_steps, every)}
+
+
+def mean_step(**phases_ms: float) -> StepBreakdown:
+    """The mean of all steps as the clock has it."""
+    phases = {name: round(ms * MS) for name, ms in phases_ms.items()}
+    wall = sum(phases.values())
+    return StepBreakdown(
+        steps=10,
+        wall_ns=wall,
+        median_ns=wall,
+        p10_ns=wall,
+        p90_ns=wall,
+        phases_ns=Phases(**phases),
+        source="steps.jsonl",
+    )
+
+
+def test_samples_share_out_the_time_that_the_clock_gives_a_phase() -> None:
+    pictures, other = row(1, {"PIL": 6}), row(2, {"torch.nn": 4})
+
+    by_samples = measured(pictures, other)["preprocessing"]
+    by_clock = measured(pictures, other, every=mean_step(forward=12))["preprocessing"]
+
+    assert by_samples.host_ns == 6 * MS
+    # Six samples of ten in 12 ms.
+    assert by_clock.host_ns == round(7.2 * MS)
+    assert by_clock.samples == by_samples.samples == 6
+
+
+def test_a_clock_that_saw_other_steps_than_the_samples_changes_nothing() -> None:
+    pictures, other = row(1, {"PIL": 6}), row(2, {"torch.nn": 4})
+
+    assert measured(pictures, other, every=mean_step(forward=4))["preprocessing"].host_ns == 6 * MS
+
+
+def test_a_file_without_samples_or_period_is_no_error() -> None:
+    pictures = row(1, {"PIL": 6})
+
+    nothing = measured(msgspec.structs.replace(pictures, samples=0), every=mean_step(forward=12))["preprocessing"]
+    no_period = measured(pictures, every=mean_step(forward=12), period_ns=0)["preprocessing"]
+
+    assert nothing.samples == 6
+    assert no_period.host_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("within", "kind"),
+    [
+        ("torch.serialization > zipfile", "checkpoint"),
+        ("transformers > checkpoint > shutil", "checkpoint"),
+        ("torch.utils.tensorboard > numpy", "logging"),
+        ("lightning > logging", "logging"),
+        ("PIL", "preprocessing"),
+        ("torchvision > PIL", "preprocessing"),
+        ("json", "logging"),
+        ("random", "python"),
+        ("numpy", "python"),
+    ],
+)
+def test_libraries_tell_the_kind(within: str, kind: str) -> None:
+    assert list(measured(row(5, {within: 20}))) == [kind]
+
+
+@pytest.mark.parametrize(
+    "within",
+    ["torch.nn", "torch.utils.data > logging", "torch._tensor > torch.autograd", "lightning", "transformers > random"],
+)
+def test_what_passes_in_torch_or_a_framework_is_no_work_of_a_line(within: str) -> None:
+    assert measured(row(5, {within: 20})) == {}
+
+
+def test_lines_before_the_model_make_its_inputs() -> None:
+    got = measured(row(5, {"": 20, "json": 5}), row(9, {"": 10}), traced=(traced(5, True), traced(9, False)))
+
+    assert {kind: work.samples for kind, work in got.items()} == {"preprocessing": 25, "python": 10}
+
+
+def test_a_line_that_calls_ops_is_left_to_the_rules_of_ops() -> None:
+    known = source(of_line(5, 100, 40), of_line(9, 100, 4), of_line(None, 100, 40, "vague"))
+
+    got = measured(row(5, {"": 20}), row(9, {"": 20}), row(12, {"": 20}, "vague"), source=known)
+
+    assert [line.line for line in got["python"].lines] == [9]
+    assert got["python"].samples == 19
+
+
+def test_a_line_with_a_small_op_over_a_function_of_plain_python_is_python_and_over_one_of_ops_is_not() -> None:
+    def below(op_ns: int) -> list[int]:
+        around = msgspec.structs.replace(of_line(5, 100, 40), total_ns=2_000)
+        called = msgspec.structs.replace(traced(30, False), function="helper", callers=(("train.py", 5, "main"),))
+        got = measured(row(5, {"": 20}), traced=(called,), source=source(around, of_line(30, 1_900, op_ns, "helper")))
+        return [line.line for work in got.values() for line in work.lines]
+
+    assert below(0) == [5]
+    assert below(1_500) == []
+
+
+def test_a_line_unknown_because_the_step_was_not_followed_to_its_end_is_not_told_as_python() -> None:
+    known = msgspec.structs.replace(source(of_line(9, 100, 4)), complete=False)
+
+    got = measured(row(9, {"": 20}), row(12, {"": 20}), source=known)
+
+    assert [line.line for line in got["python"].lines] == [9]
+
+
+def test_without_stacks_a_lines_own_code_is_not_told() -> None:
+    assert list(measured(row(5, {"": 20}), row(7, {"PIL": 20}), source=None)) == ["preprocessing"]
+
+
+def test_fetches_validation_workers_and_libraries_own_lines_are_left_out() -> None:
+    rows = (
+        row(5, {"": 20}, phase="data"),
+        row(6, {"": 20}, phase="validation"),
+        row(7, {"": 20}, worker="Photos"),
+        row(8, {"": 20}, owner="lightning"),
+    )
+
+    assert measured(*rows) == {}
+
+
+def test_garbage_collections_are_taken_out_of_their_line() -> None:
+    # 1.5 s of collections in 100 steps, of which 10 were sampled: 15 samples.
+    gone = Collected(file="train.py", line=5, function="main", owner="user", count=3, total_ns=1500 * MS)
+
+    got = measured(row(5, {"": 20}), collected=(gone,), run_steps=100)
+
+    assert got["python"].samples == 5
+
+
+def test_the_lines_around_a_write_are_part_of_it() -> None:
+    rows = (row(5, {"json": 5}, "write"), row(6, {"": 15}, "write"), row(9, {"": 10}))
+
+    got = measured(*rows)
+
+    assert {kind: work.samples for kind, work in got.items()} == {"logging": 20, "python": 10}
+
+
+def test_amounts_are_per_step_and_lines_sum_to_the_work() -> None:
+    got = measured(row(5, {"": 20}), row(6, {"": 10}), row(7, {"": 40}, "other"))["python"]
+
+    assert got.host_ns == 70 * MS
+    assert sum(line.host_ns for line in got.lines) == got.host_ns
+    assert [line.line for line in got.lines] == [7, 5, 6]
+
+
+def test_the_hottest_line_is_hot_in_samples_and_in_stacks() -> None:
+    # Line 6 gives the interpreter lock away, and draws the samples of line 5.
+    known = source(of_line(5, 5000, 0), of_line(6, 500, 0))
+
+    got = measured(row(5, {"": 12}), row(6, {"": 14}), source=known)["python"]
+
+    assert [line.line for line in got.lines] == [5, 6]
+
+
+def test_nothing_sampled_is_nothing_told() -> None:
+    assert measure_host_work(None, source(), 10) == ()
+    assert measured(row(5, {"": 20}), steps=0) == {}

@@ -1,0 +1,115 @@
+"""A full garbage collection is booked on the user's line in which it began, and no interrupt is lost in one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import perfkit
+from perfkit.record.watchers.garbage_collections import GarbageWatch
+from perfkit.run.records import Lines
+
+#: Collects, from the middle of the first step on, until a signal that another process sends stops it.
+INTERRUPTED = """
+import functools, gc, os, signal, subprocess, sys, time
+import perfkit
+
+class Stopped(Exception):
+    pass
+
+def stop(number, frame):
+    raise Stopped
+
+class Wish:
+    def __call__(self, number, frame):
+        raise Stopped
+
+    def stop(self, number, frame):
+        raise Stopped
+
+signals = {"INT": signal.default_int_handler, "TERM": stop, "USR1": Wish(), "ALRM": Wish().stop}
+signals["USR2"] = functools.partial(stop)
+kept = [[number] for number in range(2_000_000)]
+reached = []
+with perfkit.profile("run", schedule=None, triggers=None) as prof:
+    for name, handler in prof.steps(list(signals.items())):
+        signal.signal(getattr(signal, "SIG" + name), handler)
+        sender = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -{name} {os.getpid()}"])
+        try:
+            while sender.poll() is None:
+                gc.collect()
+            time.sleep(10)
+        except (KeyboardInterrupt, Stopped) as error:
+            reached.append(type(error).__name__)
+        sender.wait()
+print(*reached)
+"""
+
+
+def test_full_collections_are_told_with_their_line_and_young_ones_are_not(tmp_path: Path) -> None:
+    with perfkit.profile(tmp_path / "run", schedule=None, quiet=True) as prof:
+        for _ in prof.steps(range(4)):
+            gc.collect(0)
+            gc.collect()
+
+    lines = msgspec.json.decode((tmp_path / "run" / "rank-0" / "lines.json").read_bytes(), type=Lines)
+    source = Path(__file__).read_text().splitlines()
+    mine = {source[row.line - 1].strip(): row for row in lines.collected if row.file == __file__}
+
+    assert mine["gc.collect()"].count == 4
+    assert mine["gc.collect()"].total_ns > 0
+    assert "gc.collect(0)" not in mine
+
+
+def test_an_interrupt_that_comes_during_a_collection_reaches_the_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(INTERRUPTED)
+
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert done.stdout.split() == ["KeyboardInterrupt", *["Stopped"] * 4], done.stderr
+    assert "Exception ignored" not in done.stderr
+    rows = [json.loads(row) for row in (tmp_path / "run" / "rank-0" / "steps.jsonl").read_text().splitlines()]
+    assert all(row["gc_ns"] > 0 for row in rows)
+
+
+@pytest.fixture
+def watch() -> Iterator[tuple[GarbageWatch, list[str]]]:
+    """A watch whose step cannot be told, and what it said of that."""
+    said: list[str] = []
+
+    def no_step() -> int:
+        raise ValueError("no step is running")
+
+    watch = GarbageWatch(no_step, lambda what, error: said.append(f"{what}: {error}"))
+    watch.attach()
+    yield watch, said
+    watch.detach()
+
+
+def test_what_fails_in_perfkit_itself_is_told_and_the_next_collection_is_heard(
+    watch: tuple[GarbageWatch, list[str]],
+) -> None:
+    listening, said = watch
+    gc.collect()
+    gc.collect()
+
+    assert said[:2] == ["timing garbage collections: no step is running"] * 2
+
+    listening.detach()
+    heard = len(said)
+    gc.collect()
+    assert len(said) == heard

@@ -1,0 +1,199 @@
+"""A sample tells the user's line, the libraries it was in, and who called its function."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import logging
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit._callsite import stack_of
+from perfkit.record.samplers.line_sampler import PERIOD_S, StackSampler, Where, find_line, library_of
+
+
+def inside(library: str, call: Callable[[], Any]) -> Where | None:
+    """What a sample says that hits ``call`` in a function of ``library``."""
+    seen: list[Where | None] = []
+
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call" and not seen and library_of(frame.f_code.co_filename) == library:
+            seen.append(find_line(stack_of(frame)))
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen[0] if seen else None
+
+
+def test_a_line_in_a_library_tells_which(tmp_path: Path) -> None:
+    tensor = torch.zeros(2)
+
+    saved = inside("torch.serialization", lambda: torch.save(tensor, tmp_path / "x.pt"))
+    logged = inside("logging", lambda: logging.getLogger("quiet").debug("nothing"))
+    written = inside("json", lambda: json.dumps({"a": 1}, indent=1))
+
+    assert saved is not None
+    assert logged is not None
+    assert written is not None
+    assert saved.within.startswith("torch.serialization")
+    assert logged.within == "logging"
+    assert written.within == "json"
+    assert saved.owner == "user"
+
+
+def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
+    def inner() -> Where | None:
+        found = [find_line(stack_of(sys._getframe())) for _ in range(1)]
+        return found[0]
+
+    where = inner()
+
+    assert where is not None
+    assert where.within == ""
+    assert where.function.endswith("inner")
+    assert where.called_from is not None
+    assert where.called_from[2] == "test_a_lines_own_code_is_in_no_library_and_knows_its_caller"
+
+
+def test_what_a_librarys_saving_function_calls_is_a_checkpoint() -> None:
+    # A library is what lies in site-packages.
+    library = "/anywhere/site-packages/trainerlib.py"
+    source = "def save_checkpoint():\n    encode()\ndef encode():\n    json.dumps({}, indent=1)\n"
+    namespace: dict[str, Any] = {"json": json}
+    exec(compile(source, library, "exec"), namespace)
+
+    where = inside("json", namespace["save_checkpoint"])
+
+    assert where is not None
+    assert where.within == "checkpoint > trainerlib > json"
+
+
+def test_parts_of_torch_are_told_apart_and_libraries_by_their_names() -> None:
+    assert library_of(torch.serialization.__file__) == "torch.serialization"
+    assert library_of(torch.utils.data.__file__) == "torch.utils.data"
+    assert library_of(torch.__file__) == "torch"
+    assert library_of(json.__file__) == "json"
+    assert library_of("/anywhere/site-packages/PIL/Image.py") == "PIL"
+
+
+def test_samples_of_a_line_sum_over_its_libraries() -> None:
+    done = threading.Event()
+    sampler = StackSampler(threading.get_ident(), lambda: "forward")
+    sampler.start()
+    until = time.perf_counter() + 10
+    while not done.is_set() and time.perf_counter() < until:
+        json.dumps([{"a": n} for n in range(200)], indent=1)
+        _, rows = sampler.rows(1)
+        if sum(row.samples for row in rows) >= 5:
+            done.set()
+    sampler.stop()
+
+    _, rows = sampler.rows(1)
+
+    assert done.is_set()
+    assert all(sum(row.within.values()) == row.samples for row in rows)
+    assert all(row.phase == "forward" for row in rows)
+
+
+def test_a_thread_between_two_lines_is_at_its_functions_first() -> None:
+    code = compile("def step():\n    pass\n", str(Path(__file__).with_name("user.py")), "exec").co_consts[0]
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+
+    where = find_line(stack_of(frame))  # type: ignore[arg-type]  # what it reads of a frame
+
+    assert where is not None
+    assert (where.line, where.function) == (1, "step")
+
+
+def test_a_stack_is_read_without_a_collection_in_between_and_the_collector_stays_as_it_was() -> None:
+    was_on: list[bool] = []
+
+    class Frame:
+        f_lineno = 3
+        f_back = None
+
+        @property
+        def f_code(self) -> Any:
+            was_on.append(gc.isenabled())
+            return sys._getframe().f_code
+
+    for on in (True, False):
+        (gc.enable if on else gc.disable)()
+        try:
+            stack_of(Frame())  # type: ignore[arg-type]  # what it reads of a frame
+            assert gc.isenabled() is on
+        finally:
+            gc.enable()
+    assert was_on == [False, False]
+
+
+def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    periods: list[float] = []
+    cpu = iter([0.0, 0.001, *(0.001 + sample * 20e-6 for sample in range(400))])
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            periods.append(timeout)
+            return len(periods) > 300
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
+    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+
+    # The first took 1 ms, which at half a percent of the time is one in 200 ms.
+    assert max(periods) < 0.02
+    assert statistics.fmean(periods[250:]) == pytest.approx(PERIOD_S, rel=0.05)
+
+
+def test_dear_samples_come_at_the_full_rate_at_first_and_less_often_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    periods: list[float] = []
+    cpu = (reading * 200e-6 for reading in range(10_000))
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            periods.append(timeout)
+            return len(periods) > 400
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
+    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+
+    assert max(periods[:200]) < PERIOD_S
+    assert statistics.fmean(periods[300:]) > 3 * PERIOD_S
+
+
+def test_waits_differ_so_that_no_loop_can_keep_step_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_ms: list[float] = []
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            looked_ms.append((looked_ms[-1] if looked_ms else 0.0) + timeout * 1e3)
+            return len(looked_ms) > 400
+
+        def release(self) -> None:
+            pass
+
+    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+
+    # Steps as long as a period: each tenth of a step is looked at by a tenth of the samples, and not one by all.
+    for step_ms, looks in ((PERIOD_S * 500, looked_ms[:200]), (PERIOD_S * 1e3, looked_ms[200:])):
+        tenths = collections.Counter(int(at % step_ms / step_ms * 10) for at in looks)
+        assert max(tenths.values()) < 2 * len(looks) / 10
+        assert len(tenths) == 10

@@ -1,0 +1,176 @@
+"""The traced step tells which modules a line called, which calls were made before, and which loop over samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from perfkit.record.samplers.line_tracer import LineTracer
+from perfkit.run.records import ModuleCalls
+
+
+def traced(step: Callable[[], Any]) -> list[ModuleCalls]:
+    """The calls of modules that a step makes, line after line."""
+    tracer = LineTracer(lambda: "forward")
+    tracer.start()
+    step()
+    tracer.stop()
+    assert tracer.refused is None
+    return [calls for row in sorted(tracer.rows(), key=lambda row: row.line) for calls in row.modules]
+
+
+def again(step: Callable[[], Any]) -> int:
+    return sum(calls.again for calls in traced(step))
+
+
+def test_the_same_input_from_another_line_is_called_again() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def step() -> None:
+        model(x).sum().backward()
+        model(x)
+
+    first, second = traced(step)
+
+    assert (first.module, first.calls, first.again) == ("Linear", 1, 0)
+    assert (second.again, second.again_backward) == (1, False)
+    assert second.again_ns > 0
+
+
+def test_a_second_answer_that_is_learnt_from_counts_with_its_backward() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def step() -> None:
+        one = model(x).sum()
+        other = model(x).mean()
+        (one + other).backward()
+
+    assert [calls.again_backward for calls in traced(step)] == [False, True]
+
+
+def test_another_input_or_a_changed_one_is_no_call_again() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def step() -> None:
+        model(x)
+        model(x + 1)
+        x.add_(1)
+        model(x)
+
+    assert again(step) == 0
+
+
+def test_two_networks_that_train_against_each_other_ask_twice_with_reason() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        model(x).sum().backward()
+
+    assert again(step) == 0
+
+
+def test_an_answer_after_the_update_that_nothing_learns_from_is_again() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        model(x)
+
+    assert again(step) == 1
+
+
+def test_active_dropout_is_a_reason() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), torch.randn(8, 4)
+
+    def step() -> None:
+        model(x)
+        model(x)
+
+    assert again(step) == 0
+    model.eval()
+    assert again(step) == 1
+
+
+def test_memory_that_another_tensor_has_by_now_is_no_call_again() -> None:
+    model = nn.Linear(64, 64)
+
+    def step() -> None:
+        model(torch.ones(64, 64))
+        model(torch.zeros(64, 64))
+
+    assert again(step) == 0
+
+
+def test_samples_of_a_batch_are_slices_and_states_of_a_recurrence_are_not() -> None:
+    model, cell, batch = nn.Linear(4, 4), nn.GRUCell(4, 4), torch.randn(16, 4)
+
+    def samples() -> None:
+        for sample in batch:
+            model(sample.unsqueeze(0))
+
+    def recurrence() -> None:
+        state = torch.zeros(1, 4)
+        for sample in batch:
+            state = cell(sample.unsqueeze(0), state)
+
+    [one] = traced(samples)
+    [other] = traced(recurrence)
+
+    assert (one.calls, one.sliced) == (16, True)
+    assert (other.calls, other.sliced) == (16, False)
+
+
+def test_samples_are_seen_in_inference_mode_too() -> None:
+    model = nn.Linear(4, 4)
+
+    def step() -> None:
+        with torch.inference_mode():
+            batch = torch.randn(16, 4)
+            for sample in batch:
+                model(sample[None])
+
+    [calls] = traced(step)
+
+    assert calls.sliced
+
+
+def test_micro_batches_of_one_step_are_no_loop_over_samples() -> None:
+    model, batch = nn.Linear(4, 4), torch.randn(16, 4)
+
+    def step() -> None:
+        for part in batch.split(2):
+            model(part).sum().backward()
+
+    [calls] = traced(step)
+
+    assert (calls.calls, calls.sliced) == (8, False)
+
+
+def test_lines_before_the_first_module_are_told_and_who_called_a_function() -> None:
+    model = nn.Linear(4, 4)
+
+    def prepare() -> torch.Tensor:
+        return torch.tensor([[float(n) for n in range(4)]])
+
+    tracer = LineTracer(lambda: "forward")
+    tracer.start()
+    x = prepare()
+    model(x)
+    x.sum()
+    tracer.stop()
+    assert tracer.refused is None
+
+    rows = tracer.rows()
+    prepared = next(row for row in rows if row.function.endswith("prepare"))
+    last = max((row for row in rows if not row.function.endswith("prepare")), key=lambda row: row.line)
+    assert prepared.before_model is True
+    assert any(function.startswith("test_lines_before") for _, _, function in prepared.callers)
+    assert last.before_model is False

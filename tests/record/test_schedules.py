@@ -1,0 +1,87 @@
+"""Schedules: torch's words with torch's meaning, and a default that fits the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import perfkit
+from perfkit.record.windows.schedules import as_action, default_schedule
+
+small = st.integers(0, 4)
+
+
+@given(
+    wait=small,
+    warmup=small,
+    active=st.integers(1, 4),
+    repeat=small,
+    skip_first=small,
+    skip_first_wait=st.integers(0, 1),
+)
+def test_a_schedule_does_in_every_step_what_torchs_own_does(**numbers: int) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about warmup=0
+        theirs = torch.profiler.schedule(**numbers)
+    ours = perfkit.schedule(**numbers)
+
+    assert [ours(step) for step in range(40)] == [theirs(step) for step in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"wait": 1, "warmup": 1, "active": 0}, "active must be at least 1 step, got 0"),
+        ({"wait": -1, "warmup": 1, "active": 1}, "wait must not be negative, got -1"),
+        ({"wait": 1, "warmup": 1.5, "active": 1}, "warmup must be a whole number of steps, got 1.5"),
+        ({"wait": 1, "warmup": 0, "active": 1, "every_s": 0}, "every_s must be a time above 0 seconds, got 0"),
+        ({"wait": True, "warmup": 1, "active": 1}, "wait must be a whole number"),
+    ],
+)
+def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(perfkit.UsageError, match=message):
+        perfkit.schedule(**numbers)
+
+
+def test_any_callable_of_torchs_is_taken_as_it_is() -> None:
+    action = as_action(torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1))
+
+    assert [action(step) for step in range(6)] == ["none", "warmup", "record", "save", "none", "none"]
+
+
+def test_something_that_is_no_schedule_is_refused_before_the_first_step() -> None:
+    with pytest.raises(perfkit.UsageError, match="schedule must be"):
+        as_action(3)  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(perfkit.UsageError, match=r"schedule\(0\) must give"):
+        as_action(lambda step: "record")
+
+
+@given(st.one_of(st.none(), st.integers(1, 100_000)))
+def test_the_default_schedules_first_window_is_complete_within_30_steps_and_within_the_run(total: int | None) -> None:
+    chosen = default_schedule(total)
+
+    assert chosen.first_window_end <= min(30, total or 30)
+    assert "save" in [chosen.action(step) for step in range(total or 30)]
+
+
+def test_windows_by_time_come_as_often_as_they_are_asked_for(clock: Any) -> None:
+    action = as_action(perfkit.schedule(wait=2, warmup=1, active=2, repeat=3, every_s=10))
+    seen = []
+    for step in range(40):
+        seen.append(action(step))
+        assert action(step) == seen[-1]
+        clock.pass_ms(1000)
+
+    assert [step for step, what in enumerate(seen) if what == "warmup"] == [2, 12, 22]
+    assert [step for step, what in enumerate(seen) if what == "save"] == [4, 14, 24]
+
+
+def test_a_schedule_by_time_is_refused_by_torchs_own_profiler_with_the_reason() -> None:
+    with pytest.raises(perfkit.UsageError, match=r"needs perfkit\.profile"):
+        perfkit.schedule(wait=1, warmup=1, active=1, every_s=5)(0)

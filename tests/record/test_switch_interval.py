@@ -1,0 +1,80 @@
+"""The switch interval is short while a sampler waits, the program's own while it looks, and as it was when it ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from perfkit.record.samplers import line_sampler
+from perfkit.record.samplers.line_sampler import StackSampler
+from perfkit.record.samplers.switch_interval import SWITCH_S, SwitchInterval
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[float]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.004)
+    yield 0.004
+    sys.setswitchinterval(before)
+
+
+def test_what_was_there_before_comes_back(usual: float) -> None:
+    switch = SwitchInterval()
+
+    switch.shorten()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    switch.restore()
+
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_what_the_program_sets_in_between_stays() -> None:
+    switch = SwitchInterval()
+    switch.shorten()
+
+    sys.setswitchinterval(0.02)
+    switch.restore()
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+
+    switch.shorten()
+    switch.restore()
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+
+
+def test_a_program_that_asks_for_less_keeps_it() -> None:
+    sys.setswitchinterval(0.00001)
+    switch = SwitchInterval()
+
+    switch.shorten()
+    switch.restore()
+
+    assert sys.getswitchinterval() == pytest.approx(0.00001)
+
+
+def test_a_sampler_looks_with_the_usual_interval_and_leaves_it_behind(
+    usual: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking: list[float] = []
+    seen = threading.Event()
+
+    def find_line(frame: object) -> None:
+        looking.append(sys.getswitchinterval())
+        seen.set()
+
+    monkeypatch.setattr(line_sampler, "find_line", find_line)
+    one = StackSampler(threading.get_ident(), lambda: "forward")
+
+    one.start()
+    assert seen.wait(10)
+    deadline = time.monotonic() + 10
+    while sys.getswitchinterval() > 2 * SWITCH_S and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    one.stop()
+
+    assert looking == pytest.approx([usual] * len(looking))
+    assert sys.getswitchinterval() == pytest.approx(usual)

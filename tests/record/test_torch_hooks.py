@@ -1,0 +1,244 @@
+"""Phases and step boundaries of real torch loops, with no edit to them; time is a fake clock that the loop moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from perfkit.record.clock.step_clock import ClosedStep, StepClock
+from perfkit.record.hooks.torch_hooks import LoopHooks
+
+
+class Recording:
+    """A clock with hooks, and the steps it closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[ClosedStep] = []
+        self.clock = StepClock(self.closed.extend)
+        self.hooks = LoopHooks(self.clock)
+
+    def __enter__(self) -> Recording:
+        self.hooks.attach()
+        self.clock.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.hooks.finish()
+        self.hooks.detach()
+
+    def phases(self, *names: str) -> list[tuple[float | None, ...]]:
+        def ms(ns: int | None) -> float | None:
+            return None if ns is None else ns / 1e6
+
+        return [tuple(ms(getattr(step.phases_ns, name)) for name in names) for step in self.closed]
+
+
+class Samples(Dataset[torch.Tensor]):
+    def __init__(self, clock: Any, ms: float = 20, count: int = 4) -> None:
+        self.clock, self.ms, self.count = clock, ms, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.clock.pass_ms(self.ms)
+        return torch.ones(3)
+
+
+class Slow(torch.autograd.Function):
+    """Takes 10 ms forward and 6 ms backward, on the fake clock."""
+
+    clock: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        Slow.clock.pass_ms(10)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        Slow.clock.pass_ms(6)
+        return grads[0]
+
+
+class SlowSGD(torch.optim.SGD):
+    """Takes 8 ms a step on the fake clock."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]  # torch's overloads
+        Slow.clock.pass_ms(8)
+        return super().step(closure)
+
+
+@pytest.fixture
+def weight(clock: Any) -> Iterator[torch.Tensor]:
+    Slow.clock = clock
+    yield torch.ones(3, requires_grad=True)
+    Slow.clock = None
+
+
+def loss_of(weight: torch.Tensor, batch: torch.Tensor | None = None) -> torch.Tensor:
+    return Slow.apply(weight * (1.0 if batch is None else batch)).sum()  # type: ignore[no-any-return,no-untyped-call]
+
+
+WHOLE = ("data", "forward", "backward", "optimizer", "other")
+
+
+def test_a_plain_loop_is_split_into_its_phases(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    loader = DataLoader(Samples(clock))
+    with Recording() as recording:
+        for batch in loader:
+            optimizer.zero_grad()
+            loss_of(weight, batch).backward()
+            optimizer.step()
+            clock.pass_ms(3)
+
+    assert recording.phases(*WHOLE) == [(20, 10, 6, 8, 3)] * 4
+    assert recording.hooks.loaders[next(iter(recording.hooks.loaders))].num_workers == 0
+
+
+def test_accumulated_batches_are_one_step(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    with Recording() as recording:
+        for number, batch in enumerate(DataLoader(Samples(clock))):
+            loss_of(weight, batch).backward()
+            if number % 2:
+                optimizer.step()
+
+    assert recording.phases(*WHOLE) == [(40, 20, 12, 8, 0)] * 2
+
+
+def test_a_closure_is_forward_and_backward_not_optimizer(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    with Recording() as recording:
+        for batch in DataLoader(Samples(clock)):
+
+            def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(weight, batch)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+
+    assert recording.phases(*WHOLE) == [(20, 10, 6, 8, 0)] * 4
+
+
+def test_two_optimizers_in_one_iteration_are_one_step(clock: Any, weight: torch.Tensor) -> None:
+    first, second = SlowSGD([weight], lr=0.1), SlowSGD([weight], lr=0.1)
+    with Recording() as recording:
+        for batch in DataLoader(Samples(clock)):
+            for optimizer in (first, second):
+                loss_of(weight, batch).backward()
+                optimizer.step()
+
+    assert recording.phases(*WHOLE) == [(20, 20, 12, 16, 0)] * 4
+
+
+def test_validation_inside_the_epoch_is_kept_apart(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    train, evaluation = DataLoader(Samples(clock)), DataLoader(Samples(clock, ms=5, count=3))
+    with Recording() as recording:
+        for _ in range(2):
+            for batch in train:
+                loss_of(weight, batch).backward()
+                optimizer.step()
+            with torch.no_grad():
+                for batch in evaluation:
+                    loss_of(weight, batch)
+
+    assert [step.mode for step in recording.closed] == ["train"] * 8
+    # The validation of the first epoch stands in the step that follows it; that of the last in no step.
+    assert recording.phases("validation")[4] == (45,)
+    assert [phases[1] for phases in recording.phases(*WHOLE)] == [10] * 8
+
+
+def test_evaluation_with_gradients_left_on_is_recognised_by_its_missing_backward(
+    clock: Any, weight: torch.Tensor
+) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    train, evaluation = DataLoader(Samples(clock)), DataLoader(Samples(clock, ms=5, count=3))
+    with Recording() as recording:
+        for _ in range(2):
+            for batch in train:
+                loss_of(weight, batch).backward()
+                optimizer.step()
+            for batch in evaluation:
+                loss_of(weight, batch)
+
+    assert len(recording.closed) == 8
+    assert recording.phases("data", "forward")[5:] == [(20, 10)] * 3
+
+
+def test_a_loop_without_a_loader_ends_its_steps_at_the_optimizer(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    with Recording() as recording:
+        for _ in range(3):
+            loss_of(weight).backward()
+            optimizer.step()
+
+    assert recording.phases(*WHOLE) == [(None, 10, 6, 8, 0)] * 3
+
+
+def test_without_a_loader_two_optimizers_settle_into_one_step_each_round(clock: Any, weight: torch.Tensor) -> None:
+    first, second = SlowSGD([weight], lr=0.1), SlowSGD([weight], lr=0.1)
+    with Recording() as recording:
+        for _ in range(4):
+            for optimizer in (first, second):
+                loss_of(weight).backward()
+                optimizer.step()
+
+    assert recording.phases("forward", "optimizer")[-3:] == [(20, 16)] * 3
+
+
+def test_an_inference_loop_has_one_step_per_batch(clock: Any, weight: torch.Tensor) -> None:
+    with Recording() as recording, torch.no_grad():
+        for batch in DataLoader(Samples(clock)):
+            loss_of(weight, batch)
+
+    assert [step.mode for step in recording.closed] == ["validation"] * 4
+    assert recording.phases("data", "forward") == [(20, 10)] * 4
+
+
+def test_a_scaled_step_that_is_skipped_still_ends_the_step(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with Recording() as recording:
+        for number, batch in enumerate(DataLoader(Samples(clock))):
+            loss = loss_of(weight, batch) * (float("inf") if number == 1 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    assert recording.phases("data", "optimizer") == [(20, 8), (20, 0), (20, 8), (20, 8)]
+
+
+def test_the_iterator_of_a_loader_stays_torchs_own(clock: Any) -> None:
+    loader = DataLoader(Samples(clock))
+    plain = type(iter(loader))
+    with Recording():
+        assert type(iter(loader)) is plain
+        assert len(iter(loader)) == 4
+
+
+def test_another_threads_loop_is_not_booked(clock: Any, weight: torch.Tensor) -> None:
+    import threading
+
+    optimizer = SlowSGD([weight], lr=0.1)
+
+    def train() -> None:
+        for batch in DataLoader(Samples(clock)):
+            loss_of(weight, batch).backward()
+            optimizer.step()
+
+    with Recording() as recording:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+
+    assert recording.closed == []

@@ -1,0 +1,55 @@
+"""Numbers are said the same way everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfkit._format import between, change, duration, ms, per_step, percent, place
+
+MS = 1_000_000
+
+
+def test_a_time_is_said_in_the_unit_that_a_person_reads_it_in() -> None:
+    times = [0, 400, 340_000, 12.54 * MS, 250 * MS, 2_400 * MS, 31_000 * MS, -8 * MS]
+
+    assert [ms(time) for time in times] == [
+        "0 ns", "400 ns", "340 µs", "12.5 ms", "250 ms", "2.4 s", "31 s", "-8.0 ms",
+    ]  # fmt: skip
+
+
+def test_a_part_that_is_there_is_never_said_to_be_nothing() -> None:
+    assert [percent(part, 1000) for part in (0, 1, 5, 560, 1000)] == ["0%", "<1%", "<1%", "56%", "100%"]
+    assert percent(1, 0) == "0%"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (20.1, 45.2, "20.1 to 45.2 ms"),
+        (0, 45.2, "up to 45.2 ms"),
+        (0.4, 17.2, "400 µs to 17.2 ms"),
+        (45.21, 45.22, "about 45.2 ms"),
+    ],
+)
+def test_a_gain_is_said_as_a_range(low: float, high: float, said: str) -> None:
+    assert between(round(low * MS), round(high * MS)) == said
+
+
+def test_a_change_is_a_percentage_until_it_doubles() -> None:
+    said = [change(before, after) for before, after in [(100, 44), (100, 108), (100, 520), (0, 5), (0, 0)]]
+
+    assert said == ["-56%", "+8%", "x5.2", "new", "0%"]
+
+
+def test_runs_last_hours_and_steps_repeat_in_words() -> None:
+    assert [duration(seconds * 1e9) for seconds in (48, 900, 33_120)] == ["48 s", "15 min", "9.2 h"]
+    assert [per_step(count) for count in (1, 2, 3, 1.5, 64.2)] == ["once", "twice", "3 times", "1.5 times", "64 times"]
+
+
+def test_a_file_below_the_current_folder_is_named_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert place(str(tmp_path / "src" / "train.py"), 7) == "src/train.py:7"
+    assert place("/elsewhere/train.py", None) == "/elsewhere/train.py"

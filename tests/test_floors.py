@@ -22,6 +22,7 @@ FLOORS = {
     "_html": 0,
     "_text": 0,
     "_format": 0,
+    "_location": 0,
     "_patches": 0,
     "findings": 1,
     "which": 1,

@@ -20,5 +20,5 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> Location:
-        """This place without what a subclass adds."""
+        """The place alone, without the fields that a subclass adds."""
         return Location(file=self.file, line=self.line, function=self.function, owner=self.owner)

@@ -10,8 +10,8 @@ import sys
 from contextlib import suppress
 
 
-def say(text: str) -> None:
-    """Print a sentence of perfkit's."""
+def print_message(text: str) -> None:
+    """Print one message of perfkit on a line of its own."""
     write(f"perfkit: {text}\n")
 
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfkit import _env
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import RunError, UsageError
 from perfkit.record.clock.step_iterator import Steps
 from perfkit.record.run_recorder import DetectSyncs, Options, RunRecorder
@@ -191,7 +191,7 @@ class profile:
             return self
         if _active is not None:
             # A training must not die because it is profiled twice; the outer profile sees all steps.
-            say("a profile is recording already; this one records nothing, see the other's run folder")
+            print_message("a profile is recording already; this one records nothing, see the other's run folder")
             return self
         _env.require_torch("perfkit.profile")
         check_thread(self._options.triggers)
@@ -207,9 +207,9 @@ class profile:
         launch = launch_id()
         folder = claim_folder(self._wanted or default_folder(launch), launch, overwrite=self._overwrite)
         if self._wanted is not None and folder != self._wanted:
-            say(f"{self._wanted} holds another run; this one is recorded into {folder}")
+            print_message(f"{self._wanted} holds another run; this one is recorded into {folder}")
         if self._url is not None:
-            say(f"recording into {folder}; finished files are copied to {self._url}")
+            print_message(f"recording into {folder}; finished files are copied to {self._url}")
         self.folder = folder
         _forget_in_children(self)
         return RunRecorder(folder, launch, self._options, self._total)
@@ -242,7 +242,7 @@ class profile:
             self.diagnosis = diagnose(live.folder)
         except RunError:
             for note in live.recording.notes:
-                say(note)
+                print_message(note)
             return
         write_atomically(live.folder / "diagnosis.json", self.diagnosis.to_json().encode())
         if not self._quiet:
@@ -261,7 +261,7 @@ class profile:
 
             page = write_html(data, live.folder / "report.html")
             if not self._quiet:
-                say(f"report: {page}")
+                print_message(f"report: {page}")
 
     # -- what a loop calls
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit._version import VERSION
 from perfkit.commands import (
     compare,
@@ -92,5 +92,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str) -> int:
-    say(" ".join(text.split()))
+    print_message(" ".join(text.split()))
     return 2

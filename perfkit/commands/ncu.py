@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.commands.reading import reading_bar
 from perfkit.commands.run import parse_schedule
 from perfkit.commands.under_nsight import (
@@ -120,13 +120,13 @@ def ncu(
     chosen = chosen.with_options(run_options(session, schedule, stop_after))
     command = ncu_command(words, chosen, tool, session.output)
     if not show and not cuda_here():
-        say("there is no CUDA device here: ncu will find no kernel")
+        print_message("there is no CUDA device here: ncu will find no kernel")
     if all_kernels:
-        say(
+        print_message(
             f"every kernel is run again and again: a step of thousands takes hours; --launch-count {LAUNCHES} bounds it"
         )
     if session.per_rank and kernel is None:
-        say(
+        print_message(
             "ncu runs one kernel at a time, so that one which waits for other ranks (nccl...) never ends: choose"
             " kernels with --kernel-name"
         )

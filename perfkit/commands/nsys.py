@@ -6,7 +6,7 @@ import shlex
 
 import typer
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.commands.reading import reading_bar
 from perfkit.commands.run import parse_schedule
 from perfkit.commands.under_nsight import (
@@ -114,7 +114,7 @@ def nsys(
     chosen = chosen.with_options(run_options(session, schedule, stop_after))
     command = nsys_command(words, chosen, tool, session.output)
     if not ranged and duration is None and stop_after is None:
-        say(_whole(chosen.inside))
+        print_message(_whole(chosen.inside))
     if tool is None:
         typer.echo(shlex.join(command))
         return 0

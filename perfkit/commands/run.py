@@ -16,7 +16,7 @@ import typer
 
 from perfkit import _env, _import_hook
 from perfkit._callsite import claim
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
 from perfkit.record.triggers.trigger_watch import DEFAULT
@@ -151,7 +151,7 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     # While the verdict is worked out, a second Ctrl-C must still end the program at once.
     prof.stop(error)
     if prof.folder is None and not _env.disabled():
-        say(f"{script} never imported torch; nothing was recorded")
+        print_message(f"{script} never imported torch; nothing was recorded")
     if isinstance(error, KeyboardInterrupt):
         # Die of the signal, as the program would have, so that a shell loop around it stops too.
         sys.stderr.flush()
@@ -166,7 +166,7 @@ def start(prof: profile) -> None:
     try:
         prof.start()
     except PerfkitError as error:
-        say(f"{error}; the program runs on without being recorded")
+        print_message(f"{error}; the program runs on without being recorded")
 
 
 def _run_file(script: str) -> None:

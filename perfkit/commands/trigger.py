@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import RunError, UsageError
 from perfkit.record.triggers.trigger_watch import FILE
 from perfkit.run.file_names import memory_name, spans_name, trace_name
@@ -50,7 +50,7 @@ def trigger(
     for one in running:
         _doubts(one)
     names = ", ".join(str(one.index) for one in running[:8]) + (", ..." if len(running) > 8 else "")
-    say(f"asked rank {names} of {run} for a window; it begins with the next step")
+    print_message(f"asked rank {names} of {run} for a window; it begins with the next step")
     recorders = (live.run.options.get("recorders", "kineto") if live.run is not None else "kineto").split(",")
     name_of = next((_NAMES[name] for name in _NAMES if name in recorders), None)
     return _wait(running, known, name_of) if wait else 0
@@ -97,9 +97,11 @@ def _doubts(one: RankFollower) -> None:
     """Say what may keep a rank from answering."""
     silent_s = time.time() - one.written_unix_s
     if silent_s > SILENT_S:
-        say(f"rank {one.index} has written nothing for {silent_s:.0f} s: it is in a very long step, or dead")
+        print_message(f"rank {one.index} has written nothing for {silent_s:.0f} s: it is in a very long step, or dead")
     if one.rank is not None and not one.here:
-        say(f"rank {one.index} runs on {one.rank.host}: it answers as soon as it sees the file in the shared folder")
+        print_message(
+            f"rank {one.index} runs on {one.rank.host}: it answers as soon as it sees the file in the shared folder"
+        )
 
 
 def _touch(folder: Path, run: Path, one: RankFollower) -> None:
@@ -136,7 +138,7 @@ def _wait(ranks: list[RankFollower], known: dict[int, int], name_of: Callable[[i
             if isinstance(answer, Path):
                 typer.echo(str(answer))
             else:
-                say(answer)
+                print_message(answer)
                 failed = 1
         if waiting:
             time.sleep(_POLL_S)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.commands.reading import reading_bar
 from perfkit.errors import UsageError
 
@@ -65,9 +65,9 @@ def trim(
             progress=report,
         )
     for sentence in done.lost:
-        say(sentence)
+        print_message(sentence)
     for word in done.unused:
-        say(f"{source} has no events of kind {word}")
+        print_message(f"{source} has no events of kind {word}")
     of_steps = f" of step {done.steps[0]}" if len(done.steps) == 1 else ""
     if len(done.steps) > 1:
         of_steps = f" of steps {done.steps[0]} to {done.steps[-1]}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import UsageError
 
 _PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)?)?t?")
@@ -93,11 +93,11 @@ def plan_program(words: Sequence[str], *, module: bool, plain: bool) -> Program:
         return Program((), words, 2, "run")
     if not plain:
         if known in _LAUNCHERS:
-            say(
+            print_message(
                 f"{known} starts other processes, which may lie beyond this tool: put perfkit behind it, so that each"
                 f" rank has a report of its own ({known} ... perfkit nsys -- python train.py)"
             )
-        say(
+        print_message(
             f"{words[0]} is not started as a Python program: nothing of perfkit's is inside, so there will be no steps,"
             " no window and none of its ranges"
         )
@@ -129,7 +129,7 @@ def _python(words: tuple[str, ...], plain: bool) -> Program:
         name = rest[1]
     elif not rest or rest[0] in ("-", "-c", "-m"):
         if not plain:
-            say("there is no script or module for perfkit to run: nothing of perfkit's is inside")
+            print_message("there is no script or module for perfkit to run: nothing of perfkit's is inside")
         return Program((), words, None, "python")
     else:
         name = _stem(rest[0])
@@ -149,7 +149,7 @@ def _has_perfkit(python: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         done = None
     if done is None or done.returncode:
-        say(
+        print_message(
             f"{python} has no perfkit: nothing of perfkit's is inside, so there will be no steps, no window and none of"
             f" its ranges; install it there, or name {sys.executable}"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.gathering import measure
@@ -40,7 +40,7 @@ def diagnose_nsys(
     Raises:
         TraceError: the report cannot be read, or is empty; the text says why as far as that can be told.
     """
-    say(f"exporting {report} to SQLite")
+    print_message(f"exporting {report} to SQLite")
     export = export_report(report)
     target = report.with_suffix(".window.sqlite")
     window = cut_to_window(export, target)
@@ -51,7 +51,9 @@ def diagnose_nsys(
             # A window of the run like any other: read with the run, now and by whoever diagnoses it again.
             target = target.replace(home / nsys_name(window.number))
         source = folder if home.is_dir() else target
-        say(f"{target} is {_which(window.number, window.of)}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms")
+        print_message(
+            f"{target} is {_which(window.number, window.of)}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms"
+        )
     try:
         measured = measure(source if window is not None else export, progress=progress)
     except TraceError as error:
@@ -65,7 +67,9 @@ def diagnose_nsys(
         measured = _with_missing(
             measured, f"the report has no range {RANGE}: {why_empty(folder, inside=inside, ranged=ranged)}"
         )
-        say(f"no window is in {report}, so all of it is diagnosed: {why_empty(folder, inside=inside, ranged=ranged)}")
+        print_message(
+            f"no window is in {report}, so all of it is diagnosed: {why_empty(folder, inside=inside, ranged=ranged)}"
+        )
     if window is None:
         measured = msgspec.structs.replace(
             measured, source=str(report), trace=msgspec.structs.replace(trace, path=str(report))
@@ -83,7 +87,7 @@ def diagnose_ncu(report: Path, progress: Progress | None = None) -> Diagnosis:
         TraceError: ncu cannot read it, or it holds no kernels.
     """
     table = report.with_suffix(".csv")
-    say(f"exporting {report} to {table}")
+    print_message(f"exporting {report} to {table}")
     # Beside it, so that the table is moved and not copied; what a failed export has begun goes with the folder.
     with tempfile.TemporaryDirectory(dir=report.parent) as work:
         export_report_of_ncu(report, Path(work)).replace(table)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfkit import _env
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.nsight.program import Program
 from perfkit.nsight.subprocesses import run_command
@@ -55,7 +55,7 @@ def open_session(tool: _env.NsightName, program: Program, *, out: str | None, cl
     if claim:
         chosen = claim_folder(folder, launch, overwrite=overwrite)
         if chosen != folder:
-            say(f"{folder} holds another run; this one is recorded into {chosen}")
+            print_message(f"{folder} holds another run; this one is recorded into {chosen}")
         folder = chosen
         check_free(folder, tool, os.environ.get("RANK"), overwrite=overwrite)
     return Session(tool, folder, bool(program.launcher) or "RANK" in os.environ)
@@ -70,7 +70,7 @@ def run_options(session: Session, schedule: str | None, stop_after: int | None) 
 
 def record(session: Session, command: Sequence[str]) -> tuple[int, list[Path]]:
     """Say and run the command; its exit code, and what the tool left: of this rank, else of the lowest that has any."""
-    say(f"running: {shlex.join(command)}")
+    print_message(f"running: {shlex.join(command)}")
     code = run_command(command)
     if not session.per_rank:
         return code, reports_in(session.folder, session.tool)
@@ -80,7 +80,7 @@ def record(session: Session, command: Sequence[str]) -> tuple[int, list[Path]]:
     if not ranks:
         return code, []
     if len(ranks) > 1:
-        say(f"reports of {len(ranks)} ranks are in {session.folder}; rank {ranks[0]}'s is diagnosed")
+        print_message(f"reports of {len(ranks)} ranks are in {session.folder}; rank {ranks[0]}'s is diagnosed")
     return code, reports_in(session.folder, session.tool, ranks[0])
 
 
@@ -99,7 +99,7 @@ def newest_report(reports: Sequence[Path], tool: Tool) -> Path:
     last = reports[-1]
     others = [file for file in reports if file.stem != last.stem]
     if others:
-        say(f"{len(others)} more reports are in {last.parent}; the last, {last.name}, is diagnosed")
+        print_message(f"{len(others)} more reports are in {last.parent}; the last, {last.name}, is diagnosed")
     return import_recording(last, tool.path) if last.suffix == RECORDING else last
 
 
@@ -117,4 +117,4 @@ def program_first(code: int) -> Iterator[None]:
     except PerfkitError as error:
         if not code:
             raise
-        say(str(error))
+        print_message(str(error))

@@ -9,7 +9,7 @@ import subprocess
 from typing import NamedTuple
 
 from perfkit._env import NSIGHT_VARIABLES, NsightName, find_nsight
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import UsageError
 
 INSTALL: dict[NsightName, str] = {
@@ -99,7 +99,7 @@ def fit(parts: list[Part], tool: Tool | None) -> list[str]:
         needed = f"{tool.name} {COMPLETE[tool.name]} has it"
         if part.asked:
             raise UsageError(f"{tool.path} ({version}) has no {option}: {needed}; install that or a later one")
-        say(f"{tool.path} ({version}) has no {option}, which is left out; {needed}")
+        print_message(f"{tool.path} ({version}) has no {option}, which is left out; {needed}")
     return words
 
 

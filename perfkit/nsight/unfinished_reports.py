@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from perfkit._env import NsightName
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import UsageError
 from perfkit.trace import NSYS_OWN
 from perfkit.trace.nsight.ncu_export import NCU_OWN
@@ -67,7 +67,7 @@ def import_recording(recording: Path, nsys: str) -> Path:
             f"nsys left {recording} without a report, and its {IMPORTER} is not beside {nsys}: install the host part of"
             f" Nsight Systems too, or run on a machine that has it: {IMPORTER} -i {recording.name}"
         )
-    say(f"importing {recording} ({recording.stat().st_size / 1e6:.1f} MB)")
+    print_message(f"importing {recording} ({recording.stat().st_size / 1e6:.1f} MB)")
     try:
         done = subprocess.run(
             [str(importer), "-i", str(recording.absolute())],

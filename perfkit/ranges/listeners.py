@@ -15,7 +15,7 @@ import weakref
 from typing import Protocol
 
 from perfkit import _callsite, _env
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import PerfkitWarning
 
 RECORDER = 1
@@ -96,7 +96,7 @@ def tell(text: str, once: str | None = None) -> None:
         warnings.warn_explicit(text, PerfkitWarning, file, line)
     except Warning:
         # Warnings are errors in this program; entering a range may still not raise.
-        say(text)
+        print_message(text)
 
 
 def _after_fork_in_child() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from perfkit import _clock, _env
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.record.attachments import Listeners
 from perfkit.record.clock.step_clock import ClosedStep, StepClock
 from perfkit.record.first_verdict import FirstVerdict
@@ -126,7 +126,9 @@ class RunRecorder:
         if (tool := _env.nsight_tool()) is not None and "kineto" in recorders:
             # CUPTI serves one at a time: with torch's profiler too, it or the tool would have no kernels.
             recorders = tuple(dict.fromkeys("cuda_profiler" if name == "kineto" else name for name in recorders))
-            say(f"this program runs under {tool}: windows open its capture range, and torch's profiler stays off")
+            print_message(
+                f"this program runs under {tool}: windows open its capture range, and torch's profiler stays off"
+            )
         wanted = Wanted(
             action=options.action,
             recorders=recorders,
@@ -226,7 +228,9 @@ class RunRecorder:
         self._epoch_told = True
         steps = self.clock.step_num
         if self.plan.waiting and steps and not self._options.quiet:
-            say(f"no window yet: the first epoch had {steps} steps and the schedule's first window comes later")
+            print_message(
+                f"no window yet: the first epoch had {steps} steps and the schedule's first window comes later"
+            )
 
     def drop_step(self) -> None:
         """Forget the unfinished step; an error may have ended it."""
@@ -296,7 +300,9 @@ class RunRecorder:
         self.recording.rewrite()
         if not self._options.quiet:
             why = window.reason.removeprefix("trigger: ")
-            say(f"window {window.index} holds steps {window.first_step} to {window.last_step}, opened by: {why}")
+            print_message(
+                f"window {window.index} holds steps {window.first_step} to {window.last_step}, opened by: {why}"
+            )
 
     def _next_pause(self, step: int) -> int:
         """When memory is read and rows are written again: of short steps, as many later as take `_PAUSE_NS`."""

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from perfkit import _clock, _env
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 from perfkit.run.writing import RankWriter
 
@@ -160,7 +160,7 @@ class Recording:
         self._told.add(what)
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         self.errors.append(f"{what}: {text}")
-        say(f"{what}: {text} (training goes on)")
+        print_message(f"{what}: {text} (training goes on)")
 
     def guarded(self, what: str, do: Callable[[], Any]) -> None:
         """Do a part of perfkit's work at the border to training: what fails is told, and not raised."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from perfkit import _env
-from perfkit._stderr import say
+from perfkit._stderr import print_message
 from perfkit.errors import UsageError
 from perfkit.record.windows.trace_files import in_thread
 from perfkit.run.remote import check_url, copy_out, is_url
@@ -96,7 +96,7 @@ def _to_url(url: str, keep: int | None) -> Handler:
                     if keep is not None:
                         _remove_oldest(url, keep)
                 except Exception as error:  # noqa: BLE001 - a file system may raise anything; training goes on
-                    say(f"copying a trace to {url}: {type(error).__name__}: {error} (training goes on)")
+                    print_message(f"copying a trace to {url}: {type(error).__name__}: {error} (training goes on)")
 
         # The program's end waits for the last copy.
         in_thread(copy)

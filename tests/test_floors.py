@@ -15,6 +15,7 @@ FLOORS = {
     "errors": -1,
     "_version": -1,
     "_stderr": -1,
+    "_background": 0,
     "_env": 0,
     "_clock": 0,
     "_callsite": 0,

@@ -3,7 +3,6 @@
 handler         ``trace_handler``: each window's trace into a log directory, with what perfkit found in it
 scalars         ``log_scalars``: each step's numbers and the verdict, to any SummaryWriter or Lightning logger
 writers         how either is written to
-beside          a process of low priority that does what would slow this one
 plugin          the entry point of TensorBoard's tab "perfkit"; guards everything below
 tab             the tab's routes
 log_directory   the runs and traces below a log directory, and the only way to a file of them

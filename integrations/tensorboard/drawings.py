@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from perfkit.integrations.tensorboard.beside import Failed, answer_of
+from perfkit._background import BackgroundError, BackgroundProcess
 
 #: Two million events take 12 s; ten times as many still come in time.
 _TIMEOUT_S = 180.0
@@ -47,8 +47,8 @@ class Drawings:
 
 def _make(path: str) -> bytes:
     try:
-        return answer_of(__name__, path, timeout_s=_TIMEOUT_S, largest=_LARGEST)
-    except Failed as error:
+        return BackgroundProcess(__name__, path, timeout_s=_TIMEOUT_S, max_bytes=_LARGEST).output()
+    except BackgroundError as error:
         return json.dumps({"error": str(error)}).encode()
 
 

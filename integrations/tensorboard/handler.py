@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import Diagnosis, PerfkitWarning, UsageError
-from perfkit.integrations.tensorboard.beside import answer_of
+from perfkit._background import BackgroundProcess
 from perfkit.integrations.tensorboard.writers import Writer, scalars_of, to_markdown, writer_for
 
 #: Windows whose diagnosis is not finished. A loop that makes them faster than they are read keeps every trace, and
@@ -127,9 +127,10 @@ class TraceHandler:
             return
         try:
             writer = self._writer = self._writer or _own_writer(self._logdir)
-            diagnosis = Diagnosis.from_json(
-                answer_of("perfkit", "diagnose", str(path.resolve()), "--json", timeout_s=_TIMEOUT_S, largest=_LARGEST)
+            process = BackgroundProcess(
+                "perfkit", "diagnose", str(path.resolve()), "--json", timeout_s=_TIMEOUT_S, max_bytes=_LARGEST
             )
+            diagnosis = Diagnosis.from_json(process.output())
             writer.text("perfkit/verdict", to_markdown(diagnosis), step)
             writer.scalars(scalars_of(diagnosis), step)
             writer.flush()

@@ -1,16 +1,17 @@
-"""The first verdict: worked out and printed by a process of low priority, while training goes on."""
+"""The first verdict: worked out by a background process, and printed while training goes on."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from perfkit._background import BackgroundError, BackgroundProcess
 from perfkit._stderr import write
+
+#: The diagnosis of a large window takes some seconds of a core; after this long, steps have changed anyway.
+_TIMEOUT_S = 600.0
 
 
 class FirstVerdict:
@@ -18,7 +19,7 @@ class FirstVerdict:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._process: subprocess.Popen[str] | None = None
+        self._process: BackgroundProcess | None = None
         self._wanted = True
 
     def tell(self, until_written: Callable[[], None]) -> None:
@@ -29,23 +30,18 @@ class FirstVerdict:
         until_written()
         if not self._wanted:
             return
-        command = [sys.executable, "-m", "perfkit", "diagnose", str(self._folder), "--early"]
-        if (nice := shutil.which("nice")) is not None:
-            command = [nice, "-n", "10", *command]
-        process = self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PERFKIT_DISABLE": "1", "OMP_NUM_THREADS": "1"},
-        )
-        text, _ = process.communicate()
-        if process.returncode == 0 and self._wanted:
-            write(f"{text}\n")
+        # Without it the run goes on, and its end brings the full verdict.
+        with suppress(BackgroundError):
+            # In the program's current folder, to which the files in the verdict are relative.
+            self._process = BackgroundProcess(
+                "perfkit", "diagnose", str(self._folder), "--early", timeout_s=_TIMEOUT_S, folder=Path.cwd()
+            )
+            text = self._process.output().decode()
+            if self._wanted:
+                write(f"{text}\n")
 
     def call_off(self) -> None:
         """The run is over: the full verdict comes now, and the first would come after it."""
         self._wanted = False
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None:
             self._process.kill()

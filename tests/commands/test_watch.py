@@ -1,4 +1,4 @@
-"""`perfkit watch`: what it shows of a run that goes on, what it reads for that, and that it touches nothing."""
+"""`perfkit watch`: what it shows of a running training, what it reads for that, and that it writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row(number: int, ms: float = 100, **fields: Any) -> Step:
 
 
 def a_run(folder: Path, rows: list[Step], *, rank: int = 0, ranks: int = 1, **facts: Any) -> None:
-    """A run folder of this process's, as one looks that is being recorded."""
+    """Write a run folder as this process would while it records."""
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder, Run(launch_id="a", command=(), folder="", world_size=ranks, total_steps=1000))
     writer = RankWriter(folder, rank)
@@ -51,7 +51,7 @@ def writer(tmp_path: Path) -> Iterator[RankWriter]:
         yield opened
 
 
-def picture(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def current_state(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     assert main(["watch", "--once", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -60,10 +60,10 @@ def state_of_files(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))}
 
 
-# -- the picture
+# -- the current state
 
 
-def test_one_picture_has_the_step_phases_rates_memory_and_the_last_window(
+def test_the_current_state_has_the_step_phases_rates_memory_and_the_last_window(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -72,7 +72,7 @@ def test_one_picture_has_the_step_phases_rates_memory_and_the_last_window(
     rows.append(row(80, rss_bytes=2 * 10**9, memory_bytes=10**9))
     a_run(tmp_path / "x", rows, windows=(window,))
 
-    assert picture(capsys, "x") == [
+    assert current_state(capsys, "x") == [
         f"x · rank 0 on {socket.gethostname()}, process {os.getpid()} · running",
         "step 80 of 1,000  100 ms, median 100 ms, 2 min left",
         "▅" * 78 + "█▅",
@@ -83,15 +83,15 @@ def test_one_picture_has_the_step_phases_rates_memory_and_the_last_window(
     ]
 
 
-def test_steps_that_perfkit_recorded_do_not_count_for_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_steps_do_not_count_for_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(tmp_path / "x", [*map(row, range(20)), *(row(number, 900, window=0) for number in range(20, 24))])
 
-    text = "\n".join(picture(capsys, str(tmp_path / "x")))
+    text = "\n".join(current_state(capsys, str(tmp_path / "x")))
     assert "step 23 of 1,000  900 ms, median 100 ms" in text
     assert "window 0 is being recorded" in text
 
 
-def test_several_ranks_are_compared_and_the_silent_and_missing_are_named(
+def test_ranks_are_compared_and_silent_or_missing_ones_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rank, ms in ((0, 100), (1, 130), (2, 90)):
@@ -100,31 +100,29 @@ def test_several_ranks_are_compared_and_the_silent_and_missing_are_named(
     for file in (tmp_path / "x/rank-2").iterdir():
         os.utime(file, long_ago)
 
-    text = " ".join(picture(capsys, str(tmp_path / "x")))
+    text = " ".join(current_state(capsys, str(tmp_path / "x")))
     assert "3 ranks, 1 more not there; median 90.0 ms (rank 2) to 130 ms (rank 1), at steps 29 to 29; " in text
     assert "rank 2 nothing written for 10 min" in text
-    assert "  130 ms, median 130 ms" in " ".join(picture(capsys, str(tmp_path / "x"), "--rank", "1"))
+    assert "  130 ms, median 130 ms" in " ".join(current_state(capsys, str(tmp_path / "x"), "--rank", "1"))
 
 
-def test_what_anyone_may_have_written_reaches_the_terminal_without_control_characters(
+def test_control_characters_in_a_run_folder_do_not_reach_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_run(tmp_path / "x", [row(0)], ending="finished\x1b[2J", host="\x1b]0;mine\x07")
 
-    assert "\x1b" not in "\n".join(picture(capsys, str(tmp_path / "x")))
+    assert "\x1b" not in "\n".join(current_state(capsys, str(tmp_path / "x")))
 
 
-def test_a_run_without_a_step_and_one_without_a_rank_have_a_picture_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_without_a_step_or_a_rank_are_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(tmp_path / "x", [])
     write_run(tmp_path, Run(launch_id="a", command=(), folder="", world_size=1))
 
-    assert picture(capsys, str(tmp_path / "x"))[-1] == "no step yet"
-    assert picture(capsys, str(tmp_path)) == [f"{tmp_path}: no rank has begun yet"]
+    assert current_state(capsys, str(tmp_path / "x"))[-1] == "no step yet"
+    assert current_state(capsys, str(tmp_path)) == [f"{tmp_path}: no rank has started yet"]
 
 
-def test_errors_are_told_in_one_line(
+def test_errors_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -134,7 +132,7 @@ def test_errors_are_told_in_one_line(
         ([], "there is no run in runs"),
         (["nowhere"], "nowhere is no folder"),
         (["."], "holds no run"),
-        (["x", "--rank", "4"], "x has no rank 4 (there are: 0)"),
+        (["x", "--rank", "4"], "x has no rank 4 (available: 0)"),
     ):
         assert main(["watch", "--once", *arguments]) == 2
         assert says in capsys.readouterr().err
@@ -148,10 +146,10 @@ def test_the_newest_run_is_the_one_that_began_last(tmp_path: Path) -> None:
     assert newest_run(tmp_path).name == "new"
 
 
-# -- reading what grows
+# -- reading growing files
 
 
-def test_only_new_rows_are_read_and_a_half_written_one_is_left_for_later(tmp_path: Path, writer: RankWriter) -> None:
+def test_only_new_rows_are_read_and_a_half_written_row_is_read_later(tmp_path: Path, writer: RankWriter) -> None:
     tail = StepsTail(tmp_path / "rank-0/steps.jsonl")
     assert tail.poll() == 0  # the file is not there yet
     writer.append_steps([row(0), row(1)])
@@ -167,7 +165,7 @@ def test_only_new_rows_are_read_and_a_half_written_one_is_left_for_later(tmp_pat
     assert (tail.rows[-1].wall_ns, tail.damaged) == (5, 0)
 
 
-def test_a_file_whose_older_half_is_merged_is_followed_on_and_memory_stays_bounded(
+def test_a_file_whose_older_half_is_merged_is_still_followed_in_bounded_memory(
     tmp_path: Path, writer: RankWriter
 ) -> None:
     tail = StepsTail(tmp_path / "rank-0/steps.jsonl")
@@ -182,7 +180,7 @@ def test_a_file_whose_older_half_is_merged_is_followed_on_and_memory_stays_bound
     assert len(tail.rows) == follower.MOST_ROWS
 
 
-def test_of_a_long_file_only_the_end_is_read_and_damaged_rows_are_left_out(
+def test_only_the_end_of_a_long_file_is_read_and_damaged_rows_are_skipped(
     tmp_path: Path, writer: RankWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "_TAIL_BYTES", 4000)
@@ -196,10 +194,10 @@ def test_of_a_long_file_only_the_end_is_read_and_damaged_rows_are_left_out(
     assert tail.damaged == 2
 
 
-# -- following
+# -- following a run
 
 
-def test_in_a_pipe_a_real_run_is_followed_to_its_end_without_a_change_to_its_folder(tmp_path: Path) -> None:
+def test_a_real_run_is_followed_to_its_end_in_a_pipe_without_changing_its_folder(tmp_path: Path) -> None:
     weight = torch.ones(2, requires_grad=True)
     command = [sys.executable, "-m", "perfkit", "watch", "x", "--every", "0.2", "--wait"]
     watching = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -224,7 +222,7 @@ def test_in_a_pipe_a_real_run_is_followed_to_its_end_without_a_change_to_its_fol
     assert state_of_files(tmp_path / "x") == before
 
 
-def test_watching_opens_nothing_of_the_run_for_writing(tmp_path: Path) -> None:
+def test_watch_opens_no_file_of_the_run_for_writing(tmp_path: Path) -> None:
     a_run(tmp_path / "x", [row(number) for number in range(40)])
     program = tmp_path / "watched.py"
     program.write_text(
@@ -245,7 +243,7 @@ def test_watching_opens_nothing_of_the_run_for_writing(tmp_path: Path) -> None:
     assert "step 39" in done.stdout
 
 
-def test_a_run_whose_process_is_gone_ends_the_watching(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_exits_when_the_runs_process_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     a_run(tmp_path / "x", [row(0)], pid=ended.pid)
@@ -254,7 +252,7 @@ def test_a_run_whose_process_is_gone_ends_the_watching(tmp_path: Path, capsys: p
     assert "its process is gone, and has not written how it ended" in capsys.readouterr().out
 
 
-def test_on_a_terminal_q_leaves_and_the_terminal_is_as_before(tmp_path: Path) -> None:
+def test_on_a_terminal_q_quits_and_the_terminal_is_restored(tmp_path: Path) -> None:
     import termios
 
     a_run(tmp_path / "x", [row(number) for number in range(40)])

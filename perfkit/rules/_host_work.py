@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.host import HostKind, HostLine, HostWork
 from perfkit.measures.results.measured import Measured
@@ -70,7 +71,7 @@ def found_in(
     measured: Measured, work: HostWork | None, cost_ns: int, whole: Whole, *, rule: str, message: str, advice: str
 ) -> Finding:
     """The finding of a rule over work that could be done a quarter as often, or not by the process that trains."""
-    file, line, function = hottest_call(work) if work is not None else (None, None, None)
+    at = hottest_call(work) if work is not None else None
     return Finding(
         rule=rule,
         severity=severity_of(cost_ns, whole),
@@ -78,9 +79,9 @@ def found_in(
         advice=advice,
         confidence="high" if work is None or work.samples >= _SURE_SAMPLES else "medium",
         evidence=tuple(host_evidence(work)) if work is not None else (),
-        file=file,
-        line=line,
-        function=function,
+        file=at.file if at else None,
+        line=at.line if at else None,
+        function=at.function if at else None,
         cost_ns=cost_ns,
         saving_low_ns=round(LESS_OFTEN * cost_ns),
         saving_high_ns=with_beyond(cost_ns, measured, whole)
@@ -89,8 +90,8 @@ def found_in(
     )
 
 
-def hottest_call(work: HostWork) -> tuple[str, int, str]:
-    """File, line and function of the line that does most of this work, or of the one that calls its function.
+def hottest_call(work: HostWork) -> Location:
+    """The line that does most of this work, or the one that calls its function.
 
     Where the work is spread over lines of a function, that function is called too often, by the line that calls it.
     """
@@ -100,14 +101,14 @@ def hottest_call(work: HostWork) -> tuple[str, int, str]:
         line.host_ns for line in mine
     ):
         return hottest.called_from
-    return hottest.file, hottest.line, hottest.function
+    return Location(file=hottest.file, line=hottest.line, function=hottest.function)
 
 
 def traced_ns(measured: Measured, phase: Phase) -> int:
     """Time of a phase in the step traced by line: of its lines that are called from no other line of it."""
     rows = [row for row in measured.lines.traced if row.phase == phase] if measured.lines is not None else []
     lines = {(row.file, row.line) for row in rows}
-    return sum(row.host_ns for row in rows if not any((file, line) in lines for file, line, _ in row.callers))
+    return sum(row.host_ns for row in rows if not any((by.file, by.line) in lines for by in row.callers))
 
 
 def host_evidence(work: HostWork) -> Iterator[Evidence]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfkit.run.records import Place, Rank
+from perfkit._location import Location
+from perfkit.run.records import Rank
 
 
 def is_on(rank: Rank, setting: str) -> bool:
@@ -16,6 +17,6 @@ def number(rank: Rank, setting: str) -> int | None:
     return int(text) if text.isdigit() and int(text) > 0 else None
 
 
-def first_call(rank: Rank, *names: str) -> Place | None:
+def first_call(rank: Rank, *names: str) -> Location | None:
     """The user's first line that calls one of these; None where it is set elsewhere (an environment, a library)."""
     return next((places[0] for name in names if (places := rank.calls.get(name))), None)

@@ -16,6 +16,7 @@ import msgspec
 
 from perfkit.errors import RunError
 from perfkit.run.file_names import lines_beside, nsys_name, spans_name
+from perfkit.run.older_folders import converted
 from perfkit.run.records import SCHEMA, Lines, RangeRow, RangeSpan, Rank, Run, Step, Syncs, UserCode, Window
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -41,23 +42,26 @@ def _decode(path: Path, kind: type[_Record], lost: list[str]) -> _Record | None:
         lost.append(f"{path.name}: {error.strerror}")
         return None
     try:
-        schema = msgspec.json.decode(data, type=_Versioned).schema
+        schema = msgspec.json.decode(data, type=_RecordVersion).schema
     except (msgspec.DecodeError, UnicodeDecodeError):
-        schema = SCHEMA
+        schema = SCHEMA  # damaged, which decoding reports
     if schema > SCHEMA:
         raise RunError(
             f"{path} has schema {schema}, this perfkit reads up to {SCHEMA}: "
             "read it with the perfkit that wrote it, or a newer one"
         )
     try:
+        if schema < SCHEMA:
+            return msgspec.convert(converted(data, kind), type=kind)
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         lost.append(f"{path.parent.name}/{path.name}: damaged ({error})")
         return None
 
 
-class _Versioned(msgspec.Struct):
-    schema: int = SCHEMA
+class _RecordVersion(msgspec.Struct):
+    #: Version 1 did not write it into every file.
+    schema: int = 1
 
 
 class Spans(NamedTuple):

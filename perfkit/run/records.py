@@ -6,8 +6,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-#: Version of the run folder. 1: the first. A reader refuses a newer one, and says so.
-SCHEMA = 1
+from perfkit._location import Location
+
+#: Version of the run folder. 1: places as arrays; 2: as `Location`. `perfkit.run.older_folders` converts what is older;
+#: a reader refuses what is newer.
+SCHEMA = 2
 
 #: What a step did. Measures of time are of training where there is any.
 Mode = Literal["train", "validation", "test", "predict"]
@@ -87,7 +90,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 SyncKind = Literal["read", "copy-h2d", "copy-d2h", "shape", "print", "explicit", "collective", "other"]
 
 
-class SyncEvent(msgspec.Struct, frozen=True, kw_only=True):
+class SyncEvent(Location, frozen=True, kw_only=True):
     """The syncs of one line: a place where the host waits for the device.
 
     ``count`` is how often the line synced as a user would count it (one ``print`` = one), ``raw_syncs``
@@ -99,7 +102,6 @@ class SyncEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: SyncKind
     op: str
-    file: str
     line: int
     function: str
     count: int
@@ -108,7 +110,6 @@ class SyncEvent(msgspec.Struct, frozen=True, kw_only=True):
     in_steps: int | None = None
     blocked_ns: int | None = None
     via: str | None = None
-    owner: str = "user"
     thread: str = "MainThread"
     certainty: Literal["certain", "may"] = "certain"
     reason: str = ""
@@ -121,6 +122,7 @@ class Syncs(msgspec.Struct, frozen=True, kw_only=True):
     ``observed`` is False where no tensor was ever on the (simulated) device: then nothing was checked.
     """
 
+    schema: int = SCHEMA
     mode: Literal["cuda", "dry"]
     observed: bool
     steps: int | None
@@ -128,7 +130,7 @@ class Syncs(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class LineRow(msgspec.Struct, frozen=True, kw_only=True):
+class LineRow(Location, frozen=True, kw_only=True):
     """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step.
 
     ``worker`` is None for a line of the training process. For a line that ran in the workers of a DataLoader it is
@@ -138,20 +140,18 @@ class LineRow(msgspec.Struct, frozen=True, kw_only=True):
     ``within`` has the samples by the libraries that the line had called, outermost first: ``"json"``,
     ``"torch.serialization > pickle"``, and ``""`` for the line's own code with the C functions that it called itself.
     ``"checkpoint"`` stands for a library's function that saves one. ``called_from`` is the line of another function of
-    the user's (file, line, function) from which it was reached most often, None where there is no other.
+    the user's from which it was reached most often, None where there is no other.
     It is empty where that was not recorded.
     """
 
-    file: str
     line: int
     function: str
-    owner: str
     phase: Phase
     samples: int
     host_ns: int
     worker: str | None = None
     within: dict[str, int] = {}
-    called_from: tuple[str, int, str] | None = None
+    called_from: Location | None = None
 
 
 class Workers(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,36 +192,32 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     sliced: bool = False
 
 
-class TracedLine(msgspec.Struct, frozen=True, kw_only=True):
+class TracedLine(Location, frozen=True, kw_only=True):
     """One user line in the step that is traced by line, after a window.
 
     ``runs`` is how often the line ran in that step; ``host_ns`` the time in it with all that it called, in a
     step that tracing made slower than others. ``loop_line`` is the ``for`` or ``while`` statement that the line
     stands in, if any. ``before_model`` is whether it first ran before any module was called in that step, None where
     none was. ``modules`` are the modules that it called. ``callers`` are the lines of the
-    user's (file, line, function) from which the line's function was called in that step, the first few.
+    user's from which the line's function was called in that step, the first few.
     """
 
-    file: str
     line: int
     function: str
-    owner: str
     phase: Phase
     runs: int
     host_ns: int
     loop_line: int | None = None
     before_model: bool | None = None
     modules: tuple[ModuleCalls, ...] = ()
-    callers: tuple[tuple[str, int, str], ...] = ()
+    callers: tuple[Location, ...] = ()
 
 
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
+class Collected(Location, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: how many, and how long they took in all."""
 
-    file: str
     line: int
     function: str
-    owner: str
     count: int
     total_ns: int
 
@@ -233,6 +229,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     garbage collector looked through all objects.
     """
 
+    schema: int = SCHEMA
     period_ns: int
     steps: int
     rows: tuple[LineRow, ...] = ()
@@ -241,14 +238,13 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     collected: tuple[Collected, ...] = ()
 
 
-class UserCode(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of the user's. ``frame_file`` and ``name`` are what torch's Python frames call it."""
+class UserCode(Location, frozen=True, kw_only=True, rename={"line": "first_line"}):
+    """One function of the user's, at its first line. ``frame_file`` and ``name`` are what torch's frames call it."""
 
-    file: str
+    line: int
+    function: str
     frame_file: str
     name: str
-    function: str
-    first_line: int
 
 
 class RangeSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,24 +328,22 @@ class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     """One function that torch.compile compiled, as often as it did: ``count`` times, ``recompiles`` of them again.
 
-    ``file`` and ``line`` are the user's line that called it, ``reason`` the guard that failed last.
+    ``called_from`` is the user's line that called it, None where torch did not record one; ``reason`` is the guard that
+    failed last.
     """
 
     compiled: str
-    file: str | None
-    line: int | None
-    function: str | None
+    called_from: Location | None
     count: int
     recompiles: int
     total_ns: int
     reason: str | None = None
 
 
-class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
+class GraphBreak(Location, frozen=True, kw_only=True):
     """A line of the user's at which torch.compile broke a graph: ``count`` graphs ended there."""
 
     reason: str
-    file: str
     line: int
     function: str
     count: int
@@ -372,14 +366,6 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     keeps_gradients: bool | None = None
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the user's."""
-
-    file: str
-    line: int
-    function: str | None = None
-
-
 class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
     """Tensors that were alive between two steps, and grew in number between two looks at them.
 
@@ -394,7 +380,7 @@ class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
     graph: bool
     nodes_grown: int = 0
     name: str | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[Location, ...] = ()
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
@@ -422,7 +408,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     phase: Phase | None
     in_step_ns: int | None
-    lines: tuple[Place, ...] = ()
+    lines: tuple[Location, ...] = ()
     window: int | None = None
     memory_bytes: int | None = None
     memory_peak_bytes: int | None = None
@@ -534,8 +520,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     break_lines: tuple[GraphBreak, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
-    calls: dict[str, tuple[Place, ...]] = {}
-    evaluated_with_grad: Place | None = None
+    calls: dict[str, tuple[Location, ...]] = {}
+    evaluated_with_grad: Location | None = None
     kept: tuple[KeptTensors, ...] = ()
     padding: Padding | None = None
     flops: StepFlops | None = None

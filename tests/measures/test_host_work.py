@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit._location import Location
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
 from perfkit.measures.results.steps import StepBreakdown
@@ -147,7 +148,9 @@ def test_a_line_that_calls_ops_is_left_to_the_rules_of_ops() -> None:
 def test_a_line_with_a_small_op_over_a_function_of_plain_python_is_python_and_over_one_of_ops_is_not() -> None:
     def below(op_ns: int) -> list[int]:
         around = msgspec.structs.replace(of_line(5, 100, 40), total_ns=2_000)
-        called = msgspec.structs.replace(traced(30, False), function="helper", callers=(("train.py", 5, "main"),))
+        called = msgspec.structs.replace(
+            traced(30, False), function="helper", callers=(Location(file="train.py", line=5, function="main"),)
+        )
         got = measured(row(5, {"": 20}), traced=(called,), source=source(around, of_line(30, 1_900, op_ns, "helper")))
         return [line.line for work in got.values() for line in work.lines]
 

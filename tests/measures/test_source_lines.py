@@ -15,8 +15,8 @@ from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine, UserCode
 from perfkit.trace.columns import Kind, Trace
 
-STEP = UserCode(file="/u/train.py", frame_file="train.py", name="step", function="Trainer.step", first_line=10)
-LOSS = UserCode(file="/u/model.py", frame_file="model.py", name="loss", function="loss", first_line=3)
+STEP = UserCode(file="/u/train.py", frame_file="train.py", name="step", function="Trainer.step", line=10)
+LOSS = UserCode(file="/u/model.py", frame_file="model.py", name="loss", function="loss", line=3)
 FILES = {"train.py": "/u/train.py", "model.py": "/u/model.py", "hooks.py": "/u/hooks.py"}
 
 

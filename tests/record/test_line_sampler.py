@@ -65,7 +65,7 @@ def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
     assert where.within == ""
     assert where.function.endswith("inner")
     assert where.called_from is not None
-    assert where.called_from[2] == "test_a_lines_own_code_is_in_no_library_and_knows_its_caller"
+    assert where.called_from.function == "test_a_lines_own_code_is_in_no_library_and_knows_its_caller"
 
 
 def test_what_a_librarys_saving_function_calls_is_a_checkpoint() -> None:

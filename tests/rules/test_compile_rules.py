@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from perfkit._location import Location
 from perfkit.measures.results.host import CompileCost, Ops, OpTime
 from perfkit.rules.compile import graph_breaks, recompiles
 from perfkit.run.records import Compilation, GraphBreak
@@ -25,11 +26,15 @@ def cost(*, late_graphs: int, late_ms: float) -> CompileCost:
     )
 
 
+CALLED_FROM = Location(file="train.py", line=42, function="main")
 FORWARD = Compilation(
-    compiled="forward", file="train.py", line=42, function="main", count=60, recompiles=59, total_ns=9_000 * MS,
+    compiled="forward", called_from=CALLED_FROM, count=60, recompiles=59, total_ns=9_000 * MS,
     reason="tensor 'x' size mismatch at index 1. expected 126, actual 127",
 )  # fmt: skip
-RESUMED = msgspec.structs.replace(FORWARD, compiled="resume", line=50, recompiles=0, total_ns=20_000 * MS)
+RESUMED_FROM = Location(file="train.py", line=50, function="main")
+RESUMED = msgspec.structs.replace(
+    FORWARD, compiled="resume", called_from=RESUMED_FROM, recompiles=0, total_ns=20_000 * MS
+)
 
 
 def test_compiling_in_every_step_is_told_where_it_is_called_and_why(build: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from perfkit._location import Location
 from perfkit.measures.results.host import HostLine
 from perfkit.rules.python.logging_in_step import check
 
@@ -24,7 +25,7 @@ def test_logging_in_every_step_is_found_at_its_line(build: Any) -> None:
 
 def test_work_spread_over_a_function_is_told_at_the_line_that_calls_it(build: Any) -> None:
     step = build.step(20, other=10)
-    one = build.work("logging", 8, called_from=("train.py", 40, "main"))
+    one = build.work("logging", 8, called_from=Location(file="train.py", line=40, function="main"))
     lines: tuple[HostLine, ...] = (*one.lines, msgspec.structs.replace(one.lines[0], line=13))
     work = msgspec.structs.replace(one, host_ns=16 * MS, lines=lines)
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
+from perfkit._location import Location
 from perfkit.measures.results.host import Ops, OpTime, RangeTime
 from perfkit.measures.results.kernels import NameTime
 from perfkit.measures.results.memory import MemoryGrowth
 from perfkit.rules.memory import allocator_thrash, gradients_not_set_to_none, memory_growth, memory_near_limit
-from perfkit.run.records import KeptTensors, Lines, OptimizerFacts, Place, TracedLine
+from perfkit.run.records import KeptTensors, Lines, OptimizerFacts, TracedLine
 
 MS = 1_000_000
-AT = Place(file="train.py", line=29, function="main")
+AT = Location(file="train.py", line=29, function="main")
 
 
 def kept(**more: Any) -> KeptTensors:
@@ -33,7 +34,7 @@ def test_tensors_kept_with_their_graphs_are_told_at_the_line_that_keeps_them(bui
 
 
 def test_of_two_branches_that_fill_a_list_the_one_that_ran_is_told(build: Any) -> None:
-    other = Place(file="train.py", line=27, function="main")
+    other = Location(file="train.py", line=27, function="main")
     rank = msgspec.structs.replace(build.rank(), kept=(kept(name="previews", places=(other, AT)),))
     ran = TracedLine(file="train.py", line=29, function="main", owner="user", phase="forward", runs=1, host_ns=MS)
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit._location import Location
 from perfkit.measures.results.host import Ops, OpTime
 from perfkit.measures.results.kernels import Kernels, KernelTime
 from perfkit.rules.memory import grad_in_evaluation
@@ -17,10 +18,10 @@ from perfkit.rules.settings import (
     launch_blocking,
     thread_counts,
 )
-from perfkit.run.records import Place, Rank
+from perfkit.run.records import Rank
 
 MS = 1_000_000
-AT = Place(file="train.py", line=7, function="main")
+AT = Location(file="train.py", line=7, function="main")
 
 
 def rank(build: Any, **facts: Any) -> Rank:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfkit._location import Location
 from perfkit.rules.python.unexpected_call_count import check
 from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
@@ -22,6 +23,10 @@ def line(number: int, phase: Any, ms: float, *modules: ModuleCalls, callers: Any
         modules=modules,
         callers=callers,
     )
+
+
+def location(line: int) -> Location:
+    return Location(file="train.py", line=line, function="main")
 
 
 def calls(ms: float, again: int = 1, backward: bool = False) -> ModuleCalls:
@@ -61,7 +66,7 @@ def test_an_encoder_called_per_loss_costs_its_backward_too(build: Any) -> None:
 
 
 def test_lines_of_functions_that_were_called_count_once_in_the_phase(build: Any) -> None:
-    inner = line(7, "other", 15, callers=(("train.py", 33, "main"), ("train.py", 38, "main")))
+    inner = line(7, "other", 15, callers=(location(33), location(38)))
 
     [finding] = check(measured(build, line(38, "other", 20, calls(15)), inner))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfkit._location import Location
 from perfkit.rules.python.validation_too_often import check
 from perfkit.run.records import LineRow, Lines
 
 MS = 1_000_000
 
 
-def row(line: int, function: str, phase: Any, samples: int, called_from: tuple[str, int, str] | None = None) -> LineRow:
+def row(line: int, function: str, phase: Any, samples: int, called_from: Location | None = None) -> LineRow:
     return LineRow(
         file="train.py",
         line=line,
@@ -23,14 +24,18 @@ def row(line: int, function: str, phase: Any, samples: int, called_from: tuple[s
     )
 
 
+def location(line: int, function: str) -> Location:
+    return Location(file="train.py", line=line, function=function)
+
+
 def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> None:
     lines = Lines(
         period_ns=MS,
         steps=40,
         rows=(
-            row(7, "Net.forward", "validation", 50, ("train.py", 19, "validate")),
-            row(7, "Net.forward", "forward", 20, ("train.py", 35, "main")),
-            row(20, "validate", "validation", 10, ("train.py", 39, "main")),
+            row(7, "Net.forward", "validation", 50, location(19, "validate")),
+            row(7, "Net.forward", "forward", 20, location(35, "main")),
+            row(20, "validate", "validation", 10, location(39, "main")),
             row(36, "main", "backward", 30),
         ),
     )

@@ -139,7 +139,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path: Path, monke
 def test_a_newer_schema_is_refused_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"schema": 99}')
 
-    with pytest.raises(RunError, match="schema 99, this perfkit reads up to 1"):
+    with pytest.raises(RunError, match="schema 99, this perfkit reads up to 2"):
         read_run(tmp_path)
 
 
@@ -263,7 +263,7 @@ def test_files_of_a_window_lie_beside_its_trace(tmp_path: Path) -> None:
     assert spans_beside(path).name == "ranges-12.npz"
 
 
-CODE = UserCode(file="/x/train.py", frame_file="train.py", name="step", function="Net.step", first_line=3)
+CODE = UserCode(file="/x/train.py", frame_file="train.py", name="step", function="Net.step", line=3)
 
 
 def write_lines(folder: Path, code: list[int] | None = None) -> Path:

@@ -157,7 +157,7 @@ def with_frames(trace: Trace, times: LineTimes | None) -> Trace:
 
     return replace(
         trace,
-        names=(*trace.names, *(f"{one.frame_file}({one.first_line}): {one.name}" for one in times.codes)),
+        names=(*trace.names, *(f"{one.frame_file}({one.line}): {one.name}" for one in times.codes)),
         start_ns=np.append(trace.start_ns, start),
         end_ns=np.append(trace.end_ns, end),
         name=np.append(trace.name, (len(trace.names) + code).astype(np.int32)),
@@ -198,7 +198,7 @@ class _Codes:
         self._exact: dict[tuple[str, int, str], int] = {}
         self._by_name: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, code in enumerate(times.codes if times is not None else ()):
-            self._exact[code.frame_file, code.first_line, code.name] = number
+            self._exact[code.frame_file, code.line, code.name] = number
             self._by_name[code.frame_file, code.name].append(number)
 
     def find(self, file: str, line: int, name: str) -> Function:
@@ -211,7 +211,7 @@ class _Codes:
             number = alike[0]
         if number >= 0:
             code = self._times.codes[number]
-            return Function(code.file, code.first_line, code.function, USER, number)
+            return Function(code.file, code.line, code.function, USER, number)
         if file in self._times.files:
             return Function(self._times.files[file], line, name, USER, -1)
         owner = _owner(file)

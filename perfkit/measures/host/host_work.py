@@ -165,12 +165,12 @@ class _Stacks:
         self._total: dict[tuple[str, int], int] = {}
         self._ops_of: dict[tuple[str, str], int] = defaultdict(int)
         #: The user's functions that a line calls, and those that a function calls.
-        self._from_line: dict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
-        self._from_function: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+        self._from_line: dict[tuple[str, int | None], set[tuple[str, str]]] = defaultdict(set)
+        self._from_function: dict[tuple[str, str | None], set[tuple[str, str]]] = defaultdict(set)
         for row in traced:
-            for file, at, function in row.callers:
-                self._from_line[file, at].add((row.file, row.function))
-                self._from_function[file, function].add((row.file, row.function))
+            for by in row.callers:
+                self._from_line[by.file, by.line].add((row.file, row.function))
+                self._from_function[by.file, by.function].add((row.file, row.function))
         for line in source.lines if source is not None else ():
             self._ops_of[line.file, line.function] += line.op_ns
             if line.line is None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from perfkit._location import Location
 from perfkit.measures.results.memory import MemoryChange
 from perfkit.run.records import Phase
 
@@ -162,7 +163,7 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     host_ns: int
     within: str = ""
-    called_from: tuple[str, int, str] | None = None
+    called_from: Location | None = None
 
 
 class HostWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from types import CodeType
 from typing import NamedTuple, TypeVar
 
 from perfkit._callsite import USER, function_name, owner_of, stack_of
+from perfkit._location import Location
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Phase
 
@@ -61,7 +62,7 @@ class Where(NamedTuple):
     function: str
     owner: str
     within: str = ""
-    called_from: tuple[str, int, str] | None = None
+    called_from: Location | None = None
 
 
 _Key = tuple[Phase, Where]
@@ -193,13 +194,13 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> Where | None:
     return library
 
 
-def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> tuple[str, int, str] | None:
+def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> Location | None:
     """The next line outwards that is of another function of the user's: a comprehension is its function's line."""
     for code, line in stack:
         if owner_of(code.co_filename) == USER:
             name = function_name(code)
             if name != function or code.co_filename != file:
-                return code.co_filename, line, name
+                return Location(file=code.co_filename, line=line, function=name)
     return None
 
 

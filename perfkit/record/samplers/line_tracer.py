@@ -20,6 +20,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from perfkit._callsite import USER, function_name, line_of, owner_of
+from perfkit._location import Location
 from perfkit.record.samplers.module_calls import Call, ModuleWatch, Site
 from perfkit.run.records import Phase, TracedLine
 
@@ -178,7 +179,10 @@ class LineTracer:
                     loop_line=loops[file].get(line),
                     before_model=bool(before) if self._modules.begun else None,
                     modules=modules.pop((code, line), ()),
-                    callers=tuple((by.co_filename, at, function_name(by)) for by, at in self._callers.get(code, ())),
+                    callers=tuple(
+                        Location(file=by.co_filename, line=at, function=function_name(by))
+                        for by, at in self._callers.get(code, ())
+                    ),
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.runs))

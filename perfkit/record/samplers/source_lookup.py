@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 
 from perfkit._callsite import USER, owner_of
-from perfkit.run.records import Place
+from perfkit._location import Location
 
 #: Files that are read, and places kept of one name: a program has dozens of files, not thousands.
 _FILES = 200
@@ -24,9 +24,9 @@ def user_files() -> tuple[str, ...]:
     return tuple(mine)[:_FILES]
 
 
-def calls_of(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Place, ...]]:
+def calls_of(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Location, ...]]:
     """Name -> the lines that call a function or set a keyword of that name; a keyword that is ``False`` is none."""
-    found: dict[str, list[Place]] = {}
+    found: dict[str, list[Location]] = {}
     for file in files:
         for function, node in _nodes(file):
             if not isinstance(node, ast.Call):
@@ -39,13 +39,13 @@ def calls_of(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Pl
             for name in used & set(names):
                 places = found.setdefault(str(name), [])
                 if len(places) < _PLACES:
-                    places.append(Place(file=file, line=node.lineno, function=function))
+                    places.append(Location(file=file, line=node.lineno, function=function))
     return {name: tuple(places) for name, places in found.items()}
 
 
-def lines_that_fill(name: str, files: Iterable[str]) -> tuple[Place, ...]:
+def lines_that_fill(name: str, files: Iterable[str]) -> tuple[Location, ...]:
     """The lines of the first file that puts something into what is called ``name``, or else one that binds it."""
-    bound: Place | None = None
+    bound: Location | None = None
     for file in files:
         filling = []
         for function, node in _nodes(file):
@@ -61,11 +61,11 @@ def lines_that_fill(name: str, files: Iterable[str]) -> tuple[Place, ...]:
                 filled = again or any(isinstance(one, ast.Subscript) and binds for one in node.targets)
                 computed = any(isinstance(inner, ast.Call | ast.BinOp) for inner in ast.walk(node.value))
                 if bound is None and computed and binds:
-                    bound = Place(file=file, line=line, function=function)
+                    bound = Location(file=file, line=line, function=function)
             else:
                 continue
             if filled:
-                filling.append(Place(file=file, line=line, function=function))
+                filling.append(Location(file=file, line=line, function=function))
         if filling:
             return tuple(filling[:_PLACES])
     return (bound,) if bound is not None else ()

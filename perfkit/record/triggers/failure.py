@@ -11,9 +11,10 @@ from typing import Any
 
 from perfkit import _env
 from perfkit._callsite import USER, function_name, owner_of
+from perfkit._location import Location
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.watchers.step_memory import resident_bytes
-from perfkit.run.records import Failure, Phase, Place
+from perfkit.run.records import Failure, Phase
 
 #: The user's lines that are kept, the innermost: a recursion has thousands.
 _LINES = 50
@@ -61,15 +62,15 @@ def failure_of(error: BaseException, clock: StepClock, *, dropped: int | None, w
     )
 
 
-def _walk(trace: TracebackType | None) -> tuple[list[Place], Phase | None]:
+def _walk(trace: TracebackType | None) -> tuple[list[Location], Phase | None]:
     """The user's lines, outermost first, and the phase that torch's files among the frames tell."""
-    places: list[Place] = []
+    places: list[Location] = []
     phase: Phase | None = None
     while trace is not None:
         code = trace.tb_frame.f_code
         owner = owner_of(code.co_filename)
         if owner == USER:
-            places.append(Place(file=code.co_filename, line=trace.tb_lineno, function=function_name(code)))
+            places.append(Location(file=code.co_filename, line=trace.tb_lineno, function=function_name(code)))
             if phase == "optimizer":
                 phase = None  # a closure: Lightning's whole step runs inside the optimizer's
         elif owner == "torch":

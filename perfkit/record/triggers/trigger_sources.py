@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from perfkit import _clock
+from perfkit._location import Location
 from perfkit.record.clock.step_clock import ClosedStep
 from perfkit.record.watchers.compilations import CompileCounter, compiled_graphs
 
@@ -125,7 +126,7 @@ class Recompiles:
 
     def __init__(self) -> None:
         self._graphs: int | None = 0
-        self._known: dict[tuple[str, str | None, int | None], int] = {}
+        self._known: dict[tuple[str, Location | None], int] = {}
 
     def look(self, counter: CompileCounter | None) -> str | None:
         """What was compiled again since the last look."""
@@ -134,8 +135,8 @@ class Recompiles:
             return None
         self._graphs, before = graphs, self._known
         rows = counter.compilations
-        self._known = {(row.compiled, row.file, row.line): row.recompiles for row in rows}
-        again = [row for row in rows if row.recompiles > before.get((row.compiled, row.file, row.line), 0)]
+        self._known = {(row.compiled, row.called_from): row.recompiles for row in rows}
+        again = [row for row in rows if row.recompiles > before.get((row.compiled, row.called_from), 0)]
         if not again:
             return None
         reason = f": {again[0].reason}" if again[0].reason else ""

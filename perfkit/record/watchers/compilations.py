@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from perfkit._callsite import USER, owner_of
+from perfkit._location import Location
 from perfkit.run.records import Compilation, GraphBreak
 
 #: Reasons for graph breaks are long and many; these many are kept, the most frequent first.
@@ -48,7 +49,7 @@ class CompileCounter:
         # What was compiled before is not of this run.
         self._last: Any = next(reversed(_records()), None)
         self._new: dict[int, tuple[int, int]] = {}
-        self._functions: dict[tuple[str, str | None, int | None], Compilation] = {}
+        self._functions: dict[tuple[str, Location | None], Compilation] = {}
 
     @property
     def compilations(self) -> tuple[Compilation, ...]:
@@ -88,15 +89,13 @@ class CompileCounter:
 
     def _keep(self, record: Any, took_ns: int) -> None:
         name = str(getattr(record, "co_name", None) or "?")
-        file, line, function = _caller(record)
+        caller = _caller(record)
         reason = getattr(record, "recompile_reason", None)
-        key = name, file, line
+        key = name, caller
         before = self._functions.get(key)
         if before is None and len(self._functions) >= _FUNCTIONS:
             return
-        known = before or Compilation(
-            compiled=name, file=file, line=line, function=function, count=0, recompiles=0, total_ns=0
-        )
+        known = before or Compilation(compiled=name, called_from=caller, count=0, recompiles=0, total_ns=0)
         self._functions[key] = msgspec.structs.replace(
             known,
             count=known.count + 1,
@@ -106,15 +105,17 @@ class CompileCounter:
         )
 
 
-def _caller(record: Any) -> tuple[str | None, int | None, str | None]:
+def _caller(record: Any) -> Location | None:
     """The user's line that called what was compiled; of a function that no line of the user's calls, its own."""
     frames = [_FRAME.match(str(frame)) for frame in getattr(record, "stack_trace", None) or ()]
     # The last one is what is compiled.
     for frame in reversed(frames[:-1]):
         if frame is not None and owner_of(frame[3]) == USER:
-            return frame[3], int(frame[1]), frame[2]
-    file, line = getattr(record, "co_filename", None), getattr(record, "co_firstlineno", None)
-    return file, line, getattr(record, "co_name", None)
+            return Location(file=frame[3], line=int(frame[1]), function=frame[2])
+    if (file := getattr(record, "co_filename", None)) is None:
+        return None
+    line, function = getattr(record, "co_firstlineno", None), getattr(record, "co_name", None)
+    return Location(file=file, line=line, function=function)
 
 
 def _short(reason: str) -> str:

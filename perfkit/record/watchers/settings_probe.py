@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from perfkit import _env
+from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import calls_of, user_files
 from perfkit.record.watchers.tensor_leaks import LocalGraphs
-from perfkit.run.records import OptimizerFacts, Place
+from perfkit.run.records import OptimizerFacts
 
 #: Functions and keywords whose calls are looked up in the user's source, so that a finding names the line.
 _CALLS = (
@@ -56,12 +57,12 @@ class Inspection:
         self._gradients: weakref.ref[Any] | None = None
         self._keeps_gradients: bool | None = None
         self._described: dict[int, OptimizerFacts] = {}
-        self._calls: dict[str, tuple[Place, ...]] | None = None
+        self._calls: dict[str, tuple[Location, ...]] | None = None
         self._cpu: tuple[int, int] | None = None
         self._cpu_ns = self._cpu_steps = 0
         self._evaluations = 0
         self._graphs = LocalGraphs()
-        self.evaluated_with_grad: Place | None = None
+        self.evaluated_with_grad: Location | None = None
 
     def look(self, step: int, *, timed: bool) -> None:
         """Read the settings as they are before ``step``; ``timed``: the steps since the last look were ordinary."""
@@ -140,7 +141,7 @@ class Inspection:
             msgspec.structs.replace(one, keeps_gradients=self._keeps_gradients) for one in self._described.values()
         )
 
-    def calls(self) -> dict[str, tuple[Place, ...]]:
+    def calls(self) -> dict[str, tuple[Location, ...]]:
         """The user's lines that make settings; looked up once, when the run is written for the first time."""
         if self._calls is None and self._looks:
             self._calls = calls_of(_CALLS, user_files())

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from perfkit import _clock
 from perfkit._callsite import USER, line_of, owner_of
+from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import lines_that_fill, user_files
-from perfkit.run.records import KeptTensors, Place
+from perfkit.run.records import KeptTensors
 
 #: The first look; a training has reached its usual state by then.
 FIRST = 20
@@ -193,7 +194,7 @@ class LocalGraphs:
     def __init__(self) -> None:
         self._known: list[weakref.ref[Any]] = []
 
-    def look(self) -> Place | None:
+    def look(self) -> Location | None:
         """The line that bound one that the last look did not see; None where none is."""
         import torch
 
@@ -209,12 +210,12 @@ class LocalGraphs:
         for name, value, code, line in found:
             if not any(value is one for one in known):
                 file = code.co_filename
-                bound = Place(file=file, line=line, function=code.co_name)
+                bound = Location(file=file, line=line, function=code.co_name)
                 return next(iter(lines_that_fill(name, (file,))), bound)
         return None
 
 
-def _holder(group: list[Any]) -> tuple[str | None, tuple[Place, ...]]:
+def _holder(group: list[Any]) -> tuple[str | None, tuple[Location, ...]]:
     """What holds the tensors of a group, and the lines that put them there."""
     held: Any = group[-1]
     mine = {id(group)}
@@ -251,7 +252,7 @@ def _name_of(held: Any) -> str | None:
     return None
 
 
-def _largest_graph() -> tuple[str | None, tuple[Place, ...]]:
+def _largest_graph() -> tuple[str | None, tuple[Location, ...]]:
     """The user's local that carries the largest graph, and the lines that make it grow."""
     import torch
 
@@ -263,6 +264,6 @@ def _largest_graph() -> tuple[str | None, tuple[Place, ...]]:
     return (name, _fills(name)) if name is not None else (None, ())
 
 
-def _fills(name: str) -> tuple[Place, ...]:
+def _fills(name: str) -> tuple[Location, ...]:
     running = [frame.f_code.co_filename for frame in user_frames()]
     return lines_that_fill(name, dict.fromkeys((*running, *user_files())))

@@ -127,7 +127,7 @@ class LineTimes(LineTracer):
                 frame_file=frame_file(code.co_filename),
                 name=code.co_name,
                 function=function_name(code),
-                first_line=code.co_firstlineno,
+                line=code.co_firstlineno,
             )
             for code in self._code_of
         ]

@@ -64,6 +64,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         evidence.append(Evidence("compiled again", worst.recompiles, "times", f"{worst.compiled}, the whole run"))
         if worst.reason is not None:
             evidence.append(Evidence("because", worst.reason, "", "the guard that failed last"))
+    called_from = worst.called_from if worst is not None else None
     reason = f": {_clipped(worst.reason)}" if worst is not None and worst.reason else ""
     what = worst.compiled if worst is not None else "a graph"
     yield Finding(
@@ -76,9 +77,9 @@ def check(measured: Measured) -> Iterator[Finding]:
         advice="Keep what changes out of the guards: dynamic=True or mark_dynamic for lengths, a tensor for a counter.",
         confidence="high",
         evidence=tuple(evidence),
-        file=worst.file if worst else None,
-        line=worst.line if worst else None,
-        function=worst.function if worst else None,
+        file=called_from.file if called_from else None,
+        line=called_from.line if called_from else None,
+        function=called_from.function if called_from else None,
         cost_ns=cost_ns,
         saving_low_ns=round(_GOES * cost_ns),
         saving_high_ns=with_beyond(cost_ns, measured, whole),

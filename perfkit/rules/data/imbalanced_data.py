@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms, percent
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules._settings import first_call
 from perfkit.rules._step_budget import NEGLIGIBLE, Whole, severity_of, whole_of, with_beyond
-from perfkit.run.records import Place
 
 ID = "imbalanced-data"
 
@@ -126,11 +126,11 @@ def _in_turn(measured: Measured) -> Iterator[Finding]:
     )
 
 
-def _where_batches_are_made(measured: Measured) -> Place | None:
+def _where_batches_are_made(measured: Measured) -> Location | None:
     """Where batches are put together: the longest line of the fetch, else the line that makes the loader."""
     traced = measured.lines.traced if measured.lines is not None else ()
     fetching = [line for line in traced if line.phase == "data" and line.owner == "user"]
     if fetching:
         longest = max(fetching, key=lambda line: line.host_ns)
-        return Place(file=longest.file, line=longest.line, function=longest.function)
+        return Location(file=longest.file, line=longest.line, function=longest.function)
     return first_call(measured.rank, "collate_fn", "DataLoader") if measured.rank is not None else None

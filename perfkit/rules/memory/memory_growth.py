@@ -28,10 +28,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import size
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules._settings import number
-from perfkit.run.records import KeptTensors, Place
+from perfkit.run.records import KeptTensors
 
 ID = "memory-growth"
 
@@ -95,7 +96,7 @@ def _finding(kept: list[KeptTensors], measured: Measured, severity: str) -> Find
     )
 
 
-def _place(kept: KeptTensors, measured: Measured) -> Place | None:
+def _place(kept: KeptTensors, measured: Measured) -> Location | None:
     """The line that fills what holds the tensors: of several that could, one that ran in the step for lines."""
     traced = measured.lines.traced if measured.lines is not None else ()
     ran = {(line.file, line.line) for line in traced}

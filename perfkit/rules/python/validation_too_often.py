@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms, percent
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
 from perfkit.rules._host_work import LESS_OFTEN, mean_step, phase_of_mean_step
@@ -65,29 +66,31 @@ def check(measured: Measured) -> Iterator[Finding]:
         ),
         confidence="high",
         evidence=(Evidence("validation", round(cost_ns / 1e6, 3), "ms", whole.source),),
-        file=place[0],
-        line=place[1],
-        function=place[2],
+        file=place.file if place else None,
+        line=place.line if place else None,
+        function=place.function if place else None,
         cost_ns=cost_ns,
         saving_low_ns=round(LESS_OFTEN * cost_ns),
         saving_high_ns=with_beyond(cost_ns, measured, whole),
     )
 
 
-def _place(measured: Measured) -> tuple[str | None, int | None, str | None]:
+def _place(measured: Measured) -> Location | None:
     """The line of the training function from which the hottest line of validation was reached, else that line."""
     rows = [row for row in measured.lines.rows if row.worker is None] if measured.lines is not None else []
     validating = sorted(
         (row for row in rows if row.phase == "validation"), key=lambda row: (row.owner != "user", -row.samples)
     )
     if not validating:
-        return None, None, None
+        return None
     training = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
-    callers = {(row.file, row.function): row.called_from for row in reversed(rows)}
+    callers: dict[tuple[str, str | None], Location | None] = {
+        (row.file, row.function): row.called_from for row in reversed(rows)
+    }
     row = validating[0]
-    place, above = (row.file, row.line, row.function), row.called_from
+    place, above = row.at, row.called_from
     seen = set()
-    while above is not None and above not in seen and (place[0], place[2]) not in training:
+    while above is not None and above not in seen and (place.file, place.function) not in training:
         seen.add(above)
-        place, above = above, callers.get((above[0], above[2]))
+        place, above = above, callers.get((above.file, above.function))
     return place

@@ -1,4 +1,4 @@
-"""Adapters to other frameworks; each imports only perfkit's public names and its own framework.
+"""Adapters to other frameworks; each imports only its framework, perfkit's public names and `perfkit._patches`.
 
 lightning     ``ProfilerCallback`` for ``lightning.pytorch`` and ``pytorch_lightning``
 huggingface   ``ProfilerCallback`` for ``transformers.Trainer`` and what is built on it

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 import perfkit
 from perfkit import PerfkitWarning, Phase
-from perfkit.integrations._replacements import Replacements
+from perfkit._patches import Patches
 from perfkit.integrations._step_means import StepMeans
 
 #: What `perfkit.profile.step` takes.
@@ -165,11 +165,11 @@ class Listener:
         self.users_stop: Callable[[str], None] | None = None if passes_through else profiler.stop
         self._backward = _Action(self, "perfkit: backward", "backward")
         self._validation = _Action(self, "perfkit: validation", "validation")
-        self._replaced = Replacements()
+        self._patches = Patches()
         self._attach(trainer)
 
     def _attach(self, trainer: Any) -> None:
-        profiler, wrap = trainer.profiler, self._replaced.wrap
+        profiler, wrap = trainer.profiler, self._patches.wrap
         wrap(profiler, "start", self._starting)
         wrap(profiler, "stop", self._stopping)
         if "profile" not in vars(profiler) and _is_lightnings(profiler, "profile", ".profilers.profiler"):
@@ -188,7 +188,7 @@ class Listener:
     def remove(self) -> None:
         """Put everything back."""
         self._alive = False
-        self._replaced.put_back()
+        self._patches.undo()
 
     # -- what the Trainer calls
 

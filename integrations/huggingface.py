@@ -21,7 +21,7 @@ from typing import Any
 
 import perfkit
 from perfkit import MissingDependency, PerfkitWarning, Phase
-from perfkit.integrations._replacements import Replacements
+from perfkit._patches import Patches
 from perfkit.integrations._step_means import StepMeans
 
 try:
@@ -137,7 +137,7 @@ class _Watch:
         self._profile = profile
         self._failed = failed
         self._log = log
-        self._replaced = Replacements()
+        self._patches = Patches()
         self._evaluating = False
         #: Between the first fetch of a step and the end of it.
         self._inside = self._stepped = self._epoch_over = False
@@ -149,7 +149,7 @@ class _Watch:
             profile.end(phase)
         profile.drop_step()
 
-        wrap, accelerator = self._replaced.wrap, trainer.accelerator
+        wrap, accelerator = self._patches.wrap, trainer.accelerator
         wrap(trainer, "get_batch_samples", self._fetching)
         wrap(trainer, "training_step", lambda original: self._outermost(self._in("forward", original)))
         wrap(accelerator, "backward", lambda original: self._in("backward", original))
@@ -165,7 +165,7 @@ class _Watch:
 
     def remove(self, *, finished: bool = False) -> None:
         """Put everything back; ``finished`` where the last step is a whole one."""
-        self._replaced.put_back()
+        self._patches.undo()
         if finished and self._stepped:
             self._end_step()
         self._profile.drop_step()

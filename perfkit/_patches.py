@@ -1,47 +1,73 @@
-"""What is replaced while a detection runs, and how it is put back.
+"""``Patches``: attributes of other code, replaced together and put back exactly.
 
-Every attribute that this room replaces goes through a `Patches`, which puts all back in reverse order.
-`installed` lists what is in place now: empty after the last detection has ended, also after an error.
+Everything that perfkit replaces for a while (functions of torch, methods of a Trainer, warnings filters, hooks) goes
+through a `Patches`. `installed` lists what is in place in this process: ``perfkit doctor`` prints it, and the tests
+check that nothing is left.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 _ABSENT = object()
 
-#: What is in place now, in order of installation: attributes, modes, the warnings filter.
-_installed: list[str] = []
+
+@dataclass
+class _Replacement:
+    """One replaced attribute: its owner's own value before, or `_ABSENT` where the owner inherited it, and ours."""
+
+    owner: Any
+    attribute: str
+    before: object
+    value: object
+
+    @property
+    def name(self) -> str:
+        module = getattr(self.owner, "__module__", None)
+        name = getattr(self.owner, "__qualname__", None) or getattr(self.owner, "__name__", type(self.owner).__name__)
+        return f"{module}.{name}.{self.attribute}" if module else f"{name}.{self.attribute}"
+
+    def undo(self) -> None:
+        if vars(self.owner).get(self.attribute) is not self.value:
+            self._leave_to_later_wrapper()
+        elif self.before is _ABSENT:
+            delattr(self.owner, self.attribute)
+        else:
+            setattr(self.owner, self.attribute, self.before)
+
+    def _leave_to_later_wrapper(self) -> None:
+        """Keep what was put over this one; if perfkit did that, it restores what was below this one."""
+        for other in (entry for patches in _all() for entry in patches.entries):
+            if (
+                isinstance(other, _Replacement)
+                and other.owner is self.owner
+                and other.attribute == self.attribute
+                and other.before is self.value
+            ):
+                other.before = self.before
 
 
-def installed() -> list[str]:
-    """Names of everything this room has in place now; empty when no detection runs."""
-    return list(_installed)
+@dataclass
+class _Other:
+    """Something in place that is no attribute, and the function that takes it away."""
 
-
-def note_installed(what: str) -> None:
-    """List something that is no attribute (a mode, a filter) while it is in place."""
-    _installed.append(what)
-
-
-def note_removed(what: str) -> None:
-    """Take an entry of `note_installed` off the list; one that is not there is left alone."""
-    if what in _installed:
-        _installed.remove(what)
-
-
-def _name(owner: Any) -> str:
-    module = getattr(owner, "__module__", None)
-    name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
-    return f"{module}.{name}" if module else str(name)
+    name: str
+    undo: Callable[[], None]
 
 
 class Patches:
-    """Attributes replaced together and put back together."""
+    """Attributes replaced together and put back together, the last one first.
+
+    Only what is still ours is put back: a program that has wrapped a replacement keeps its wrapper. The replacement
+    below it then stays, so after `undo` it must do nothing but call the original.
+    """
 
     def __init__(self) -> None:
-        self._undo: list[tuple[str, Callable[[], None]]] = []
+        self.entries: list[_Replacement | _Other] = []
+        _live.append(weakref.ref(self, _live.remove))
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace ``owner.name``; where the owner only inherited it, `undo` deletes it again."""
@@ -49,29 +75,42 @@ class Patches:
         # descriptor back (a staticmethod, not the function that getattr unwraps).
         before = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
+        self.entries.append(_Replacement(owner, name, before, value))
 
-        def put_back() -> None:
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+    def wrap(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace ``owner.name`` by ``wrapper(owner.name)``; an attribute that is missing or None is left alone."""
+        original = getattr(owner, name, None)
+        if original is not None:
+            self.set(owner, name, wrapper(original))
 
-        self.add(f"{_name(owner)}.{name}", put_back)
-
-    def add(self, what: str, undo: Callable[[], None]) -> None:
-        """Note something else that was put in place, and how `undo` takes it away."""
-        self._undo.append((what, undo))
-        note_installed(what)
+    def add(self, name: str, undo: Callable[[], None]) -> None:
+        """List something else that was put in place, and the function that takes it away."""
+        self.entries.append(_Other(name, undo))
 
     def undo(self) -> None:
-        """Put everything back, last first; one that fails does not keep the others from it."""
+        """Put everything back; if some of it fails, the rest is still put back, then the first error is raised."""
         errors: list[Exception] = []
-        while self._undo:
-            what, put_back = self._undo.pop()
-            note_removed(what)
+        while self.entries:
             try:
-                put_back()
-            except Exception as error:  # noqa: BLE001 - the rest must still be put back; told below
+                self.entries.pop().undo()
+            except Exception as error:  # noqa: BLE001 - raised below
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def __bool__(self) -> bool:
+        """Whether anything is in place."""
+        return bool(self.entries)
+
+
+#: Weak: an owner that is never put back is freed with the program's last reference to it.
+_live: list[weakref.ref[Patches]] = []
+
+
+def _all() -> list[Patches]:
+    return [patches for reference in list(_live) if (patches := reference()) is not None]
+
+
+def installed() -> list[str]:
+    """Names of everything in place now, in all `Patches` of the process."""
+    return [entry.name for patches in _all() for entry in list(patches.entries)]

@@ -101,7 +101,7 @@ import unittest
 import warnings
 
 import perfkit
-from perfkit.syncs import installed
+from perfkit._patches import installed
 
 
 @pytest.fixture

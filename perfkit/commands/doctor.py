@@ -7,11 +7,10 @@ import importlib.util
 import operator
 import re
 import sys
-from collections.abc import Callable
 
 from rich.table import Table
 
-from perfkit import _env
+from perfkit import _env, _patches
 from perfkit._version import VERSION
 from perfkit.errors import PerfkitError
 from perfkit.reports.console import stdout_console
@@ -151,11 +150,10 @@ def _private_names() -> list[tuple[str, str]]:
 
 
 def patched() -> list[str]:
-    """What perfkit's rooms say is patched in this process."""
-    from perfkit import ranges, syncs
+    """What perfkit has patched in this process."""
+    from perfkit import ranges  # registers an observer of the torch profiler
 
-    rooms: tuple[Callable[[], list[str]], ...] = (ranges.installed, syncs.installed)
-    found = [name for installed in rooms for name in installed()]
+    found = [*ranges.installed(), *_patches.installed()]
     dry_ops = sys.modules.get("perfkit.syncs.dry_ops")
     if dry_ops is not None and dry_ops.registered():
         found.append("permanent: kernels under a dispatch key of torch's that nothing else uses (a dry run was made)")

@@ -7,8 +7,7 @@ parts, each above the ones it uses: `dry_run`, then `dry_ops`, `dry_calls` and `
 
 from __future__ import annotations
 
-from perfkit._patches import installed
 from perfkit.syncs.allow import allow_sync
 from perfkit.syncs.detector import SyncDetector, detect_syncs
 
-__all__ = ["SyncDetector", "allow_sync", "detect_syncs", "installed"]
+__all__ = ["SyncDetector", "allow_sync", "detect_syncs"]

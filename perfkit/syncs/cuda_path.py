@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from perfkit import _callsite, _clock
-from perfkit._patches import Patches, note_installed, note_removed
+from perfkit._patches import Patches
 from perfkit.run.records import SyncKind
 from perfkit.syncs.op_table import PAGEABLE
 from perfkit.syncs.sync_log import ENGINE_THREAD, Cause, Listener, report
@@ -94,7 +94,6 @@ class CudaPath:
         self._wide: list[Listener] = []
         self._wide_patches = Patches()
         self._entry: tuple[Any, ...] = ("ignore", self, UserWarning, None, 0)
-        self._mode_before = 0
         self._arming = False
         self._local = threading.local()
 
@@ -120,7 +119,7 @@ class CudaPath:
                 if not self._wide:
                     self._wide_patches.undo()
             if not self._listeners:
-                self._disarm()
+                self._patches.undo()
 
     # The warnings filter.
 
@@ -143,35 +142,29 @@ class CudaPath:
     def _arm(self) -> None:
         self._arming = True
         try:
+            self._patches.add(_FILTER, self._remove_filter)
             self._put_first()
             add = warnings._add_filter  # type: ignore[attr-defined]  # private: a test tells when it moves
 
             def add_below(*args: Any, **kwargs: Any) -> None:
                 # A filter that the program adds (simplefilter("error")) must not come before ours.
                 add(*args, **kwargs)
-                self._put_first()
+                if self._patches:
+                    self._put_first()
 
             self._patches.set(warnings, "_add_filter", add_below)
             self._wrap_methods()
             self._wrap_waits()
-            self._mode_before = torch.cuda.get_sync_debug_mode()
+            mode_before = torch.cuda.get_sync_debug_mode()
             torch.cuda.set_sync_debug_mode(_DEBUG_WARN)
+            self._patches.add("torch.cuda sync debug mode", lambda: torch.cuda.set_sync_debug_mode(mode_before))
         except BaseException:
-            self._disarm_python()
+            self._patches.undo()
             raise
         finally:
             self._arming = False
-        note_installed(_FILTER)
 
-    def _disarm(self) -> None:
-        try:
-            torch.cuda.set_sync_debug_mode(self._mode_before)
-        finally:
-            self._disarm_python()
-            note_removed(_FILTER)
-
-    def _disarm_python(self) -> None:
-        self._patches.undo()
+    def _remove_filter(self) -> None:
         if self._entry in warnings.filters:
             warnings.filters.remove(self._entry)  # type: ignore[attr-defined]  # a list, typed as a Sequence
             _filters_mutated()

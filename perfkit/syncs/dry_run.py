@@ -16,7 +16,6 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from perfkit._patches import note_installed, note_removed
 from perfkit.errors import UsageError
 from perfkit.syncs import dry_ops, dry_shims
 from perfkit.syncs.dry_calls import HANDLERS, with_device
@@ -26,26 +25,17 @@ from perfkit.syncs.sync_log import Listener
 
 def _install(run: DryRun) -> None:
     """Put shims, op kernels and the function mode in place; if one fails, the others are taken back."""
-    dry_shims.install(simulate=run.simulate)
     try:
+        dry_shims.install(simulate=run.simulate)
+        run.patches.add("dry run: shims", lambda: dry_shims.remove(simulate=run.simulate))
         dry_ops.start()
-        note_installed("dry run: op kernels")
+        run.patches.add("dry run: op kernels", dry_ops.stop)
         run.function_mode.__enter__()
-        note_installed("dry run: function mode")
+        # The program may have entered function modes meanwhile and have them still open.
+        run.patches.add("dry run: function mode", lambda: dry_shims.remove_function_mode(run.function_mode))
     except BaseException:
-        _remove(run)
+        run.patches.undo()
         raise
-
-
-def _remove(run: DryRun) -> None:
-    """Take everything away, also where the program entered function modes meanwhile and has them still open."""
-    note_removed("dry run: function mode")
-    note_removed("dry run: op kernels")
-    try:
-        dry_shims.remove_function_mode(run.function_mode)
-        dry_ops.stop()
-    finally:
-        dry_shims.remove(simulate=run.simulate)
 
 
 _NOTHING: dict[str, Any] = {}
@@ -109,4 +99,4 @@ def leave(listener: Listener, run: DryRun) -> None:
     run.listeners.remove(listener)
     if not run.listeners:
         set_current(None)
-        _remove(run)
+        run.patches.undo()

@@ -16,6 +16,7 @@ import torch
 from torch.utils import _device
 
 from perfkit import _callsite
+from perfkit._patches import Patches
 from perfkit.syncs.device_marks import any_on_device, on_device
 from perfkit.syncs.op_table import Rule
 from perfkit.syncs.sync_log import Cause, Listener, report
@@ -61,6 +62,7 @@ class DryRun:
     def __init__(self, *, simulate: bool) -> None:
         self.simulate = simulate
         self.listeners: list[Listener] = []
+        self.patches = Patches()
         #: How often a tensor on the simulated device took part in anything; each detection looks at the difference.
         self.device_uses = 0
         #: Open Python calls into torch, innermost last; what syncs inside one is named after it.

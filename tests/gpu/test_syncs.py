@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.syncs import installed
+from perfkit._patches import installed
 from perfkit.syncs.op_table import rule_for
 
 HERE = Path(__file__).resolve().parent

@@ -14,7 +14,7 @@ import torch._dynamo  # replaces functions of torch when it is loaded, which mus
 import torch.overrides
 from torch.utils import _python_dispatch
 
-from perfkit.syncs import installed
+from perfkit._patches import installed
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.syncs import detect_syncs, installed
+from perfkit._patches import installed
+from perfkit.syncs import detect_syncs
 
 SYNC = "called a synchronizing CUDA operation (Triggered internally at c10/cuda/CUDAFunctions.cpp:150.)"
 

@@ -16,8 +16,9 @@ import torch
 from rich.console import Console
 
 import perfkit
+from perfkit._patches import installed
 from perfkit.run.records import SyncEvent, Syncs
-from perfkit.syncs import detect_syncs, installed
+from perfkit.syncs import detect_syncs
 
 LOOP = """\
 for step in range(4):

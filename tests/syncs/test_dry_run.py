@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.syncs import detect_syncs, dry_ops, installed
+from perfkit._patches import installed
+from perfkit.syncs import detect_syncs, dry_ops
 
 Marks = Callable[[str], dict[int, int]]
 

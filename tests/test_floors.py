@@ -39,7 +39,7 @@ FLOORS = {
     "latency": 5,
     "reports": 6,
     "profiler": 7,
-    "nsight": 7,
+    "nsight_runner": 7,
     "commands": 8,
     "pytest_plugin": 8,
     "__init__": 9,

@@ -23,7 +23,7 @@ from perfkit.run.reading import is_run_folder
 from perfkit.run.writing import write_atomically
 
 if TYPE_CHECKING:
-    from perfkit.trace.trace_reader import ReadTrace
+    from perfkit.trace.cached_reader import ReadTrace
 
 
 def diagnose(
@@ -52,7 +52,7 @@ def diagnose(
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
     from perfkit.measures.gathering import measure
     from perfkit.trace import read_trace
-    from perfkit.trace.trace_reader import TraceReader
+    from perfkit.trace.cached_reader import CachedTraceReader
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two formats: choose one")
@@ -61,7 +61,7 @@ def diagnose(
     for word in fail_on:
         _check_gate(word)
     # A page draws from the trace once more; else it need not be kept.
-    read = TraceReader() if as_html or open_page else read_trace
+    read = CachedTraceReader() if as_html or open_page else read_trace
     with reading_bar(f"reading {Path(path).name}") as report:
         measured = measure(path, progress=report, read=read)
     answer = diagnoses.diagnose(measured)

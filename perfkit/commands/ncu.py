@@ -7,9 +7,7 @@ import shlex
 import typer
 
 from perfkit._stderr import print_message
-from perfkit.commands.reading import reading_bar
-from perfkit.commands.run import parse_schedule
-from perfkit.commands.under_nsight import (
+from perfkit.commands._nsight import (
     Every,
     ForceOverwrite,
     Module,
@@ -20,9 +18,11 @@ from perfkit.commands.under_nsight import (
     Schedule,
     StopAfter,
 )
-from perfkit.nsight.ncu_command import LAUNCHES, NcuOptions, check, ncu_command, ncu_words
-from perfkit.nsight.program import plan_program
-from perfkit.nsight.tools import cuda_here, find_tool
+from perfkit.commands.reading import reading_bar
+from perfkit.commands.run import parse_schedule
+from perfkit.nsight_runner.installed_tools import cuda_here, find_tool
+from perfkit.nsight_runner.ncu_options import LAUNCHES, NcuOptions, check, ncu_command, ncu_words
+from perfkit.nsight_runner.target_program import plan_program
 from perfkit.reports.console import stdout_console
 from perfkit.reports.terminal import print_diagnosis
 
@@ -92,8 +92,15 @@ def ncu(
       perfkit ncu --print --set full -- python train.py
     """
     # Load numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.nsight.recording_diagnosis import diagnose_ncu, why_empty
-    from perfkit.nsight.session import newest_report, no_report, open_session, program_first, record, run_options
+    from perfkit.nsight_runner.recording_session import (
+        newest_report,
+        no_report,
+        open_session,
+        program_first,
+        record,
+        run_options,
+    )
+    from perfkit.nsight_runner.report_diagnosis import diagnose_ncu, why_empty
 
     if schedule is not None:
         parse_schedule(schedule)

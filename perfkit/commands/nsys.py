@@ -7,9 +7,7 @@ import shlex
 import typer
 
 from perfkit._stderr import print_message
-from perfkit.commands.reading import reading_bar
-from perfkit.commands.run import parse_schedule
-from perfkit.commands.under_nsight import (
+from perfkit.commands._nsight import (
     Every,
     ForceOverwrite,
     Module,
@@ -20,9 +18,11 @@ from perfkit.commands.under_nsight import (
     Schedule,
     StopAfter,
 )
-from perfkit.nsight.nsys_command import NsysOptions, capture_range_of, check, nsys_command, nsys_words
-from perfkit.nsight.program import plan_program
-from perfkit.nsight.tools import cuda_here, find_tool
+from perfkit.commands.reading import reading_bar
+from perfkit.commands.run import parse_schedule
+from perfkit.nsight_runner.installed_tools import cuda_here, find_tool
+from perfkit.nsight_runner.nsys_options import NsysOptions, capture_range_of, check, nsys_command, nsys_words
+from perfkit.nsight_runner.target_program import plan_program
 from perfkit.reports.console import stdout_console
 from perfkit.reports.terminal import print_diagnosis
 
@@ -83,8 +83,15 @@ def nsys(
       perfkit nsys --print -- torchrun --nproc-per-node 8 train.py
     """
     # Load numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.nsight.recording_diagnosis import diagnose_nsys, why_empty
-    from perfkit.nsight.session import newest_report, no_report, open_session, program_first, record, run_options
+    from perfkit.nsight_runner.recording_session import (
+        newest_report,
+        no_report,
+        open_session,
+        program_first,
+        record,
+        run_options,
+    )
+    from perfkit.nsight_runner.report_diagnosis import diagnose_nsys, why_empty
 
     windows = parse_schedule(schedule).repeat if schedule is not None else 1
     options = NsysOptions(

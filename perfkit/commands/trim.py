@@ -44,7 +44,7 @@ def trim(
     do, and each time as it was written. The trace itself is never changed.
     """
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.trace.trimming import trim_trace
+    from perfkit.trace.kineto.trimming import trim_trace
 
     if steps is None and time is None and not drop and not keep:
         raise UsageError("say what to cut: --steps 4:6, --time 10ms:20ms, --drop python_function or --keep kernel")

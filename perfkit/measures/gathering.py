@@ -45,9 +45,9 @@ from perfkit.measures.trace_facts import measure_facts
 from perfkit.run.reading import RankFolder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import Trace, read_trace
+from perfkit.trace.cached_reader import ReadTrace
 from perfkit.trace.memory_snapshot import read_memory_snapshot
 from perfkit.trace.nsight.ncu import is_ncu, read_ncu
-from perfkit.trace.trace_reader import ReadTrace
 
 __all__ = ["measure"]
 
@@ -62,7 +62,7 @@ def measure(
     Args:
         path: What to read, also as a URL for fsspec (``s3://bucket/run``); a run may still be recording.
         progress: Called with (bytes read, bytes in all) while a trace is read.
-        read: Reads traces: a `perfkit.trace.trace_reader.TraceReader` keeps them for who asks next.
+        read: Reads traces: a `perfkit.trace.cached_reader.CachedTraceReader` keeps them for who asks next.
 
     Raises:
         RunError: a folder that holds no run, or an empty one.

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from perfkit.errors import TraceError
-from perfkit.trace.columns import DeviceProperties, Field, Kind, Metadata, Steps, Trace, Track
+from perfkit.trace.columns import DeviceProperties, Field, Kind, Metadata, ProfilerSteps, Trace, Track
+from perfkit.trace.file_text import Progress
 from perfkit.trace.kineto import read_kineto
-from perfkit.trace.text import Progress
 
-__all__ = ["DeviceProperties", "Field", "Kind", "Metadata", "Steps", "Trace", "Track", "read_trace"]
+__all__ = ["DeviceProperties", "Field", "Kind", "Metadata", "ProfilerSteps", "Trace", "Track", "read_trace"]
 
 SQLITE = b"SQLite format 3\0"
 #: What Nsight Systems records itself: a closed format, which an installed nsys exports for us.

@@ -89,7 +89,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     record_shapes: bool | None = None
 
 
-class Steps(NamedTuple):
+class ProfilerSteps(NamedTuple):
     """The steps on the host, in order of time: ``ProfilerStep#N`` with N, its extent, its track and its row."""
 
     number: Ints
@@ -277,7 +277,7 @@ class Trace:
         return launch
 
     @cached_property
-    def steps(self) -> Steps:
+    def steps(self) -> ProfilerSteps:
         """The ``ProfilerStep#N`` ranges of the host."""
         number = np.full(len(self.names), -1, np.int64)
         for code, name in enumerate(self.names):
@@ -286,7 +286,7 @@ class Trace:
         rows = np.flatnonzero(self.is_kind(Kind.RANGE))
         rows = rows[number[self.name[rows]] >= 0]
         rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
-        return Steps(number[self.name[rows]], self.start_ns[rows], self.end_ns[rows], self.track[rows], rows)
+        return ProfilerSteps(number[self.name[rows]], self.start_ns[rows], self.end_ns[rows], self.track[rows], rows)
 
     @cached_property
     def ranges(self) -> Ints:

@@ -12,7 +12,7 @@ REGISTER_UNIT = 256
 PARTITIONS = 4
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class MultiprocessorLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one multiprocessor of a device can hold at once."""
 
     warps: int
@@ -38,17 +38,19 @@ BY_CAPABILITY = {
 }
 
 
-def limits_of(capability: tuple[int, int] | None) -> Limits | None:
+def limits_of(capability: tuple[int, int] | None) -> MultiprocessorLimits | None:
     """The limits of devices of this compute capability; None where it is not in the table."""
     known = BY_CAPABILITY.get(capability) if capability is not None else None
     if known is None or capability is None:
         return None
     warps, blocks, shared = known
-    return Limits(warps=warps, blocks=blocks, registers=65_536, shared_bytes=shared << 10, capability=capability)
+    return MultiprocessorLimits(
+        warps=warps, blocks=blocks, registers=65_536, shared_bytes=shared << 10, capability=capability
+    )
 
 
 def occupancy_percent(
-    limits: Limits, *, threads: int, registers: int, shared_bytes: int, blocks_per_multiprocessor: float
+    limits: MultiprocessorLimits, *, threads: int, registers: int, shared_bytes: int, blocks_per_multiprocessor: float
 ) -> float | None:
     """Warps that a kernel keeps on a multiprocessor, as a percentage of the most that fit.
 

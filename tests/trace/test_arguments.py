@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfkit.errors import TraceError
-from perfkit.trace import Kind, Trace, read_trace, text
+from perfkit.trace import Kind, Trace, file_text, read_trace
 from perfkit.trace.kineto import read_kineto
 
 TraceOf = Callable[..., Trace]
@@ -79,7 +79,7 @@ def test_fields_of_a_file_that_changed_are_refused(tmp_path: Path) -> None:
 def test_a_gzip_file_is_entered_near_the_rows_and_not_read_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text, "ENTRY_EVERY", 50_000)
+    monkeypatch.setattr(file_text, "ENTRY_EVERY", 50_000)
     file = tmp_path / "t.json.gz"
     events = [{"ph": "X", "ts": i, "dur": 1, "args": {"k": str(hash(("x", i)))}} for i in range(20_000)]
     whole = json.dumps({"traceEvents": events}).encode()

@@ -9,7 +9,7 @@ import pytest
 
 from perfkit.errors import TraceError
 from perfkit.trace import Kind, Trace, read_trace
-from perfkit.trace.nsight.nsys_tables import NsysTables
+from perfkit.trace.nsight._nsys_tables import NsysTables
 
 #: globalTid of thread 5 in process 1 and of thread 6 in process 2, as nsys packs them.
 P1, P2 = 1 << 24, 2 << 24

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfkit.trace import Kind, read_trace
-from perfkit.trace.occupancy import Limits, limits_of, occupancy_percent
+from perfkit.trace.occupancy import MultiprocessorLimits, limits_of, occupancy_percent
 
 #: Of capability 8.0: 64 warps, 32 blocks, 164 KB of shared memory.
 A100 = limits_of((8, 0))
@@ -58,7 +58,7 @@ def test_each_limit_bounds_it_alone() -> None:
 
 def test_a_block_that_cannot_run_has_none() -> None:
     assert A100 is not None
-    broken = Limits(warps=0, blocks=0, registers=0, shared_bytes=0, capability=(8, 0))
+    broken = MultiprocessorLimits(warps=0, blocks=0, registers=0, shared_bytes=0, capability=(8, 0))
 
     for limits, threads, shared in ((A100, 0, 0), (A100, 128, 200 << 10), (A100, 4096, 0), (broken, 128, 0)):
         found = occupancy_percent(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from perfkit.errors import PerfkitError, TraceError, UsageError
 from perfkit.trace import Kind, Trace, read_trace
 from perfkit.trace.columns import DEVICE_KINDS, HOST_KINDS
-from perfkit.trace.selection import LAUNCH_FLOWS
-from perfkit.trace.trimming import Trimmed, trim_trace
+from perfkit.trace.kineto._trim_selection import LAUNCH_FLOWS
+from perfkit.trace.kineto.trimming import Trimmed, trim_trace
 
 Events = list[dict[str, Any]]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfkit.measures._trace_cache import once
 from perfkit.measures.steps.trace_steps import step_of, whole_steps
-from perfkit.trace.columns import Kind, Steps, Trace
+from perfkit.trace.columns import Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, clip, joined, union
 
 #: Kernels that communicate: NCCL's and RCCL's, and those of libraries that write their own.
@@ -38,7 +38,7 @@ class Work(NamedTuple):
     rows: Ints
     step: Ints
     is_communication: Bools
-    steps: Steps
+    steps: ProfilerSteps
     bounds: Ints
     compute: Union
     communication: Union
@@ -96,7 +96,7 @@ def _find(trace: Trace) -> Iterator[Work]:
         yield _work_of(trace, device, rows[here], step[here], talks[here], steps)
 
 
-def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, steps: Steps) -> Work:
+def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, steps: ProfilerSteps) -> Work:
     starts, ends, kind = trace.start_ns[rows], trace.end_ns[rows], trace.kind[rows]
     bounds = _bounds(starts, ends, step, steps)
     low, high = int(bounds[0]), int(bounds[-1])
@@ -115,7 +115,7 @@ def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, st
     return Work(device, rows, rows[inside], step[inside], talks[inside], steps, bounds, *parts, joined(*parts))
 
 
-def _bounds(starts: Ints, ends: Ints, step: Ints, steps: Steps) -> Ints:
+def _bounds(starts: Ints, ends: Ints, step: Ints, steps: ProfilerSteps) -> Ints:
     if not steps.row.size:
         return np.array([starts.min(), ends.max()])
     reach = steps.end_ns.copy()

@@ -10,7 +10,7 @@ from perfkit.measures._rows import find_rows, mask_of, nearest_above, outermost_
 from perfkit.measures._trace_cache import once
 from perfkit.measures.results.steps import StepBreakdown
 from perfkit.run.records import Phases
-from perfkit.trace.columns import Kind, Steps, Trace
+from perfkit.trace.columns import Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, common, free, joined, union, without
 
 DATA = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#")
@@ -28,7 +28,7 @@ WARM_UP = 3
 
 
 @once
-def whole_steps(trace: Trace) -> Steps:
+def whole_steps(trace: Trace) -> ProfilerSteps:
     """The steps of the main loop that can be measured.
 
     ``ProfilerStep`` ranges, without a last one in which nothing ran: torch.profiler opens a step when it
@@ -48,7 +48,7 @@ def whole_steps(trace: Trace) -> Steps:
         calls[steps.row] = False
         inside = (trace.start_ns >= steps.start_ns[last]) & (trace.start_ns < steps.end_ns[last])
         kept[last] = bool((calls & inside).any())
-    return Steps(*(column[kept] for column in steps))
+    return ProfilerSteps(*(column[kept] for column in steps))
 
 
 def _fetches(trace: Trace) -> Ints:
@@ -60,7 +60,7 @@ def _fetches(trace: Trace) -> Ints:
     return rows[np.argsort(trace.start_ns[rows], kind="stable")]
 
 
-def _steps_between_fetches(trace: Trace) -> Steps:
+def _steps_between_fetches(trace: Trace) -> ProfilerSteps:
     rows = _fetches(trace)
     if rows.size < 4:
         rows = rows[:1]
@@ -69,10 +69,10 @@ def _steps_between_fetches(trace: Trace) -> Steps:
     # Only the first steps can be warm-up: a slow one later is a slow step.
     kept = np.maximum.accumulate(steady)
     number = np.arange(starts.size)[kept]
-    return Steps(number, starts[kept], ends[kept], trace.track[rows[:-1]][kept], rows[:-1][kept])
+    return ProfilerSteps(number, starts[kept], ends[kept], trace.track[rows[:-1]][kept], rows[:-1][kept])
 
 
-def step_of(steps: Steps, times: Ints) -> Ints:
+def step_of(steps: ProfilerSteps, times: Ints) -> Ints:
     """Index of the step that each time lies in; -1 for none."""
     if not steps.row.size:
         return np.full(times.shape, -1, np.int64)

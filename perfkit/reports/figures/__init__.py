@@ -32,7 +32,7 @@ from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_line_
 from perfkit.run.remote import is_url, local_copy
 from perfkit.run.writing import write_atomically
 from perfkit.trace import Trace, read_trace
-from perfkit.trace.trace_reader import ReadTrace
+from perfkit.trace.cached_reader import ReadTrace
 
 __all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "figures_of_comparison", "read_figures", "write_figures"]
 
@@ -64,7 +64,7 @@ def figures_of(
         diagnosis: As `perfkit.diagnose` gave it.
         source: The run folder or trace that it is of, where that has moved since; default ``diagnosis.source``.
         read_sources: False opens no source file: where others may name what is drawn.
-        read: Reads traces: the `perfkit.trace.trace_reader.TraceReader` with which they were measured has them already.
+        read: Reads traces: the `CachedTraceReader` with which they were measured has them already.
     """
     at = os.fspath(source) if source is not None else diagnosis.source
     path = local_copy(at) if is_url(at) else Path(at)

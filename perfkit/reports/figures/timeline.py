@@ -19,7 +19,7 @@ from perfkit.measures.steps.trace_steps import whole_steps
 from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.figures.columns import packed
 from perfkit.reports.figures.data import Items, Lane, Timeline
-from perfkit.trace.columns import Kind, Steps, Trace
+from perfkit.trace.columns import Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Bools, Ints
 from perfkit.trace.nesting import find_parents
 
@@ -226,7 +226,7 @@ def _window(trace: Trace, works: tuple[Work, ...]) -> tuple[int, int]:
     return (min(lows), max(highs)) if lows else (0, 0)
 
 
-def _steps(steps: Steps, names: _Names) -> Iterator[_Draft]:
+def _steps(steps: ProfilerSteps, names: _Names) -> Iterator[_Draft]:
     if steps.row.size:
         code = np.array([names.code(f"step {number}", "step") for number in steps.number.tolist()], np.int64)
         yield _Draft("", "steps", "steps", steps.start_ns, steps.end_ns - steps.start_ns, code)

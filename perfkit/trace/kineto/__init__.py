@@ -15,13 +15,13 @@ import numpy as np
 
 from perfkit.errors import TraceError
 from perfkit.trace.columns import DEVICE_KINDS, Kind, Trace, Track
-from perfkit.trace.kineto.arguments import ArgumentsReader, no_collection
-from perfkit.trace.kineto.cutting import MOST_TEXT, WHAT_TO_GIVE, Cutter, Head, Piece, find_head
-from perfkit.trace.kineto.decoding import TYPED_TEXT, lenient, strict
-from perfkit.trace.kineto.metadata import describe, read_facts
-from perfkit.trace.kineto.table import NeedsText, Table, text_of
-from perfkit.trace.kineto.workers import Unclean, count_workers, expected_text, read_in_workers
-from perfkit.trace.text import BLOCK, Progress, Text
+from perfkit.trace.file_text import BLOCK, FileText, Progress
+from perfkit.trace.kineto._arguments import ArgumentsReader, no_collection
+from perfkit.trace.kineto._event_chunks import MOST_TEXT, WHAT_TO_GIVE, Cutter, Head, Piece, find_head
+from perfkit.trace.kineto._event_decoding import TYPED_TEXT, lenient, strict
+from perfkit.trace.kineto._event_table import NeedsText, Table, text_of
+from perfkit.trace.kineto._metadata import describe, read_facts
+from perfkit.trace.kineto._parallel_reading import Unclean, count_workers, expected_text, read_in_workers
 
 __all__ = ["read_kineto"]
 
@@ -46,7 +46,7 @@ def read_kineto(
     Raises:
         TraceError: the file holds no trace events at all.
     """
-    text = Text(path, progress, block)
+    text = FileText(path, progress, block)
     with no_collection():
         head = find_head(text)
         count = count_workers(text, processes)
@@ -66,7 +66,7 @@ class _Loaded(NamedTuple):
     endless: bool = False
 
 
-def _read_in_parts(text: Text, head: Head, count: int) -> _Loaded | None:
+def _read_in_parts(text: FileText, head: Head, count: int) -> _Loaded | None:
     """Read with workers; None where that does not go, or only a reading in order can tell what is damaged."""
     for times_as_text in (False, True):
         table = Table(expected_text(text))
@@ -82,7 +82,7 @@ def _read_in_parts(text: Text, head: Head, count: int) -> _Loaded | None:
     return None
 
 
-def _read_here(text: Text, head: Head) -> _Loaded:
+def _read_here(text: FileText, head: Head) -> _Loaded:
     table = Table(expected_text(text))
     cutter = Cutter(head.events, text.block, head.bare_list)
     for piece in cutter.cut(text.blocks(head.events)):
@@ -108,7 +108,7 @@ def _add(table: Table, piece: Piece, cutter: Cutter) -> None:
         return
 
 
-def _trace(text: Text, head: Head, loaded: _Loaded) -> Trace:
+def _trace(text: FileText, head: Head, loaded: _Loaded) -> Trace:
     table, lost = loaded.table, list(_what_was_lost(text, loaded))
     facts = read_facts(head.text, b"" if loaded.truncated or head.bare_list else loaded.tail, lost)
     columns = {name: column.done() for name, column in table.columns.items()}
@@ -172,7 +172,7 @@ OF_DEVICE = np.zeros(max(Kind) + 1, np.int32)
 OF_DEVICE[[*DEVICE_KINDS, Kind.SYNC, Kind.PROJECTION]] = 1
 
 
-def _what_was_lost(text: Text, loaded: _Loaded) -> Iterator[str]:
+def _what_was_lost(text: FileText, loaded: _Loaded) -> Iterator[str]:
     counts = loaded.table.counts
     if text.damage:
         yield f"{text.damage}: the trace is read as far as it goes"

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import msgspec
 
 from perfkit.errors import TraceError
-from perfkit.trace.nsight.ncu_export import NCU_OWN, export_report
-from perfkit.trace.nsight.ncu_metrics import (
+from perfkit.trace.file_text import FileText, Progress
+from perfkit.trace.nsight._ncu_metrics import (
     decimal_comma,
     dimensions,
     factor,
@@ -32,7 +32,7 @@ from perfkit.trace.nsight.ncu_metrics import (
     stall_of_rule,
     whole,
 )
-from perfkit.trace.text import Progress, Text
+from perfkit.trace.nsight.ncu_export import NCU_OWN, export_report
 
 #: How far into a file its kind is looked for: what a program prints before the table is mostly less.
 _START = 256 << 10
@@ -91,7 +91,7 @@ def is_ncu(path: Path) -> bool:
         return True
     try:
         start = b""
-        for block in Text(path, block=_START):
+        for block in FileText(path, block=_START):
             start += block
             if len(start) >= _START:
                 break
@@ -121,7 +121,7 @@ def read_ncu(path: str | os.PathLike[str], progress: Progress | None = None) -> 
 
 def _read_csv(file: Path, named: Path, progress: Progress | None) -> NcuReport:
     try:
-        lines = _Lines(Text(file, progress))
+        lines = _Lines(FileText(file, progress))
         table = _Table(lines)
         table.read()
     except FileNotFoundError:
@@ -161,7 +161,7 @@ def _decoder(start: bytes) -> codecs.IncrementalDecoder:
 class _Lines:
     """The lines of a file but those of ncu's own; a line that is too long or was cut at the end is left out."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: FileText) -> None:
         self._text = text
         self.too_long = 0
         self.cut = False

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from perfkit.errors import TraceError
 from perfkit.trace.columns import Codes, Kind, Kinds, Metadata, Trace, Track
+from perfkit.trace.file_text import Progress
 from perfkit.trace.intervals import Ints
-from perfkit.trace.nsight.nsys_args import COPIES, KERNELS, MEMSETS, ArgsOfRows
-from perfkit.trace.nsight.nsys_export import export_report
-from perfkit.trace.nsight.nsys_metadata import Gpus, messages, start_time_ns
-from perfkit.trace.nsight.nsys_tables import Column, NsysTables, recoded
-from perfkit.trace.text import Progress
+from perfkit.trace.nsight._nsys_arguments import COPIES, KERNELS, MEMSETS, ArgsOfRows
+from perfkit.trace.nsight._nsys_metadata import Gpus, messages, start_time_ns
+from perfkit.trace.nsight._nsys_tables import Column, NsysTables, recoded
+from perfkit.trace.nsight.report_export import export_report
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"

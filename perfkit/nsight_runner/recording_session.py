@@ -13,12 +13,12 @@ from typing import NamedTuple
 from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError, UsageError
-from perfkit.nsight.program import Program
-from perfkit.nsight.subprocesses import run_command
-from perfkit.nsight.tools import Tool
-from perfkit.nsight.unfinished_reports import check_free, import_recording, output_of, reports_in
+from perfkit.nsight_runner.foreground_process import run_command
+from perfkit.nsight_runner.installed_tools import Tool
+from perfkit.nsight_runner.report_files import check_free, import_recording, output_of, reports_in
+from perfkit.nsight_runner.target_program import Program
 from perfkit.run.writing import claim_folder, launch_id
-from perfkit.trace.nsight.nsys_export import RECORDING
+from perfkit.trace.nsight.report_export import RECORDING
 
 #: How a tool is told to put the rank into a name: it reads the variable itself, on each rank.
 _RANK = "%q{RANK}"

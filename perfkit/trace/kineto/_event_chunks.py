@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from perfkit.errors import TraceError
-from perfkit.trace.kineto.decoding import BOUNDARY, NOT_JSON, TYPED, Decoder, Event, repair, strict, strict_array
-from perfkit.trace.text import Text
+from perfkit.trace.file_text import FileText
+from perfkit.trace.kineto._event_decoding import BOUNDARY, NOT_JSON, TYPED, Decoder, Event, repair, strict, strict_array
 
 WHAT_TO_GIVE = "give a file that torch.profiler wrote (*.json, *.json.gz) or an nsys export (*.sqlite)"
 
@@ -63,7 +63,7 @@ def find_cuts(text: bytes | bytearray, size: int) -> Iterator[int]:
         high, window = low, window * 16
 
 
-def find_head(text: Text) -> Head:
+def find_head(text: FileText) -> Head:
     """Read up to the first event.
 
     Raises:

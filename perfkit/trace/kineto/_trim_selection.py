@@ -17,8 +17,8 @@ import numpy as np
 from perfkit.errors import UsageError
 from perfkit.trace.columns import DEVICE_KINDS, STEP_NAME, Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
-from perfkit.trace.kineto.decoding import MEMORY, NOT_JSON
-from perfkit.trace.kineto.table import KIND_OF
+from perfkit.trace.kineto._event_decoding import MEMORY, NOT_JSON
+from perfkit.trace.kineto._event_table import KIND_OF
 
 #: Flows from launches to their work, in the three eras of the format: their id is the correlation.
 LAUNCH_FLOWS = {"ac2g", "async_cpu_to_gpu", "async"}

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from perfkit.trace.columns import DeviceProperties
 from perfkit.trace.intervals import Ints
-from perfkit.trace.nsight.nsys_tables import NsysTables, recoded
-from perfkit.trace.occupancy import Limits
+from perfkit.trace.nsight._nsys_tables import NsysTables, recoded
+from perfkit.trace.occupancy import MultiprocessorLimits
 
 #: Later than any recording (in the year 2043), and far from the end of int64.
 MOST_NS = 2**61
@@ -37,7 +37,7 @@ class Multiprocessors(NamedTuple):
     """How many multiprocessors a GPU has, and what one can hold; None where the export does not tell."""
 
     number: int | None
-    limits: Limits | None
+    limits: MultiprocessorLimits | None
 
 
 UNKNOWN = Multiprocessors(None, None)
@@ -85,7 +85,7 @@ class Gpus:
             limits = None
             if capability is not None and all(type(one) is int and one > 0 for one in most):
                 warps, blocks, registers, shared = most
-                limits = Limits(
+                limits = MultiprocessorLimits(
                     warps=warps, blocks=blocks, registers=registers, shared_bytes=shared, capability=capability
                 )
             self.multiprocessors[number] = Multiprocessors(count, limits)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import TraceError
-from perfkit.nsight.last_window import cut_to_window
+from perfkit.nsight_runner.nsys_window import cut_to_window
 from perfkit.trace import Trace, read_trace
 
 Export = Callable[..., Path]

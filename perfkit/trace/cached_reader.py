@@ -7,7 +7,7 @@ from typing import Protocol
 
 from perfkit.trace import read_trace
 from perfkit.trace.columns import Trace
-from perfkit.trace.text import Progress
+from perfkit.trace.file_text import Progress
 
 
 class ReadTrace(Protocol):
@@ -17,7 +17,7 @@ class ReadTrace(Protocol):
         """The trace in a file."""
 
 
-class TraceReader:
+class CachedTraceReader:
     """Reads each trace once and holds it: what is measured first and drawn then is read once for both.
 
     Columns take 66 bytes per event, so let go of the reader when all have what they want.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from perfkit.errors import UsageError
-from perfkit.nsight.program import Program
-from perfkit.nsight.tools import Part, Tool, fit, split_options
+from perfkit.nsight_runner.installed_tools import Part, Tool, fit, split_options
+from perfkit.nsight_runner.target_program import Program
 
 REPLAY_MODES = ("kernel", "application", "range", "app-range")
 

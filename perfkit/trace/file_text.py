@@ -39,7 +39,7 @@ class _Entry(NamedTuple):
     stream: Any  # zlib's state there; its type has no public name
 
 
-class Text:
+class FileText:
     """A file's text; after it was read through, ``damage`` says why a gzip stream could not be read to its end."""
 
     def __init__(self, path: Path, progress: Progress | None = None, block: int = BLOCK) -> None:

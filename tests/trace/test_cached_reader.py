@@ -9,8 +9,8 @@ from perfkit.diagnosis import diagnose
 from perfkit.measures.gathering import measure
 from perfkit.reports.figures import figures_of
 from perfkit.trace import Trace
-from perfkit.trace.text import Progress
-from perfkit.trace.trace_reader import TraceReader
+from perfkit.trace.cached_reader import CachedTraceReader
+from perfkit.trace.file_text import Progress
 
 
 def write(file: Path, *names: str) -> Path:
@@ -25,7 +25,7 @@ def write(file: Path, *names: str) -> Path:
 
 def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
     file = write(tmp_path / "t.json", "aten::mm")
-    read = TraceReader()
+    read = CachedTraceReader()
 
     first = read(file)
     assert read(tmp_path / "." / "t.json") is first
@@ -36,7 +36,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> No
 
 def test_a_page_draws_from_the_trace_that_was_measured(tmp_path: Path) -> None:
     file = write(tmp_path / "t.json", "aten::mm")
-    read = TraceReader()
+    read = CachedTraceReader()
     given: list[Trace] = []
 
     def noting(path: Path, progress: Progress | None = None) -> Trace:

@@ -22,11 +22,11 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from perfkit.trace.kineto.arguments import no_collection
-from perfkit.trace.kineto.cutting import COMMA, Cutter, find_cuts
-from perfkit.trace.kineto.decoding import TYPED, TYPED_TEXT
-from perfkit.trace.kineto.table import COLUMNS, Header, NeedsText, Table
-from perfkit.trace.text import BLOCK, Text
+from perfkit.trace.file_text import BLOCK, FileText
+from perfkit.trace.kineto._arguments import no_collection
+from perfkit.trace.kineto._event_chunks import COMMA, Cutter, find_cuts
+from perfkit.trace.kineto._event_decoding import TYPED, TYPED_TEXT
+from perfkit.trace.kineto._event_table import COLUMNS, Header, NeedsText, Table
 
 #: Text of one task: some 40 ms of work, and 2 MB of columns to hand back.
 TASK = 16 << 20
@@ -71,7 +71,7 @@ class Reply(msgspec.Struct):
     problem: str = ""
 
 
-def count_workers(text: Text, asked: int | None) -> int:
+def count_workers(text: FileText, asked: int | None) -> int:
     """How many processes to read with; 1 = this one alone."""
     if asked is not None:
         return max(1, asked)
@@ -82,7 +82,7 @@ def count_workers(text: Text, asked: int | None) -> int:
     return max(1, min(cores, MOST_WORKERS, expected_text(text) // TEXT_PER_WORKER))
 
 
-def expected_text(text: Text) -> int:
+def expected_text(text: FileText) -> int:
     """How long the text might be, before it is read."""
     return text.size * INFLATION if text.is_gzip else text.size
 
@@ -94,7 +94,9 @@ class _Worker:
     def __init__(self) -> None:
         # The folder of this package besides: an editable install may find it by a hook and not by the path.
         path = [*sys.path, str(Path(__file__).parents[3])]
-        program = f"import sys; sys.path[:] = {path!r}; from perfkit.trace.kineto.workers import serve; serve()"
+        program = (
+            f"import sys; sys.path[:] = {path!r}; from perfkit.trace.kineto._parallel_reading import serve; serve()"
+        )
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", program],
             stdin=subprocess.PIPE,
@@ -129,7 +131,7 @@ class _Worker:
 
 
 def read_in_workers(
-    text: Text, count: int, table: Table, *, offset: int, bare_list: bool, times_as_text: bool
+    text: FileText, count: int, table: Table, *, offset: int, bare_list: bool, times_as_text: bool
 ) -> tuple[bytes, bool]:
     """Append all events of the text to the table; what stands after them, and whether the file is cut.
 
@@ -190,7 +192,7 @@ def read_in_workers(
     return last.tail, last.truncated
 
 
-def _ranges(text: Text, offset: int, bare_list: bool, times_as_text: bool) -> Iterator[tuple[Task, bytes]]:
+def _ranges(text: FileText, offset: int, bare_list: bool, times_as_text: bool) -> Iterator[tuple[Task, bytes]]:
     """Tasks of a plain file, which the workers read themselves."""
     with text.path.open("rb") as file:
         while True:
@@ -213,7 +215,7 @@ def _ranges(text: Text, offset: int, bare_list: bool, times_as_text: bool) -> It
             offset = following
 
 
-def _sent_tasks(text: Text, offset: int, bare_list: bool, times_as_text: bool) -> Iterator[tuple[Task, bytes]]:
+def _sent_tasks(text: FileText, offset: int, bare_list: bool, times_as_text: bool) -> Iterator[tuple[Task, bytes]]:
     """Tasks of a gzip file: only this process can inflate it."""
     buffer = bytearray()
     for block in text.blocks(offset):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import UsageError
-from perfkit.nsight.program import plan_program
+from perfkit.nsight_runner.target_program import plan_program
 
 ME = sys.executable
 RUN = ("-m", "perfkit", "run", "--quiet")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perfkit.trace.columns import DeviceProperties, Metadata
-from perfkit.trace.kineto.decoding import NOT_JSON, repair
+from perfkit.trace.kineto._event_decoding import NOT_JSON, repair
 
 #: With a time of the file added this still fits int64.
 MOST_BASE_NS = 2**62

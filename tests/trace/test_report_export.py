@@ -16,7 +16,7 @@ import pytest
 from perfkit.errors import TraceError
 from perfkit.trace import Kind
 from perfkit.trace.nsight.nsys import read_nsys_report
-from perfkit.trace.nsight.nsys_export import KEPT, export_report
+from perfkit.trace.nsight.report_export import KEPT, export_report
 
 #: `.ci/run` says where it has put one; a developer's own is on the PATH.
 NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")

@@ -12,7 +12,7 @@ import numpy as np
 
 from perfkit.trace.columns import DEVICE_KINDS, Kind
 from perfkit.trace.intervals import Bools, Ints
-from perfkit.trace.kineto.decoding import (
+from perfkit.trace.kineto._event_decoding import (
     MEMORY,
     NO_ARGS,
     NO_MEMORY_ARGS,

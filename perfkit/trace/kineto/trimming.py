@@ -18,10 +18,10 @@ import numpy as np
 
 from perfkit.errors import TraceError, UsageError
 from perfkit.trace import read_trace
-from perfkit.trace.kineto.cutting import Cutter, Piece, find_head
-from perfkit.trace.kineto.decoding import BOUNDARY, NOT_JSON, repair, strict
-from perfkit.trace.selection import FLOW_LETTERS, Selection, TextEvent
-from perfkit.trace.text import BLOCK, Progress, Text
+from perfkit.trace.file_text import BLOCK, FileText, Progress
+from perfkit.trace.kineto._event_chunks import Cutter, Piece, find_head
+from perfkit.trace.kineto._event_decoding import BOUNDARY, NOT_JSON, repair, strict
+from perfkit.trace.kineto._trim_selection import FLOW_LETTERS, Selection, TextEvent
 
 #: What the gzip program takes; Python's default of 9 is several times slower for some percent.
 GZIP_LEVEL = 6
@@ -92,7 +92,7 @@ def trim_trace(
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         with _opened(beside, is_gzip=out.suffix == ".gz") as file:
-            kept, events, lost_here = _copy(Text(source, shifted(size)), choice, file.write)
+            kept, events, lost_here = _copy(FileText(source, shifted(size)), choice, file.write)
         os.replace(beside, out)
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}") from error
@@ -118,7 +118,7 @@ RAW: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[msgspec.Raw])
 EVENTS: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[TextEvent], float_hook=str)
 
 
-def _copy(text: Text, choice: Selection, write: Callable[[bytes], object]) -> tuple[int, int, list[str]]:
+def _copy(text: FileText, choice: Selection, write: Callable[[bytes], object]) -> tuple[int, int, list[str]]:
     """Write the chosen events, with all that stands around them; how many, of how many, and what was lost."""
     head = find_head(text)
     cutter = Cutter(head.events, BLOCK, head.bare_list)

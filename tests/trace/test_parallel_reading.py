@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from perfkit.trace import Trace
-from perfkit.trace.kineto import read_kineto, workers
+from perfkit.trace.kineto import _parallel_reading as workers
+from perfkit.trace.kineto import read_kineto
 
 COLUMNS = ("start_ns", "end_ns", "name", "track", "kind", "correlation", "device", "stream", "bytes", "sequence")
 
@@ -178,8 +179,8 @@ def test_a_script_without_a_main_guard_may_read_with_processes(tmp_path: Path) -
     file, script = tmp_path / "t.json", tmp_path / "script.py"
     file.write_text(text_of())
     script.write_text(
-        "from pathlib import Path\nfrom perfkit.trace.kineto import read_kineto, workers\n"
-        f"workers.TASK, workers.SEARCH = 60_000, 8_000\nprint(len(read_kineto(Path({str(file)!r}), processes=2)))\n"
+        "from pathlib import Path\nfrom perfkit.trace.kineto import _parallel_reading as reading, read_kineto\n"
+        f"reading.TASK, reading.SEARCH = 60_000, 8_000\nprint(len(read_kineto(Path({str(file)!r}), processes=2)))\n"
     )
 
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
@@ -190,7 +191,7 @@ def test_a_script_without_a_main_guard_may_read_with_processes(tmp_path: Path) -
 def test_workers_are_started_for_long_files_only(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     file.write_text("[")
-    text = workers.Text(file)
+    text = workers.FileText(file)
     text.size = 100 << 20
 
     assert workers.count_workers(text, None) == 1

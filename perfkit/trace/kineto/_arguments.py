@@ -15,8 +15,9 @@ import numpy as np
 
 from perfkit.errors import TraceError
 from perfkit.trace.columns import Field
+from perfkit.trace.file_text import FileText
 from perfkit.trace.intervals import Ints
-from perfkit.trace.kineto.decoding import (
+from perfkit.trace.kineto._event_decoding import (
     MEMORY,
     NOT_JSON,
     SKIPPED_NAMING,
@@ -27,8 +28,7 @@ from perfkit.trace.kineto.decoding import (
     repair,
     strict,
 )
-from perfkit.trace.kineto.table import Chunk, Codes
-from perfkit.trace.text import Text
+from perfkit.trace.kineto._event_table import Chunk, Codes
 
 
 class _Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
@@ -100,7 +100,7 @@ def no_collection() -> Iterator[None]:
 class ArgumentsReader:
     """Reads arguments chunk by chunk; where the chunks lie was noted while the trace was read."""
 
-    def __init__(self, text: Text, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, text: FileText, chunks: Sequence[Chunk]) -> None:
         self.text = text
         self.chunks = tuple(chunks)
         self.stamp = _stamp(text.path)

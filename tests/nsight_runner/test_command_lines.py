@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from perfkit.errors import UsageError
-from perfkit.nsight.ncu_command import LAUNCHES, NcuOptions, ncu_command, ncu_words
-from perfkit.nsight.nsys_command import NsysOptions, nsys_command, nsys_words
-from perfkit.nsight.program import Program
-from perfkit.nsight.tools import Tool, find_tool
+from perfkit.nsight_runner.installed_tools import Tool, find_tool
+from perfkit.nsight_runner.ncu_options import LAUNCHES, NcuOptions, ncu_command, ncu_words
+from perfkit.nsight_runner.nsys_options import NsysOptions, nsys_command, nsys_words
+from perfkit.nsight_runner.target_program import Program
 
 INSIDE = Program((), ("python", "train.py"), 1, "train")
 PLAIN = Program((), ("./train",), None, "train")

@@ -12,8 +12,8 @@ import numpy as np
 from perfkit.errors import TraceError
 from perfkit.trace.columns import Codes, Kind, Kinds
 from perfkit.trace.intervals import Ints
-from perfkit.trace.nsight.nsys_metadata import UNKNOWN, Multiprocessors
-from perfkit.trace.nsight.nsys_tables import NsysTables
+from perfkit.trace.nsight._nsys_metadata import UNKNOWN, Multiprocessors
+from perfkit.trace.nsight._nsys_tables import NsysTables
 from perfkit.trace.occupancy import occupancy_percent
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import typer
 
 from perfkit import _env, _import_hook
-from perfkit._callsite import claim
+from perfkit._code_owner import claim
 from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile

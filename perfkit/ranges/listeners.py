@@ -14,7 +14,8 @@ import warnings
 import weakref
 from typing import Protocol
 
-from perfkit import _callsite, _env
+from perfkit import _env
+from perfkit._code_owner import line_of, user_and_library_frame
 from perfkit._stderr import print_message
 from perfkit.errors import PerfkitWarning
 
@@ -88,9 +89,10 @@ def tell(text: str, once: str | None = None) -> None:
     if key in _told:
         return
     _told.add(key)
-    site = _callsite.find_callsite(sys._getframe(1))
-    file, line = (site.file, site.line) if site is not None else ("<perfkit>", 0)
-    if site is not None:
+    user, library = user_and_library_frame(sys._getframe(1))
+    found = user or library
+    file, line = (found.f_code.co_filename, line_of(found)) if found is not None else ("<perfkit>", 0)
+    if found is not None:
         text = f"{text} ({file}:{line})"
     try:
         warnings.warn_explicit(text, PerfkitWarning, file, line)

@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-from perfkit import _callsite, _clock
+from perfkit import _clock, _code_owner
 from perfkit._patches import Patches
 from perfkit.run.records import SyncKind
 from perfkit.syncs.op_table import PAGEABLE
@@ -320,7 +320,7 @@ def _filters_mutated() -> None:
 def _cause_of_line(frame: FrameType) -> Cause:
     """What synced where no wrapper tells: the expression that the program's frame is at."""
     program: FrameType | None = frame
-    while program is not None and _callsite.owner_of(program.f_code.co_filename) in ("perfkit", "torch", "python"):
+    while program is not None and _code_owner.owner_of(program.f_code.co_filename) in ("perfkit", "torch", "python"):
         program = program.f_back
     return Cause("other", "sync") if program is None else _cause_at(program.f_code, program.f_lasti)
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as functional
 from torch.utils import _device
 
-from perfkit._callsite import line_of, owner_of
+from perfkit._code_owner import line_of, owner_of
 from perfkit.syncs.device_marks import (
     any_on_device,
     is_pinned,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _device
 
-from perfkit import _callsite
+from perfkit._callsite import find_callsite
 from perfkit._patches import Patches
 from perfkit.syncs.device_marks import any_on_device, on_device
 from perfkit.syncs.op_table import Rule
@@ -84,7 +84,7 @@ class DryRun:
 
     def note_mixed(self, op: str) -> None:
         """Note the program's line for an op that takes host and device tensors."""
-        site = _callsite.find_callsite(sys._getframe(1))
+        site = find_callsite(sys._getframe(1))
         if site is not None:
             self.mixed.setdefault(f"{site.file}:{site.line}", op)
 

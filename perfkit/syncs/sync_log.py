@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Literal, NamedTuple, Protocol
 
-from perfkit import _callsite
+from perfkit import _code_owner
+from perfkit._callsite import CallSite, find_callsite
 from perfkit.run.records import SyncEvent, SyncKind
 from perfkit.syncs.advice import advise
 from perfkit.syncs.allow import reason_allowed
@@ -37,7 +38,7 @@ class Sync(NamedTuple):
     """One sync, as it happened: why, where, how many device waits it made, how long the host was blocked."""
 
     cause: Cause
-    site: _callsite.CallSite
+    site: CallSite
     owner: str
     code: str
     thread: str
@@ -110,19 +111,19 @@ def _is_inner(name: str) -> bool:
     return "<locals>" in name or (last.startswith("_") and not last.startswith("__"))
 
 
-def torch_code(frame: FrameType | None, site: _callsite.CallSite) -> str:
+def torch_code(frame: FrameType | None, site: CallSite) -> str:
     """The outermost torch function below the user's line, as ``torch/folder/file.py:function``; "" if there is none."""
     found = ""
     while frame is not None:
         code = frame.f_code
-        owner = _callsite.owner_of(code.co_filename)
+        owner = _code_owner.owner_of(code.co_filename)
         if owner == "torch":
             file = code.co_filename.replace(os.sep, "/")
             short = "torch/" + file.rsplit("/torch/", 1)[-1]
-            name = _callsite.function_name(code)
+            name = _code_owner.function_name(code)
             if short not in _PASSAGES and not _is_inner(name):
                 found = f"{short}:{name}"
-        elif owner == _callsite.USER or (code.co_filename == site.file and frame.f_lineno == site.line):
+        elif owner == _code_owner.USER or (code.co_filename == site.file and frame.f_lineno == site.line):
             break
         frame = frame.f_back
     return found
@@ -148,9 +149,9 @@ def report(
     listeners = [listener for listener in listeners if listener.hears(thread)]
     if not listeners:
         return
-    site = _callsite.find_callsite(frame)
+    site = find_callsite(frame)
     if site is None:  # perfkit's and torch's own frames only: a thread of torch's
-        site = _callsite.CallSite("<no Python line>", 0, "", "torch")
+        site = CallSite(file="<no Python line>", line=0, function="", owner="torch")
     reason = reason_allowed(site.file, site.line)
     if reason is not None:
         for listener in listeners:
@@ -159,7 +160,7 @@ def report(
     code = torch_code(frame, site)
     if "distributed_c10d.py" in code:
         cause = cause._replace(kind="collective")
-    owner = site.owner if site.via is None else _callsite.owner_of(site.via.rsplit(":", 1)[0])
+    owner = site.owner if site.via is None else _code_owner.owner_of(site.via.rsplit(":", 1)[0])
     sync = Sync(cause, site, owner, code, thread, raw_syncs, blocked_ns)
     takers = [listener for listener in listeners if listener.take(sync)]
     if takers:

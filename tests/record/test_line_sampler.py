@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit._callsite import stack_of
+from perfkit._code_owner import stack_of
 from perfkit.record.samplers.line_sampler import PERIOD_S, StackSampler, Where, find_line, library_of
 
 

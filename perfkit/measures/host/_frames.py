@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfkit._callsite import USER, owner_of
+from perfkit._code_owner import USER, owner_of
 from perfkit.measures._rows import mask_of
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine

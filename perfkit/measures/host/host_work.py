@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfkit._callsite import USER
+from perfkit._code_owner import USER
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
 from perfkit.measures.results.steps import StepBreakdown
 from perfkit.run.records import PHASES, LineRow, Lines, Phase, TracedLine

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from perfkit._callsite import USER, owner_of
+from perfkit._code_owner import USER, owner_of
 from perfkit.measures.memory._allocations import device_name
 from perfkit.measures.memory.memory_timeline import MOST_HOLDERS, Window, alive_at, timeline
 from perfkit.measures.results.memory import DeviceMemory, MemoryHolder

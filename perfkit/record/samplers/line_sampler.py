@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import NamedTuple, TypeVar
 
-from perfkit._callsite import USER, function_name, owner_of, stack_of
+from perfkit._code_owner import USER, function_name, owner_of, stack_of
 from perfkit._location import Location
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Phase
@@ -175,7 +175,7 @@ def _added(seen: list[tuple[Where, int]], by: Callable[[Where], _T]) -> dict[_T,
 
 
 def find_line(stack: Sequence[tuple[CodeType, int]]) -> Where | None:
-    """The user's line of a stack, else a library's, as `perfkit._callsite` has it; with the libraries below it."""
+    """The user's line of a stack, else a library's, as `perfkit._code_owner` has it; with the libraries below it."""
     library: Where | None = None
     below: list[str] = []
     for depth, (code, line) in enumerate(stack):

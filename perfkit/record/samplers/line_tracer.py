@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from perfkit._callsite import USER, function_name, line_of, owner_of
+from perfkit._code_owner import USER, function_name, line_of, owner_of
 from perfkit._location import Location
 from perfkit.record.samplers.module_calls import Call, ModuleWatch, Site
 from perfkit.run.records import Phase, TracedLine

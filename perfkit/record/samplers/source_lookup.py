@@ -7,7 +7,7 @@ import linecache
 import sys
 from collections.abc import Collection, Iterable, Iterator
 
-from perfkit._callsite import USER, owner_of
+from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 
 #: Files that are read, and places kept of one name: a program has dozens of files, not thousands.

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit._callsite import USER, function_name, owner_of, stack_of
+from perfkit._code_owner import USER, function_name, owner_of, stack_of
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.run.records import LineRow, Workers
 from perfkit.run.writing import write_atomically

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from perfkit import _env
-from perfkit._callsite import USER, function_name, owner_of
+from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.watchers.step_memory import resident_bytes

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit._callsite import USER, owner_of
+from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.run.records import Compilation, GraphBreak
 

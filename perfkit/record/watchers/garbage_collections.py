@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from perfkit._callsite import CallSite, find_callsite, owner_of
+import msgspec
+
+from perfkit._callsite import CallSite, find_callsite
+from perfkit._code_owner import owner_of
 from perfkit.run.records import Collected
 
 #: Lines in which full collections began that are kept: more than a person reads.
@@ -133,7 +136,7 @@ def _allocating() -> CallSite | None:
     """The user's line in which a garbage collection begins; None for perfkit's own code, that the user does not see."""
     frame = sys._getframe(3)
     site = find_callsite(frame) if owner_of(frame.f_code.co_filename) != "perfkit" else None
-    return site._replace(via=None) if site is not None else None
+    return msgspec.structs.replace(site, via=None) if site is not None else None
 
 
 def _signal_of(raised: BaseException) -> int | None:

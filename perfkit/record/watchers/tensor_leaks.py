@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from perfkit import _clock
-from perfkit._callsite import USER, line_of, owner_of
+from perfkit._code_owner import USER, line_of, owner_of
 from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import lines_that_fill, user_files
 from perfkit.run.records import KeptTensors

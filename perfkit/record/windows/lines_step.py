@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from perfkit import _clock
-from perfkit._callsite import USER, function_name, line_of, owner_of
+from perfkit._code_owner import USER, function_name, line_of, owner_of
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.windows import torch_profiler
 from perfkit.run.file_names import lines_beside

@@ -1,0 +1,123 @@
+"""Whose code a frame runs: the user's, perfkit's, torch's, Python's or a library's.
+
+The launched script or ``-m`` package is the user's code wherever it lies, and so is everything outside perfkit, torch,
+the standard library and site-packages.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sysconfig
+from types import CodeType, FrameType
+
+_PERFKIT = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_DEMO = os.path.join(_PERFKIT, "demo") + os.sep
+_STDLIB = tuple(
+    dict.fromkeys(
+        os.path.realpath(path) + os.sep
+        for name in ("stdlib", "platstdlib")
+        if (path := sysconfig.get_path(name)) is not None
+    )
+)
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+USER = "user"
+
+#: File name -> owner: "user", "perfkit", "torch", "python", or a library's import name.
+_owners: dict[str, str] = {}
+#: Folders and files that are the user's wherever they lie: see `claim`.
+_claimed: list[str] = []
+
+
+def claim(path: str) -> None:
+    """Count a launched script, or the folder of a ``-m`` package, as the user's code wherever it lies."""
+    real = os.path.realpath(path)
+    _claimed.append(real + os.sep if os.path.isdir(real) else real)
+    _owners.clear()
+
+
+def owner_of(file: str) -> str:
+    """The owner of a file: "user", "perfkit", "torch", "python", or a library's import name."""
+    try:
+        return _owners[file]
+    except KeyError:
+        owner = _owners[file] = _find_owner(file)
+        return owner
+
+
+def _find_owner(file: str) -> str:
+    if file.startswith("<"):
+        # "<string>", "<frozen importlib._bootstrap>" are generated code. A notebook cell has a real file name
+        # (ipykernel) or "<ipython-input-...>".
+        return USER if file.startswith("<ipython-input") else "python"
+    real = os.path.realpath(file)
+    if any(real == path or (path.endswith(os.sep) and real.startswith(path)) for path in _claimed):
+        return USER
+    if real.startswith(_PERFKIT) and not real.startswith(_DEMO):
+        return "perfkit"
+    for marker in _SITE:
+        if marker in real:
+            return real.rsplit(marker, 1)[1].split(os.sep, 1)[0].removesuffix(".py")
+    if real.startswith(_STDLIB):
+        return "python"
+    # In a checkout the integrations lie next to the package, not inside.
+    integrations = os.path.realpath(os.path.join(_PERFKIT, "integrations")) + os.sep
+    return "perfkit" if real.startswith(integrations) else USER
+
+
+def function_name(code: CodeType) -> str:
+    """The qualified name of the function that the code belongs to: ``Model.forward``."""
+    # co_qualname ("Model.forward") came with Python 3.11.
+    name: str = getattr(code, "co_qualname", code.co_name)
+    # Before Python 3.12 a comprehension runs in a frame of its own; report the function around it.
+    while name.endswith(_COMPREHENSIONS):
+        name = name.rpartition(".<locals>")[0] or name.rpartition("<")[0] or "<module>"
+    return name
+
+
+def line_of(frame: FrameType) -> int:
+    """The line that a frame runs; the function's first line where ``f_lineno`` is None.
+
+    It is None between a function's call and its first line, which happens to frames of other threads.
+    """
+    line: int | None = frame.f_lineno
+    return frame.f_code.co_firstlineno if line is None else line
+
+
+def stack_of(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """(code, line) of each frame, innermost first, for frames of another thread.
+
+    All frames are read before anything can release the interpreter lock, such as file access or a long garbage
+    collection. Otherwise that thread would continue, and torch.compile leaves frames behind that cannot be read any
+    more (a process crashed reading one).
+    """
+    stack = []
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        while frame is not None:
+            stack.append((frame.f_code, line_of(frame)))
+            frame = frame.f_back
+    finally:
+        if collects:
+            gc.enable()
+    return stack
+
+
+def user_and_library_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
+    """The innermost frame of user code from ``frame`` outwards, and the innermost library frame inside it.
+
+    A library is anything but perfkit, torch and Python. Either is None where the stack has none.
+    """
+    library: FrameType | None = None
+    while frame is not None:
+        owner = owner_of(frame.f_code.co_filename)
+        if owner == USER:
+            return frame, library
+        if library is None and owner not in ("perfkit", "torch", "python"):
+            library = frame
+        frame = frame.f_back
+    return None, library

@@ -240,7 +240,9 @@ def _mean(diagnosis: Diagnosis, name: str) -> int | None:
 
 
 def _step_differences(first: _Side, second: _Side) -> list[Difference]:
-    from perfkit.measures.steps.noise import LEAST_STEPS  # numpy: a comparison of two JSON files has no need of it
+    from perfkit.measures.steps.difference_interval import (
+        LEAST_STEPS,  # numpy: a comparison of two JSON files has no need of it
+    )
 
     means = {name: (_mean(first.diagnosis, name), _mean(second.diagnosis, name)) for name in ("step", *PHASES)}
     known = {name: (b, a) for name, (b, a) in means.items() if b is not None and a is not None}
@@ -262,7 +264,7 @@ def _step_differences(first: _Side, second: _Side) -> list[Difference]:
 def _intervals(before: list[Step], after: list[Step], names: list[str]) -> dict[str, tuple[int, int]]:
     import numpy as np
 
-    from perfkit.measures.steps.noise import difference_interval
+    from perfkit.measures.steps.difference_interval import difference_interval
 
     times = [np.array([[_time(row, name) for name in names] for row in rows]) for rows in (before, after)]
     low, high = difference_interval(*times)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
 
-from perfkit.trace.columns import Trace
-from perfkit.trace.intervals import Ints
+from perfkit.trace.columns import Codes, Trace
+from perfkit.trace.intervals import Bools, Ints
 
 
 class Durations(TypedDict):
-    """The fields of `measures.results.NameTime`, without the name."""
+    """The fields of `perfkit.measures.results.kernels.NameTime`."""
 
+    name: str
     count: int
     total_ns: int
     mean_ns: float
@@ -21,11 +23,12 @@ class Durations(TypedDict):
     max_ns: int
 
 
-def durations_by(group: Ints, trace: Trace, rows: Ints) -> list[tuple[int, Durations]]:
+def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: Ints) -> list[tuple[int, Durations]]:
     """The durations of these rows by group, those that took the most time first.
 
     Args:
         group: For each of ``rows`` the number of its group, from 0 on.
+        names: The name of each group.
         trace: Whose rows they are.
         rows: Row numbers.
     """
@@ -49,6 +52,7 @@ def durations_by(group: Ints, trace: Trace, rows: Ints) -> list[tuple[int, Durat
         (
             number,
             Durations(
+                name=names[number],
                 count=int(count[number]),
                 total_ns=int(total[number]),
                 mean_ns=float(mean[number]),
@@ -60,3 +64,9 @@ def durations_by(group: Ints, trace: Trace, rows: Ints) -> list[tuple[int, Durat
         for number in np.argsort(-total, kind="stable").tolist()
         if count[number]
     ]
+
+
+def durations_by_name(trace: Trace, wanted: Bools) -> list[Durations]:
+    """The durations of the wanted rows by their names, those that took the most time first."""
+    rows = np.flatnonzero(wanted)
+    return [durations for _, durations in durations_by(trace.name[rows], trace.names, trace, rows)]

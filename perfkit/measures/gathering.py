@@ -13,35 +13,36 @@ import msgspec
 from perfkit.errors import TraceError
 from perfkit.measures.device.communication import measure_communication
 from perfkit.measures.device.copies import measure_copies
-from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.device_time import measure_device_time
 from perfkit.measures.device.kernels import measure_kernels
 from perfkit.measures.device.launches import measure_launches
 from perfkit.measures.device.roofline import measure_roofline
-from perfkit.measures.host._frames import with_frames
-from perfkit.measures.host.api_calls import measure_api_calls, measure_os_calls
+from perfkit.measures.host._python_frames import with_frames
+from perfkit.measures.host.api_calls import measure_api_calls
 from perfkit.measures.host.host_work import measure_host_work
-from perfkit.measures.host.range_times import measure_ranges
+from perfkit.measures.host.os_calls import measure_os_calls
+from perfkit.measures.host.range_times import measure_range_times
 from perfkit.measures.host.source_lines import measure_source_lines
 from perfkit.measures.host.sync_calls import measure_sync_calls
-from perfkit.measures.memory.memory_growth import measure_growth
-from perfkit.measures.memory.memory_history import measure_memory_history
-from perfkit.measures.memory.memory_timeline import measure_memory
+from perfkit.measures.memory.device_memory import measure_device_memory
+from perfkit.measures.memory.memory_growth import measure_memory_growth
+from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.measures.ncu.kernel_profiles import gaps_of, measure_kernel_profiles
-from perfkit.measures.ops._calls import CallTimes, usual_times
-from perfkit.measures.ops.op_times import measure_ops
+from perfkit.measures.ops._op_calls import TypicalTimes, typical_times
+from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.measures.ops.patterns import measure_patterns
-from perfkit.measures.ranks.rank_times import measure_ranks
+from perfkit.measures.ranks.rank_times import measure_rank_times
 from perfkit.measures.results.host import RangeTime
 from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.memory import DeviceMemory
+from perfkit.measures.results.memory import MemorySnapshot
 from perfkit.measures.results.steps import Ranks
-from perfkit.measures.steps.batches import measure_batches
-from perfkit.measures.steps.compiles import measure_compiles
-from perfkit.measures.steps.row_steps import measure_step_rows
+from perfkit.measures.steps.batch_time import measure_batch_time
+from perfkit.measures.steps.compile_cost import measure_compile_cost
 from perfkit.measures.steps.throughput import measure_throughput
-from perfkit.measures.steps.trace_steps import measure_trace_steps
+from perfkit.measures.steps.traced_step import measure_traced_step
+from perfkit.measures.steps.typical_step import measure_mean_step, measure_typical_step
 from perfkit.measures.steps.utilization import measure_utilization
-from perfkit.measures.trace_facts import measure_facts
+from perfkit.measures.trace_facts import measure_trace_facts
 from perfkit.run.reading import RankFolder, read_line_times, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import Trace, read_trace
@@ -81,17 +82,17 @@ def measure(
     return Measured(source=str(path), **parts)
 
 
-def _measure_trace(trace: Trace) -> tuple[dict[str, Any], CallTimes]:
-    facts = measure_facts(trace)
-    usual = usual_times(trace)
+def _measure_trace(trace: Trace) -> tuple[dict[str, Any], TypicalTimes]:
+    facts = measure_trace_facts(trace)
+    usual = typical_times(trace)
     parts = {
         "trace": facts,
-        "trace_step": measure_trace_steps(trace),
-        "ops": measure_ops(trace),
-        "ranges": measure_ranges(trace),
-        "memory": measure_memory(trace),
+        "trace_step": measure_traced_step(trace),
+        "ops": measure_op_times(trace),
+        "ranges": measure_range_times(trace),
+        "memory": measure_device_memory(trace),
         "roofline": measure_roofline(trace),
-        "devices": measure_devices(trace),
+        "devices": measure_device_time(trace),
         "launches": measure_launches(trace),
         "communication": measure_communication(trace),
         "copies": measure_copies(trace),
@@ -123,7 +124,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Meas
         ]
         if rank.devices and (facts := parts.get("trace")) is not None and not facts.device_events:
             missing.append("the trace holds no device work although the machine has a GPU")
-    step, every = measure_step_rows(chosen.steps), measure_step_rows(chosen.steps, trim=0)
+    step, every = measure_typical_step(chosen.steps), measure_mean_step(chosen.steps)
     flops = rank.flops if rank is not None else None
     if rank is not None and rank.devices and flops is not None and flops.problem is not None:
         missing.append(f"operations of a step were not counted: {flops.problem}")
@@ -145,9 +146,9 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Meas
         ),
         rank=rank,
         ranks=_measure_ranks(run.ranks.values()),
-        growth=measure_growth(chosen.steps),
-        compiles=measure_compiles(chosen.steps),
-        batches=measure_batches(chosen.steps, rank.padding if rank is not None else None),
+        growth=measure_memory_growth(chosen.steps),
+        compiles=measure_compile_cost(chosen.steps),
+        batches=measure_batch_time(chosen.steps, rank.padding if rank is not None else None),
         ranges=ranges,
         planned_steps=run.run.total_steps if run.run is not None else None,
         missing=(*missing, *run.lost, *parts_missing),
@@ -158,12 +159,12 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace) -> Meas
 def _measure_ranks(ranks: Iterable[RankFolder]) -> Ranks | None:
     """Each rank read anew and let go: of thousands only some numbers are kept."""
     anew = (RankFolder(rank.folder, rank.index) for rank in ranks)
-    return measure_ranks((rank.index, rank.steps, rank.lines, rank.rank) for rank in anew)
+    return measure_rank_times((rank.index, rank.steps, rank.lines, rank.rank) for rank in anew)
 
 
 def _measure_windows(
     rank: RankFolder, missing: list[str], progress: Progress | None, read: ReadTrace
-) -> tuple[dict[str, Any], CallTimes | None]:
+) -> tuple[dict[str, Any], TypicalTimes | None]:
     """Measure the newest window whose trace can be read."""
     for path in reversed(rank.windows):
         try:
@@ -182,7 +183,9 @@ def _measure_windows(
     return {}, None
 
 
-def _measure_stacks(rank: RankFolder, missing: list[str], usual: CallTimes | None, read: ReadTrace) -> dict[str, Any]:
+def _measure_stacks(
+    rank: RankFolder, missing: list[str], usual: TypicalTimes | None, read: ReadTrace
+) -> dict[str, Any]:
     """The user's lines and patterns in the newest step for lines that can be read; only what it tells."""
     traced = rank.lines.traced if rank.lines is not None else ()
     for path in reversed(rank.stacks):
@@ -200,7 +203,7 @@ def _measure_stacks(rank: RankFolder, missing: list[str], usual: CallTimes | Non
     return {}
 
 
-def _measure_snapshots(rank: RankFolder, missing: list[str]) -> tuple[DeviceMemory, ...]:
+def _measure_snapshots(rank: RankFolder, missing: list[str]) -> tuple[MemorySnapshot, ...]:
     """Who held memory, from the newest snapshot that can be read."""
     found = [
         (int(match[1]), path)
@@ -209,7 +212,7 @@ def _measure_snapshots(rank: RankFolder, missing: list[str]) -> tuple[DeviceMemo
     ]
     for _, path in sorted(found, reverse=True):
         try:
-            return measure_memory_history(read_memory_snapshot(path))
+            return measure_memory_snapshot(read_memory_snapshot(path))
         except TraceError as error:
             missing.append(str(error))
     return ()

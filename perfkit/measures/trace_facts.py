@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from perfkit.measures.results.measured import TraceFacts
-from perfkit.measures.steps.trace_steps import whole_steps
+from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace.columns import Kind, Trace
 
 #: Shapes are recorded for every op or for none; the first few with arguments decide.
 SAMPLE = 50
 
 
-def measure_facts(trace: Trace) -> TraceFacts:
+def measure_trace_facts(trace: Trace) -> TraceFacts:
     """What reports say about a trace, and what rules must know before they believe its numbers.
 
     ``span_ns`` reaches from the first to the last event of a thread or a device; the profiler's own

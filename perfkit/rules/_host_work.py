@@ -101,7 +101,7 @@ def hottest_call(work: HostWork) -> Location:
         line.host_ns for line in mine
     ):
         return hottest.called_from
-    return Location(file=hottest.file, line=hottest.line, function=hottest.function)
+    return hottest.at
 
 
 def traced_ns(measured: Measured, phase: Phase) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from perfkit._location import Location
 from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.patterns import CodePlace, Patterns
+from perfkit.measures.results.patterns import Patterns
 from perfkit.rules._step_budget import Whole
 
 
@@ -28,7 +29,7 @@ def op_part(ns: float, patterns: Patterns, whole: Whole) -> int:
     return min(round(ns), whole.wall_ns)
 
 
-def where(place: CodePlace | None, measured: Measured, *, loop: bool = False) -> Where:
+def where(place: Location | None, measured: Measured, *, loop: bool = False) -> Where:
     """The line of a place; with ``loop`` the loop that it stands in, where the step traced by line tells one."""
     if place is None:
         return Where(file=None, line=None, function=None)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from perfkit.measures.device._idle import BACK_TO_BACK_NS
-from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.device_time import measure_device_time
 from perfkit.measures.results.device import DeviceTime
 from perfkit.trace import Trace
 from perfkit.trace.columns import Kind
@@ -101,7 +101,7 @@ def test_busy_idle_compute_and_overlap_are_those_of_hta(
     trace = shared(f"{name}.json.gz")
     theirs = hta(name)
 
-    (device,) = measure_devices(as_hta_sees_it(trace))
+    (device,) = measure_device_time(as_hta_sees_it(trace))
 
     # HTA computes in float64 us since 1970, which are 0.25 us apart in the traces that count from there.
     assert times_of(device) == pytest.approx(theirs.times, abs=0.002, rel=1e-9)
@@ -117,7 +117,7 @@ def test_what_the_streams_waited_for_is_what_hta_says(
 ) -> None:
     theirs = hta(name)
 
-    (device,) = measure_devices(as_hta_sees_it(shared(f"{name}.json.gz")))
+    (device,) = measure_device_time(as_hta_sees_it(shared(f"{name}.json.gz")))
 
     for stream, waits in waits_of(device).items():
         assert waits == pytest.approx(theirs.waits.get(stream, (0, 0, 0)), abs=0.02)  # HTA rounds to 0.01 us
@@ -132,7 +132,7 @@ def test_hta_counts_time_twice_where_events_of_one_stream_overlap(
     rows = rows[np.lexsort((trace.end_ns[rows], trace.start_ns[rows]))]
     gaps = trace.start_ns[rows[1:]] - trace.end_ns[rows[:-1]]
 
-    (device,) = measure_devices(trace)
+    (device,) = measure_device_time(trace)
 
     late, back_to_back, queued = waits_of(device)[7]
     # It measures from the end of the event before, not from the end of all events before: negative gaps are taken off.
@@ -148,7 +148,7 @@ def test_hta_takes_records_of_waits_for_device_work(
     theirs = hta("a100-alexnet-cuda-sync-events")
     rows = np.concatenate((trace.device_rows, np.flatnonzero(trace.kind == Kind.SYNC)))
 
-    (device,) = measure_devices(as_hta_sees_it(trace))
+    (device,) = measure_device_time(as_hta_sees_it(trace))
 
     window = (trace.end_ns[rows].max() - trace.start_ns[rows].min()) / 1000
     busy = union(trace.start_ns[rows], trace.end_ns[rows]).length_ns / 1000
@@ -162,7 +162,7 @@ def test_hta_takes_records_of_waits_for_device_work(
 def test_hta_cannot_read_a_trace_without_a_device(
     hta: Callable[[str], Figures], shared: Callable[[str], Trace]
 ) -> None:
-    assert measure_devices(shared("cpu-only-rank34.json.gz")) == ()
+    assert measure_device_time(shared("cpu-only-rank34.json.gz")) == ()
     with pytest.raises(IndexError):
         hta("cpu-only-rank34")
 
@@ -170,7 +170,7 @@ def test_hta_cannot_read_a_trace_without_a_device(
 def test_hta_rounds_kernels_away_unless_told_not_to(
     hta: Callable[[str], Figures], shared: Callable[[str], Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (device,) = measure_devices(as_hta_sees_it(shared("a100-2ranks-nccl.json.gz")))
+    (device,) = measure_device_time(as_hta_sees_it(shared("a100-2ranks-nccl.json.gz")))
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "0")
 
     window, idle, _, _ = hta("a100-2ranks-nccl").times

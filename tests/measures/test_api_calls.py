@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.device_time import measure_device_time
 from perfkit.measures.device.kernels import measure_kernels
-from perfkit.measures.host.api_calls import measure_api_calls, measure_os_calls
+from perfkit.measures.host.api_calls import measure_api_calls
+from perfkit.measures.host.os_calls import measure_os_calls
 from perfkit.measures.results.kernels import NameTime
 from perfkit.trace import read_trace
 
@@ -76,7 +77,7 @@ def test_idle_time_in_a_call_of_the_system_is_charged_to_it(tmp_path: Path) -> N
         database.execute(f"insert into OSRT_API values (30, 80, 1, {thread})")
     database.close()
 
-    (device,) = measure_devices(read_trace(tmp_path / "r.sqlite"))
+    (device,) = measure_device_time(read_trace(tmp_path / "r.sqlite"))
 
     assert device.causes["OS call"] == 50
     assert sum(device.causes.values()) == device.idle_ns == 80

@@ -42,7 +42,7 @@ def test_copies_beside_compute_are_overlapped(build: TraceBuilder) -> None:
     build.launch(200, 4_000, 9_000)
     build.work("ncclDevKernel_AllReduce", 1_000, 3_000, 20)  # communication is no compute
 
-    assert only(build).overlapped_ns == 1_000
+    assert only(build).overlap_ns == 1_000
 
 
 def test_a_call_that_lasts_through_its_copy_blocked_the_host(build: TraceBuilder) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perfkit.measures.device._device_work import device_work
 from perfkit.measures.device.communication import measure_communication
 from perfkit.measures.device.copies import measure_copies
-from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.device_time import measure_device_time
 from perfkit.measures.device.launches import measure_launches
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_the_times_of_a_device_and_of_its_steps_add_up(
     build = new_build()
     fill(build, works, hosts, steps)
 
-    for device in measure_devices(build.read()):
+    for device in measure_device_time(build.read()):
         assert device.busy_ns + device.idle_ns == device.window_ns
         assert sum(device.causes.values()) == device.idle_ns
         parts = (device.compute_ns, device.communication_ns, device.copy_ns, device.memset_ns)
@@ -125,7 +125,7 @@ def test_streams_make_up_their_device_and_gaps_lie_apart_in_the_window(
     fill(build, works, hosts, steps)
     trace = build.read()
 
-    for device, of in zip(measure_devices(trace), device_work(trace), strict=True):
+    for device, of in zip(measure_device_time(trace), device_work(trace), strict=True):
         streams = device.streams
         longest = max((stream.busy_ns for stream in streams), default=0)
         assert longest <= device.busy_ns <= sum(stream.busy_ns for stream in streams)
@@ -153,7 +153,7 @@ def test_parts_of_launches_copies_and_communication_never_exceed_the_whole(
     fill(build, works, hosts, steps)
     trace = build.read()
 
-    devices = {device.device: device for device in measure_devices(trace)}
+    devices = {device.device: device for device in measure_device_time(trace)}
     for one in measure_launches(trace):
         assert 0 <= one.starved_ns <= devices[one.device].idle_ns
         assert sum(one.per_step) <= one.count <= one.work
@@ -161,7 +161,7 @@ def test_parts_of_launches_copies_and_communication_never_exceed_the_whole(
         assert one.depth.mean == pytest.approx(sum(one.depth_over_time) / len(one.depth_over_time), abs=0.01)
         assert 0 <= one.depth.p50 <= one.depth.p90 <= one.depth.p99 <= one.depth.max <= one.count
     for copy in measure_copies(trace):
-        assert 0 <= copy.overlapped_ns <= copy.total_ns
+        assert 0 <= copy.overlap_ns <= copy.total_ns
         assert (copy.blocking or 0) <= copy.count
         assert (copy.blocked_ns or 0) >= 0
     for found in measure_communication(trace):

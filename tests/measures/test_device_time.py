@@ -4,7 +4,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
-from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.device_time import measure_device_time
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 
 
 def causes(build: TraceBuilder) -> dict[str, int]:
-    (device,) = measure_devices(build.read())
+    (device,) = measure_device_time(build.read())
     assert sum(device.causes.values()) == device.idle_ns
     return device.causes
 
@@ -71,7 +71,7 @@ def test_tiny_kernels_below_python_frames_name_python_and_the_frame(build: Trace
         build.op("aten::add", 30_000 * i, 30_000 * i + 5_000)
         build.launch(30_000 * i + 1_000, 30_000 * i + 3_000, 30_000 * i + 4_000)
 
-    (device,) = measure_devices(build.read())
+    (device,) = measure_device_time(build.read())
 
     # Nine gaps of 29 us: 1 us until the op ends, 25 in the frame, 1 in the next op until its launch, 2 latency.
     assert device.causes == {"python": 9 * 25_000, "operators": 9 * 2_000, "launch latency": 9 * 2_000}
@@ -107,7 +107,7 @@ def test_the_window_is_the_steps_and_the_work_launched_in_them(build: TraceBuild
     build.launch(98_000, 99_000, 120_000)  # runs on after the last step
     build.launch(130_000, 131_000, 132_000)  # launched after it
 
-    (device,) = measure_devices(build.read())
+    (device,) = measure_device_time(build.read())
 
     assert (device.window_ns, device.busy_ns, device.steps) == (118_000, 22_000, 2)
     # Until the first launch 1 us between ops and 1 in the op; then 43 and 46 in ops, 3 between; twice 1 us latency.
@@ -128,7 +128,7 @@ def test_busy_is_told_by_its_parts_and_what_is_hidden_under_what(build: TraceBui
     build.work("Memcpy HtoD (Pageable -> Device)", 14_000, 19_000, 21, bytes=5_000)
     build.work("Memset (Device)", 19_000, 20_000)
 
-    (device,) = measure_devices(build.read())
+    (device,) = measure_device_time(build.read())
 
     assert (device.busy_ns, device.idle_ns) == (20_000, 0)
     assert (device.compute_ns, device.communication_ns, device.copy_ns, device.memset_ns) == (
@@ -151,7 +151,7 @@ def test_a_step_has_the_work_that_it_launched_however_late_it_runs(build: TraceB
     build.launch(2_000, 9_000, 25_000)  # two steps late
     build.launch(12_000, 25_000, 40_000, NCCL)
 
-    (device,) = measure_devices(build.read())
+    (device,) = measure_device_time(build.read())
 
     first, second = device.per_step
     assert (first.step, first.wall_ns, first.busy_ns, first.kernels, first.late_ns) == (0, 25_000, 23_500, 2, 15_000)
@@ -175,7 +175,7 @@ def test_the_gaps_of_a_stream_are_told_apart_from_idle_time_of_the_device(build:
     build.work("gemm", 61_500, 63_000)  # beside it on the same stream
     build.work("gemm", 70_000, 71_000)  # nothing says who launched it
 
-    (device,) = measure_devices(build.read())
+    (device,) = measure_device_time(build.read())
 
     assert (device.idle_ns, device.causes) == (0, {})
     seven = device.streams[0]
@@ -184,7 +184,7 @@ def test_the_gaps_of_a_stream_are_told_apart_from_idle_time_of_the_device(build:
 
 
 def test_sums_hold_on_every_real_trace(shared_trace: Trace) -> None:
-    devices = measure_devices(shared_trace)
+    devices = measure_device_time(shared_trace)
 
     assert bool(devices) == bool(shared_trace.device_rows.size)
     for device in devices:
@@ -203,7 +203,7 @@ def test_sums_hold_on_every_real_trace(shared_trace: Trace) -> None:
 def test_measuring_keeps_no_trace_in_memory(build: TraceBuilder) -> None:
     build.launch(0, 0, 1_000)
     trace = build.read()
-    measure_devices(trace)
+    measure_device_time(trace)
     alive = weakref.ref(trace)
 
     del trace
@@ -213,4 +213,4 @@ def test_measuring_keeps_no_trace_in_memory(build: TraceBuilder) -> None:
 
 
 def test_a_trace_of_the_cpu_alone_has_no_devices(recorded: Trace) -> None:
-    assert measure_devices(recorded) == ()
+    assert measure_device_time(recorded) == ()

@@ -10,7 +10,7 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.steps import MeanStep
 from perfkit.run.records import Collected, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
@@ -61,11 +61,11 @@ def measured(*rows: LineRow, steps: int = 10, **parts: Any) -> dict[str, HostWor
     return {work.kind: work for work in measure_host_work(lines, known, run_steps, every)}
 
 
-def mean_step(**phases_ms: float) -> StepBreakdown:
+def mean_step(**phases_ms: float) -> MeanStep:
     """The mean of all steps as the clock has it."""
     phases = {name: round(ms * MS) for name, ms in phases_ms.items()}
     wall = sum(phases.values())
-    return StepBreakdown(
+    return MeanStep(
         steps=10,
         wall_ns=wall,
         median_ns=wall,

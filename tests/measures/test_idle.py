@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfkit.measures.device._idle import CAUSES
-from perfkit.measures.device.device_time import measure_devices
+from perfkit.measures.device.device_time import measure_device_time
 from perfkit.measures.results.device import DeviceTime, Gap
 from perfkit.trace import Trace
 from perfkit.trace.columns import Metadata
@@ -21,7 +21,7 @@ WORKER = "autograd::engine::evaluate_function: MmBackward0"
 
 
 def measured(trace: Trace) -> DeviceTime:
-    (device,) = measure_devices(trace)
+    (device,) = measure_device_time(trace)
     assert sum(device.causes.values()) == device.idle_ns
     return device
 

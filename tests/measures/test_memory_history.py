@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfkit.measures.gathering import measure as measure_path
-from perfkit.measures.memory.memory_history import measure_memory_history
+from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.trace.memory_snapshot import read_memory_snapshot
 
@@ -34,7 +34,7 @@ def measure(folder: Path, entries: list[dict[str, Any]], active: dict[int, tuple
     segment = {"device": 0, "address": 0, "total_size": total, "allocated_size": total, "blocks": blocks}
     file = folder / "memory-0.pickle"
     file.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [entries]}))
-    (found,) = measure_memory_history(read_memory_snapshot(file))
+    (found,) = measure_memory_snapshot(read_memory_snapshot(file))
     return found
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfkit.measures.host.range_times import measure_ranges
-from perfkit.measures.memory.memory_timeline import BUCKETS, measure_memory
-from perfkit.measures.ops.op_times import measure_ops
+from perfkit.measures.host.range_times import measure_range_times
+from perfkit.measures.memory.device_memory import BUCKETS, measure_device_memory
+from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.trace import Trace
 
@@ -34,7 +34,7 @@ def change(build: TraceBuilder) -> Callable[..., None]:
 
 
 def _one(trace: Trace) -> DeviceMemory:
-    (found,) = measure_memory(trace)
+    (found,) = measure_device_memory(trace)
     return found
 
 
@@ -70,7 +70,7 @@ def test_host_and_devices_are_told_apart_and_the_host_counts_from_the_start(
     change(200, 32, 7, device=1, **{"Total Allocated": 32})
     change(300, -64, 7, device=-1, **{"Total Allocated": 5_000})
 
-    found = {one.device: one for one in measure_memory(build.read())}
+    found = {one.device: one for one in measure_device_memory(build.read())}
 
     assert (found["cpu"].peak_bytes, found["cpu"].is_absolute, found["cpu"].before_bytes) == (64, False, None)
     assert (found["cuda:1"].peak_bytes, found["cuda:1"].is_absolute, found["cuda:1"].before_bytes) == (32, True, 0)
@@ -98,7 +98,7 @@ def test_memory_of_ops_and_ranges_is_split_into_own_and_inner(build: TraceBuilde
     change(3_000, 8, 3)
     trace = build.read()
 
-    ops = measure_ops(trace)
+    ops = measure_op_times(trace)
 
     assert ops is not None
     memory = {op.name: op.memory["cuda:0"] for op in ops.rows if op.memory}
@@ -106,7 +106,7 @@ def test_memory_of_ops_and_ranges_is_split_into_own_and_inner(build: TraceBuilde
         "aten::linear": (612, 512, -412),
         "aten::empty": (512, 0, 512),
     }
-    ranges = {one.name: one.memory["cuda:0"] for one in measure_ranges(trace) if one.memory}
+    ranges = {one.name: one.memory["cuda:0"] for one in measure_range_times(trace) if one.memory}
     assert {name: (one.allocated_bytes, one.freed_bytes, one.self_bytes) for name, one in ranges.items()} == {
         "outer": (620, 512, 8),
         "inner": (612, 512, 100),
@@ -117,9 +117,9 @@ def test_a_trace_without_memory_events_has_no_memory(build: TraceBuilder) -> Non
     build.op("aten::mm", 0, 100)
     trace = build.read()
 
-    ops = measure_ops(trace)
+    ops = measure_op_times(trace)
 
-    assert measure_memory(trace) == ()
+    assert measure_device_memory(trace) == ()
     assert ops is not None
     assert ops.rows[0].memory is None
 
@@ -149,7 +149,7 @@ def test_holders_sum_to_the_peak_and_no_bucket_hides_it(
 
 
 def test_of_a_real_inference_the_weights_were_there_before(shared: Callable[[str], Trace]) -> None:
-    found = {one.device: one for one in measure_memory(shared("h100-inference-image.json.gz"))}
+    found = {one.device: one for one in measure_device_memory(shared("h100-inference-image.json.gz"))}
 
     device = found["cuda:0"]
     assert device.peak_bytes == max(device.timeline.allocated_bytes)

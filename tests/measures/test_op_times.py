@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.measures._nested import sum_inside
-from perfkit.measures.host.range_times import measure_ranges
-from perfkit.measures.ops.op_times import measure_ops
-from perfkit.measures.ops.repeats import LEAST_ITERATIONS, find_runs
-from perfkit.measures.steps.trace_steps import whole_steps
+from perfkit.measures.host.range_times import measure_range_times
+from perfkit.measures.ops._op_loops import LEAST_ITERATIONS, find_runs
+from perfkit.measures.ops.op_times import measure_op_times
+from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace import Kind, Trace
 from perfkit.trace.intervals import union
 
@@ -26,7 +26,7 @@ def test_self_time_is_what_an_op_did_not_spend_in_ops_it_called(build: TraceBuil
     build.call("cudaMalloc", 20, 30)
     build.op("aten::empty", 40, 45)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert {op.name: (op.count, op.total_ns, op.self_ns) for op in ops.rows} == {
@@ -42,7 +42,7 @@ def test_of_events_that_cross_the_one_that_began_last_owns_the_time(build: Trace
     build.op("b", 60, 140)
     build.op("c", 70, 80)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert {op.name: op.self_ns for op in ops.rows} == {"a": 60, "b": 70, "c": 10}
@@ -55,7 +55,7 @@ def test_device_time_goes_to_the_op_that_launched_it_and_to_its_callers(build: T
     build.launch(700, 6_000, 6_050)
     build.op("aten::add", 2_000, 2_100)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert {op.name: (op.device_ns, op.device_self_ns) for op in ops.rows} == {
@@ -72,7 +72,7 @@ def test_an_overload_is_one_call_and_a_recursion_counts_both(build: TraceBuilder
     build.op("f", 1_100, 1_200)
     build.op("aten::mm", 1_300, 1_400)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert {op.name: (op.count, op.total_ns, op.self_ns) for op in ops.rows} == {
@@ -95,13 +95,13 @@ def test_backward_time_and_its_device_work_go_to_the_forward_op_and_its_range(bu
     build.op("autograd::engine::evaluate_function: X", 2_700, 2_800, tid=2, **{"Sequence number": 8})
     trace = build.read()
 
-    ops = measure_ops(trace)
+    ops = measure_op_times(trace)
 
     assert ops is not None
     found = {op.name: (op.backward_ns, op.backward_device_ns) for op in ops.rows}
     assert found["aten::linear"] == found["aten::addmm"] == (600, 500)
     assert found["AddmmBackward0"] == (None, None)
-    (block,) = measure_ranges(trace)
+    (block,) = measure_range_times(trace)
     assert (block.device_busy_ns, block.backward_ns, block.backward_device_busy_ns) == (100, 600, 400)
 
 
@@ -110,7 +110,7 @@ def test_a_number_that_two_threads_used_is_not_paired(build: TraceBuilder) -> No
         build.op("aten::mm", 100 * tid, 100 * tid + 50, tid=tid, **{"Sequence number": 3})
     build.op("autograd::engine::evaluate_function: MmBackward0", 1_000, 1_500, **{"Sequence number": 3})
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert [op.backward_ns for op in ops.rows] == [None, None]
@@ -123,7 +123,7 @@ def test_a_loop_is_told_with_its_range_and_the_users_function(build: TraceBuilde
         build.frame("torch/_tensor.py(40): wrapped", 200 + 300 * i, 400 + 300 * i)
         build.op("aten::mul", 250 + 300 * i, 350 + 300 * i)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     (loop,) = ops.repeats
@@ -165,7 +165,7 @@ def test_a_loop_of_small_ops_is_found_with_its_body_time_and_backward(build: Tra
             build.op(node, begin, begin + 200, **{"Sequence number": 1_000 * step + i})
             build.op("aten::mul", begin + 10, begin + 90)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     (loop,) = ops.repeats
@@ -181,7 +181,7 @@ def test_an_op_without_a_node_of_its_own_does_not_claim_the_next_ops_backward(bu
     build.op("aten::mm", 1_000, 1_100, **{"Sequence number": 3})
     build.op("autograd::engine::evaluate_function: MmBackward0", 2_000, 2_900, **{"Sequence number": 3})
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert ops.repeats[0].names == ("aten::eq",)
@@ -194,14 +194,14 @@ def test_loops_of_the_optimizer_and_of_the_loader_are_not_the_users(build: Trace
         for i in range(20):
             build.op("aten::add_", at + 10 + 100 * i, at + 60 + 100 * i)
 
-    ops = measure_ops(build.read())
+    ops = measure_op_times(build.read())
 
     assert ops is not None
     assert ops.repeats == ()
 
 
 def test_a_recorded_loop_is_found_with_its_backward(recorded: Trace) -> None:
-    ops = measure_ops(recorded)
+    ops = measure_op_times(recorded)
 
     assert ops is not None
     loop = ops.repeats[0]
@@ -237,7 +237,7 @@ def test_a_planted_run_is_covered_and_runs_never_overlap(
 
 
 def test_self_times_sum_to_the_time_in_which_ops_were_open_on_every_real_trace(shared_trace: Trace) -> None:
-    ops = measure_ops(shared_trace)
+    ops = measure_op_times(shared_trace)
 
     is_op = shared_trace.is_kind(Kind.OP)
     if ops is None:  # no ops at all, or none inside the steps

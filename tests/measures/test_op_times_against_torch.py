@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from perfkit.measures.host.range_times import measure_ranges
-from perfkit.measures.ops.op_times import measure_ops
+from perfkit.measures.host.range_times import measure_range_times
+from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.measures.results.host import Ops
 from perfkit.trace import Kind, Trace, read_trace
 
@@ -41,7 +41,7 @@ def recorded_with_table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace
 
 
 def _ops(trace: Trace) -> Ops:
-    ops = measure_ops(trace)
+    ops = measure_op_times(trace)
     assert ops is not None
     return ops
 
@@ -86,7 +86,7 @@ def test_a_forward_op_and_the_range_around_it_get_their_backward(
     trace, _ = recorded_with_table
 
     by_name = {op.name: op for op in _ops(trace).rows}
-    (forward,) = (one for one in measure_ranges(trace) if one.name == "forward")
+    (forward,) = (one for one in measure_range_times(trace) if one.name == "forward")
 
     def total_ns(*names: str) -> int:
         return sum(by_name[f"autograd::engine::evaluate_function: {name}"].total_ns for name in names)

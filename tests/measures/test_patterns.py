@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from perfkit.measures.ops._calls import usual_times
+from perfkit.measures.ops._op_calls import typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import Patterns
 from perfkit.trace import read_trace
@@ -50,7 +50,7 @@ def test_attention_written_out_is_found_with_its_mask_its_backward_and_the_size_
     assert found.trained
     assert found.scores_bytes == 4 * 4 * 128 * 128 * 4
     assert found.inputs_bytes == 3 * 4 * 4 * 128 * 16 * 4
-    assert found.ns > found.products_ns > 0
+    assert found.ns > found.matmuls_ns > 0
 
 
 def test_a_fused_attention_and_a_classifier_with_a_softmax_are_none(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_time_in_float64_holds_the_products_and_their_backward_and_no_scalars(tm
     wide = torch.randn(256, 256, dtype=torch.float64, requires_grad=True)
     narrow = torch.randn(256, 256)
 
-    of_double = recorded(tmp_path, lambda: (wide @ wide).sum().backward()).types
-    of_float = recorded(tmp_path, lambda: (narrow @ narrow * 0.5).sum()).types
-    mixed = recorded(tmp_path, lambda: narrow * wide.detach()).types
+    of_double = recorded(tmp_path, lambda: (wide @ wide).sum().backward()).dtypes
+    of_float = recorded(tmp_path, lambda: (narrow @ narrow * 0.5).sum()).dtypes
+    mixed = recorded(tmp_path, lambda: narrow * wide.detach()).dtypes
 
     assert sum(one.ns for one in of_double) > 0
     assert of_float == ()
@@ -160,7 +160,7 @@ def test_a_call_costs_the_shortest_of_its_kind_over_the_steps(build: Any) -> Non
         build.op("aten::add", at + 20_000, at + 20_500)
     trace = build.read()
 
-    assert usual_times(trace).calls == {"aten::tanh": [280.0], "aten::add": [500.0]}
+    assert typical_times(trace).calls == {"aten::tanh": [280.0], "aten::add": [500.0]}
 
 
 def test_attention_is_found_by_order_alone_and_is_shared_out_per_step(build: Any) -> None:
@@ -173,7 +173,7 @@ def test_attention_is_found_by_order_alone_and_is_shared_out_per_step(build: Any
 
     assert found is not None
     [attention] = found.attention
-    assert (attention.count, attention.ns, attention.products_ns) == (1.0, 3_200, 1_600)
+    assert (attention.count, attention.ns, attention.matmuls_ns) == (1.0, 3_200, 1_600)
     assert attention.scores_bytes == 4 * 4 * 256 * 256 * 4
 
 
@@ -195,7 +195,7 @@ def test_on_a_device_costs_are_those_of_the_kernels(build: Any) -> None:
 
     assert found is not None
     assert found.step_ns is None
-    [product] = found.products
+    [product] = found.matmuls
     assert (product.m, product.k, product.n, product.ns) == (64, 50, 127, 7_000)
 
 
@@ -209,7 +209,7 @@ def test_a_bias_before_a_batch_norm_costs_its_own_kernels(build: Any) -> None:
     found = measure_patterns(build.read())
 
     assert found is not None
-    assert [one.ns for one in found.biased] == [2_500]
+    assert [one.ns for one in found.biases] == [2_500]
 
 
 def test_collectives_of_the_host_cost_what_the_training_thread_waited(build: Any) -> None:

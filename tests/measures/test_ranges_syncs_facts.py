@@ -3,12 +3,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from perfkit.measures.device.device_time import measure_devices
-from perfkit.measures.host.range_times import measure_ranges
+from perfkit.measures.device.device_time import measure_device_time
+from perfkit.measures.host.range_times import measure_range_times
 from perfkit.measures.host.sync_calls import measure_sync_calls
-from perfkit.measures.ops.op_times import measure_ops
-from perfkit.measures.steps.trace_steps import measure_trace_steps
-from perfkit.measures.trace_facts import measure_facts
+from perfkit.measures.ops.op_times import measure_op_times
+from perfkit.measures.steps.traced_step import measure_traced_step
+from perfkit.measures.trace_facts import measure_trace_facts
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def test_a_range_holds_the_device_work_launched_in_it_also_by_ranges_inside(buil
     build.launch(700, 8_000, 8_100)
     build.launch(2_000, 9_000, 9_999)
 
-    found = {one.name: (one.count, one.host_ns, one.device_busy_ns) for one in measure_ranges(build.read())}
+    found = {one.name: (one.count, one.host_ns, one.device_busy_ns) for one in measure_range_times(build.read())}
 
     assert found == {"forward": (1, 1_000, 1_600), "attention": (1, 400, 1_500)}
 
@@ -35,13 +35,13 @@ def test_work_of_a_thread_without_ranges_belongs_to_the_range_open_on_the_main_t
     build.launch(330, 5_000, 6_000, tid=2)
     build.launch(610, 7_000, 7_500, tid=2)  # inside nccl:all_reduce on its own thread
 
-    found = {one.name: one.device_busy_ns for one in measure_ranges(build.read())}
+    found = {one.name: one.device_busy_ns for one in measure_range_times(build.read())}
 
     assert found == {"backward": 1_000, "nccl:all_reduce": 500}
 
 
 def test_steps_are_not_ranges_and_a_cpu_trace_has_no_device_time(recorded: Trace) -> None:
-    found = {one.name: one for one in measure_ranges(recorded)}
+    found = {one.name: one for one in measure_range_times(recorded)}
 
     assert found["Optimizer.step#SGD.step"].count == 3
     assert found["Optimizer.step#SGD.step"].device_busy_ns is None
@@ -49,9 +49,9 @@ def test_steps_are_not_ranges_and_a_cpu_trace_has_no_device_time(recorded: Trace
 
 
 def test_a_ranges_device_time_is_never_more_than_the_devices(shared_trace: Trace) -> None:
-    span_ns = measure_facts(shared_trace).span_ns
+    span_ns = measure_trace_facts(shared_trace).span_ns
 
-    for one in measure_ranges(shared_trace):
+    for one in measure_range_times(shared_trace):
         assert one.host_ns >= 0
         assert one.device_busy_ns is None or 0 <= one.device_busy_ns <= span_ns
 
@@ -85,7 +85,7 @@ def test_calls_outside_the_steps_do_not_count(build: TraceBuilder) -> None:
 
 
 def test_facts_of_a_recorded_cpu_trace(recorded: Trace) -> None:
-    facts = measure_facts(recorded)
+    facts = measure_trace_facts(recorded)
 
     assert (facts.format, facts.device_events, facts.devices, facts.steps) == ("kineto", 0, (), 3)
     assert (facts.has_shapes, facts.has_stacks, facts.lost) == (True, False, ())
@@ -95,15 +95,15 @@ def test_facts_of_a_recorded_cpu_trace(recorded: Trace) -> None:
 def test_a_trace_without_events_measures_to_nothing(build: TraceBuilder) -> None:
     trace = build.read()
 
-    assert (measure_ranges(trace), measure_sync_calls(trace), measure_devices(trace)) == ((), (), ())
-    assert (measure_trace_steps(trace), measure_ops(trace)) == (None, None)
-    assert (measure_facts(trace).events, measure_facts(trace).span_ns) == (0, 0)
+    assert (measure_range_times(trace), measure_sync_calls(trace), measure_device_time(trace)) == ((), (), ())
+    assert (measure_traced_step(trace), measure_op_times(trace)) == (None, None)
+    assert (measure_trace_facts(trace).events, measure_trace_facts(trace).span_ns) == (0, 0)
 
 
 def test_facts_of_real_traces(shared: Callable[[str], Trace]) -> None:
-    a100 = measure_facts(shared("a100-8ranks-training.json.gz"))
-    h100 = measure_facts(shared("h100-inference-image.json.gz"))
-    nsys = measure_facts(shared("nsys-mock.sqlite"))
+    a100 = measure_trace_facts(shared("a100-8ranks-training.json.gz"))
+    h100 = measure_trace_facts(shared("h100-inference-image.json.gz"))
+    nsys = measure_trace_facts(shared("nsys-mock.sqlite"))
 
     assert (a100.devices, a100.rank, a100.world_size, a100.steps) == (("NVIDIA A100-PG509-200",), 3, 8, 6)
     assert (h100.has_stacks, h100.has_shapes, h100.device_events) == (True, True, 156)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit.measures.host._frames import with_frames
+from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.source_lines import measure_source_lines
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.run.reading import LineTimes

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perfkit.measures.device.peaks import PEAKS, peaks_of
-from perfkit.measures.steps.row_steps import measure_step_rows
 from perfkit.measures.steps.throughput import measure_throughput
+from perfkit.measures.steps.typical_step import measure_typical_step
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.records import Phases, Step, StepFlops
 
@@ -92,7 +92,7 @@ def test_without_a_timed_step_there_is_no_throughput() -> None:
 
 def test_memory_of_a_run_is_its_highest_peak_and_the_sum_of_its_allocator_calls() -> None:
     rows = [row(0, 1, memory_peak_bytes=5), row(1, 1), row(2, 1, memory_peak_bytes=9, alloc_retries=0, device_allocs=2)]
-    found = measure_step_rows([*rows, row(3, 1, alloc_retries=1, device_allocs=2)])
+    found = measure_typical_step([*rows, row(3, 1, alloc_retries=1, device_allocs=2)])
 
     assert found is not None
     assert (found.memory_peak_bytes, found.alloc_retries, found.device_allocs) == (9, 1, 4)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfkit.measures.results.steps import StepBreakdown
-from perfkit.measures.steps.trace_steps import measure_trace_steps, whole_steps
+from perfkit.measures.steps._trace_steps import whole_steps
+from perfkit.measures.steps.traced_step import measure_traced_step
 from perfkit.trace import Trace
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_phases_of_a_step_come_back_to_the_nanosecond(build: TraceBuilder) -> No
     for number in range(3):
         one_step(build, number, 1_000 + 100_000 * number)
 
-    found = measure_trace_steps(build.read())
+    found = measure_traced_step(build.read())
 
     assert phases(found) == {
         "data": 20_000,
@@ -61,7 +62,7 @@ def test_two_backwards_in_one_step_leave_the_forward_between_them(build: TraceBu
         build.op("aten::mm", at + 21, at + 24)  # called by the node: no forward
         build.op(NODE, at + 30, at + 40)
 
-    assert phases(measure_trace_steps(build.read())) == {"forward": 20 + 30, "backward": 20 + 20, "other": 10}
+    assert phases(measure_traced_step(build.read())) == {"forward": 20 + 30, "backward": 20 + 20, "other": 10}
 
 
 def test_a_backward_that_opens_a_step_gives_the_step_before_no_forward(build: TraceBuilder) -> None:
@@ -70,21 +71,21 @@ def test_a_backward_that_opens_a_step_gives_the_step_before_no_forward(build: Tr
     build.step(1, 100, 200)
     build.op(NODE, 100, 120)
 
-    assert phases(measure_trace_steps(build.read())) == {"forward": 0, "backward": 10, "other": 90}
+    assert phases(measure_traced_step(build.read())) == {"forward": 0, "backward": 10, "other": 90}
 
 
 def test_what_the_trace_cannot_tell_is_none(build: TraceBuilder) -> None:
     build.step(0, 0, 100)
     build.op("aten::mm", 10, 60)
 
-    assert phases(measure_trace_steps(build.read())) == {"other": 100}
+    assert phases(measure_traced_step(build.read())) == {"other": 100}
 
 
 def test_a_last_step_in_which_nothing_ran_is_left_out_and_said(build: TraceBuilder) -> None:
     one_step(build, 0, 1_000)
     build.step(1, 101_000, 101_003)
 
-    found = measure_trace_steps(build.read())
+    found = measure_traced_step(build.read())
 
     assert found is not None
     assert (found.steps, found.wall_ns) == (1, 100_000)
@@ -96,7 +97,7 @@ def test_without_profiler_steps_a_step_reaches_from_fetch_to_fetch_and_warm_up_i
         build.range("enumerate(DataLoader)#_Iter.__next__", at, at + 20)
         build.op("aten::mm", at + 30, at + 60)
 
-    found = measure_trace_steps(build.read())
+    found = measure_traced_step(build.read())
 
     assert phases(found) == {"data": 20, "other": 80}
     assert found is not None
@@ -106,11 +107,11 @@ def test_without_profiler_steps_a_step_reaches_from_fetch_to_fetch_and_warm_up_i
 def test_a_trace_without_steps_or_loader_has_no_breakdown(build: TraceBuilder) -> None:
     build.op("aten::mm", 0, 60)
 
-    assert measure_trace_steps(build.read()) is None
+    assert measure_traced_step(build.read()) is None
 
 
 def test_a_recorded_cpu_trace_tells_data_forward_backward_and_optimizer(recorded: Trace) -> None:
-    found = measure_trace_steps(recorded)
+    found = measure_traced_step(recorded)
 
     assert found is not None
     assert found.steps == 3
@@ -120,7 +121,7 @@ def test_a_recorded_cpu_trace_tells_data_forward_backward_and_optimizer(recorded
 
 
 def test_phases_sum_to_the_wall_time_on_every_real_trace(shared_trace: Trace) -> None:
-    found = measure_trace_steps(shared_trace)
+    found = measure_traced_step(shared_trace)
 
     assert (found is None) == (whole_steps(shared_trace).row.size == 0)
     if found is not None:
@@ -129,8 +130,8 @@ def test_phases_sum_to_the_wall_time_on_every_real_trace(shared_trace: Trace) ->
 
 
 def test_an_old_trace_without_steps_shows_the_loader_as_its_bottleneck(shared: Callable[[str], Trace]) -> None:
-    slow = measure_trace_steps(shared("resnet50-workers-0.pt.trace.json.gz"))
-    fast = measure_trace_steps(shared("resnet50-workers-4.pt.trace.json.gz"))
+    slow = measure_traced_step(shared("resnet50-workers-0.pt.trace.json.gz"))
+    fast = measure_traced_step(shared("resnet50-workers-4.pt.trace.json.gz"))
 
     assert slow is not None
     assert fast is not None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perfkit.measures.host.range_times import measure_ranges
+from perfkit.measures.host.range_times import measure_range_times
 from perfkit.trace import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,7 +152,7 @@ def test_nsys_finds_all_ranges_closed_after_exceptions_and_toggles_and_perfkit_r
 
     assert Counter(event.name for event in found) == counts
     assert all(event.closed for event in found)
-    assert {row.name: row.count for row in measure_ranges(read_trace(export))} == counts
+    assert {row.name: row.count for row in measure_range_times(read_trace(export))} == counts
 
 
 def test_a_model_has_a_range_per_module_in_nsys(report: Report) -> None:

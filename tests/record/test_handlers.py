@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.measures.ops.op_times import measure_ops
+from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.record.windows import handlers
 from perfkit.record.windows.handlers import fold, print_table, save_stacks, to_folder
 from perfkit.trace import read_trace
@@ -117,7 +117,7 @@ def test_stacks_hold_all_the_time_of_the_host_once(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(tmp_path / "t.json"))
 
     folded = fold(tmp_path / "t.json")
-    ops = measure_ops(read_trace(tmp_path / "t.json"))
+    ops = measure_op_times(read_trace(tmp_path / "t.json"))
     assert ops is not None
     assert sum(folded.values()) == sum(op.self_ns for op in ops.rows)
     assert any(stack.startswith("aten::layer_norm;aten::native_layer_norm") for stack in folded)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.measures.host.range_times import measure_ranges
+from perfkit.measures.host.range_times import measure_range_times
 from perfkit.record.windows.model_ranges import WindowRanges, roots, top_levels, trained_modules
 from perfkit.run.reading import read_run
 from perfkit.trace import read_trace
@@ -56,7 +56,7 @@ def test_a_window_holds_a_range_per_top_level_module_and_no_other_step_does(tmp_
         annotated = train(Net(), prof)
 
     (window,) = read_run(tmp_path / "x").ranks[0].windows
-    found = {row.name: row.count for row in measure_ranges(read_trace(window))}
+    found = {row.name: row.count for row in measure_range_times(read_trace(window))}
     assert annotated == [False, False, True, True, True, False, False, False]
     assert found == {"embed": 2, "layers.0": 2, "layers.1": 2, "head": 2} | {
         name: count for name, count in found.items() if name.startswith("Optimizer")

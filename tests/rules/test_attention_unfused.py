@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results.patterns import CodePlace, WrittenAttention
+from perfkit._location import Location
+from perfkit.measures.results.patterns import UnfusedAttention
 from perfkit.rules.ops.attention_unfused import check
 
 MS = 1_000_000
 
 
-def attention(**fields: Any) -> WrittenAttention:
+def attention(**fields: Any) -> UnfusedAttention:
     """4 ms in two products and 16 ms between them, forward and backward alike; scores of 4 MiB from 1 MiB."""
     defaults: dict[str, Any] = {
         "ops": ("aten::matmul", "aten::div", "aten::masked_fill", "aten::softmax", "aten::matmul"),
         "count": 2.0,
         "ns": 10 * MS,
         "backward_ns": 10 * MS,
-        "products_ns": 2 * MS,
-        "products_backward_ns": 2 * MS,
+        "matmuls_ns": 2 * MS,
+        "matmuls_backward_ns": 2 * MS,
         "lines_ns": 30 * MS,
         "masked": True,
-        "place": CodePlace(file="model.py", line=30, function="Attention.forward"),
+        "at": Location(file="model.py", line=30, function="Attention.forward"),
         "scores_bytes": 4 * 2**20,
         "inputs_bytes": 2**20,
         "shape": "4x4x512x512",
     }
-    return WrittenAttention(**defaults | fields)
+    return UnfusedAttention(**defaults | fields)
 
 
 def test_it_is_told_at_the_line_of_its_softmax(build: Any) -> None:
@@ -48,7 +49,7 @@ def test_times_count_by_their_share_of_the_recorded_step(build: Any) -> None:
 
 
 def test_inference_gains_more_and_never_all_of_it(build: Any) -> None:
-    inference = attention(backward_ns=0, products_backward_ns=0)
+    inference = attention(backward_ns=0, matmuls_backward_ns=0)
     patterns = build.patterns(step_ms=100, attention=(inference,))
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))

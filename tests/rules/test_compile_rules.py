@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from perfkit._location import Location
-from perfkit.measures.results.host import CompileCost, Ops, OpTime
+from perfkit.measures.results.host import Ops, OpTime
+from perfkit.measures.results.steps import CompileCost
 from perfkit.rules.compile import graph_breaks, recompiles
 from perfkit.run.records import Compilation, GraphBreak
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results.patterns import CodePlace, HostCollective
+from perfkit._location import Location
+from perfkit.measures.results.patterns import HostCollective
 from perfkit.rules.ranks.exposed_communication import check
 
 MS = 1_000_000
@@ -17,7 +18,7 @@ def allreduce(**fields: Any) -> HostCollective:
         "count": 98.0,
         "waited_ns": 40 * MS,
         "bytes": 98 * 4096,
-        "place": CodePlace(file="train.py", line=23, function="average_gradients"),
+        "at": Location(file="train.py", line=23, function="average_gradients"),
     }
     return HostCollective(**defaults | fields)
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results.patterns import CodePlace, TypeTime
+from perfkit._location import Location
+from perfkit.measures.results.patterns import DtypeTime
 from perfkit.rules.ops.float64_in_step import check
 
 MS = 1_000_000
 
 
-def wide(line: int, ns: int, *, mixed: bool = False) -> TypeTime:
-    return TypeTime(
-        dtype="float64", ns=ns, ops=9, mixed=mixed, place=CodePlace(file="loss.py", line=line, function="forward")
+def wide(line: int, ns: int, *, mixed: bool = False) -> DtypeTime:
+    return DtypeTime(
+        dtype="float64", ns=ns, ops=9, mixed=mixed, at=Location(file="loss.py", line=line, function="forward")
     )
 
 
 def test_it_is_told_where_float32_meets_float64(build: Any) -> None:
-    patterns = build.patterns(step_ms=100, types=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
+    patterns = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
@@ -26,7 +27,7 @@ def test_it_is_told_where_float32_meets_float64(build: Any) -> None:
 
 
 def test_where_all_is_float64_the_line_that_costs_most_is_told(build: Any) -> None:
-    patterns = build.patterns(step_ms=100, types=(wide(28, 60 * MS), wide(31, 5 * MS)))
+    patterns = build.patterns(step_ms=100, dtypes=(wide(28, 60 * MS), wide(31, 5 * MS)))
 
     [finding] = check(build.measured(step=build.step(100), patterns=patterns))
 
@@ -43,7 +44,7 @@ def test_without_shapes_the_kernels_of_a_device_tell_it(build: Any) -> None:
 
 
 def test_a_statistic_in_float64_is_no_finding(build: Any) -> None:
-    patterns = build.patterns(step_ms=100, types=(wide(28, 3 * MS),))
+    patterns = build.patterns(step_ms=100, dtypes=(wide(28, 3 * MS),))
 
     assert list(check(build.measured(step=build.step(100), patterns=patterns))) == []
     assert list(check(build.measured(step=build.step(100)))) == []

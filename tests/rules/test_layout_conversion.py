@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results.patterns import CodePlace, LayoutCopies
+from perfkit._location import Location
+from perfkit.measures.results.patterns import LayoutCopies
 from perfkit.rules.ops.layout_conversion import check
 
 MS = 1_000_000
 
 
 def copies(line: int, ns: int) -> LayoutCopies:
-    place = CodePlace(file="net.py", line=line, function="Block.forward")
-    return LayoutCopies(op="aten::copy_", count=6, ns=ns, bytes=5_900_000, shape="8x32x31x31", place=place)
+    place = Location(file="net.py", line=line, function="Block.forward")
+    return LayoutCopies(op="aten::copy_", count=6, ns=ns, bytes=5_900_000, shape="8x32x31x31", at=place)
 
 
 def test_copies_are_added_up_and_told_at_the_line_with_most_of_them(build: Any) -> None:

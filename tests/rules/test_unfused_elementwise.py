@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.results.patterns import CodePlace, ElementwiseChain
+from perfkit._location import Location
+from perfkit.measures.results.patterns import ElementwiseChain
 from perfkit.rules.ops.unfused_elementwise import check
 
 MS = 1_000_000
@@ -25,7 +26,7 @@ def chain(**fields: Any) -> ElementwiseChain:
         "avoided_bytes": 140 * 2**20,
         "shape": "8x256x192",
         "dtype": "float",
-        "place": CodePlace(file="model.py", line=18, function="gelu"),
+        "at": Location(file="model.py", line=18, function="gelu"),
     }
     return ElementwiseChain(**defaults | fields)
 

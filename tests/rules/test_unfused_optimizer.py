@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfkit.measures.results.patterns import CodePlace, OptimizerUpdate
+from perfkit._location import Location
+from perfkit.measures.results.patterns import OptimizerUpdate
 from perfkit.rules.ops.unfused_optimizer import check
 
 MS = 1_000_000
@@ -19,7 +20,7 @@ def update(**fields: Any) -> OptimizerUpdate:
         "foreach": 0.0,
         "fused": 0.0,
         "op_ns": 10 * MS,
-        "place": CodePlace(file="train.py", line=37, function="main"),
+        "at": Location(file="train.py", line=37, function="main"),
     }
     return OptimizerUpdate(**defaults | fields)
 
@@ -44,7 +45,7 @@ def test_the_clocks_phase_counts_more_than_the_recording(build: Any) -> None:
 
 
 def test_an_optimizer_of_ones_own_is_told_at_its_loop(build: Any) -> None:
-    body = CodePlace(file="train.py", line=34, function="Lion.step")
+    body = Location(file="train.py", line=34, function="Lion.step")
     patterns = build.patterns(step_ms=100, updates=(update(name="Lion", body=body),))
     lines = build.loop("train.py", line=34, loop_line=30, runs=200)
 

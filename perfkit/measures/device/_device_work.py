@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures._trace_cache import once
-from perfkit.measures.steps.trace_steps import step_of, whole_steps
+from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, clip, joined, union
 
@@ -23,7 +23,7 @@ COMMUNICATION = re.compile(
 GRAPH_LAUNCH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
 
 
-class Work(NamedTuple):
+class DeviceWork(NamedTuple):
     """What one device did in the window.
 
     ``everything`` are all its rows, ``rows`` those that reach into the window, both in order of start; ``step``
@@ -58,7 +58,7 @@ class Work(NamedTuple):
 
 
 @once
-def device_work(trace: Trace) -> tuple[Work, ...]:
+def device_work(trace: Trace) -> tuple[DeviceWork, ...]:
     """The work of each device that worked.
 
     The window reaches over the steps, up to the end of the work launched in them, since a device runs
@@ -82,7 +82,7 @@ def _communicating(trace: Trace) -> Bools:
     return hit
 
 
-def _find(trace: Trace) -> Iterator[Work]:
+def _find(trace: Trace) -> Iterator[DeviceWork]:
     rows = trace.device_rows
     if not rows.size:
         return
@@ -96,7 +96,7 @@ def _find(trace: Trace) -> Iterator[Work]:
         yield _work_of(trace, device, rows[here], step[here], talks[here], steps)
 
 
-def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, steps: ProfilerSteps) -> Work:
+def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, steps: ProfilerSteps) -> DeviceWork:
     starts, ends, kind = trace.start_ns[rows], trace.end_ns[rows], trace.kind[rows]
     bounds = _bounds(starts, ends, step, steps)
     low, high = int(bounds[0]), int(bounds[-1])
@@ -112,7 +112,7 @@ def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, st
         covered(kind == Kind.MEMSET),
     )
     inside = (ends > low) & (starts < high)
-    return Work(device, rows, rows[inside], step[inside], talks[inside], steps, bounds, *parts, joined(*parts))
+    return DeviceWork(device, rows, rows[inside], step[inside], talks[inside], steps, bounds, *parts, joined(*parts))
 
 
 def _bounds(starts: Ints, ends: Ints, step: Ints, steps: ProfilerSteps) -> Ints:

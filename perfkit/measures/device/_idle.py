@@ -15,10 +15,10 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
-from perfkit.measures.device._device_work import GRAPH_LAUNCH, Work, communicates
-from perfkit.measures.host.api_calls import os_calls
+from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates
+from perfkit.measures.host.os_calls import os_calls
 from perfkit.measures.results.device import Gap, IdleCause
-from perfkit.measures.steps.trace_steps import backward_nodes, whole_steps
+from perfkit.measures.steps._trace_steps import backward_nodes, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, covered_before, expand, free, union, without
 from perfkit.trace.nesting import find_innermost, nearest, overlap
@@ -155,7 +155,7 @@ class Idle(NamedTuple):
     by_step: Ints
 
 
-def charge_idle(trace: Trace, work: Work, host: Host) -> Idle:
+def charge_idle(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     """Cut the idle time of a device into pieces by cause."""
     intervals = free(work.busy, work.low, work.high)
     around = _around(trace, work, intervals)
@@ -164,7 +164,7 @@ def charge_idle(trace: Trace, work: Work, host: Host) -> Idle:
     return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds, host.profiler))
 
 
-def longest_gaps(trace: Trace, work: Work, idle: Idle) -> Iterator[Gap]:
+def longest_gaps(trace: Trace, work: DeviceWork, idle: Idle) -> Iterator[Gap]:
     """The longest idle intervals, each with the cause that takes most of it and what the host was in."""
     begin, end = idle.intervals
     chosen = np.argsort(begin - end, kind="stable")[:LONGEST]
@@ -233,7 +233,7 @@ class _Around(NamedTuple):
     launched: Ints
 
 
-def _around(trace: Trace, work: Work, idle: Union) -> _Around:
+def _around(trace: Trace, work: DeviceWork, idle: Union) -> _Around:
     rows = work.everything[trace.end_ns[work.everything] > trace.start_ns[work.everything]]
     none = np.full(idle.starts.size, -1, np.int64)
     if not rows.size:
@@ -261,7 +261,7 @@ def _launched(trace: Trace, rows: Ints) -> Ints:
     return np.where(launch >= 0, trace.start_ns[launch], LONG_AGO)
 
 
-def _waited_itself(trace: Trace, work: Work, idle: Union, around: _Around, host: Host) -> Ints:
+def _waited_itself(trace: Trace, work: DeviceWork, idle: Union, around: _Around, host: Host) -> Ints:
     """The cause of each interval in which the device waited for itself; -1 where the host was late."""
     begin, end = idle.starts, idle.ends
     before, after = around.before, around.after
@@ -283,7 +283,7 @@ def _waited_itself(trace: Trace, work: Work, idle: Union, around: _Around, host:
     return cause
 
 
-def _told_to_wait(trace: Trace, work: Work, after: Ints, low: Ints, high: Ints, elsewhere: Bools) -> Bools:
+def _told_to_wait(trace: Trace, work: DeviceWork, after: Ints, low: Ints, high: Ints, elsewhere: Bools) -> Bools:
     """Whether the stream of this work was told to wait for another one since the launch of the work before it.
 
     Records of the device name the stream; API calls do not, so with these alone the work that ended last

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
-from perfkit.measures.device._device_work import Work, device_work
+from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.results.device import Collective, Communication
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, common, covered_before, joined, without
@@ -49,11 +49,11 @@ RECORDED = re.compile(r"^record_param_comms$")
 
 
 def measure_communication(trace: Trace) -> tuple[Communication, ...]:
-    """Communication of each device that communicated, in the window of `Work`."""
+    """Communication of each device that communicated, in the window of `DeviceWork`."""
     return tuple(_measure(trace, work) for work in device_work(trace) if work.communication.starts.size)
 
 
-def _measure(trace: Trace, work: Work) -> Communication:
+def _measure(trace: Trace, work: DeviceWork) -> Communication:
     shelter = joined(work.compute, work.copying)
     return Communication(
         device=work.device,
@@ -74,7 +74,7 @@ class _Message(NamedTuple):
     bytes: int | None
 
 
-def _collectives(trace: Trace, work: Work) -> Iterator[Collective]:
+def _collectives(trace: Trace, work: DeviceWork) -> Iterator[Collective]:
     rows = work.rows[work.is_communication]
     starts, ends = np.maximum(trace.start_ns[rows], work.low), np.minimum(trace.end_ns[rows], work.high)
     shelter = joined(work.compute, work.copying)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
-from perfkit.measures.device._device_work import Work, device_work
+from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.host.sync_calls import BLOCKING
 from perfkit.measures.results.device import CopyTime
 from perfkit.trace.columns import Kind, Trace
@@ -27,7 +27,7 @@ def direction_of(trace: Trace, rows: Ints) -> npt.NDArray[np.str_]:
 
 
 def measure_copies(trace: Trace) -> tuple[CopyTime, ...]:
-    """Copies and memsets by device, direction and kind of memory, longest time first; in the window of `Work`."""
+    """Copies and memsets by device, direction and kind of memory, longest time first; in the window of `DeviceWork`."""
     works = device_work(trace)
     if not works:
         return ()
@@ -36,7 +36,7 @@ def measure_copies(trace: Trace) -> tuple[CopyTime, ...]:
     return tuple(sorted(found, key=lambda one: -one.total_ns))
 
 
-def _measure(trace: Trace, work: Work, until: Ints) -> Iterator[CopyTime]:
+def _measure(trace: Trace, work: DeviceWork, until: Ints) -> Iterator[CopyTime]:
     rows = work.rows[np.isin(trace.kind[work.rows], (Kind.COPY, Kind.MEMSET))]
     starts, ends = np.maximum(trace.start_ns[rows], work.low), np.minimum(trace.end_ns[rows], work.high)
     hidden = covered_before(work.compute, ends) - covered_before(work.compute, starts)
@@ -65,7 +65,7 @@ def _measure(trace: Trace, work: Work, until: Ints) -> Iterator[CopyTime]:
             bytes=int(size[sized].sum()) if sized.any() else None,
             largest_bytes=int(size.max()) if sized.any() else None,
             total_ns=int((ends - starts)[here].sum()),
-            overlapped_ns=int(hidden[here].sum()),
+            overlap_ns=int(hidden[here].sum()),
             bytes_per_s=float(size[timed].sum() / (length[timed].sum() / 1e9)) if timed.any() else None,
             blocking=int(waited[here].sum()) if (launch[here] >= 0).any() else None,
             blocked_ns=int(blocked[here].sum()) if (launch[here] >= 0).any() else None,

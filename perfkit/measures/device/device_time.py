@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.measures._rows import find_rows
-from perfkit.measures.device._device_work import GRAPH_LAUNCH, Work, device_work
+from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, device_work
 from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Host, Idle, charge_idle, longest_gaps
 from perfkit.measures.device.copies import direction_of
 from perfkit.measures.results.device import DeviceStep, DeviceTime, StreamTime
@@ -18,8 +18,8 @@ from perfkit.trace.intervals import Ints, Union, clip, common, covered_before, j
 PAGEABLE = re.compile(r"Pageable")
 
 
-def measure_devices(trace: Trace) -> tuple[DeviceTime, ...]:
-    """Busy and idle time of each device that worked, whole and per step (see `Work` for window and steps)."""
+def measure_device_time(trace: Trace) -> tuple[DeviceTime, ...]:
+    """Busy and idle time of each device that worked, whole and per step (see `DeviceWork` for window and steps)."""
     works = device_work(trace)
     if not works:
         return ()
@@ -28,7 +28,7 @@ def measure_devices(trace: Trace) -> tuple[DeviceTime, ...]:
     return tuple(_measure(trace, work, names.get(work.device), host) for work in works)
 
 
-def _measure(trace: Trace, work: Work, name: str | None, host: Host) -> DeviceTime:
+def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> DeviceTime:
     low, high, rows = work.low, work.high, work.rows
     kind = trace.kind[rows]
 
@@ -73,7 +73,7 @@ def _measure(trace: Trace, work: Work, name: str | None, host: Host) -> DeviceTi
     )
 
 
-def _per_step(trace: Trace, work: Work, idle: Idle, exposed: Union, exposed_copy: Union) -> Iterator[DeviceStep]:
+def _per_step(trace: Trace, work: DeviceWork, idle: Idle, exposed: Union, exposed_copy: Union) -> Iterator[DeviceStep]:
     n = work.steps.row.size
 
     def parts(of: Union) -> list[int]:
@@ -108,7 +108,7 @@ def _per_step(trace: Trace, work: Work, idle: Idle, exposed: Union, exposed_copy
         )
 
 
-def _streams(trace: Trace, work: Work) -> Iterator[StreamTime]:
+def _streams(trace: Trace, work: DeviceWork) -> Iterator[StreamTime]:
     rows = work.rows
     of = trace.stream[rows]
     for stream in np.unique(of).tolist():

@@ -47,9 +47,9 @@ def measure_kernels(trace: Trace) -> Kernels | None:
     copies = np.flatnonzero(trace.is_kind(Kind.COPY, Kind.MEMSET))
     if not rows.size and not copies.size:
         return None
-    by_name = durations_by(trace.name[rows].astype(np.int64), trace, rows)
+    by_name = durations_by(trace.name[rows], trace.names, trace, rows)
     launches = _launches(trace, rows, [code for code, _ in by_name[:NAMES]])
-    kernels = tuple(_kernel(trace.names[code], durations, launches.get(code, [])) for code, durations in by_name)
+    kernels = tuple(_kernel(durations, launches.get(code, [])) for code, durations in by_name)
     products = [kernel for kernel in kernels if kernel.kernel_class in PRODUCTS]
     return Kernels(
         total_ns=_total(kernels),
@@ -65,11 +65,11 @@ def measure_kernels(trace: Trace) -> Kernels | None:
     )
 
 
-def _kernel(name: str, durations: Durations, launches: list[_Launch]) -> KernelTime:
+def _kernel(durations: Durations, launches: list[_Launch]) -> KernelTime:
+    name = durations["name"]
     kernel_class = class_of(name)
     longest = max(launches, key=lambda launch: launch.duration_ns, default=None)
     return KernelTime(
-        name=name,
         **durations,
         kernel_class=kernel_class,
         precision=precision_of(name),
@@ -85,8 +85,7 @@ def _kernel(name: str, durations: Durations, launches: list[_Launch]) -> KernelT
 def _copies(trace: Trace, rows: Ints) -> tuple[NameTime, ...]:
     names = np.where(trace.kind[rows] == Kind.MEMSET, "Memset", np.char.add("Memcpy ", direction_of(trace, rows)))
     known, group = np.unique(names, return_inverse=True)
-    by_way = durations_by(group.astype(np.int64), trace, rows)
-    return tuple(NameTime(name=str(known[number]), **durations) for number, durations in by_way)
+    return tuple(NameTime(**durations) for _, durations in durations_by(group, known.tolist(), trace, rows))
 
 
 def _launches(trace: Trace, rows: Ints, wanted: list[int]) -> dict[int, list[_Launch]]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.measures.device._device_work import Work, device_work
-from perfkit.measures.results.device import Launches, Spread
+from perfkit.measures.device._device_work import DeviceWork, device_work
+from perfkit.measures.results.device import Distribution, Launches
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, clip, joined, union
 
@@ -19,12 +19,12 @@ Floats = npt.NDArray[np.float64]
 
 
 def measure_launches(trace: Trace) -> tuple[Launches, ...]:
-    """The launches of each device that worked, in the window of `Work`; none where the trace holds no launches."""
+    """The launches of each device that worked, in the window of `DeviceWork`; () where the trace has none."""
     found = (_measure(trace, work) for work in device_work(trace))
     return tuple(one for one in found if one is not None)
 
 
-class _Calls(NamedTuple):
+class _LaunchCalls(NamedTuple):
     """One row per API call that put work on the device: when it began and ended, and when its first work ran."""
 
     start: Ints
@@ -33,14 +33,14 @@ class _Calls(NamedTuple):
     step: Ints
 
 
-def _measure(trace: Trace, work: Work) -> Launches | None:
+def _measure(trace: Trace, work: DeviceWork) -> Launches | None:
     linked = trace.launch[work.rows] >= 0
     rows, step = work.rows[linked], work.step[linked]
     if not rows.size:
         return None
     # Rows are in order of start, so the first of each launch is what ran first: a graph launches many at once.
     launch, first, place = np.unique(trace.launch[rows], return_index=True, return_inverse=True)
-    calls = _Calls(trace.start_ns[launch], trace.end_ns[launch], trace.start_ns[rows[first]], step[first])
+    calls = _LaunchCalls(trace.start_ns[launch], trace.end_ns[launch], trace.start_ns[rows[first]], step[first])
     latency = np.maximum(calls.ran - calls.end, 0)
 
     alone = np.bincount(place)[place] == 1
@@ -71,12 +71,12 @@ def _measure(trace: Trace, work: Work) -> Launches | None:
     )
 
 
-def _spread(values: Ints) -> Spread:
+def _spread(values: Ints) -> Distribution:
     p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
-    return Spread(mean=float(values.mean()), p50=p50, p90=p90, p99=p99, max=float(values.max()))
+    return Distribution(mean=float(values.mean()), p50=p50, p90=p90, p99=p99, max=float(values.max()))
 
 
-def _depth(calls: _Calls, work: Work) -> Spread:
+def _depth(calls: _LaunchCalls, work: DeviceWork) -> Distribution:
     """How many launches waited for their work to begin: percentiles over time."""
     begin, end = np.clip(calls.start, work.low, work.high), np.clip(calls.ran, work.low, work.high)
     end = np.maximum(begin, end)
@@ -90,10 +90,10 @@ def _depth(calls: _Calls, work: Work) -> Spread:
     reached = np.cumsum(by_depth)
     p50, p90, p99 = (float(np.searchsorted(reached, share * reached[-1])) for share in (0.5, 0.9, 0.99))
     mean = float((by_depth * np.arange(by_depth.size)).sum() / max(reached[-1], 1))
-    return Spread(mean=mean, p50=p50, p90=p90, p99=p99, max=float(np.flatnonzero(by_depth).max(initial=0)))
+    return Distribution(mean=mean, p50=p50, p90=p90, p99=p99, max=float(np.flatnonzero(by_depth).max(initial=0)))
 
 
-def _mean_depths(calls: _Calls, work: Work) -> list[float]:
+def _mean_depths(calls: _LaunchCalls, work: DeviceWork) -> list[float]:
     """The mean depth in each of `POINTS` equal parts of the window."""
     edges = np.linspace(0, work.high - work.low, POINTS + 1)
     waited = _time_since(np.sort(calls.start) - work.low, edges)

@@ -10,9 +10,9 @@ import numpy as np
 from perfkit.measures._nested import groups, sum_by
 from perfkit.measures._rows import nearest_above
 from perfkit.measures.device.peaks import Peaks, peaks_of
-from perfkit.measures.ops._op_work import FORMULAS, Work, work_of
+from perfkit.measures.ops._op_work import FORMULAS, OpWork, work_of
 from perfkit.measures.results.kernels import Bound, Roofline, RooflinePoint
-from perfkit.measures.steps.trace_steps import step_of, whole_steps
+from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
@@ -131,7 +131,7 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> list[Rooflin
     return found
 
 
-def _place(op: str, shapes: str, work: Work, count: int, device_ns: int, peaks: Peaks) -> RooflinePoint | None:
+def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks: Peaks) -> RooflinePoint | None:
     """One point; None where the device's peak for its precision is not known."""
     precision = work.precision
     # Integers and booleans compute nothing that a FLOP peak could bound; their bytes are what counts.

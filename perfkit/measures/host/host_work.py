@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from perfkit._code_owner import USER
+from perfkit._location import Location
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.steps import MeanStep
 from perfkit.run.records import PHASES, LineRow, Lines, Phase, TracedLine
 
 #: A line in whose ops more of its time passes than this calls ops, and other rules look at these. Measured while
@@ -122,7 +123,7 @@ class _Piece(NamedTuple):
 
 
 def measure_host_work(
-    lines: Lines | None, source: SourceLines | None, steps: int | None, every: StepBreakdown | None = None
+    lines: Lines | None, source: SourceLines | None, steps: int | None, every: MeanStep | None = None
 ) -> tuple[HostWork, ...]:
     """Host work by kind, most first; () where no lines were sampled.
 
@@ -135,7 +136,7 @@ def measure_host_work(
     """
     if lines is None or not lines.steps:
         return ()
-    stacks = _Stacks(source, lines.traced)
+    stacks = _LineTimes(source, lines.traced)
     before = {(row.file, row.line): bool(row.before_model) for row in reversed(lines.traced)}
     pieces: dict[HostKind, list[_Piece]] = defaultdict(list)
     for piece in _without_collections(lines, steps):
@@ -153,7 +154,7 @@ def measure_host_work(
     return tuple(sorted(works, key=lambda work: -work.host_ns))
 
 
-class _Stacks:
+class _LineTimes:
     """What the step for lines tells of a line."""
 
     def __init__(self, source: SourceLines | None, traced: Sequence[TracedLine]) -> None:
@@ -264,7 +265,7 @@ def _join_functions(pieces: dict[HostKind, list[_Piece]]) -> None:
         pieces["python"] = stay
 
 
-def _worth(lines: Lines, every: StepBreakdown | None) -> Callable[[Phase], float]:
+def _worth(lines: Lines, every: MeanStep | None) -> Callable[[Phase], float]:
     """What a sample in a phase stands for, in ns of the mean step.
 
     The clock knows a phase's time exactly, the samples know who had it: counted per phase, a line's error is that of
@@ -292,39 +293,40 @@ def _booked(phase: Phase) -> Phase:
     return phase if phase in _DECIDED else "other"
 
 
-def _work(kind: HostKind, pieces: list[_Piece], worth: Callable[[Phase], float], stacks: _Stacks) -> HostWork:
-    sums: dict[tuple[str, int, str], float] = defaultdict(float)
-    times: dict[tuple[str, int, str], float] = defaultdict(float)
-    functions: dict[tuple[str, str], float] = defaultdict(float)
-    most: dict[tuple[str, int, str], _Piece] = {}
+def _work(kind: HostKind, pieces: list[_Piece], worth: Callable[[Phase], float], stacks: _LineTimes) -> HostWork:
+    sums: dict[Location, float] = defaultdict(float)
+    times: dict[Location, float] = defaultdict(float)
+    functions: dict[tuple[str, str | None], float] = defaultdict(float)
+    most: dict[Location, _Piece] = {}
     for piece in pieces:
         row = piece.row
-        place = (row.file, row.line, row.function)
-        sums[place] += piece.samples
-        times[place] += piece.samples * worth(row.phase)
+        at = row.at
+        sums[at] += piece.samples
+        times[at] += piece.samples * worth(row.phase)
         functions[row.file, row.function] += piece.samples
-        if place not in most or piece.samples > most[place].samples:
-            most[place] = piece
+        if at not in most or piece.samples > most[at].samples:
+            most[at] = piece
 
-    def heat(place: tuple[str, int, str]) -> float:
+    def heat(row: LineRow, samples: float) -> float:
         # Samples lean to lines that give the interpreter lock away, stacks to lines that call much: the hottest line
         # is hot in both.
-        return sums[place] * stacks.own_ns(place[0], place[1])
+        return samples * stacks.own_ns(row.file, row.line)
 
-    ordered = sorted(
-        sums, key=lambda place: (-functions[place[0], place[2]], place[0], place[2], -heat(place), -sums[place])
-    )
+    def order(at: Location) -> tuple[float, str, str, float, float]:
+        row = most[at].row
+        return -functions[row.file, row.function], row.file, row.function, -heat(row, sums[at]), -sums[at]
+
     rows = tuple(
         HostLine(
-            file=place[0],
-            line=place[1],
-            function=place[2],
-            phase=most[place].row.phase,
-            samples=round(sums[place]),
-            host_ns=round(times[place]),
-            within=most[place].within,
-            called_from=most[place].row.called_from,
+            file=(row := most[at].row).file,
+            line=row.line,
+            function=row.function,
+            phase=row.phase,
+            samples=round(sums[at]),
+            host_ns=round(times[at]),
+            within=most[at].within,
+            called_from=row.called_from,
         )
-        for place in ordered
+        for at in sorted(sums, key=order)
     )
     return HostWork(kind=kind, samples=round(sum(sums.values())), host_ns=round(sum(times.values())), lines=rows)

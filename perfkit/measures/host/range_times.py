@@ -22,7 +22,7 @@ from perfkit.trace.intervals import Bools, Ints, expand, union
 MOST_NESTED = 64
 
 
-def measure_ranges(trace: Trace) -> tuple[RangeTime, ...]:
+def measure_range_times(trace: Trace) -> tuple[RangeTime, ...]:
     """Ranges by name, longest host time first; the steps are not among them.
 
     A range's device work is what was launched while it was open on the launching thread; work launched from a

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from perfkit._location import Location
 from perfkit.measures._nested import find_open
-from perfkit.measures.host._frames import Frames, Place
+from perfkit.measures.host._python_frames import Function, PythonFrames
 from perfkit.measures.host.sync_calls import blocking_calls
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.results.host import SourceLine, SourceLines
-from perfkit.measures.steps.trace_steps import step_of, whole_steps
+from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine
 from perfkit.trace.columns import Kind, Trace
@@ -32,11 +33,11 @@ def measure_source_lines(
     """The user's lines in the steps of a trace (all of it where it has no steps); None where it has no Python frames.
 
     Args:
-        trace: Recorded ``with_stack``, or of `perfkit.measures.host._frames.with_frames`.
+        trace: Recorded ``with_stack``, or of `perfkit.measures.host._python_frames.with_frames`.
         times: When the training thread came to which line: see `perfkit.run.reading.read_line_times`.
         traced: The lines of the step that was traced by line.
     """
-    frames = Frames(trace, times, traced)
+    frames = PythonFrames(trace, times, traced)
     if not frames.rows.size:
         return None
     steps = whole_steps(trace)
@@ -51,7 +52,7 @@ def measure_source_lines(
         low, high = int(trace.start_ns[host].min()), int(trace.end_ns[host].max())
         wall_ns = high - low
         thread = int(np.bincount(trace.track[frames.rows]).argmax())
-    table = _Table(frames)
+    table = _LineSums(frames)
     table.add_times(inside, low, high)
     attribution = _Attribution(trace, frames, thread)
     exact, function_only = table.add_ops(attribution, inside)
@@ -73,7 +74,7 @@ def measure_source_lines(
 class _Attribution:
     """Which frame, and when, stands for a row: its own, or that of the op that made its node of the backward."""
 
-    def __init__(self, trace: Trace, frames: Frames, thread: int) -> None:
+    def __init__(self, trace: Trace, frames: PythonFrames, thread: int) -> None:
         self.trace = trace
         self._frames = frames
         self._thread = thread
@@ -107,25 +108,25 @@ class _Attribution:
             frame[lost] = find_open(trace, frames.rows, threads, at[lost])
         return frame, at, made
 
-    def keys(self, rows: Ints, at: Ints | None = None) -> tuple[list[Place | None], Bools]:
+    def keys(self, rows: Ints, at: Ints | None = None) -> tuple[list[Location | None], Bools]:
         """The line of each row, None for those in no frame; and whether it is the one that made its node."""
         frame, when, made = self.of(rows, at)
         known = np.flatnonzero(frame >= 0)
-        keys: list[Place | None] = [None] * rows.size
-        for place, key in zip(known.tolist(), self._frames.keys(frame[known], when[known]), strict=True):
+        keys: list[Location | None] = [None] * rows.size
+        for place, key in zip(known.tolist(), self._frames.locations(frame[known], when[known]), strict=True):
             keys[place] = key
         return keys, made
 
 
-class _Table:
+class _LineSums:
     """Sums by line."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: PythonFrames) -> None:
         self._frames = frames
-        self._sums: dict[Place, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._sums: dict[Location, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._measured: set[str] = set()
 
-    def _add(self, key: Place | None, field: str, amount: int) -> None:
+    def _add(self, key: Location | None, field: str, amount: int) -> None:
         if key is not None:
             self._sums[key][field] += amount
 
@@ -133,11 +134,13 @@ class _Table:
         """Host time of each line: by itself, and with the user's functions it called."""
         frames, trace = self._frames, self._frames.trace
         called = frames.rows[inside[frames.rows] & (frames.around[frames.rows] >= 0)]
-        caller = dict(zip(called.tolist(), frames.keys(frames.around[called], trace.start_ns[called]), strict=True))
+        caller = dict(
+            zip(called.tolist(), frames.locations(frames.around[called], trace.start_ns[called]), strict=True)
+        )
         pieces = self._pieces(low, high)
         # Down the calls and up again, with the lines that are open: one that calls itself is counted once.
         open_rows: list[int] = []
-        open_lines: Counter[Place] = Counter()
+        open_lines: Counter[Location] = Counter()
         rows = frames.rows
         rows = rows[np.lexsort((-trace.end_ns[rows], trace.start_ns[rows], trace.track[rows]))]
         for row, around in zip(rows.tolist(), frames.around[rows].tolist(), strict=True):
@@ -155,20 +158,20 @@ class _Table:
                 if not open_lines[key]:
                     self._add(key, "total_ns", length)
 
-    def _pieces(self, low: int, high: int) -> dict[int, list[tuple[Place, int]]]:
+    def _pieces(self, low: int, high: int) -> dict[int, list[tuple[Location, int]]]:
         """Frame -> for how long it was the innermost one, in which line."""
         frames, trace = self._frames, self._frames.trace
         cuts = frames.cuts()
         ever = np.iinfo(np.int64)
         lines = Segments(np.append(ever.min, cuts), np.append(cuts, ever.max), np.arange(-1, cuts.size))
-        found: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+        found: dict[int, list[tuple[Location, int]]] = defaultdict(list)
         for track in np.unique(trace.track[frames.rows]).tolist():
             mine = frames.rows[trace.track[frames.rows] == track]
             inner = find_innermost(trace.start_ns[mine], trace.end_ns[mine])
             which, _, starts, ends = overlap(lines, np.maximum(inner.starts, low), np.minimum(inner.ends, high))
             rows = mine[inner.owner[which]]
             for row, key, length in zip(
-                rows.tolist(), frames.keys(rows, starts), (ends - starts).tolist(), strict=True
+                rows.tolist(), frames.locations(rows, starts), (ends - starts).tolist(), strict=True
             ):
                 found[row].append((key, length))
         return found
@@ -183,7 +186,7 @@ class _Table:
             self._add(key, "ops", 1)
             self._add(key, "op_ns", took)
         known = sum(key is not None for key in keys)
-        exact = sum(key is not None and key.line > 0 for key in keys)
+        exact = sum(key is not None and key.line is not None for key in keys)
         return exact / max(1, rows.size), (known - exact) / max(1, rows.size)
 
     def add_device(self, attribution: _Attribution, inside: Bools) -> None:
@@ -239,17 +242,17 @@ class _Table:
 
     def lines(self) -> tuple[SourceLine, ...]:
         """All lines, longest first."""
-        functions = {
+        functions: dict[tuple[str, str | None], Function] = {
             (function.file, function.name): function
             for function in (self._frames.function(row) for row in self._frames.rows.tolist())
         }
         rows = [
             SourceLine(
                 file=key.file,
-                line=key.line or None,
+                line=key.line,
                 first_line=functions[key.file, key.function].first_line,
-                function=key.function,
-                owner=functions[key.file, key.function].owner,
+                function=functions[key.file, key.function].name,
+                owner=key.owner,
                 **dict.fromkeys(self._measured, 0) | sums,
             )
             for key, sums in self._sums.items()

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.measures._rows import find_rows, mask_of, nearest_above, outermost_above
 from perfkit.measures.results.host import SyncCall
-from perfkit.measures.steps.trace_steps import step_of, whole_steps
+from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 

@@ -16,7 +16,7 @@ _READINGS = 3
 _RISING = 0.8
 
 
-def measure_growth(rows: Sequence[Step]) -> MemoryGrowth | None:
+def measure_memory_growth(rows: Sequence[Step]) -> MemoryGrowth | None:
     """What memory gains per step, by the levels at the ends of steps; None where none was read twice."""
     device = _slope([(row.step + row.steps, row.memory_bytes) for row in rows])
     process = _slope([(row.step + row.steps, row.rss_bytes) for row in rows])

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.measures._rows import nearest_above
 from perfkit.measures._trace_cache import once
-from perfkit.measures.steps.trace_steps import backward_nodes
+from perfkit.measures.steps._trace_steps import backward_nodes
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 

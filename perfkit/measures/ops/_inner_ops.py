@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from perfkit._location import Location
 from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import nearest_above
 from perfkit.measures.device._device_work import communicates
-from perfkit.measures.ops._calls import Calls
-from perfkit.measures.results.patterns import CodePlace
+from perfkit.measures.ops._op_calls import Calls
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
@@ -55,14 +55,14 @@ class InnerOps:
         """Indices of the ops of these names."""
         return np.flatnonzero(np.array([name in names for name in trace.names])[trace.name[self.rows]])
 
-    def places(self, calls: Calls, chosen: Ints) -> list[CodePlace | None]:
+    def places(self, calls: Calls, chosen: Ints) -> list[Location | None]:
         """The lines of the ops at these indices."""
         at = self.place[chosen]
         found = calls.places(np.maximum(at, 0).tolist())
         return [place if known else None for place, known in zip(found, (at >= 0).tolist(), strict=True)]
 
 
-class Sums:
+class KeyedSums:
     """Adds numbers up by key."""
 
     def __init__(self) -> None:

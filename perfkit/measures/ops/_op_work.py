@@ -39,7 +39,7 @@ MOST = 2**60
 MOST_DIMENSIONS = 64
 
 
-class Work(NamedTuple):
+class OpWork(NamedTuple):
     """FLOPs and bytes of one call, in the precision of its first tensor; ``certain`` is False where one was assumed."""
 
     flops: int
@@ -101,7 +101,7 @@ def _tensors(shape: Any, dtype: Any) -> list[Tensor]:
     return [Tensor(tuple(shape), dtype)]
 
 
-def work_of(name: str, dims: Any, types: Any, concrete: Any) -> Work | None:
+def work_of(name: str, dims: Any, types: Any, concrete: Any) -> OpWork | None:
     """FLOPs and bytes of a call from ``Input Dims``, ``Input type`` and ``Concrete Inputs``.
 
     None for an op that is not known here, and where the arguments do not tell enough (a convolution needs its
@@ -118,7 +118,7 @@ def work_of(name: str, dims: Any, types: Any, concrete: Any) -> Work | None:
         return None  # arguments that do not fit the op: another version of it, or a damaged trace
     if max(flops, moved) >= MOST:
         return None
-    return Work(flops, moved, PRECISIONS.get(first.dtype, first.dtype), not arguments.has_lists)
+    return OpWork(flops, moved, PRECISIONS.get(first.dtype, first.dtype), not arguments.has_lists)
 
 
 Formula = Callable[[Arguments], tuple[int, int]]

@@ -8,15 +8,15 @@ from perfkit.measures._nested import sum_by, sum_inside, times_by_owner
 from perfkit.measures._rows import mask_of
 from perfkit.measures.memory._allocations import changes_by_place, find_allocators, write_changes
 from perfkit.measures.ops._backward import Backward, pair_backward
-from perfkit.measures.ops.repeats import find_repeats
+from perfkit.measures.ops._op_loops import find_repeats
 from perfkit.measures.results.host import Ops, OpTime
 from perfkit.measures.results.memory import MemoryChange
-from perfkit.measures.steps.trace_steps import steps_of_ops, whole_steps
+from perfkit.measures.steps._trace_steps import steps_of_ops, whole_steps
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints
 
 
-def measure_ops(trace: Trace) -> Ops | None:
+def measure_op_times(trace: Trace) -> Ops | None:
     """Cost of ops by name, over the steps if there are any (a trace without steps counts as one); None without ops.
 
     An op that does nothing but call one of its own name (an overload) is one call with it, as in torch's tables.

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from perfkit.measures.ops._calls import Calls, CallTimes
+from perfkit.measures.ops._conversions import find_layout_copies, find_wide_types
+from perfkit.measures.ops._elementwise_chains import find_chains
 from perfkit.measures.ops._inner_ops import InnerOps
-from perfkit.measures.ops._op_arguments import GivenReader
-from perfkit.measures.ops.attention import find_attention
-from perfkit.measures.ops.conversions import find_layout_copies, find_wide_types
-from perfkit.measures.ops.elementwise import find_chains
-from perfkit.measures.ops.products import find_biased, find_products
-from perfkit.measures.ops.updates import measure_collectives, measure_updates
+from perfkit.measures.ops._matmul_shapes import find_biased, find_products
+from perfkit.measures.ops._op_calls import Calls, TypicalTimes
+from perfkit.measures.ops._optimizer_updates import measure_collectives, measure_updates
+from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
+from perfkit.measures.ops._unfused_attention import find_attention
 from perfkit.measures.results.patterns import Patterns
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine
@@ -30,12 +30,12 @@ def measure_patterns(
     trace: Trace,
     times: LineTimes | None = None,
     traced: Sequence[TracedLine] = (),
-    typical: CallTimes | None = None,
+    typical: TypicalTimes | None = None,
 ) -> Patterns | None:
     """Patterns in the ops of a trace; None where it has no ops.
 
     Args:
-        trace: Best with shapes, and with Python frames (lines): see `perfkit.measures.host._frames.with_frames`.
+        trace: Best with shapes, and with Python frames (lines): see `perfkit.measures.host._python_frames.with_frames`.
         times: As for `perfkit.measures.host.source_lines.measure_source_lines`.
         traced: Likewise.
         typical: Times of the same calls in other steps, which are then taken; of this trace itself by default.
@@ -44,7 +44,7 @@ def measure_patterns(
     if not calls.rows.size:
         return None
     inner = InnerOps(calls)
-    given = GivenReader(trace, inner.rows)
+    given = TensorArgumentReader(trace, inner.rows)
     return Patterns(
         source=trace.path.name,
         steps=calls.steps,
@@ -53,9 +53,9 @@ def measure_patterns(
         attention=_longest(find_attention(calls, given)),
         chains=_longest(find_chains(calls, given)) if given.any else (),
         layout=_longest(find_layout_copies(calls, given, inner)) if given.any else (),
-        types=_longest(find_wide_types(calls, given, inner)) if given.any else (),
-        products=_longest(find_products(calls, given, inner)) if given.any and calls.on_device else (),
-        biased=tuple(find_biased(calls, given)) if given.any and calls.on_device else (),
+        dtypes=_longest(find_wide_types(calls, given, inner)) if given.any else (),
+        matmuls=_longest(find_products(calls, given, inner)) if given.any and calls.on_device else (),
+        biases=tuple(find_biased(calls, given)) if given.any and calls.on_device else (),
         updates=measure_updates(calls),
         collectives=measure_collectives(calls, typical),
     )

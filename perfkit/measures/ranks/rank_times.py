@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures.results.steps import Ranks, RankSummary
-from perfkit.measures.steps.row_steps import timed_rows
+from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import PHASES, LineRow, Lines, Phase, Phases, Rank, Step
 
 #: Phases in which a rank does its own work.
@@ -24,7 +24,7 @@ _LEAST = 8
 _MOST = 2_000
 
 
-class _Table(NamedTuple):
+class _RankSteps(NamedTuple):
     """What is kept of one rank: its newest ordinary steps, and those in which something was recorded."""
 
     rank: int
@@ -38,7 +38,7 @@ class _Table(NamedTuple):
     facts: Rank | None
 
 
-def measure_ranks(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, Rank | None]]) -> Ranks | None:
+def measure_rank_times(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, Rank | None]]) -> Ranks | None:
     """Compare ranks over the steps that were ordinary ones on all of them; None with fewer than two.
 
     Args:
@@ -81,14 +81,14 @@ def measure_ranks(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, Rank 
     )
 
 
-def _table(rank: int, rows: Sequence[Step], lines: Lines | None, facts: Rank | None) -> _Table | None:
+def _table(rank: int, rows: Sequence[Step], lines: Lines | None, facts: Rank | None) -> _RankSteps | None:
     timed = [row for row in timed_rows(rows)[0] if row.steps == 1][-_MOST:]
     timed.sort(key=lambda row: row.step)
     if not timed:
         return None
     first = timed[0].step
     disturbed = (row.step for row in rows if row.step >= first and (row.window is not None or row.dry or row.extra))
-    return _Table(
+    return _RankSteps(
         rank=rank,
         step=np.array([row.step for row in timed], np.int64),
         own=np.array([own_ns(row.phases_ns) for row in timed], float),

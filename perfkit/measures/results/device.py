@@ -123,8 +123,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[StreamTime, ...] = ()
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How a number is spread."""
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean, percentiles and maximum of a number."""
 
     mean: float
     p50: float
@@ -149,12 +149,12 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     work: int
     per_step: tuple[int, ...]
     call_ns: int
-    latency_ns: Spread
+    latency_ns: Distribution
     kernels: int
     short_kernels: int
     drained: int
     starved_ns: int
-    depth: Spread
+    depth: Distribution
     depth_over_time: tuple[float, ...]
 
     @property
@@ -209,7 +209,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     """Copies (or memsets) of one direction and kind of memory (``Pageable``, ``Pinned``, ``Device``...) on one device.
 
-    ``overlapped_ns`` runs beside compute kernels. The host waited for ``blocking`` of them, ``blocked_ns`` in all,
+    ``overlap_ns`` runs beside compute kernels. The host waited for ``blocking`` of them, ``blocked_ns`` in all,
     from the call until it went on. ``bytes_per_s`` is achieved bandwidth: bytes by time on the device.
     """
 
@@ -223,7 +223,7 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None
     largest_bytes: int | None
     total_ns: int
-    overlapped_ns: int
+    overlap_ns: int
     bytes_per_s: float | None
     blocking: int | None
     blocked_ns: int | None

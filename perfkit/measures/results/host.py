@@ -99,7 +99,7 @@ class SyncCall(msgspec.Struct, frozen=True, kw_only=True):
     blocked_ns: int
 
 
-class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
+class SourceLine(Location, frozen=True, kw_only=True):
     """What one user line did; where ``line`` is None, what a function did on lines that are not known.
 
     ``first_line`` is where the function begins. ``self_ns`` is host time in the line with the ops and libraries it
@@ -112,11 +112,8 @@ class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
     ``backward_device_ns`` what they put on a stream: they are no part of the other numbers of this line.
     """
 
-    file: str
-    line: int | None
     first_line: int
     function: str
-    owner: str
     self_ns: int = 0
     total_ns: int = 0
     ops: int = 0
@@ -153,10 +150,9 @@ class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
 HostKind = Literal["preprocessing", "python", "logging", "checkpoint"]
 
 
-class HostLine(msgspec.Struct, frozen=True, kw_only=True):
+class HostLine(Location, frozen=True, kw_only=True):
     """One user line's part of a `HostWork`: sampled time per step, the libraries it was in most, and who called it."""
 
-    file: str
     line: int
     function: str
     phase: Phase
@@ -179,15 +175,3 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     host_ns: int
     lines: tuple[HostLine, ...]
-
-
-class CompileCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Graphs that torch.compile compiled in all ``steps``, and in the ``late_steps``: the timed ones' second half."""
-
-    graphs: int
-    total_ns: int
-    steps: int
-    late_steps: int
-    late_graphs: int
-    late_ns: int
-    late_wall_ns: int

@@ -53,7 +53,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NameTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of all events of one name: API calls, copies of one direction.
+    """Durations of all events of one name.
 
     ``deviation_ns`` is that of a sample (divided by n - 1), 0 for a single event.
     """
@@ -65,6 +65,14 @@ class NameTime(msgspec.Struct, frozen=True, kw_only=True):
     deviation_ns: float
     min_ns: int
     max_ns: int
+
+
+class ApiCall(NameTime, frozen=True, kw_only=True):
+    """One function of the device's runtime or driver API: ``cudaLaunchKernel``, ``cuMemcpyAsync``."""
+
+
+class OsCall(NameTime, frozen=True, kw_only=True):
+    """One call of the operating system: ``poll``, ``sem_wait``."""
 
 
 KernelClass = Literal[

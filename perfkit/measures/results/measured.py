@@ -7,12 +7,21 @@ from typing import Literal
 import msgspec
 
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
-from perfkit.measures.results.host import CompileCost, HostWork, Ops, RangeTime, SourceLines, SyncCall
+from perfkit.measures.results.host import HostWork, Ops, RangeTime, SourceLines, SyncCall
 from perfkit.measures.results.kernel_profiles import KernelProfiles
-from perfkit.measures.results.kernels import Kernels, NameTime, Roofline
-from perfkit.measures.results.memory import DeviceMemory, MemoryGrowth
+from perfkit.measures.results.kernels import ApiCall, Kernels, OsCall, Roofline
+from perfkit.measures.results.memory import DeviceMemory, MemoryGrowth, MemorySnapshot
 from perfkit.measures.results.patterns import Patterns
-from perfkit.measures.results.steps import BatchTime, Ranks, StepBreakdown, Throughput, Utilization
+from perfkit.measures.results.steps import (
+    BatchTime,
+    CompileCost,
+    MeanStep,
+    Ranks,
+    Throughput,
+    TracedStep,
+    TypicalStep,
+    Utilization,
+)
 from perfkit.run.records import Lines, Rank, Syncs
 
 
@@ -41,24 +50,24 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     source: str
-    step: StepBreakdown | None = None
-    every_step: StepBreakdown | None = None
+    step: TypicalStep | None = None
+    every_step: MeanStep | None = None
     throughput: Throughput | None = None
     utilization: Utilization | None = None
     trace: TraceFacts | None = None
-    trace_step: StepBreakdown | None = None
+    trace_step: TracedStep | None = None
     ops: Ops | None = None
     ranges: tuple[RangeTime, ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
-    memory_history: tuple[DeviceMemory, ...] = ()
+    memory_history: tuple[MemorySnapshot, ...] = ()
     roofline: tuple[Roofline, ...] = ()
     devices: tuple[DeviceTime, ...] = ()
     launches: tuple[Launches, ...] = ()
     communication: tuple[Communication, ...] = ()
     copies: tuple[CopyTime, ...] = ()
     sync_calls: tuple[SyncCall, ...] = ()
-    api_calls: tuple[NameTime, ...] = ()
-    os_calls: tuple[NameTime, ...] = ()
+    api_calls: tuple[ApiCall, ...] = ()
+    os_calls: tuple[OsCall, ...] = ()
     kernels: Kernels | None = None
     kernel_profiles: KernelProfiles | None = None
     patterns: Patterns | None = None

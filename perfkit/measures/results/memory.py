@@ -48,7 +48,7 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one device (``cpu``, ``cuda:0``) over a trace, or over the history in a memory snapshot.
+    """Memory of one device (``cpu``, ``cuda:0``) over a trace; `MemorySnapshot` is that over a snapshot's history.
 
     ``peak_bytes`` is the most that was allocated, at ``peak_ns`` (on the trace's clock, None where a snapshot has no
     times, as then the ``timeline``), in ``peak_step`` and ``peak_phase`` if those are known. ``held`` lists who held
@@ -74,6 +74,10 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     before_bytes: int | None
     step_end_bytes: tuple[int, ...]
     timeline: MemoryTimeline | None
+
+
+class MemorySnapshot(DeviceMemory, frozen=True, kw_only=True):
+    """Memory of one device over the history in a memory snapshot of torch."""
 
 
 class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-
-class CodePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a user's function (where the line is not known the one that begins it) or of a library's."""
-
-    file: str
-    line: int
-    function: str
-    owner: str = "user"
+from perfkit._location import Location
 
 
-class WrittenAttention(msgspec.Struct, frozen=True, kw_only=True):
+class UnfusedAttention(msgspec.Struct, frozen=True, kw_only=True):
     """Attention written out: a product, a softmax over the scores, a product with the values.
 
-    Times are per step, of all ``count`` calls at ``place``; ``products_ns`` and ``products_backward_ns`` are the part
+    Times are per step, of all ``count`` calls at ``at``; ``matmuls_ns`` and ``matmuls_backward_ns`` are the part
     of the two products, ``lines_ns`` all that its lines do, views and backward included. ``scores_bytes`` is the size
     of one call's matrix of scores, ``inputs_bytes`` of what is multiplied; ``masked`` tells whether an op between the
     products masked scores, ``trained`` whether a backward ran.
@@ -27,11 +20,11 @@ class WrittenAttention(msgspec.Struct, frozen=True, kw_only=True):
     count: float
     ns: int
     backward_ns: int
-    products_ns: int
-    products_backward_ns: int
+    matmuls_ns: int
+    matmuls_backward_ns: int
     lines_ns: int
     masked: bool
-    place: CodePlace | None = None
+    at: Location | None = None
     scores_bytes: int | None = None
     inputs_bytes: int | None = None
     shape: str | None = None
@@ -60,7 +53,7 @@ class ElementwiseChain(msgspec.Struct, frozen=True, kw_only=True):
     avoided_bytes: int
     shape: str
     dtype: str
-    place: CodePlace | None = None
+    at: Location | None = None
 
 
 class LayoutCopies(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +64,10 @@ class LayoutCopies(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
     bytes: int
     shape: str
-    place: CodePlace | None = None
+    at: Location | None = None
 
 
-class TypeTime(msgspec.Struct, frozen=True, kw_only=True):
+class DtypeTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the ops that read tensors of one type, at one place, with the backward of what stands there; per step.
 
     ``mixed`` tells whether an op there also read a narrower float: where the type comes in.
@@ -84,10 +77,10 @@ class TypeTime(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
     ops: float
     mixed: bool
-    place: CodePlace | None = None
+    at: Location | None = None
 
 
-class ProductShape(msgspec.Struct, frozen=True, kw_only=True):
+class MatmulShape(msgspec.Struct, frozen=True, kw_only=True):
     """Matrix products of one shape (``batch``, m, k, n) and type; device time of their kernels per step."""
 
     op: str
@@ -97,7 +90,7 @@ class ProductShape(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     count: float
     ns: int
-    place: CodePlace | None = None
+    at: Location | None = None
 
 
 class BiasBeforeNorm(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,13 +98,13 @@ class BiasBeforeNorm(msgspec.Struct, frozen=True, kw_only=True):
 
     count: float
     ns: int
-    place: CodePlace | None = None
+    at: Location | None = None
 
 
 class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """One optimizer's step: host time of its range, by its usual share of a step, and its ops, per step.
 
-    ``place`` is the line that called it, ``body`` the user's line in it where most of its ops stand: None where the
+    ``at`` is the line that called it, ``body`` the user's line in it where most of its ops stand: None where the
     optimizer is a library's. ``device_ns`` and ``kernels`` are None without device work.
     """
 
@@ -123,8 +116,8 @@ class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     op_ns: int
     device_ns: int | None = None
     kernels: float | None = None
-    place: CodePlace | None = None
-    body: CodePlace | None = None
+    at: Location | None = None
+    body: Location | None = None
 
 
 class HostCollective(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +130,7 @@ class HostCollective(msgspec.Struct, frozen=True, kw_only=True):
     count: float
     waited_ns: int
     bytes: int | None = None
-    place: CodePlace | None = None
+    at: Location | None = None
 
 
 class Patterns(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,11 +144,11 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     step_ns: int | None
     has_shapes: bool
-    attention: tuple[WrittenAttention, ...] = ()
+    attention: tuple[UnfusedAttention, ...] = ()
     chains: tuple[ElementwiseChain, ...] = ()
     layout: tuple[LayoutCopies, ...] = ()
-    types: tuple[TypeTime, ...] = ()
-    products: tuple[ProductShape, ...] = ()
-    biased: tuple[BiasBeforeNorm, ...] = ()
+    dtypes: tuple[DtypeTime, ...] = ()
+    matmuls: tuple[MatmulShape, ...] = ()
+    biases: tuple[BiasBeforeNorm, ...] = ()
     updates: tuple[OptimizerUpdate, ...] = ()
     collectives: tuple[HostCollective, ...] = ()

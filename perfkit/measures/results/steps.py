@@ -34,6 +34,18 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     device_allocs: int | None = None
 
 
+class TypicalStep(StepBreakdown, frozen=True, kw_only=True):
+    """The timed steps of a run without the outliers at both ends: what an ordinary step costs."""
+
+
+class MeanStep(StepBreakdown, frozen=True, kw_only=True):
+    """All timed steps of a run, with those in which something rare happens (a checkpoint, an epoch's end)."""
+
+
+class TracedStep(StepBreakdown, frozen=True, kw_only=True):
+    """The steps of one trace, as they were recorded."""
+
+
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
     """One slow step; ``phase`` took the most beyond its median, by ``beyond_ns``, and is None where none did."""
 
@@ -140,3 +152,15 @@ class BatchTime(msgspec.Struct, frozen=True, kw_only=True):
     follows: float
     padded_share: float | None
     batches_looked_at: int
+
+
+class CompileCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Graphs that torch.compile compiled in all ``steps``, and in the ``late_steps``: the timed ones' second half."""
+
+    graphs: int
+    total_ns: int
+    steps: int
+    late_steps: int
+    late_graphs: int
+    late_ns: int
+    late_wall_ns: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfkit.measures.results.steps import SlowStep, Throughput
-from perfkit.measures.steps.row_steps import timed_rows
+from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import PHASES, Step
 
 #: A percentile needs as many steps as leave one beyond it: p90 ten, p99 a hundred.

@@ -17,7 +17,7 @@ import msgspec
 from perfkit._format import duration, ms, percent, place, rate
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
-from perfkit.measures.host._frames import with_frames
+from perfkit.measures.host._python_frames import with_frames
 from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import found, lines_of
 from perfkit.reports.figures.compared import figures_of_comparison

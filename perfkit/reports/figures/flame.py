@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from perfkit.measures.steps.trace_steps import whole_steps
+from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.figures.data import Flame
 from perfkit.trace.columns import Kind, Trace

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from perfkit.measures.steps.trace_steps import whole_steps
+from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.reports.figures.data import StepSeries, WindowMark
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import PHASES, Phases, Step

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.measures.results.memory import MemoryHolder
-from perfkit.measures.steps.row_steps import measure_step_rows
+from perfkit.measures.steps.typical_step import measure_typical_step
 from perfkit.reports.figures.data import Column, Table, Unit
 from perfkit.run.reading import RankFolder, RunFolder
 
@@ -254,7 +254,7 @@ def _copies(figures: Figures) -> Table:
             one.count,
             one.bytes,
             one.total_ns,
-            one.overlapped_ns,
+            one.overlap_ns,
             one.bytes_per_s,
             one.blocking,
             one.blocked_ns,
@@ -369,7 +369,7 @@ def _ranks(run: RunFolder) -> Table:
 
 
 def _rank(index: int, rank: RankFolder) -> tuple[Cell, ...]:
-    step = measure_step_rows(rank.steps)
+    step = measure_typical_step(rank.steps)
     about = rank.rank
     return (
         index,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.measures.device._device_work import Work, device_work
+from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.device._idle import CAUSES, Host, charge_idle
 from perfkit.measures.results.device import IdleCause
-from perfkit.measures.steps.trace_steps import whole_steps
+from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.figures.columns import packed
 from perfkit.reports.figures.data import Items, Lane, Timeline
@@ -214,7 +214,7 @@ def timeline_of(trace: Trace) -> Timeline | None:
     )
 
 
-def _window(trace: Trace, works: tuple[Work, ...]) -> tuple[int, int]:
+def _window(trace: Trace, works: tuple[DeviceWork, ...]) -> tuple[int, int]:
     steps = whole_steps(trace)
     lows, highs = [work.low for work in works], [work.high for work in works]
     if steps.row.size:
@@ -232,7 +232,7 @@ def _steps(steps: ProfilerSteps, names: _Names) -> Iterator[_Draft]:
         yield _Draft("", "steps", "steps", steps.start_ns, steps.end_ns - steps.start_ns, code)
 
 
-def _device_lanes(trace: Trace, works: tuple[Work, ...], names: _Names, notes: list[str]) -> Iterator[_Draft]:
+def _device_lanes(trace: Trace, works: tuple[DeviceWork, ...], names: _Names, notes: list[str]) -> Iterator[_Draft]:
     if not works:
         return
     host = Host(trace)

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from perfkit._format import ms, per_step
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.patterns import Patterns, WrittenAttention
+from perfkit.measures.results.patterns import Patterns, UnfusedAttention
 from perfkit.rules._pattern_cost import Where, op_part, where
 from perfkit.rules._step_budget import NEGLIGIBLE, Whole, severity_of, whole_of, with_beyond
 
@@ -63,8 +63,8 @@ def check(measured: Measured) -> Iterator[Finding]:
     if whole is None or patterns is None:
         return
     for one in patterns.attention:
-        loop = where(one.place, measured, loop=True)
-        if one.count >= _HEADS and one.place is not None and loop["line"] != one.place.line:
+        loop = where(one.at, measured, loop=True)
+        if one.count >= _HEADS and one.at is not None and loop["line"] != one.at.line:
             yield from _by_head(one, loop, patterns, whole)
             continue
         if one.scores_bytes is not None and (
@@ -78,9 +78,9 @@ def check(measured: Measured) -> Iterator[Finding]:
             yield _finding(one, (low_ns, cost_ns, high_ns), measured, patterns, whole)
 
 
-def _gain(one: WrittenAttention, patterns: Patterns) -> tuple[float, float]:
+def _gain(one: UnfusedAttention, patterns: Patterns) -> tuple[float, float]:
     total = one.ns + one.backward_ns
-    products = one.products_ns + one.products_backward_ns
+    products = one.matmuls_ns + one.matmuls_backward_ns
     if patterns.step_ns is None:
         low, high = (share * (total - products) for share in _ON_DEVICE)
     else:
@@ -89,7 +89,7 @@ def _gain(one: WrittenAttention, patterns: Patterns) -> tuple[float, float]:
     return max(0.0, min(low, high)), high
 
 
-def _by_head(one: WrittenAttention, loop: Where, patterns: Patterns, whole: Whole) -> Iterator[Finding]:
+def _by_head(one: UnfusedAttention, loop: Where, patterns: Patterns, whole: Whole) -> Iterator[Finding]:
     low_ns, high_ns = (op_part(share * one.lines_ns, patterns, whole) for share in _BY_HEAD)
     if high_ns < NEGLIGIBLE * whole.wall_ns:
         return
@@ -114,7 +114,7 @@ def _by_head(one: WrittenAttention, loop: Where, patterns: Patterns, whole: Whol
 
 
 def _finding(
-    one: WrittenAttention, gain: tuple[int, int, int], measured: Measured, patterns: Patterns, whole: Whole
+    one: UnfusedAttention, gain: tuple[int, int, int], measured: Measured, patterns: Patterns, whole: Whole
 ) -> Finding:
     low_ns, cost_ns, high_ns = gain
     names = " ".join(name.removeprefix("aten::") for name in one.ops)
@@ -122,7 +122,7 @@ def _finding(
     evidence = [
         Evidence("ops", names, "", patterns.source),
         Evidence("attention", round((one.ns + one.backward_ns) / 1e6, 3), "ms", source),
-        Evidence("its products", round((one.products_ns + one.products_backward_ns) / 1e6, 3), "ms", source),
+        Evidence("its products", round((one.matmuls_ns + one.matmuls_backward_ns) / 1e6, 3), "ms", source),
     ]
     if one.scores_bytes is not None:
         evidence.append(Evidence("scores of one call", round(one.scores_bytes / 2**20, 2), "MiB", one.shape or ""))
@@ -144,5 +144,5 @@ def _finding(
         cost_ns=cost_ns,
         saving_low_ns=low_ns,
         saving_high_ns=high_ns,
-        **where(one.place, measured),
+        **where(one.at, measured),
     )

@@ -34,13 +34,13 @@ ID = "conv-bias-before-norm"
 def check(measured: Measured) -> Iterator[Finding]:
     """Find what biases before batch norms cost on the device."""
     whole, patterns = whole_of(measured), measured.patterns
-    if whole is None or patterns is None or not patterns.biased:
+    if whole is None or patterns is None or not patterns.biases:
         return
-    cost_ns = op_part(sum(one.ns for one in patterns.biased), patterns, whole)
+    cost_ns = op_part(sum(one.ns for one in patterns.biases), patterns, whole)
     if cost_ns < NEGLIGIBLE * whole.wall_ns:
         return
-    count = sum(one.count for one in patterns.biased)
-    worst = max(patterns.biased, key=lambda one: one.ns)
+    count = sum(one.count for one in patterns.biases)
+    worst = max(patterns.biases, key=lambda one: one.ns)
     yield Finding(
         rule=ID,
         severity=severity_of(cost_ns, whole),
@@ -57,5 +57,5 @@ def check(measured: Measured) -> Iterator[Finding]:
         cost_ns=cost_ns,
         saving_low_ns=cost_ns // 2,
         saving_high_ns=cost_ns,
-        **where(worst.place, measured),
+        **where(worst.at, measured),
     )

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.patterns import TypeTime
+from perfkit.measures.results.patterns import DtypeTime
 from perfkit.rules._pattern_cost import op_part, where
 from perfkit.rules._step_budget import NEGLIGIBLE, Part, Whole, busiest_device, device_part, severity_of, whole_of
 
@@ -55,14 +55,14 @@ def check(measured: Measured) -> Iterator[Finding]:
     if part is None or high * part.ns < NEGLIGIBLE * whole.wall_ns:
         return
     # Where the type comes in is what is to be changed; else the line that it costs most at.
-    enters = [one for one in places if one.mixed and one.place is not None]
-    known = [one for one in places if one.place is not None]
+    enters = [one for one in places if one.mixed and one.at is not None]
+    known = [one for one in places if one.at is not None]
     first = next(iter(enters or known), None)
     evidence = [Evidence("time in float64", round(part.ns / 1e6, 3), "ms", part.source)]
     evidence += [
-        Evidence("line of float64", f"{one.place.file}:{one.place.line}", "", f"{ms(one.ns)} of the recorded step")
+        Evidence("line of float64", f"{one.at.file}:{one.at.line}", "", f"{ms(one.ns)} of the recorded step")
         for one in known[:4]
-        if one.place is not None
+        if one.at is not None
     ]
     cost_ns = round(high * part.ns)
     yield Finding(
@@ -75,15 +75,15 @@ def check(measured: Measured) -> Iterator[Finding]:
         cost_ns=cost_ns,
         saving_low_ns=round(low * part.ns),
         saving_high_ns=cost_ns,
-        **where(first.place if first is not None else None, measured),
+        **where(first.at if first is not None else None, measured),
     )
 
 
-def _by_ops(measured: Measured, whole: Whole) -> tuple[Part | None, list[TypeTime]]:
+def _by_ops(measured: Measured, whole: Whole) -> tuple[Part | None, list[DtypeTime]]:
     patterns = measured.patterns
-    if patterns is None or not patterns.types:
+    if patterns is None or not patterns.dtypes:
         return None, []
-    places = [one for one in patterns.types if one.dtype == "float64"]
+    places = [one for one in patterns.dtypes if one.dtype == "float64"]
     ns = op_part(sum(one.ns for one in places), patterns, whole)
     return Part(ns, f"{patterns.source}: ops that read doubles"), places
 

@@ -31,9 +31,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms, percent
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.patterns import CodePlace
 from perfkit.rules._pattern_cost import op_part, where
 from perfkit.rules._step_budget import NEGLIGIBLE, busiest_device, device_part, severity_of, whole_of
 
@@ -50,11 +50,11 @@ def check(measured: Measured) -> Iterator[Finding]:
         return
     evidence: list[Evidence] = []
     low_ns = cost_ns = 0
-    place: CodePlace | None = None
+    place: Location | None = None
     if patterns is not None and patterns.layout:
-        by_place: dict[CodePlace | None, int] = {}
+        by_place: dict[Location | None, int] = {}
         for copies in patterns.layout:
-            by_place[copies.place] = by_place.get(copies.place, 0) + copies.ns
+            by_place[copies.at] = by_place.get(copies.at, 0) + copies.ns
         low_ns, cost_ns = (op_part(share * sum(by_place.values()), patterns, whole) for share in _GAIN)
         place = max((one for one in by_place if one is not None), key=lambda one: by_place[one], default=None)
         source = f"{patterns.source}, per step"

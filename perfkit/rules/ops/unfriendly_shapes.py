@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.patterns import ProductShape
+from perfkit.measures.results.patterns import MatmulShape
 from perfkit.rules._pattern_cost import op_part, where
 from perfkit.rules._step_budget import NEGLIGIBLE, severity_of, whole_of
 
@@ -43,7 +43,7 @@ def check(measured: Measured) -> Iterator[Finding]:
     whole, patterns = whole_of(measured), measured.patterns
     if whole is None or patterns is None or not measured.devices:
         return
-    odd = [product for product in patterns.products if _unaligned(product)]
+    odd = [product for product in patterns.matmuls if _unaligned(product)]
     high_ns = op_part(_GAIN[1] * sum(product.ns for product in odd), patterns, whole)
     if not odd or high_ns < NEGLIGIBLE * whole.wall_ns:
         return
@@ -70,11 +70,11 @@ def check(measured: Measured) -> Iterator[Finding]:
         cost_ns=high_ns,
         saving_low_ns=op_part(_GAIN[0] * sum(product.ns for product in odd), patterns, whole),
         saving_high_ns=high_ns,
-        **where(worst.place, measured),
+        **where(worst.at, measured),
     )
 
 
-def _unaligned(product: ProductShape) -> list[int]:
+def _unaligned(product: MatmulShape) -> list[int]:
     """The dimensions that rows or columns of the operands have in memory and that are no multiple."""
     multiple = _MULTIPLE.get(product.dtype)
     if multiple is None or 1 in (product.m, product.k, product.n):

@@ -112,5 +112,5 @@ def _finding(
         cost_ns=cost_ns,
         saving_low_ns=low_ns,
         saving_high_ns=high_ns,
-        **where(chain.place, measured),
+        **where(chain.at, measured),
     )

@@ -120,5 +120,5 @@ def _finding(
         cost_ns=high_ns,
         saving_low_ns=low_ns,
         saving_high_ns=high_ns,
-        **where(update.body or update.place, measured, loop=own),
+        **where(update.body or update.at, measured, loop=own),
     )

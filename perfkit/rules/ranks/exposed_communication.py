@@ -121,5 +121,5 @@ def _on_host(measured: Measured, whole: Whole) -> Iterator[Finding]:
             cost_ns=cost_ns,
             saving_low_ns=low_ns,
             saving_high_ns=high_ns,
-            **where(one.place, measured),
+            **where(one.at, measured),
         )

@@ -43,7 +43,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         if copy.device == device.device and copy.direction == "HtoD" and copy.source != "Pageable" and copy.blocking
     ]
     blocked = sum(copy.blocked_ns or 0 for copy in copies)
-    exposed = sum(copy.total_ns - copy.overlapped_ns for copy in copies)
+    exposed = sum(copy.total_ns - copy.overlap_ns for copy in copies)
     idle = device.causes.get("sync", 0) + device.causes.get("copy call", 0)
     cost_ns = device_part(min(blocked, idle + min(exposed, device.exposed_copy_ns)), device, whole)
     if cost_ns < NEGLIGIBLE * whole.wall_ns:

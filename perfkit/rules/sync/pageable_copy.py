@@ -47,7 +47,7 @@ def check(measured: Measured) -> Iterator[Finding]:
         for copy in measured.copies
         if copy.device == device.device and copy.direction == "HtoD" and copy.source == "Pageable"
     ]
-    exposed = sum(copy.total_ns - copy.overlapped_ns for copy in copies)
+    exposed = sum(copy.total_ns - copy.overlap_ns for copy in copies)
     cost_ns = device_part(min(exposed, device.exposed_copy_ns), device, whole)
     if cost_ns < NEGLIGIBLE * whole.wall_ns:
         return

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures._nested import find_open
-from perfkit.measures.host._frames import Frames
+from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.host.range_times import ranges_at
 from perfkit.measures.memory._allocations import device_name
 from perfkit.measures.results.memory import DeviceMemory, MemoryHolder, MemoryTimeline
-from perfkit.measures.steps.trace_steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
+from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
 from perfkit.run.records import Phase
 from perfkit.trace.columns import Codes, Kind, Trace
 from perfkit.trace.intervals import Ints
@@ -22,7 +22,7 @@ BUCKETS = 1_000
 MOST_HOLDERS = 20
 
 
-def measure_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
+def measure_device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
     """Memory of each device, largest peak first, from the allocations and frees in the trace.
 
     Empty where it has none: torch.profiler writes them with ``profile_memory=True``. Of the host they tell only
@@ -35,7 +35,7 @@ def measure_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
     fields = trace.fields(rows, ("Addr", "Total Allocated", "Total Reserved"))
     address = fields["Addr"].codes
     total, reserved = fields["Total Allocated"].numbers(), fields["Total Reserved"].numbers()
-    window = Window(int(trace.start_ns[rows[0]]), int(trace.start_ns[rows[-1]]))
+    window = TimeSpan(int(trace.start_ns[rows[0]]), int(trace.start_ns[rows[-1]]))
     found = []
     for device in np.unique(trace.device[rows]).tolist():
         mine = trace.device[rows] == device
@@ -44,7 +44,7 @@ def measure_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
     return tuple(sorted(found, key=lambda one: -one.peak_bytes))
 
 
-class Window(NamedTuple):
+class TimeSpan(NamedTuple):
     """The time of a timeline: its first and its last event."""
 
     start_ns: int
@@ -67,7 +67,7 @@ def _whole(numbers: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Ints | None
 
 
 def _measure(
-    trace: Trace, device: int, events: _Events, total: Ints | None, reserved: Ints | None, window: Window
+    trace: Trace, device: int, events: _Events, total: Ints | None, reserved: Ints | None, window: TimeSpan
 ) -> DeviceMemory:
     # The host's total goes on from one recording to the next without what was freed in between.
     is_absolute = device >= 0 and total is not None
@@ -108,7 +108,7 @@ def _levels_at(times: Ints, level: Ints, before: int, asked: Ints) -> Ints:
     return np.where(at >= 0, level[np.maximum(at, 0)], before)
 
 
-def timeline(times: Ints, level: Ints, before: int, reserved: Ints | None, window: Window) -> MemoryTimeline:
+def timeline(times: Ints, level: Ints, before: int, reserved: Ints | None, window: TimeSpan) -> MemoryTimeline:
     """The levels after each of these rising times in at most `BUCKETS` buckets; ``before`` is the one at first."""
     bucket_ns = max(1, -(-(window.end_ns + 1 - window.start_ns) // BUCKETS))
     n = (window.end_ns - window.start_ns) // bucket_ns + 1
@@ -146,7 +146,7 @@ def _held(trace: Trace, rows: Ints, sizes: Ints) -> tuple[MemoryHolder, ...]:
     callers = trace.above(ops)
     outermost = trace.above(ops & (callers < 0))
     top = np.where((op >= 0) & (callers[op] >= 0), outermost[op], op)
-    frames = Frames(trace, None, ()).rows if trace.is_kind(Kind.PYTHON).any() else np.zeros(0, np.int64)
+    frames = PythonFrames(trace, None, ()).rows if trace.is_kind(Kind.PYTHON).any() else np.zeros(0, np.int64)
     who = [op, top, ranges_at(trace, rows), find_open(trace, frames, tracks, times)]
     steps = whole_steps(trace)
     in_step = step_of(steps, times)

@@ -18,7 +18,7 @@ ARGUMENTS = ("Input Dims", "Input type", "Input Strides")
 SMALL = 64 * 2**10
 
 
-class Given(NamedTuple):
+class TensorArguments(NamedTuple):
     """The tensors among the arguments of one call: shape, type and strides of each."""
 
     shapes: tuple[tuple[int, ...], ...]
@@ -34,7 +34,7 @@ class Given(NamedTuple):
         return max(range(len(self.shapes)), key=lambda i: math.prod(self.shapes[i]))
 
 
-class GivenReader:
+class TensorArgumentReader:
     """Reads the arguments of ops, whose rows come in order, each once."""
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
@@ -45,7 +45,7 @@ class GivenReader:
             self._fields = trace.fields(rows, ARGUMENTS)
         self.any = bool(self._fields and self._fields["Input type"].values)
         self._codes = list(zip(*(field.codes.tolist() for field in self._fields.values()), strict=True))
-        self._known: dict[tuple[int, ...], Given | None] = {}
+        self._known: dict[tuple[int, ...], TensorArguments | None] = {}
 
     def mentions(self, rows: Ints, dtypes: Container[str]) -> Bools:
         """Which of these ops, in the order that was read, have an argument of one of these types."""
@@ -54,7 +54,7 @@ class GivenReader:
         at = np.searchsorted(self._rows, rows)
         return np.append(has, False)[field.codes[at]]
 
-    def __call__(self, row: int) -> Given | None:
+    def __call__(self, row: int) -> TensorArguments | None:
         """The tensors that an op got; None where the trace does not tell."""
         if not self.any:
             return None
@@ -68,7 +68,7 @@ class GivenReader:
         return self._known[key]
 
 
-def _given(dims: Any, types: Any, strides: Any) -> Given | None:
+def _given(dims: Any, types: Any, strides: Any) -> TensorArguments | None:
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
     steps = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
@@ -82,7 +82,7 @@ def _given(dims: Any, types: Any, strides: Any) -> Given | None:
         dtypes.append(dtype)
         fits = isinstance(step, list) and len(step) == len(shape) and all(type(n) is int for n in step)
         found.append(tuple(step) if fits else None)
-    return Given(tuple(shapes), tuple(dtypes), tuple(found)) if shapes else None
+    return TensorArguments(tuple(shapes), tuple(dtypes), tuple(found)) if shapes else None
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -7,18 +7,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfkit.measures.ops._calls import Calls
-from perfkit.measures.ops._inner_ops import InnerOps, Sums
-from perfkit.measures.ops._op_arguments import SMALL, Given, GivenReader, shape_text
+from perfkit._location import Location
+from perfkit.measures.ops._inner_ops import InnerOps, KeyedSums
+from perfkit.measures.ops._op_calls import Calls
 from perfkit.measures.ops._op_names import named
 from perfkit.measures.ops._op_work import SIZES
-from perfkit.measures.results.patterns import CodePlace, LayoutCopies, TypeTime
+from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, TensorArguments, shape_text
+from perfkit.measures.results.patterns import DtypeTime, LayoutCopies
 
 #: What a user writes to get another layout; an op that copies inside itself is not the user's conversion.
 EXPLICIT = named("contiguous clone reshape flatten to copy_ _to_copy")
 
 
-def find_layout_copies(calls: Calls, given: GivenReader, inner: InnerOps) -> Iterator[LayoutCopies]:
+def find_layout_copies(calls: Calls, given: TensorArgumentReader, inner: InnerOps) -> Iterator[LayoutCopies]:
     """Copies between tensors of one type that lie with another dimension innermost."""
     chosen, shapes, sizes = [], [], []
     for at in inner.named(calls.trace, ("aten::copy_",)).tolist():
@@ -37,7 +38,7 @@ def find_layout_copies(calls: Calls, given: GivenReader, inner: InnerOps) -> Ite
     places = inner.places(calls, copies)
     # A backward copies gradients that come in another layout, too, where nobody converted anything.
     converted = {place for place, in_node in zip(places, inner.in_node[copies].tolist(), strict=True) if not in_node}
-    sums = Sums()
+    sums = KeyedSums()
     for i, place in enumerate(places):
         if place not in converted:
             continue
@@ -49,11 +50,11 @@ def find_layout_copies(calls: Calls, given: GivenReader, inner: InnerOps) -> Ite
             ns=round(total["ns"] / calls.steps),
             bytes=round(total["bytes"] / calls.steps),
             shape=shape,
-            place=place,
+            at=place,
         )
 
 
-def _turned(got: Given) -> bool:
+def _turned(got: TensorArguments) -> bool:
     """Whether the copy's two tensors, of one shape and type, have another dimension innermost in memory."""
     if got.shapes[0] != got.shapes[1] or got.dtypes[0] != got.dtypes[1]:
         return False
@@ -70,7 +71,7 @@ _WIDE = {"double": "float64", "c10::complex<double>": "float64"}
 _NARROW = frozenset(("float", "c10::Half", "c10::BFloat16", "c10::complex<float>"))
 
 
-def find_wide_types(calls: Calls, given: GivenReader, inner: InnerOps) -> Iterator[TypeTime]:
+def find_wide_types(calls: Calls, given: TensorArgumentReader, inner: InnerOps) -> Iterator[DtypeTime]:
     """Time in float64: the ops that read such a tensor of more than one element."""
     chosen, mixed = [], []
     aten = np.array([name.startswith("aten::") for name in calls.trace.names])
@@ -84,17 +85,17 @@ def find_wide_types(calls: Calls, given: GivenReader, inner: InnerOps) -> Iterat
             chosen.append(at)
             mixed.append(bool(of_size & _NARROW))
     wide = np.array(chosen, np.int64)
-    sums = Sums()
-    enters: set[CodePlace | None] = set()
+    sums = KeyedSums()
+    enters: set[Location | None] = set()
     for i, place in enumerate(inner.places(calls, wide)):
         sums.add(place, ns=float(inner.own[wide[i]]), ops=1)
         if mixed[i] and not inner.in_node[wide[i]]:
             enters.add(place)
     for place, total in sums.by.items():
-        yield TypeTime(
+        yield DtypeTime(
             dtype="float64",
             ns=round(total["ns"] / calls.steps),
             ops=total["ops"] / calls.steps,
             mixed=place in enters,
-            place=place,
+            at=place,
         )

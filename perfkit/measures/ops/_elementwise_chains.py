@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from perfkit.measures.ops._calls import Calls
-from perfkit.measures.ops._op_arguments import SMALL, Given, GivenReader, shape_text
+from perfkit._location import Location
+from perfkit.measures.ops._op_calls import Calls
 from perfkit.measures.ops._op_names import VIEWS, named, plain_name
 from perfkit.measures.ops._op_work import SIZES
-from perfkit.measures.results.patterns import CodePlace, ElementwiseChain
+from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, TensorArguments, shape_text
+from perfkit.measures.results.patterns import ElementwiseChain
 
 #: One pass over their tensors each, little arithmetic.
 SIMPLE = named(
@@ -30,11 +31,11 @@ FUNCTIONS = named(
 LEAST_IN_CHAIN = 3
 
 
-def find_chains(calls: Calls, given: GivenReader) -> Iterator[ElementwiseChain]:
+def find_chains(calls: Calls, given: TensorArgumentReader) -> Iterator[ElementwiseChain]:
     """Neighbours that are elementwise over the same number of elements."""
-    chains: list[tuple[list[int], Given]] = []
+    chains: list[tuple[list[int], TensorArguments]] = []
     run: list[int] = []
-    of_run: Given | None = None
+    of_run: TensorArguments | None = None
     elementwise = {name for name in calls.trace.names if plain_name(name) in SIMPLE or plain_name(name) in FUNCTIONS}
 
     def end() -> None:
@@ -59,13 +60,13 @@ def find_chains(calls: Calls, given: GivenReader) -> Iterator[ElementwiseChain]:
         run.append(index)
         of_run = got
     end()
-    by_place: dict[Any, list[tuple[list[int], Given]]] = defaultdict(list)
+    by_place: dict[Any, list[tuple[list[int], TensorArguments]]] = defaultdict(list)
     for (members, got), first in zip(chains, calls.places([members[0] for members, _ in chains]), strict=True):
         names = tuple(calls.name(i) for i in members)
         by_place[first, names, got.shapes[got.largest()], got.dtypes[got.largest()]].append((members, got))
     for (_, names, shape, dtype), groups in by_place.items():
         every = [i for members, _ in groups for i in members]
-        by_line: dict[CodePlace | None, int] = defaultdict(int)
+        by_line: dict[Location | None, int] = defaultdict(int)
         for i, at in zip(every, calls.places(every), strict=True):
             by_line[at] += int(calls.whole_cost[i])
         place = max(by_line, key=lambda one: by_line[one])
@@ -85,11 +86,11 @@ def find_chains(calls: Calls, given: GivenReader) -> Iterator[ElementwiseChain]:
             avoided_bytes=2 * size * (len(every) - len(groups)) // calls.steps,
             shape=shape_text(shape),
             dtype=dtype,
-            place=place,
+            at=place,
         )
 
 
-def _large_bytes(got: Given | None, size: int) -> int:
+def _large_bytes(got: TensorArguments | None, size: int) -> int:
     """Bytes of the tensors that are as large as the result."""
     if got is None:
         return 0

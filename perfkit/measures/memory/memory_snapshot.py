@@ -12,8 +12,8 @@ import numpy as np
 
 from perfkit._code_owner import USER, owner_of
 from perfkit.measures.memory._allocations import device_name
-from perfkit.measures.memory.memory_timeline import MOST_HOLDERS, Window, alive_at, timeline
-from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
+from perfkit.measures.memory.device_memory import MOST_HOLDERS, TimeSpan, alive_at, timeline
+from perfkit.measures.results.memory import MemoryHolder, MemorySnapshot
 from perfkit.trace.intervals import Ints
 from perfkit.trace.memory_snapshot import Frame, MemoryHistory
 
@@ -21,7 +21,7 @@ from perfkit.trace.memory_snapshot import Frame, MemoryHistory
 CHANGES = {"alloc": 1, "free_requested": -1}
 
 
-def measure_memory_history(history: MemoryHistory) -> tuple[DeviceMemory, ...]:
+def measure_memory_snapshot(history: MemoryHistory) -> tuple[MemorySnapshot, ...]:
     """Memory of each device that the snapshot knows, largest peak first.
 
     Holders have a ``function``: ``file(line): name`` of the user's innermost frame, or of a library's where the stack
@@ -32,7 +32,7 @@ def measure_memory_history(history: MemoryHistory) -> tuple[DeviceMemory, ...]:
     return tuple(sorted(found, key=lambda one: -one.peak_bytes))
 
 
-def _measure(history: MemoryHistory, device: int) -> DeviceMemory:
+def _measure(history: MemoryHistory, device: int) -> MemorySnapshot:
     signs = np.array([CHANGES.get(action, 0) for action in history.actions] or [0])
     sign = signs[history.action]
     rows = np.flatnonzero((history.device == device) & (sign != 0) & (history.bytes >= 0))
@@ -48,7 +48,7 @@ def _measure(history: MemoryHistory, device: int) -> DeviceMemory:
     held_bytes = sum(one.bytes for one in holders)
     times = np.maximum.accumulate(history.time_ns[rows])
     is_timed = bool(rows.size) and bool((times >= 0).all())
-    return DeviceMemory(
+    return MemorySnapshot(
         device=device_name(device),
         peak_bytes=peak_bytes,
         peak_ns=int(times[max(peak, 0)]) if is_timed else None,
@@ -63,7 +63,7 @@ def _measure(history: MemoryHistory, device: int) -> DeviceMemory:
         other_bytes=held_bytes - sum(one.bytes for one in listed),
         before_bytes=peak_bytes - held_bytes,
         step_end_bytes=(),
-        timeline=timeline(times, level, first, None, Window(int(times[0]), int(times[-1]))) if is_timed else None,
+        timeline=timeline(times, level, first, None, TimeSpan(int(times[0]), int(times[-1]))) if is_timed else None,
     )
 
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfkit._location import Location
 from perfkit.measures._rows import mask_of, nearest_above
 from perfkit.measures.ops._op_work import SIZES
-from perfkit.measures.results.patterns import CodePlace, HostCollective, OptimizerUpdate
-from perfkit.measures.steps.trace_steps import NODE, step_of, whole_steps
+from perfkit.measures.results.patterns import HostCollective, OptimizerUpdate
+from perfkit.measures.steps._trace_steps import NODE, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, clip, union, without
 
 if TYPE_CHECKING:
-    from perfkit.measures.ops._calls import Calls, CallTimes
+    from perfkit.measures.ops._op_calls import Calls, TypicalTimes
 
 UPDATE = re.compile(r"^Optimizer\.step#(.+?)(?:\.step)?$")
 #: The range of a collective while it runs, on a thread of its own where the host does the work (gloo).
@@ -108,7 +109,7 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
         names = Counter(calls.name(i) for i in members.tolist())
         name = trace.names[code]
         caller = calls.places_of(mine[:1])[0]
-        bodies: Counter[CodePlace] = Counter()
+        bodies: Counter[Location] = Counter()
         for i, place in zip(members.tolist(), calls.places(members.tolist()), strict=True):
             if place is not None and place.owner == "user" and place != caller:
                 bodies[place] += int(calls.cost[i])
@@ -124,7 +125,7 @@ def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
                 op_ns=int(calls.cost[members].sum()) // calls.steps,
                 device_ns=launched[0] // calls.steps if launched is not None else None,
                 kernels=launched[1] / calls.steps if launched is not None else None,
-                place=caller,
+                at=caller,
                 body=bodies.most_common(1)[0][0] if bodies else None,
             )
         )
@@ -156,7 +157,7 @@ def _waits(trace: Trace) -> Union:
     return without(union(trace.start_ns[talking], trace.end_ns[talking]), union(trace.start_ns[own], trace.end_ns[own]))
 
 
-def measure_collectives(calls: Calls, typical: CallTimes | None) -> tuple[HostCollective, ...]:
+def measure_collectives(calls: Calls, typical: TypicalTimes | None) -> tuple[HostCollective, ...]:
     """Collectives of the host by the line that began them; the time waited is shared out by their number."""
     trace = calls.trace
     waited = typical.waited if typical is not None else usual_wait(trace, calls.steps)
@@ -176,7 +177,7 @@ def measure_collectives(calls: Calls, typical: CallTimes | None) -> tuple[HostCo
             count=len(members) / calls.steps,
             waited_ns=round(waited_ns * len(members) / len(chosen)),
             bytes=sum(sizes[i] for i in members) // calls.steps if sizes is not None else None,
-            place=place,
+            at=place,
         )
         for (name, place), members in groups.items()
     ]

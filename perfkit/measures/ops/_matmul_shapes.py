@@ -8,24 +8,25 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from perfkit._location import Location
 from perfkit.measures.device._kernel_classes import class_of
-from perfkit.measures.ops._calls import Calls
-from perfkit.measures.ops._inner_ops import InnerOps, Sums
-from perfkit.measures.ops._op_arguments import GivenReader
+from perfkit.measures.ops._inner_ops import InnerOps, KeyedSums
+from perfkit.measures.ops._op_calls import Calls
 from perfkit.measures.ops._op_names import VIEWS
-from perfkit.measures.results.patterns import BiasBeforeNorm, CodePlace, ProductShape
+from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
+from perfkit.measures.results.patterns import BiasBeforeNorm, MatmulShape
 from perfkit.trace.columns import Kind
 
 _MATMULS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 
 
-def find_products(calls: Calls, given: GivenReader, inner: InnerOps) -> Iterator[ProductShape]:
+def find_products(calls: Calls, given: TensorArgumentReader, inner: InnerOps) -> Iterator[MatmulShape]:
     """Matrix products by shape and type, with the device time of their kernels."""
     trace = calls.trace
     chosen = inner.named(trace, _MATMULS)
     places = inner.places(calls, chosen)
-    sums = Sums()
-    where: dict[Any, CodePlace | None] = {}
+    sums = KeyedSums()
+    where: dict[Any, Location | None] = {}
     for i, row in enumerate(inner.rows[chosen].tolist()):
         got = given(row)
         first = _MATMULS[trace.names[trace.name[row]]]
@@ -38,7 +39,7 @@ def find_products(calls: Calls, given: GivenReader, inner: InnerOps) -> Iterator
         sums.add(key, ns=float(inner.own[chosen[i]]), count=1)
         where[key] = where.get(key) or places[i]
     for (op, m, k, n, dtype), total in sums.by.items():
-        yield ProductShape(
+        yield MatmulShape(
             op=op,
             m=m,
             k=k,
@@ -46,7 +47,7 @@ def find_products(calls: Calls, given: GivenReader, inner: InnerOps) -> Iterator
             dtype=dtype,
             count=total["count"] / calls.steps,
             ns=round(total["ns"] / calls.steps),
-            place=where.get((op, m, k, n, dtype)),
+            at=where.get((op, m, k, n, dtype)),
         )
 
 
@@ -54,7 +55,7 @@ _CONVOLUTION = re.compile(r"^aten::conv(?:olution|[123]d)$")
 _BATCH_NORM = re.compile(r"^aten::(?:_?batch_norm\w*|native_batch_norm|cudnn_batch_norm|miopen_batch_norm)$")
 
 
-def find_biased(calls: Calls, given: GivenReader) -> Iterator[BiasBeforeNorm]:
+def find_biased(calls: Calls, given: TensorArgumentReader) -> Iterator[BiasBeforeNorm]:
     """Convolutions with a bias right before a batch norm, and the kernels that add it and sum its gradient."""
     order = [i for i in calls.forward.tolist() if calls.name(i) not in VIEWS]
     convolutions = {name for name in calls.trace.names if _CONVOLUTION.match(name)}
@@ -69,11 +70,11 @@ def find_biased(calls: Calls, given: GivenReader) -> Iterator[BiasBeforeNorm]:
     if not chosen:
         return
     spent = _bias_kernels(calls, chosen)
-    sums = Sums()
+    sums = KeyedSums()
     for index, place in zip(chosen, calls.places(chosen), strict=True):
         sums.add(place, ns=float(spent.get(index, 0)), count=1)
     for place, total in sums.by.items():
-        yield BiasBeforeNorm(count=total["count"] / calls.steps, ns=round(total["ns"] / calls.steps), place=place)
+        yield BiasBeforeNorm(count=total["count"] / calls.steps, ns=round(total["ns"] / calls.steps), at=place)
 
 
 def _bias_kernels(calls: Calls, chosen: list[int]) -> dict[int, int]:

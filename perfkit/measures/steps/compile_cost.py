@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfkit.measures.results.host import CompileCost
-from perfkit.measures.steps.row_steps import timed_rows
+from perfkit.measures.results.steps import CompileCost
+from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import Step
 
 
-def measure_compiles(rows: Sequence[Step]) -> CompileCost | None:
+def measure_compile_cost(rows: Sequence[Step]) -> CompileCost | None:
     """Compile time of a run; None where Dynamo was not in use, or no step was timed.
 
     What goes on is counted in the second half of the timed steps: what a program meets for the first time, it has met

@@ -11,16 +11,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from perfkit._location import Location
 from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import nearest_above
 from perfkit.measures._trace_cache import once
-from perfkit.measures.host._frames import Frames
+from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import pair_backward
-from perfkit.measures.ops.updates import usual_updates, usual_wait
-from perfkit.measures.results.patterns import CodePlace
-from perfkit.measures.steps.trace_steps import steps_of_ops, whole_steps
+from perfkit.measures.ops._optimizer_updates import usual_updates, usual_wait
+from perfkit.measures.steps._trace_steps import steps_of_ops, whole_steps
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine
 from perfkit.trace.columns import Kind, Trace
@@ -30,7 +31,7 @@ from perfkit.trace.intervals import Bools, Ints
 MOST_OPS = 100_000
 
 
-class CallTimes(NamedTuple):
+class TypicalTimes(NamedTuple):
     """Host time of the calls of a usual step.
 
     ``calls`` holds for each name the shortest time of its first, second ... call in a step, in ns; a single one, the
@@ -57,10 +58,10 @@ class Calls:
         trace: Trace,
         times: LineTimes | None = None,
         traced: Sequence[TracedLine] = (),
-        typical: CallTimes | None = None,
+        typical: TypicalTimes | None = None,
     ) -> None:
         self.trace = trace
-        self.frames = Frames(trace, times, traced)
+        self.frames = PythonFrames(trace, times, traced)
         backward = pair_backward(trace)
         rows, step, self.steps = _called(trace)
         self.rows, self._step = rows, step
@@ -74,7 +75,7 @@ class Calls:
         self.is_node = backward.is_node[rows]
         self.node_cost: Ints = np.zeros(rows.size, np.int64)
         self.step_ns: int | None = None
-        typical = typical or usual_times(trace)
+        typical = typical or typical_times(trace)
         #: Usual share of a step of each optimizer's range.
         self.updates = typical.updates
         if self.on_device:
@@ -109,22 +110,20 @@ class Calls:
     def name(self, index: int) -> str:
         return self._names[index]
 
-    def places(self, indices: Sequence[int]) -> list[CodePlace | None]:
+    def places(self, indices: Sequence[int]) -> list[Location | None]:
         """The user's line of each of these calls; None where no frame is known."""
         rows = self.rows[np.asarray(indices, np.int64)]
         return self.places_of(rows)
 
-    def places_of(self, rows: Ints) -> list[CodePlace | None]:
+    def places_of(self, rows: Ints) -> list[Location | None]:
         """The user's line of each of these rows of the trace."""
-        found: list[CodePlace | None] = [None] * rows.size
+        found: list[Location | None] = [None] * rows.size
         frame = self.frames.around[rows]
         known = np.flatnonzero(frame >= 0)
-        keys = self.frames.keys(frame[known], self.trace.start_ns[rows[known]])
-        for place, key, row in zip(known.tolist(), keys, frame[known].tolist(), strict=True):
-            function = self.frames.function(row)
-            found[place] = CodePlace(
-                file=key.file, line=key.line or function.first_line, function=key.function, owner=function.owner
-            )
+        lines = self.frames.locations(frame[known], self.trace.start_ns[rows[known]])
+        for place, at, row in zip(known.tolist(), lines, frame[known].tolist(), strict=True):
+            first_line = self.frames.function(row).first_line
+            found[place] = at if at.line is not None else msgspec.structs.replace(at, line=first_line)
         return found
 
     def _device_times(self) -> Ints:
@@ -134,7 +133,7 @@ class Calls:
         work, caller = work[caller >= 0], caller[caller >= 0]
         return sum_by(caller, trace.duration_ns[work], self.rows.size)
 
-    def _host_times(self, typical: CallTimes) -> tuple[Ints, float]:
+    def _host_times(self, typical: TypicalTimes) -> tuple[Ints, float]:
         trace, rows = self.trace, self.rows
         cost = trace.duration_ns[rows]
         for name, places in _by_name(trace, rows, self._step).items():
@@ -163,7 +162,7 @@ class Calls:
         return int(spent.argmax())
 
 
-def usual_times(trace: Trace) -> CallTimes:
+def typical_times(trace: Trace) -> TypicalTimes:
     """The shortest times over the steps of a trace."""
     rows, step, steps = _called(trace)
     duration = trace.duration_ns[rows]
@@ -179,7 +178,7 @@ def usual_times(trace: Trace) -> CallTimes:
         mine = trace.track[rows] == whole.track[0]
         inside = sum_by(step[mine], duration[mine], whole.row.size)[:steps]
         outside = float(np.maximum(0, (whole.end_ns - whole.start_ns)[:steps] - inside).min())
-    return CallTimes(calls, outside, usual_updates(trace, steps), usual_wait(trace, steps))
+    return TypicalTimes(calls, outside, usual_updates(trace, steps), usual_wait(trace, steps))
 
 
 @once

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfkit.measures.results.steps import BatchTime
-from perfkit.measures.steps.row_steps import timed_rows
+from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import Padding, Step
 
 #: Steps below which no line is drawn through them.
@@ -16,7 +16,7 @@ _LEAST = 12
 _MOST = 400
 
 
-def measure_batches(rows: Sequence[Step], padding: Padding | None) -> BatchTime | None:
+def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTime | None:
     """Time per element of a batch, robustly; None where sizes are not known or do not vary."""
     timed = [row for row in timed_rows(rows)[0] if row.batch_elements]
     if len(timed) < _LEAST:

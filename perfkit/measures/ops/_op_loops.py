@@ -10,10 +10,10 @@ import numpy as np
 
 from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
-from perfkit.measures.host._frames import Frames
+from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import Backward
 from perfkit.measures.results.host import Repeat
-from perfkit.measures.steps.trace_steps import DATA, step_of, whole_steps
+from perfkit.measures.steps._trace_steps import DATA, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, union
 
@@ -76,7 +76,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     count = max(1, steps.row.size)
     is_users = mask_of(trace, trace.ranges)
     stacks = trace.is_kind(Kind.PYTHON)
-    is_frame = Frames(trace, None, ()).is_frame if stacks.any() else stacks
+    is_frame = PythonFrames(trace, None, ()).is_frame if stacks.any() else stacks
     launched = _launched(trace, thread)
     repeats = []
     for found in bodies.values():

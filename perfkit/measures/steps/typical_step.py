@@ -1,28 +1,39 @@
-"""Where a step goes, from the rows of steps.jsonl."""
+"""Where a run's typical and mean step go, from the rows of steps.jsonl."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
+from perfkit.measures.steps._timed_rows import own_rows, timed_rows
 from perfkit.run.records import PHASES, Phases, Step
 
-#: The first steps pay for what happens once (allocator, caches, threads, autotuning): torch's own schedule
-#: example waits one step and warms up one. Left out where enough others remain.
-_WARM_UP = 2
 #: Of the steps left, those whose wall time lies in the middle 80 % are averaged: phases then sum to the
 #: step, which medians of phases would not, and one step with a checkpoint or a neighbour's noise in it
 #: does not move the typical step.
 _TRIM = 0.10
 
 
-def measure_step_rows(rows: Sequence[Step], *, trim: float = _TRIM) -> StepBreakdown | None:
-    """Mean step and phases over the typical timed steps; None where no step was timed.
+_Breakdown = TypeVar("_Breakdown", bound=StepBreakdown)
 
-    Steps inside windows and of the dry run are never averaged; the former give ``window_ns``. ``trim`` is the share
-    left out at each end: 0 for the mean of all, with the steps in which something seldom happens.
+
+def measure_typical_step(rows: Sequence[Step]) -> TypicalStep | None:
+    """Mean step and phases of the timed steps without outliers; None where no step was timed."""
+    return _mean(TypicalStep, rows, _TRIM)
+
+
+def measure_mean_step(rows: Sequence[Step]) -> MeanStep | None:
+    """Mean step and phases of all timed steps; None where no step was timed."""
+    return _mean(MeanStep, rows, 0)
+
+
+def _mean(kind: type[_Breakdown], rows: Sequence[Step], trim: float) -> _Breakdown | None:
+    """The mean of the timed steps without the share ``trim`` at each end.
+
+    Steps inside windows and of the dry run are never averaged; the former give ``window_ns``.
     """
-    own = _own(rows)
+    own = own_rows(rows)
     timed, excluded = timed_rows(rows)
     if not timed:
         return None
@@ -39,7 +50,7 @@ def measure_step_rows(rows: Sequence[Step], *, trim: float = _TRIM) -> StepBreak
 
     windowed = [row for row in own if row.window is not None and not row.extra]
     samples = [row.samples for row in kept if row.samples is not None]
-    return StepBreakdown(
+    return kind(
         steps=steps,
         wall_ns=per_step([row.wall_ns for row in kept]) or 0,
         median_ns=_quantile(ordered, 0.5),
@@ -63,26 +74,6 @@ def measure_step_rows(rows: Sequence[Step], *, trim: float = _TRIM) -> StepBreak
 def _total(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _own(rows: Sequence[Step]) -> list[Step]:
-    """The training steps; where nothing trains, those of the first mode (an evaluation, a test, a prediction)."""
-    mode = "train" if any(row.mode == "train" for row in rows) else rows[0].mode if rows else None
-    return [row for row in rows if row.mode == mode]
-
-
-def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
-    """The rows whose times count, and how many steps were left out for which reason."""
-    own = _own(rows)
-    timed = [row for row in own if row.window is None and not row.dry]
-    excluded = {"in a window": sum(row.steps for row in own if row.window is not None)}
-    excluded["dry run"] = sum(row.steps for row in own if row.dry)
-    if len(timed) > 3 * _WARM_UP:
-        # A row that was merged from the warm-up and later steps stays: it stands for many.
-        kept = [row for row in timed if row.step + row.steps > _WARM_UP]
-        excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
-        timed = kept
-    return timed, {reason: count for reason, count in excluded.items() if count}
 
 
 def _quantile(ordered: Sequence[Step], share: float) -> int:

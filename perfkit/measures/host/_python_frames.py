@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfkit._code_owner import USER, owner_of
+from perfkit._location import Location
 from perfkit.measures._rows import mask_of
 from perfkit.run.reading import LineTimes
 from perfkit.run.records import TracedLine
@@ -40,15 +41,7 @@ class Function(NamedTuple):
     code: int
 
 
-class Place(NamedTuple):
-    """A line, or with ``line`` 0 a function."""
-
-    file: str
-    function: str
-    line: int
-
-
-class Frames:
+class PythonFrames:
     """The Python frames in which a person would look: the user's, and a library's where no frame of the user's is.
 
     ``rows`` are they, ``around`` for every row of the trace the innermost of them that contains it, -1 for none.
@@ -60,7 +53,7 @@ class Frames:
         self._functions: list[Function] = []
         self._of_name = np.full(len(trace.names) + 1, -1, np.int64)
         python = np.flatnonzero(trace.is_kind(Kind.PYTHON))
-        codes = _Codes(times)
+        codes = _FollowedFunctions(times)
         for name in np.flatnonzero(np.bincount(trace.name[python])).tolist():
             if (match := FRAME.match(trace.names[name])) is not None:
                 function = codes.find(match[1], int(match[2]), match[3])
@@ -84,17 +77,22 @@ class Frames:
         """The function of a frame."""
         return self._functions[int(self._of_name[self.trace.name[row]])]
 
-    def keys(self, frames: Ints, at: Ints) -> list[Place]:
-        """Which line each of these frames was in at a time."""
+    def locations(self, frames: Ints, at: Ints) -> list[Location]:
+        """The line that each of these frames was in at a time; without a line where the function alone is known."""
         return [
-            self._key(self._functions[number], line)
+            self._location(self._functions[number], line)
             for number, line in zip(
                 self._of_name[self.trace.name[frames]].tolist(), self._lines(frames, at).tolist(), strict=True
             )
         ]
 
-    def _key(self, function: Function, line: int) -> Place:
-        return Place(function.file, function.name, line or self._only.get((function.file, function.name), 0))
+    def _location(self, function: Function, line: int) -> Location:
+        return Location(
+            file=function.file,
+            line=line or self._only.get((function.file, function.name)),
+            function=function.name,
+            owner=function.owner,
+        )
 
     def _lines(self, frames: Ints, at: Ints) -> Ints:
         found = np.zeros(frames.size, np.int64)
@@ -190,7 +188,7 @@ def _calls(times: LineTimes) -> tuple[Ints, Ints, Ints]:
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-class _Codes:
+class _FollowedFunctions:
     """Whose a frame is, and which of the functions that were followed."""
 
     def __init__(self, times: LineTimes | None) -> None:

@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from perfkit.measures.ops._calls import Calls
-from perfkit.measures.ops._op_arguments import GivenReader, shape_text
+from perfkit._location import Location
+from perfkit.measures.ops._op_calls import Calls
 from perfkit.measures.ops._op_names import VIEWS, named
 from perfkit.measures.ops._op_work import SIZES
-from perfkit.measures.results.patterns import CodePlace, WrittenAttention
+from perfkit.measures.ops._tensor_arguments import TensorArgumentReader, shape_text
+from perfkit.measures.results.patterns import UnfusedAttention
 
 PRODUCTS = named("matmul bmm baddbmm einsum")
 SOFTMAX = named("softmax _softmax special_softmax")
@@ -23,7 +24,7 @@ NEAR = 12
 _MASKING = re.compile(r"masked_fill|where|tril|triu")
 
 
-def find_attention(calls: Calls, given: GivenReader) -> Iterator[WrittenAttention]:
+def find_attention(calls: Calls, given: TensorArgumentReader) -> Iterator[UnfusedAttention]:
     """A product, a softmax near behind it and a product near behind that, with no layer between them."""
     order = [i for i in calls.forward.tolist() if calls.name(i) not in VIEWS]
     names = [calls.name(i) for i in order]
@@ -39,7 +40,7 @@ def find_attention(calls: Calls, given: GivenReader) -> Iterator[WrittenAttentio
     if not softmaxes:
         return
     places = calls.places([softmax for softmax, _ in softmaxes])
-    at_line: dict[CodePlace | None, int] = defaultdict(int)
+    at_line: dict[Location | None, int] = defaultdict(int)
     every_place = dict(zip(calls.forward.tolist(), calls.places(calls.forward.tolist()), strict=True))
     for i, one in every_place.items():
         at_line[one] += int(calls.whole_cost[i])
@@ -59,16 +60,16 @@ def find_attention(calls: Calls, given: GivenReader) -> Iterator[WrittenAttentio
             for shape_, dtype_ in zip(one.shapes, one.dtypes, strict=True)
         ]
         scores_bytes = math.prod(shape) * SIZES[dtype] if shape is not None else None
-        yield WrittenAttention(
+        yield UnfusedAttention(
             ops=ops,
             count=len(groups) / calls.steps,
             ns=int(calls.cost[every].sum()) // calls.steps,
             backward_ns=int(calls.node_cost[every].sum()) // calls.steps,
-            products_ns=int(calls.cost[products].sum()) // calls.steps,
-            products_backward_ns=int(calls.node_cost[products].sum()) // calls.steps,
+            matmuls_ns=int(calls.cost[products].sum()) // calls.steps,
+            matmuls_backward_ns=int(calls.node_cost[products].sum()) // calls.steps,
             lines_ns=sum(at_line[one] for one in {every_place[i] for i in every}) // calls.steps,
             masked=any(_MASKING.search(name) for name in ops),
-            place=place,
+            at=place,
             scores_bytes=scores_bytes,
             # The scores are among the inputs of the second product.
             inputs_bytes=max(0, sum(sizes) - scores_bytes) if scores_bytes is not None else None,

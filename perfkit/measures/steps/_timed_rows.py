@@ -1,0 +1,31 @@
+"""Which rows of steps.jsonl count: those of training, timed, and after the warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfkit.run.records import Step
+
+#: The first steps pay for what happens once (allocator, caches, threads, autotuning): torch's own schedule
+#: example waits one step and warms up one. Left out where enough others remain.
+_WARM_UP = 2
+
+
+def own_rows(rows: Sequence[Step]) -> list[Step]:
+    """The training steps; where nothing trains, those of the first mode (an evaluation, a test, a prediction)."""
+    mode = "train" if any(row.mode == "train" for row in rows) else rows[0].mode if rows else None
+    return [row for row in rows if row.mode == mode]
+
+
+def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
+    """The rows whose times count, and how many steps were left out for which reason."""
+    own = own_rows(rows)
+    timed = [row for row in own if row.window is None and not row.dry]
+    excluded = {"in a window": sum(row.steps for row in own if row.window is not None)}
+    excluded["dry run"] = sum(row.steps for row in own if row.dry)
+    if len(timed) > 3 * _WARM_UP:
+        # A row that was merged from the warm-up and later steps stays: it stands for many.
+        kept = [row for row in timed if row.step + row.steps > _WARM_UP]
+        excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
+        timed = kept
+    return timed, {reason: count for reason, count in excluded.items() if count}

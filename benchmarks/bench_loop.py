@@ -142,9 +142,7 @@ def windows_table(folder: Path) -> None:
         inside = [row.wall_ns for row in rank.steps if any(row.step in span for span in spans)]
         # The first steps, and the step after a window, pay for what happens once.
         after = {span.stop for span in spans}
-        outside = [
-            r.wall_ns for r in rank.steps if r.window is None and not r.dry and r.step > 5 and r.step not in after
-        ]
+        outside = [r.wall_ns for r in rank.steps if r.kind == "timed" and r.step > 5 and r.step not in after]
         slow, fast = statistics.median(inside) / 1e3, statistics.median(outside) / 1e3
         print(f"| {name} | {fast:.0f} | {slow:.0f} | {slow / fast:.2f} x |")
 
@@ -187,7 +185,7 @@ def stays_behind(folder: Path) -> None:
     assert len(rank.rank.windows) == LONG_WINDOWS, rank.rank
     # Rows of the first half are merged by the end: of the last half, the steps before and those after each window.
     spans = [range(window.first_step - 2, window.last_step + 6) for window in rank.rank.windows]
-    timed = [row for row in rank.steps if row.window is None and not row.dry and row.steps == 1]
+    timed = [row for row in rank.steps if row.kind == "timed" and row.steps == 1]
     ratios = []
     for span in spans:
         before = [row.wall_ns for row in timed if span.start - 500 <= row.step < span.start]

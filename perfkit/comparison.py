@@ -222,7 +222,7 @@ def _side(source: Source) -> _Side:
     run = read_run(folder)
     lowest: RankFolder | None = run.ranks[min(run.ranks)] if run.ranks else None
     rows = lowest.steps if lowest is not None else ()
-    timed = [row for row in rows if row.mode == "train" and row.window is None and not (row.dry or row.extra)]
+    timed = [row for row in rows if row.mode == "train" and row.kind == "timed"]
     script = os.path.basename(run.run.command[0]) if run.run is not None and run.run.command else None
     return _Side(diagnose(source), timed, lowest.rank if lowest is not None else None, script)
 

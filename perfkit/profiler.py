@@ -23,9 +23,10 @@ from perfkit.record.run_recorder import DetectSyncs, Options, RunRecorder
 from perfkit.record.step_plan import RECORDERS
 from perfkit.record.triggers.trigger_watch import Triggers, as_triggers, check_thread
 from perfkit.record.windows.schedules import Schedule, as_action
+from perfkit.run.atomic import write_atomically
+from perfkit.run.folder_claim import check_folder, claim_folder, default_folder, launch_id
 from perfkit.run.records import MODES, PHASES, Mode, Phase
 from perfkit.run.remote import check_url, is_url
-from perfkit.run.writing import check_folder, claim_folder, default_folder, launch_id, write_atomically
 
 if TYPE_CHECKING:
     from perfkit.diagnosis import Diagnosis

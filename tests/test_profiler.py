@@ -133,8 +133,8 @@ def test_the_window_holds_the_steps_it_promises_under_the_runs_numbers(tmp_path:
     assert (window.first_step, window.last_step, window.complete) == (3, 4, True)
     assert read_trace(rank.windows[0]).steps.number.tolist() == [3, 4]
     # Warm-up, window, and the steps after it: a pause, and those for lines, traced by line, and counted. None is timed.
-    assert [row.step for row in rank.steps if row.window == 0 and not row.extra] == [2, 3, 4]
-    assert [row.step for row in rank.steps if row.extra] == [5, 6, 7, 8]
+    assert [row.kind for row in rank.steps[:5]] == ["timed", "timed", "warmup", "window", "window"]
+    assert [row.kind for row in rank.steps[5:]][:5] == ["lines", "lines", "lines", "ops", "timed"]
 
 
 def test_a_window_that_repeats_gives_a_trace_each_time(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_run_is_never_mixed_with_an_older_one(tmp_path: Path, capsys: pytest.C
 def test_a_disk_that_fills_up_is_told_once_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain_losses: list[float]
 ) -> None:
-    from perfkit.run.writing import RankWriter
+    from perfkit.run.rank_writer import RankWriter
 
     def full(*anything: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -292,7 +292,7 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"run": "nosuchsystem://bucket/x"}, "is no URL that fsspec knows"),
+        ({"run": "nosuchsystem://bucket/x"}, "is not a URL that fsspec supports"),
         ({"recorders": ("coffee",)}, "recorders may hold 'kineto', .*, got 'coffee'"),
         ({"handlers": [3]}, "a handler must be callable"),
         ({"detect_syncs": "always"}, "detect_syncs must be"),
@@ -425,7 +425,7 @@ def test_the_operations_of_one_step_are_counted_in_a_step_that_is_not_timed(tmp_
     # 4 samples, 8 weights: 2 operations each forward, and as many backward for the weights.
     assert rank.rank.flops.by_precision == {"float32": 2 * 2 * 4 * 8}
     counted = next(row for row in rank.steps if row.step == rank.rank.flops.step)
-    assert counted.window is not None
+    assert counted.kind == "ops"
 
 
 def test_the_size_of_the_process_is_in_every_fiftieth_row(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def test_perfkit_tells_the_time_and_the_memory_it_took(tmp_path: Path) -> None:
 def test_above_its_budget_perfkit_stops_sampling_in_the_workers_too_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfkit.run.recording._REWRITE_NS", 0)
+    monkeypatch.setattr("perfkit.run.rank_recording._REWRITE_NS", 0)
     training = Training()
     loader = DataLoader(Slow(), batch_size=4, num_workers=1)
     before = torch.utils.data._utils.worker._worker_loop

@@ -102,7 +102,7 @@ class log_scalars:
         assert self._rows is not None
         for rows in self._rows.new():
             flops = self._rows.flops()
-            for part in _parts([row for row in rows if row.window is None and not row.extra and not row.dry]):
+            for part in _parts([row for row in rows if row.kind == "timed"]):
                 self._writer.scalars(_values(part, flops), part[-1].step)
 
     def _write_end(self) -> None:

@@ -20,7 +20,7 @@ from perfkit.errors import PerfkitError, UsageError
 from perfkit.findings import Finding
 from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.terminal import print_diagnosis
-from perfkit.run.writing import claim_folder, launch_id
+from perfkit.run.folder_claim import claim_folder, launch_id
 
 #: rule -> the script's word for the mistake that the rule finds there.
 CORRECTIONS = {"input-bound": "input", "many-small-ops": "loop", "sync-in-step": "sync"}

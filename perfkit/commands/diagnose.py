@@ -19,8 +19,8 @@ from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
 from perfkit.reports.terminal import print_diagnosis
 from perfkit.rules import RULES
+from perfkit.run.atomic import write_atomically
 from perfkit.run.reading import is_run_folder
-from perfkit.run.writing import write_atomically
 
 if TYPE_CHECKING:
     from perfkit.trace.cached_reader import ReadTrace

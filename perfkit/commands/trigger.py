@@ -12,9 +12,9 @@ import typer
 from perfkit._stderr import print_message
 from perfkit.errors import RunError, UsageError
 from perfkit.record.triggers.trigger_watch import FILE
+from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import memory_name, spans_name, trace_name
 from perfkit.run.follower import SILENT_S, RankFollower, RunFollower, end_unix_s
-from perfkit.run.writing import write_atomically
 
 #: How a run says that it opens no window for a file any more (`perfkit.record.triggers.trigger_watch`).
 _REFUSALS = ("the trigger 'file' opened", "no window for 'file'")
@@ -84,7 +84,7 @@ def _why_not(one: RankFollower) -> str | None:
         ended = end_unix_s(rank)
         when = f" at {datetime.fromtimestamp(ended):%Y-%m-%d %H:%M:%S}" if ended is not None else ""
         return f"rank {one.index} of {one.folder.parent} has ended{when}: {rank.ending}; there is no step to record"
-    if one.gone:
+    if one.died:
         return (
             f"rank {one.index} of {one.folder.parent} has ended: its process {rank.pid} is gone, and has not written "
             "how (it was killed)"
@@ -98,7 +98,7 @@ def _doubts(one: RankFollower) -> None:
     silent_s = time.time() - one.written_unix_s
     if silent_s > SILENT_S:
         print_message(f"rank {one.index} has written nothing for {silent_s:.0f} s: it is in a very long step, or dead")
-    if one.rank is not None and not one.here:
+    if one.rank is not None and not one.is_local:
         print_message(
             f"rank {one.index} runs on {one.rank.host}: it answers as soon as it sees the file in the shared folder"
         )

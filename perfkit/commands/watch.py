@@ -113,12 +113,12 @@ def _follow(
         findings.update()
         if shown is not None:
             show(live, shown, findings.diagnosis)
-            if shown.gone:
+            if shown.died:
                 return
             if shown.rank is not None and shown.rank.ending is not None:
                 ended_s = ended_s or time.monotonic()
                 late = time.monotonic() - ended_s > _FINAL_DIAGNOSIS_S
-                exited = shown.here and not process_runs(shown.rank.pid)  # then nothing more will be written
+                exited = shown.is_local and not process_runs(shown.rank.pid)  # then nothing more will be written
                 # Only rank 0 writes a diagnosis.
                 if findings.final or shown.index != 0 or late or exited:
                     findings.finish()

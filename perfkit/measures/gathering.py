@@ -43,7 +43,8 @@ from perfkit.measures.steps.traced_step import measure_traced_step
 from perfkit.measures.steps.typical_step import measure_mean_step, measure_typical_step
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.measures.trace_facts import measure_trace_facts
-from perfkit.run.reading import RankFolder, read_line_times, read_run
+from perfkit.run.arrays import read_line_times
+from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import Trace, read_trace
 from perfkit.trace.cached_reader import ReadTrace

@@ -17,7 +17,7 @@ from perfkit.nsight_runner.foreground_process import run_command
 from perfkit.nsight_runner.installed_tools import Tool
 from perfkit.nsight_runner.report_files import check_free, import_recording, output_of, reports_in
 from perfkit.nsight_runner.target_program import Program
-from perfkit.run.writing import claim_folder, launch_id
+from perfkit.run.folder_claim import claim_folder, launch_id
 from perfkit.trace.nsight.report_export import RECORDING
 
 #: How a tool is told to put the rank into a name: it reads the variable itself, on each rank.

@@ -16,9 +16,9 @@ from perfkit.measures.gathering import measure
 from perfkit.measures.results.measured import Measured
 from perfkit.nsight_runner.nsys_window import cut_to_window
 from perfkit.record.windows.cuda_profiler import RANGE
+from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import nsys_name
 from perfkit.run.reading import is_run_folder
-from perfkit.run.writing import write_atomically
 from perfkit.trace.nsight.ncu_export import export_report as export_report_of_ncu
 from perfkit.trace.nsight.report_export import export_report
 

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from perfkit import _env
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.batches import BatchWatch
@@ -22,7 +20,8 @@ from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.record.watchers.node_health import NodeWatch, watch_node
 from perfkit.record.watchers.self_memory import held_bytes
 from perfkit.record.watchers.step_memory import MemoryWatch, watch_memory
-from perfkit.run.recording import Recording
+from perfkit.run.merging import merged
+from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Listeners:
     ``phase`` tells the sampler which phase a sample belongs to, None where the running step is not timed.
     """
 
-    def __init__(self, clock: StepClock, recording: Recording, *, phase: Callable[[], Phase | None]) -> None:
+    def __init__(self, clock: StepClock, recording: RankRecording, *, phase: Callable[[], Phase | None]) -> None:
         self._clock = clock
         self._recording = recording
         self._phase = phase
@@ -245,22 +244,5 @@ def _added_up(before: tuple[RangeRow, ...], now: tuple[RangeRow, ...]) -> tuple[
     rows = {(row.name, row.category, row.domain, row.thread): row for row in before}
     for row in now:
         key = (row.name, row.category, row.domain, row.thread)
-        rows[key] = _sum_of(rows[key], row) if key in rows else row
+        rows[key] = merged(rows[key], row) if key in rows else row
     return tuple(rows.values())
-
-
-def _sum_of(one: RangeRow, other: RangeRow) -> RangeRow:
-    def known(a: int | None, b: int | None) -> int | None:
-        return b if a is None else a if b is None else a + b
-
-    return msgspec.structs.replace(
-        one,
-        count=one.count + other.count,
-        total_ns=one.total_ns + other.total_ns,
-        self_ns=one.self_ns + other.self_ns,
-        min_ns=min(one.min_ns, other.min_ns),
-        max_ns=max(one.max_ns, other.max_ns),
-        hist=tuple(a + b for a, b in zip(one.hist, other.hist, strict=True)),
-        device_count=known(one.device_count, other.device_count),
-        device_ns=known(one.device_ns, other.device_ns),
-    )

@@ -27,10 +27,10 @@ from perfkit.record.watchers.settings_probe import Inspection, device_bytes
 from perfkit.record.watchers.step_memory import next_reading
 from perfkit.record.watchers.tensor_leaks import TensorWatch
 from perfkit.record.windows.schedules import Action, Schedule, default_schedule
-from perfkit.run.recording import FLUSH_NS, Parts, Recording
+from perfkit.run.rank_recording import FLUSH_NS, Parts, RankRecording
+from perfkit.run.rank_writer import write_record
 from perfkit.run.records import Phase, Run, Window
 from perfkit.run.remote import copy_out
-from perfkit.run.writing import write_failure, write_run
 
 DetectSyncs = Literal["auto", "cuda", "dry"]
 
@@ -70,9 +70,9 @@ class RunRecorder:
         #: How many steps the run will have, None where that is not known.
         self.total = total
         self.clock = StepClock(self._on_steps, self._on_due)
-        self.recording = Recording(folder, launch, self._parts)
+        self.recording = RankRecording(folder, launch, self._parts)
         if self.recording.rank.rank == 0:
-            write_run(folder, self._record(launch))
+            write_record(folder, self._record(launch))
         self.listeners = Listeners(self.clock, self.recording, phase=self._sampled_phase)
         self._optimizers: list[Any] = []
         self._inspection = Inspection(self._optimizers)
@@ -204,7 +204,7 @@ class RunRecorder:
 
     def _keep_failure(self, error: BaseException) -> None:
         failure = failure_of(error, self.clock, dropped=self._dropped, window=self.plan.window)
-        write_failure(self.recording.window_file(0).parent, failure)
+        write_record(self.recording.window_file(0).parent, failure)
         self.recording.note(in_words(failure))
 
     def _ending(self, error: BaseException | None) -> str:
@@ -268,7 +268,7 @@ class RunRecorder:
                 recording.pair_clocks()
                 self._tell_of_triggered(plan.windows[-1])
                 self.copy_out()
-            rows.window, rows.extra, rows.dry = plan.window, plan.extra, plan.dry
+            rows.kind, rows.window = plan.kind, plan.window
             if plan.extras_done and not self._told_early:
                 self._told_early = True
                 self._tell_early()

@@ -15,8 +15,8 @@ import msgspec
 
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.windows.schedules import Action, Schedule, WithTriggered, default_schedule
-from perfkit.run.recording import Recording
-from perfkit.run.records import Phase, StepFlops, Syncs, TracedLine, Window
+from perfkit.run.rank_recording import RankRecording
+from perfkit.run.records import Phase, StepFlops, StepKind, Syncs, TracedLine, Window
 
 if TYPE_CHECKING:
     from perfkit.record.windows.extra_steps import ExtraSteps
@@ -73,7 +73,7 @@ class StepPlan:
     def __init__(
         self,
         wanted: Wanted,
-        recording: Recording,
+        recording: RankRecording,
         triggers: TriggerWatch,
         *,
         phase: Callable[[], Phase],
@@ -93,15 +93,14 @@ class StepPlan:
         self._schedule: Callable[[int], Action] = _never
         self._action = WithTriggered(_never, warmup=0, active=1)
         self._clear_until = 0
-        #: What the running step is: the open window's index (also in the extra steps after it), whether it is one
-        #: of those, and whether it is dry.
+        #: What the running step is used for, and the index of the window that it belongs to.
+        self.kind: StepKind = "timed"
         self.window: int | None = None
-        self.extra = self.dry = False
 
     @property
     def timed(self) -> bool:
         """Whether the running step is an ordinary one."""
-        return self.window is None and not self.dry
+        return self.kind == "timed"
 
     @property
     def waiting(self) -> bool:
@@ -143,7 +142,7 @@ class StepPlan:
         """Step ``step`` is about to begin: decide what it is. Whether a window was finished just now."""
         # A window of a trigger begins after an ordinary step only: see `Windows`, where another has just ended.
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
-        self.window, self.extra, self.dry = None, False, False
+        self.kind, self.window = "timed", None
         if not self._wanted.here and self._windows is None:
             return False
         # Inside a window nothing but it is recorded: a schedule may open the next one right after the first.
@@ -154,8 +153,8 @@ class StepPlan:
         if self._wanted.recorders:
             windows = self._windows or self._make_windows()
             finished = windows.advance(step, reason or "schedule")
-            self.window, self.extra = windows.index, windows.extra
-        if self.window is None and self._wanted.here:
+            self.kind, self.window = windows.kind, windows.index
+        if self.timed and self._wanted.here:
             none_will_come = not self._wanted.recorders or (self._windows is not None and self._windows.refused)
             if self._extras is None and (self.windows or (none_will_come and step >= _EXTRAS_AT)):
                 # Not in the step for lines, which would hold the imports of this.
@@ -213,12 +212,8 @@ class StepPlan:
     def _extra(self, step: int) -> bool:
         if self._extras is None or self._extras.done:
             return False
-        extra = self._extras.advance(step)
-        if extra is None:
-            return False
-        self.dry = extra == "dry"
-        self.window, self.extra = (None, False) if self.dry else (0, True)
-        return True
+        self.kind = self._extras.advance(step) or "timed"
+        return not self.timed
 
     def _make_windows(self) -> Windows:
         from perfkit.record.windows.model_ranges import WindowRanges

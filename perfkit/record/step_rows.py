@@ -9,8 +9,8 @@ import msgspec
 from perfkit.record.attachments import Listeners
 from perfkit.record.clock.step_clock import ClosedStep, StepClock
 from perfkit.record.watchers.step_memory import NOT_READ
-from perfkit.run.recording import Recording
-from perfkit.run.records import Step
+from perfkit.run.rank_recording import RankRecording
+from perfkit.run.records import Step, StepKind
 
 
 class Said(NamedTuple):
@@ -29,30 +29,30 @@ _NO_DYNAMO = None, None
 class StepRows:
     """Makes the rows of steps that have closed, many at once, and hands them to the recording.
 
-    What belongs to single steps lies under their numbers until then; what a step is (`window`, `extra`, `dry`) only
-    changes where no step waits for its row.
+    What belongs to single steps lies under their numbers until then; what a step is used for (`kind`, `window`)
+    only changes where no step waits for its row.
     """
 
-    def __init__(self, clock: StepClock, recording: Recording, listeners: Listeners) -> None:
+    def __init__(self, clock: StepClock, recording: RankRecording, listeners: Listeners) -> None:
         self._clock = clock
         self._recording = recording
         self._listeners = listeners
         self._samples: int | None = None
         #: Step -> what the program said of it.
         self.said: dict[int, Said] = {}
+        self.kind: StepKind = "timed"
         self.window: int | None = None
-        self.extra = self.dry = False
         #: Time of the steps that are timed, and how many the sampler saw.
         self.timed_ns = 0
         self.sampled_steps = 0
 
     def add(self, closed: list[ClosedStep]) -> None:
         """Make and keep the rows of these steps, the last of which has just ended."""
-        listeners, said, window, extra, dry = self._listeners, self.said, self.window, self.extra, self.dry
+        listeners, said, kind, window = self._listeners, self.said, self.kind, self.window
         sizes, collections, elements = listeners.samples_from, listeners.garbage.ns, listeners.batches.elements
         graphs = listeners.compiles.take() if listeners.compiles is not None else None
         compiled = _NO_GRAPHS if graphs is not None else _NO_DYNAMO
-        timed = window is None and not dry
+        timed = kind == "timed"
         rows = []
         for step in closed:
             number = step.step
@@ -75,9 +75,8 @@ class StepRows:
                     compile_ns=compiled[1],
                     batch_elements=elements.pop(number, None) if elements else None,
                     gc_ns=collections.pop(number, 0) if collections else 0,
+                    kind=kind,
                     window=window,
-                    extra=extra,
-                    dry=dry,
                 )
             )
             if timed:

@@ -16,7 +16,7 @@ from pathlib import Path
 from perfkit._format import ms
 from perfkit.reports import page
 from perfkit.reports.figures import FigureData
-from perfkit.run.writing import write_atomically
+from perfkit.run.atomic import write_atomically
 
 __all__ = ["render_html", "write_html"]
 

@@ -84,7 +84,7 @@ def now_of(rows: Sequence[Step]) -> Now | None:
 
 
 def _recorded(row: Step) -> bool:
-    return row.window is not None or row.extra or row.dry
+    return row.kind != "timed"
 
 
 def print_live(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, console: Console) -> None:
@@ -130,7 +130,7 @@ def state_of(shown: RankFollower) -> str:
         ended = end_unix_s(shown.rank)
         ago = f" {duration(max(0.0, time.time() - ended) * 1e9)} ago" if ended is not None else ""
         return f"ended{ago}: {shown.rank.ending}"
-    if shown.gone:
+    if shown.died:
         return "its process is gone, and has not written how it ended"
     silent_s = time.time() - shown.written_unix_s
     return f"nothing written for {duration(silent_s * 1e9)}" if silent_s > SILENT_S else "running"
@@ -186,8 +186,8 @@ def _ranks(live: RunFollower) -> str:
 
 def _window(shown: RankFollower, console: Console) -> None:
     windows: tuple[Window, ...] = shown.rank.windows if shown.rank is not None else ()
-    if shown.tail.rows and (index := shown.tail.rows[-1].window) is not None and not shown.tail.rows[-1].extra:
-        print_line(Text(f"window {index} is being recorded", style="yellow"), console)
+    if shown.tail.rows and (newest := shown.tail.rows[-1]).kind in ("warmup", "window"):
+        print_line(Text(f"window {newest.window} is being recorded", style="yellow"), console)
     if windows:
         last = windows[-1]
         why = f", {last.reason}" if last.reason is not None else ""

@@ -1,5 +1,4 @@
-"""The run folder: the contract between what records and what reads.
+"""The run folder: what recording writes and all else reads.
 
-`records` names what is stored, `writing` writes it without ever leaving half a file, `reading` opens it,
-also while it is still being written.
+`records` defines what is stored, `rank_writer` writes it atomically, `reading` opens it, also during the run.
 """

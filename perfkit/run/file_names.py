@@ -1,4 +1,4 @@
-"""Names of the files that windows leave in a rank's folder, for those who write, read, wait for and show them."""
+"""Names of the files of windows in a rank's folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ TRACES = "window-*.pt.trace.json.gz"
 
 
 def trace_name(window: int) -> str:
-    """The trace of a window; the ending is the one that older tools look for."""
+    """The trace of a window; other tools look for this suffix."""
     return f"window-{window}.pt.trace.json.gz"
 
 
 def nsys_name(window: int) -> str:
-    """A window that nsys recorded, cut out of its export."""
+    """A window that nsys recorded, cut from its export."""
     return f"window-{window}.sqlite"
 
 
@@ -24,20 +24,20 @@ def memory_name(window: int) -> str:
 
 
 def spans_name(window: int) -> str:
-    """The ranges of a window, each time they ran."""
+    """Each run of a range in a window."""
     return f"ranges-{window}.npz"
 
 
-def spans_beside(trace: Path) -> Path:
-    """Where the ranges of the window go whose trace goes to ``trace``: `perfkit.run.writing.write_spans`."""
+def spans_path(trace: Path) -> Path:
+    """The path of a window's ranges (`perfkit.run.arrays.write_spans`), given that of its trace."""
     return trace.with_name(trace.name.split(".", 1)[0].replace("window-", "ranges-", 1) + ".npz")
 
 
-def stacks_beside(trace: Path) -> Path:
-    """Where the trace of the step for lines goes, for the window whose trace goes to ``trace``."""
+def stacks_path(trace: Path) -> Path:
+    """The path of the trace of the step with stacks that follows a window, given that of the window's trace."""
     return trace.with_name(trace.name.replace("window-", "stacks-", 1))
 
 
-def lines_beside(stacks: Path) -> Path:
-    """Where the times of lines lie for the trace of a step for lines: `perfkit.run.writing.write_line_times`."""
+def lines_path(stacks: Path) -> Path:
+    """The path of the times of lines (`perfkit.run.arrays.write_line_times`), given that of the trace with stacks."""
     return stacks.with_name(stacks.name.split(".", 1)[0] + ".lines.npz")

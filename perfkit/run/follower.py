@@ -1,7 +1,7 @@
-"""Following a run that is still being written: what is new since the last look, and whether anybody still writes.
+"""Following a run that is still being written: what is new since the last poll, and whether its process still runs.
 
-Everything here only reads, a bounded part of each file, and takes a file that is being replaced or a row that is half
-written for what it is: something to look at again later.
+It only reads, a bounded part of each file. A file that is being replaced and a half-written row are read at the next
+poll.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import msgspec
 
 from perfkit._text import without_controls
 from perfkit.errors import RunError, UsageError
+from perfkit.run.older_folders import decode_step
 from perfkit.run.reading import RankFolder, is_run_folder
 from perfkit.run.records import Rank, Run, Step
 
-#: Rows of a rank that are kept: some screens of the widest terminal.
-MOST_ROWS = 600
-#: What is read of steps.jsonl at once, its end: more than `MOST_ROWS` rows of the longest kind.
+#: Rows that are kept per rank: some screens of the widest terminal.
+MAX_SHOWN_ROWS = 600
+#: Bytes of steps.jsonl that are read at once, from its end: more than `MAX_SHOWN_ROWS` rows of the longest kind.
 _TAIL_BYTES = 512 * 1024
-#: A run writes rows once a second and rank.json every 30 s. What has not been written to for so long is asleep in one
-#: very long step, or dead.
+#: A run writes rows once a second and rank.json every 30 s. A run without writes for so long is inside one very long
+#: step, or dead.
 SILENT_S = 120
 
 
@@ -33,14 +34,13 @@ class StepsTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: deque[Step] = deque(maxlen=MOST_ROWS)
+        self.rows: deque[Step] = deque(maxlen=MAX_SHOWN_ROWS)
         self.damaged = 0
-        self._decoder = msgspec.json.Decoder(Step)
         self._file: int | None = None
         self._offset = 0
 
     def poll(self) -> int:
-        """Read what is new; how many rows that was."""
+        """Read the new rows; returns their number."""
         try:
             with self.path.open("rb") as file:
                 stat = os.fstat(file.fileno())
@@ -52,20 +52,20 @@ class StepsTail:
                 data = file.read(_TAIL_BYTES)
         except OSError:
             return 0
-        # What follows the last newline is being written; what comes before the first one, where the beginning was
-        # left out, is a part of a row.
+        # After the last newline is a row that is being written; before the first one, where the beginning was skipped,
+        # the end of a row.
         end = data.rfind(b"\n") + 1
         begin = 0 if whole else data.find(b"\n", 0, end) + 1
         self._offset = start + end
-        return sum(map(self._take, data[begin:end].splitlines()))
+        return sum(map(self._append, data[begin:end].splitlines()))
 
-    def _take(self, line: bytes) -> bool:
+    def _append(self, line: bytes) -> bool:
         try:
-            row = self._decoder.decode(line)
+            row = decode_step(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.damaged += 1
             return False
-        # A file that was replaced begins again with what was read before.
+        # A replaced file begins with rows that were read before.
         if self.rows and row.step <= self.rows[-1].step:
             return False
         self.rows.append(row)
@@ -73,13 +73,13 @@ class StepsTail:
 
 
 class RankFollower:
-    """One rank of a run that goes on; `poll` looks again."""
+    """One rank of a run; `poll` reads what is new."""
 
     def __init__(self, folder: Path, index: int) -> None:
         self.folder = folder
         self.index = index
         self.tail = StepsTail(folder / "steps.jsonl")
-        #: rank.json as it was last read; None before it was written.
+        #: rank.json at the last poll; None: not written yet.
         self.rank: Rank | None = None
         self._stamp: tuple[int, int] | None = None
 
@@ -92,26 +92,26 @@ class RankFollower:
             return
         if (stamp := (stat.st_mtime_ns, stat.st_ino)) != self._stamp:
             self._stamp = stamp
-            self.rank = _harmless(RankFolder(self.folder, self.index).rank) or self.rank
+            self.rank = _without_controls(RankFolder(self.folder, self.index).rank) or self.rank
 
     @property
     def written_unix_s(self) -> float:
-        """When anything was written last, in unix seconds; 0 where nothing was."""
+        """When anything was written last, in unix seconds; 0: nothing yet."""
         return max(_modified(self.folder / name) for name in ("rank.json", "steps.jsonl"))
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the rank runs, or ran, on this machine."""
         return self.rank is not None and self.rank.host == socket.gethostname()
 
     @property
-    def gone(self) -> bool:
-        """Whether its process ran here and runs no more, though the run's end was not written."""
-        return self.rank is not None and self.rank.ending is None and self.here and not process_runs(self.rank.pid)
+    def died(self) -> bool:
+        """Whether its process ran on this machine and has ended without writing the run's end."""
+        return self.rank is not None and self.rank.ending is None and self.is_local and not process_runs(self.rank.pid)
 
 
-def _harmless(rank: Rank | None) -> Rank | None:
-    """The record with texts that can be shown on a terminal: anyone may have written it, also an exception's text."""
+def _without_controls(rank: Rank | None) -> Rank | None:
+    """The record without control characters: anyone may have written it, and a terminal shows its texts."""
     if rank is None:
         return None
     return msgspec.structs.replace(
@@ -130,18 +130,18 @@ def _modified(path: Path) -> float:
 
 
 def process_runs(pid: int) -> bool:
-    """Whether there is a process of this number on this machine."""
+    """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it is another user's
+        return True  # another user's
     return True
 
 
 def end_unix_s(rank: Rank) -> float | None:
-    """When a run ended, in unix seconds; None where it has not, or where that is not known."""
+    """When a run ended, in unix seconds; None: it has not, or that is unknown."""
     if rank.end_ns is None or not rank.clock_pairs:
         return None
     pair = rank.clock_pairs[-1]
@@ -149,24 +149,24 @@ def end_unix_s(rank: Rank) -> float | None:
 
 
 class RunFollower:
-    """A run folder that is being written, or was."""
+    """A run folder, finished or still being written."""
 
     def __init__(self, path: Path) -> None:
         """Open it.
 
         Raises:
-            RunError: there is no run in the folder, or one of a newer perfkit.
+            RunError: the folder holds no run, or a newer perfkit wrote it.
         """
         if not is_run_folder(path):
-            what = "holds no run" if path.is_dir() else "is no folder"
-            raise RunError(f"{path} {what}: name a run folder, as `perfkit run --out` or profile() makes it")
+            what = "holds no run" if path.is_dir() else "is not a folder"
+            raise RunError(f"{path} {what}: pass a run folder, as `perfkit run --out` or profile() writes it")
         self.path = path
         self.ranks: dict[int, RankFollower] = {}
         self._run: Run | None = None
         self.find_ranks()
 
     def find_ranks(self) -> None:
-        """Take up ranks that have come since."""
+        """Add the ranks that have started since the last call."""
         for folder in self.path.glob("rank-*"):
             match = re.fullmatch(r"rank-(\d{1,7})", folder.name)
             if match and int(match[1]) not in self.ranks and folder.is_dir() and not folder.is_symlink():
@@ -175,7 +175,7 @@ class RunFollower:
 
     @property
     def run(self) -> Run | None:
-        """run.json, None until rank 0 has written it, or where it is damaged."""
+        """run.json; None: rank 0 has not written it yet, or it is damaged."""
         if self._run is None:
             try:
                 data = (self.path / "run.json").read_bytes()
@@ -186,13 +186,13 @@ class RunFollower:
 
 
 def newest_run(folder: Path) -> Path:
-    """The run that was begun last in a folder of runs.
+    """The run that started last, in a folder of runs.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no run.
     """
     runs = [path for path in folder.glob("*") if is_run_folder(path)]
     if not runs:
-        raise UsageError(f"there is no run in {folder}: name a run folder, or start one with `perfkit run`")
-    # run.json is written once, when a run begins; rank.json again and again.
+        raise UsageError(f"{folder} holds no run: pass a run folder, or start one with `perfkit run`")
+    # run.json is written once, when a run starts; rank.json repeatedly.
     return max(runs, key=lambda path: _modified(path / "run.json") or _modified(path))

@@ -1,7 +1,7 @@
 """Records of run folders that an older perfkit wrote, converted to those of this one.
 
-Version 1 wrote a place as an array ``[file, line, function]`` where `Location` is now, and the caller of what
-torch.compile compiled as fields of its own.
+Version 1 wrote a place as an array ``[file, line, function]`` where `Location` is now, the caller of a compiled
+function as fields of its own, and flags (``window``, ``extra``, ``dry``) where `Step.kind` is now.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from perfkit.run.records import Lines, Rank
+from perfkit.run.records import Lines, Rank, Step
+
+_STEP_DECODER = msgspec.json.Decoder(Step)
 
 
 def converted(data: bytes, kind: type[msgspec.Struct]) -> Any:
@@ -20,6 +22,22 @@ def converted(data: bytes, kind: type[msgspec.Struct]) -> Any:
     if isinstance(record, dict) and kind in _CONVERT:
         _CONVERT[kind](record)
     return record
+
+
+def decode_step(line: bytes) -> Step:
+    """A row of steps.jsonl, of this version or an older one.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError: the row is damaged.
+    """
+    # The rows have no version. An ordinary step's is the same in both; all others have a kind since version 2.
+    if b'"kind"' in line or not (b'"window"' in line or b'"dry"' in line):
+        return _STEP_DECODER.decode(line)
+    row = msgspec.json.decode(line)
+    if isinstance(row, dict):
+        # Version 1 did not tell the steps for lines and for operations apart, nor warm-up from window.
+        row["kind"] = "dry" if row.get("dry") else "lines" if row.get("extra") else "window"
+    return msgspec.convert(row, Step)
 
 
 def _convert_lines(lines: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Runs and traces at other places: fsspec URLs are copied here to be read, and finished files copied there.
+"""Runs and traces at fsspec URLs: copied into a local folder to be read, and copied to a URL when they are finished.
 
-What comes from a URL is hostile: of a run only the files that a run has are fetched, under their own
-names, and no path leaves the folder they are fetched into.
+Files from a URL are untrusted: of a run only its known files are fetched, under their own names, and no path leaves the
+folder that they are copied into.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from perfkit.errors import MissingDependency, RunError, TraceError, UsageError
 
-#: What a run folder may hold; anything else at the URL is left there.
-_OF_A_RUN = re.compile(
+#: The files of a run folder; others at the URL are not fetched.
+_RUN_FILES = re.compile(
     r"run\.json|diagnosis\.json|figures\.json|rank-\d{1,7}/(rank\.json|steps\.jsonl|ranges\.npz|syncs\.json|lines\.json|"
     r"(window|stacks)-\d{1,9}\.pt\.trace\.json(\.gz)?|stacks-\d{1,9}\.lines\.npz|ranges-\d{1,9}\.npz|"
     r"memory-\d{1,9}(\.oom)?\.pickle)"
@@ -28,14 +28,14 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    import fsspec
+    import fsspec  # only a program that passes a URL needs it
 
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise MissingDependency(f"{url} needs another package: {error}") from error
     except ValueError as error:
-        raise UsageError(f"{url} is no URL that fsspec knows: {error}") from error
+        raise UsageError(f"{url} is not a URL that fsspec supports: {error}") from error
     return system, str(path)
 
 
@@ -45,18 +45,18 @@ def _cache() -> Path:
 
 
 def local_copy(url: str) -> Path:
-    """Copy the run or trace at ``url`` into the user's cache folder; the path of the copy.
+    """Copy the run or trace at ``url`` into the user's cache folder; returns the path of the copy.
 
     Raises:
-        TraceError: there is nothing at the URL.
-        RunError: it cannot be reached, or is a folder without a run.
+        TraceError: nothing exists at the URL.
+        RunError: the URL cannot be read, or is a folder without a run.
         MissingDependency: fsspec needs another package for this kind of URL.
     """
     system, path = _open(url)
     place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
         if not system.exists(path):
-            raise TraceError(f"{url} does not exist: name a run folder or a trace file")
+            raise TraceError(f"{url} does not exist: pass a run folder or a trace file")
         if system.isdir(path):
             return _copy_run(system, path.rstrip("/"), place / "run", url)
         place.mkdir(parents=True, exist_ok=True)
@@ -71,10 +71,10 @@ def _copy_run(system: Any, path: str, place: Path, url: str) -> Path:
     found = {}
     for file in system.find(path):
         name = str(file)[len(path) :].lstrip("/")
-        if _OF_A_RUN.fullmatch(name):
+        if _RUN_FILES.fullmatch(name):
             found[name] = file
     if not found:
-        raise RunError(f"{url} holds no run (no run.json, no rank-0): name a folder that `perfkit run` wrote")
+        raise RunError(f"{url} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
     for name, file in found.items():
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _copy_run(system: Any, path: str, place: Path, url: str) -> Path:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that no file system takes, before anything is started.
+    """Refuse a URL that no file system supports, before anything starts.
 
     Raises:
         UsageError, MissingDependency: see `local_copy`.
@@ -92,10 +92,10 @@ def check_url(url: str) -> None:
 
 
 def copy_out(folder: Path, url: str) -> None:
-    """Copy the files of a run folder to ``url``, each whole.
+    """Copy the files of a run folder to ``url``.
 
     Raises:
-        OSError, and what else a file system raises: the caller tells it.
+        OSError, and any error of the file system; the caller reports it.
     """
     system, path = _open(url)
     for file in sorted(folder.rglob("*")):

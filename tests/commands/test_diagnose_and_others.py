@@ -14,16 +14,16 @@ import pytest
 
 from perfkit.commands import main
 from perfkit.diagnosis import Diagnosis
+from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.records import Phases, Rank, Run, Step
-from perfkit.run.writing import RankWriter, write_run
 
 
 def make_run(folder: Path, data_ms: float = 20, steps: int = 30) -> Path:
     """A run whose steps wait for data for ``data_ms`` and compute for 20 ms."""
     folder.mkdir(parents=True)
-    write_run(folder, Run(launch_id=folder.name, command=("train.py",), folder=".", world_size=1))
+    write_record(folder, Run(launch_id=folder.name, command=("train.py",), folder=".", world_size=1))
     writer = RankWriter(folder, 0)
-    writer.write_rank(Rank(rank=0, launch_id=folder.name, host="h", pid=1, start_ns=0, ending="finished", steps=steps))
+    writer.write(Rank(rank=0, launch_id=folder.name, host="h", pid=1, start_ns=0, ending="finished", steps=steps))
     wall = data_ms + 20
     writer.append_steps(
         [
@@ -169,7 +169,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
     (tmp_path / "ok.py").write_text("print('never run')")
     (tmp_path / "folder").mkdir()
     make_run(tmp_path / "good")
-    RankWriter(tmp_path / "empty-run", 0).write_rank(Rank(rank=0, launch_id="e", host="h", pid=1, start_ns=0))
+    RankWriter(tmp_path / "empty-run", 0).write(Rank(rank=0, launch_id="e", host="h", pid=1, start_ns=0))
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "run.json").write_text('{"schema": 99}')
 

@@ -16,18 +16,18 @@ import torch
 import perfkit
 from perfkit import _clock
 from perfkit.commands import main
+from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.reading import read_run
 from perfkit.run.records import ClockPair, Rank, Run, Window
-from perfkit.run.writing import RankWriter, write_run
 
 
 def a_run(folder: Path, *, triggers: str | None = "file", ranks: int = 1, **facts: Any) -> Path:
     """A run folder of this process's, as one looks that is being recorded."""
     options = {"recorders": "kineto"} | ({"triggers": triggers} if triggers is not None else {})
-    write_run(folder, Run(launch_id="a", command=(), folder="", world_size=ranks, options=options))
+    write_record(folder, Run(launch_id="a", command=(), folder="", world_size=ranks, options=options))
     for index in range(ranks):
         known: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "start_ns": 0, **facts}
-        RankWriter(folder, index).write_rank(Rank(rank=index, launch_id="a", **known))
+        RankWriter(folder, index).write(Rank(rank=index, launch_id="a", **known))
     return folder
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_does_not_listen_is_told(
 def test_wrong_arguments_are_told_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(folder)
 
-    assert "is no folder" in said(capsys, str(folder / "nowhere"))[1]
+    assert "is not a folder" in said(capsys, str(folder / "nowhere"))[1]
     assert "holds no run" in said(capsys, str(folder.parent))[1]
     assert "has no rank 7 (there are: 0)" in said(capsys, str(folder), "--rank", "7")[1]
     assert "--rank N and --all exclude each other" in said(capsys, str(folder), "--rank", "0", "--all")[1]

@@ -20,9 +20,9 @@ import perfkit
 from perfkit.commands import main
 from perfkit.run import follower
 from perfkit.run.follower import StepsTail, newest_run
+from perfkit.run.rank_writer import MAX_ROWS, RankWriter, write_record
 from perfkit.run.reading import read_run
 from perfkit.run.records import Phases, Rank, Run, Step, Window
-from perfkit.run.writing import MAX_ROWS, RankWriter, write_run
 
 MS = 1_000_000
 
@@ -36,10 +36,10 @@ def row(number: int, ms: float = 100, **fields: Any) -> Step:
 def a_run(folder: Path, rows: list[Step], *, rank: int = 0, ranks: int = 1, **facts: Any) -> None:
     """Write a run folder as this process would while it records."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_run(folder, Run(launch_id="a", command=(), folder="", world_size=ranks, total_steps=1000))
+    write_record(folder, Run(launch_id="a", command=(), folder="", world_size=ranks, total_steps=1000))
     writer = RankWriter(folder, rank)
     known: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "start_ns": 0, **facts}
-    writer.write_rank(Rank(rank=rank, launch_id="a", **known))
+    writer.write(Rank(rank=rank, launch_id="a", **known))
     writer.append_steps(rows)
     writer.close()
 
@@ -84,7 +84,9 @@ def test_the_current_state_has_the_step_phases_rates_memory_and_the_last_window(
 
 
 def test_recorded_steps_do_not_count_for_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a_run(tmp_path / "x", [*map(row, range(20)), *(row(number, 900, window=0) for number in range(20, 24))])
+    a_run(
+        tmp_path / "x", [*map(row, range(20)), *(row(number, 900, kind="window", window=0) for number in range(20, 24))]
+    )
 
     text = "\n".join(current_state(capsys, str(tmp_path / "x")))
     assert "step 23 of 1,000  900 ms, median 100 ms" in text
@@ -116,7 +118,7 @@ def test_control_characters_in_a_run_folder_do_not_reach_the_terminal(
 
 def test_runs_without_a_step_or_a_rank_are_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(tmp_path / "x", [])
-    write_run(tmp_path, Run(launch_id="a", command=(), folder="", world_size=1))
+    write_record(tmp_path, Run(launch_id="a", command=(), folder="", world_size=1))
 
     assert current_state(capsys, str(tmp_path / "x"))[-1] == "no step yet"
     assert current_state(capsys, str(tmp_path)) == [f"{tmp_path}: no rank has started yet"]
@@ -129,8 +131,8 @@ def test_errors_are_one_line(
     a_run(tmp_path / "x", [row(0)])
 
     for arguments, says in (
-        ([], "there is no run in runs"),
-        (["nowhere"], "nowhere is no folder"),
+        ([], "runs holds no run"),
+        (["nowhere"], "nowhere is not a folder"),
         (["."], "holds no run"),
         (["x", "--rank", "4"], "x has no rank 4 (available: 0)"),
     ):
@@ -177,7 +179,7 @@ def test_a_file_whose_older_half_is_merged_is_still_followed_in_bounded_memory(
 
     assert len(read_run(tmp_path).ranks[0].steps) < MAX_ROWS  # it was merged on the way
     assert seen == list(range(MAX_ROWS + 1500))
-    assert len(tail.rows) == follower.MOST_ROWS
+    assert len(tail.rows) == follower.MAX_SHOWN_ROWS
 
 
 def test_only_the_end_of_a_long_file_is_read_and_damaged_rows_are_skipped(

@@ -59,7 +59,7 @@ def test_a_rank_with_more_work_of_its_own_is_the_slowest_in_every_step() -> None
 
 
 def test_steps_in_which_one_rank_recorded_count_on_none() -> None:
-    first = [row(step, 2, 28, window=0 if 10 <= step < 20 else None) for step in range(40)]
+    first = [row(step, 2, 28, kind="window" if 10 <= step < 20 else "timed") for step in range(40)]
     other = [row(step, 90 if 10 <= step < 20 else 2, 28) for step in range(40)]
 
     found = measure_rank_times([(0, first, None, None), (1, other, None, None)])

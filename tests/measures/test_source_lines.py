@@ -11,8 +11,7 @@ import pytest
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.source_lines import measure_source_lines
 from perfkit.measures.results.host import SourceLine, SourceLines
-from perfkit.run.reading import LineTimes
-from perfkit.run.records import TracedLine, UserCode
+from perfkit.run.records import LineTimes, TracedLine, UserCode
 from perfkit.trace.columns import Kind, Trace
 
 STEP = UserCode(file="/u/train.py", frame_file="train.py", name="step", function="Trainer.step", line=10)

@@ -65,7 +65,7 @@ def test_a_merged_row_counts_as_the_steps_it_stands_for() -> None:
 
 
 def test_steps_inside_windows_of_the_dry_run_and_of_the_warm_up_are_left_out() -> None:
-    rows = [row(0, 900), row(1, 900), row(2, 500, window=0), row(3, 500, dry=True)]
+    rows = [row(0, 900), row(1, 900), row(2, 500, kind="window"), row(3, 500, kind="dry")]
     found = measure_throughput([*rows, *(row(step, 10) for step in range(4, 20))])
 
     assert found is not None
@@ -87,7 +87,7 @@ def test_a_slow_step_names_the_phase_that_made_it_slow() -> None:
 
 
 def test_without_a_timed_step_there_is_no_throughput() -> None:
-    assert measure_throughput([row(0, 10, window=0)]) is None
+    assert measure_throughput([row(0, 10, kind="window")]) is None
 
 
 def test_memory_of_a_run_is_its_highest_peak_and_the_sum_of_its_allocator_calls() -> None:

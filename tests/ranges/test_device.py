@@ -12,9 +12,9 @@ import pytest
 import perfkit
 from perfkit.ranges import Recorder, start_recorder
 from perfkit.ranges.device import DeviceTimes
+from perfkit.run.rank_writer import RankWriter
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import RangeRow
-from perfkit.run.writing import RankWriter
 
 
 class Event:

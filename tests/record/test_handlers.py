@@ -128,7 +128,7 @@ def test_stacks_hold_all_the_time_of_the_host_once(tmp_path: Path) -> None:
     [
         (lambda: to_folder("x", keep=0), "keep must be at least 1"),
         (lambda: to_folder("x", keep=1.5), "keep must be at least 1 trace, got 1.5"),
-        (lambda: to_folder("nosuch://x"), "is no URL that fsspec knows"),
+        (lambda: to_folder("nosuch://x"), "is not a URL that fsspec supports"),
         (lambda: print_table(sort_by="gpu_time"), "sort_by must be one of cpu_time, device_time"),
         (lambda: print_table(sort_by="speed"), "sort_by must be one of"),
         (lambda: print_table(rows=0), "rows must be at least 1"),

@@ -17,7 +17,8 @@ import perfkit
 from perfkit.measures.gathering import measure
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.windows import lines_step, torch_profiler
-from perfkit.run.reading import RankFolder, read_line_times, read_run
+from perfkit.run.arrays import read_line_times
+from perfkit.run.reading import RankFolder, read_run
 from perfkit.trace import Kind, read_trace
 
 WINDOW = perfkit.schedule(wait=2, warmup=1, active=2, repeat=1)
@@ -70,7 +71,9 @@ def test_no_step_that_perfkit_records_by_itself_turns_torchs_python_tracer_on(tm
         for number in prof.steps(range(12)):
             torch.ones(2).sum()
             seen.append(sys.getprofile())
-            traced += [number] if isinstance(getattr(sys.gettrace(), "__self__", None), lines_step.LineTimes) else []
+            traced += (
+                [number] if isinstance(getattr(sys.gettrace(), "__self__", None), lines_step.LineTimesTracer) else []
+            )
 
     rank = rank_of(tmp_path / "x")
     assert traced == [6]
@@ -111,7 +114,7 @@ def test_the_steps_rows_are_left_out_of_every_timing(tmp_path: Path) -> None:
 
     steps = rank_of(tmp_path / "x").steps
     # Warm-up, two active steps, the pause, and those recorded for lines, traced by line and counted.
-    assert [row.step for row in steps if row.window == 0] == [2, 3, 4, 5, 6, 7, 8]
+    assert [row.step for row in steps if row.kind != "timed"] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_training_computes_the_same_with_it(tmp_path: Path) -> None:
@@ -255,7 +258,7 @@ def generated() -> Any:
 
 
 def test_lines_are_followed_into_generators_and_back_to_the_caller(tmp_path: Path) -> None:
-    followed = lines_step.LineTimes()
+    followed = lines_step.LineTimesTracer()
     followed.start()
     for tensor in generated():
         tensor.sum()
@@ -283,7 +286,7 @@ def test_a_comprehension_of_many_items_is_one_entry_so_that_what_follows_is_know
     monkeypatch.setattr(lines_step, "MAX_LINES", 300)
     found = []
     for items in (1_000, 0):
-        followed = lines_step.LineTimes()
+        followed = lines_step.LineTimesTracer()
         followed.start()
         sum([item * item for item in range(1_000)])
         for item in range(items):

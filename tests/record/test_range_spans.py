@@ -12,7 +12,8 @@ import perfkit
 from perfkit.ranges import start_recorder
 from perfkit.record.windows import range_spans
 from perfkit.record.windows.range_spans import RangesRecorder
-from perfkit.run.reading import RankFolder, Spans, read_run
+from perfkit.run.arrays import Spans
+from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.records import RangeSpan
 
 WINDOW = perfkit.schedule(wait=2, warmup=1, active=2, repeat=1)

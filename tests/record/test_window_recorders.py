@@ -290,11 +290,11 @@ def test_a_step_after_a_window_is_offered_once_after_a_pause_and_both_belong_to_
     )
     for step in range(8):
         windows.advance(step)
-        seen.append((windows.index, windows.extra))
+        seen.append((windows.index, windows.kind))
     windows.close(7)
 
-    after = [(0, True), (0, True)]
-    assert seen == [(None, False), (None, False), (0, False), *after, (1, False), *[(1, True)] * 2]
+    after = [(0, "lines"), (0, "lines")]
+    assert seen == [(None, "timed"), (None, "timed"), (0, "window"), *after, (1, "window"), *[(1, "lines")] * 2]
     window = ["activate", "end"]
     assert follower.days == [
         *("open 0 at 2", *window, "extra 0 at 4", "followed"),

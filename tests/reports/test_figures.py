@@ -152,7 +152,7 @@ def test_a_long_run_is_a_bounded_number_of_rows_and_its_slowest_step_is_kept(tmp
 
 
 def test_recorded_steps_are_marked_and_kept_out_of_the_mean_of_their_row(tmp_path: Path) -> None:
-    slow = Step(step=5, start_ns=50 * MS, wall_ns=500 * MS, phases_ns=Phases(forward=500 * MS), window=0)
+    slow = Step(step=5, start_ns=50 * MS, wall_ns=500 * MS, phases_ns=Phases(forward=500 * MS), kind="window")
     plain = rows(4_000)
     window = Window(index=0, first_step=5, last_step=5, file="window-0.pt.trace.json.gz", complete=True)
     folder = write_run(tmp_path / "x", [*plain[:5], slow, *plain[6:]], windows=(window,))

@@ -114,3 +114,15 @@ def test_a_damaged_record_of_an_older_folder_is_reported_as_damaged(tmp_path: Pa
 
     assert (rank.lines, rank.rank) == (None, None)
     assert [text.split(" (")[0] for text in rank.lost] == ["rank-0/lines.json: damaged", "rank-0/rank.json: damaged"]
+
+
+def test_flags_of_a_step_are_the_kind_of_step_that_they_meant(tmp_path: Path) -> None:
+    rank = written(tmp_path)
+    usual = {"wall_ns": 5, "phases_ns": {"forward": 5}}
+    flags: list[dict[str, Any]] = [{}, {"window": 0}, {"window": 0, "extra": True}, {"dry": True}, {"window": "x"}]
+    rows = [json.dumps({"step": step, "start_ns": step, **usual, **more}) for step, more in enumerate(flags)]
+    (rank.folder / "steps.jsonl").write_text("\n".join([*rows, '["dry"]', ""]))
+
+    steps = RankFolder(rank.folder, 0).steps
+
+    assert [(row.kind, row.window) for row in steps] == [("timed", None), ("window", 0), ("lines", 0), ("dry", None)]

@@ -12,9 +12,9 @@ import torch
 
 import perfkit
 from perfkit.measures.gathering import measure
+from perfkit.run.rank_writer import RankWriter
 from perfkit.run.records import Phases, Step
 from perfkit.run.remote import copy_out, is_url, local_copy
-from perfkit.run.writing import RankWriter
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_only_the_files_of_a_run_are_fetched(tmp_path: Path, memory: Any) -> Non
     [
         ("memory://nothing", perfkit.TraceError, "does not exist"),
         ("memory://empty", perfkit.RunError, "holds no run"),
-        ("nosuchsystem://x", perfkit.UsageError, "is no URL that fsspec knows"),
+        ("nosuchsystem://x", perfkit.UsageError, "is not a URL that fsspec supports"),
     ],
 )
 def test_a_url_that_cannot_be_read_is_one_clear_error(

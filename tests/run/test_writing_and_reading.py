@@ -6,31 +6,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.errors import RunError, UsageError
-from perfkit.run import writing
-from perfkit.run.file_names import lines_beside, spans_beside, stacks_beside
-from perfkit.run.reading import RankFolder, read_line_times, read_run
-from perfkit.run.records import Phases, RangeRow, RangeSpan, Rank, Run, Step, UserCode
-from perfkit.run.writing import (
-    RankWriter,
-    claim_folder,
-    merge_pairwise,
-    write_atomically,
-    write_line_times,
-    write_run,
-    write_spans,
-)
+from perfkit.run import rank_writer
+from perfkit.run.arrays import read_line_times, write_line_times, write_spans
+from perfkit.run.atomic import write_atomically
+from perfkit.run.file_names import lines_path, spans_path, stacks_path
+from perfkit.run.folder_claim import claim_folder
+from perfkit.run.merging import merge_pairwise, merged
+from perfkit.run.rank_writer import RankWriter, write_record
+from perfkit.run.reading import RankFolder, read_run
+from perfkit.run.records import LineTimes, Phases, RangeRow, RangeSpan, Rank, Run, Step, StepKind, UserCode
 
 
-def row(step: int, wall_ns: int = 10, window: int | None = None, **more: int) -> Step:
-    return Step(
-        step=step, start_ns=step * 100, wall_ns=wall_ns, phases_ns=Phases(forward=wall_ns), window=window, **more
-    )
+def row(step: int, wall_ns: int = 10, **more: Any) -> Step:
+    return Step(step=step, start_ns=step * 100, wall_ns=wall_ns, phases_ns=Phases(forward=wall_ns), **more)
 
 
 def write_rows(folder: Path, rank: int, *rows: Step) -> None:
@@ -72,13 +67,13 @@ def test_a_damaged_row_is_left_out_and_said(tmp_path: Path) -> None:
 
     rank = read_run(tmp_path).ranks[0]
     assert len(rank.steps) == 1
-    assert rank.lost == ["steps.jsonl: 1 of 2 rows damaged and left out"]
+    assert rank.lost == ["steps.jsonl: 1 of 2 rows are damaged and were skipped"]
 
 
 def test_rows_killed_at_any_moment_are_readable_up_to_there(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from perfkit.run.records import Phases, Step; from perfkit.run.writing import RankWriter\n"
+        "from perfkit.run.records import Phases, Step; from perfkit.run.rank_writer import RankWriter\n"
         "writer = RankWriter(Path(sys.argv[1]), 0)\n"
         "for n in range(500):\n"
         "    writer.append_steps([Step(step=n, start_ns=n, wall_ns=1, phases_ns=Phases())])\n"
@@ -93,15 +88,15 @@ def test_rows_killed_at_any_moment_are_readable_up_to_there(tmp_path: Path) -> N
 def test_a_folder_of_another_launch_is_left_alone_and_a_number_is_added(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     folder.mkdir()
-    write_run(folder, run_record("first"))
+    write_record(folder, run_record("first"))
 
     assert claim_folder(folder, "first", overwrite=False) == folder
     assert claim_folder(folder, "second", overwrite=False) == tmp_path / "x-2"
 
 
 def test_overwrite_removes_the_old_run_and_nothing_else(tmp_path: Path) -> None:
-    write_run(tmp_path, run_record("first"))
-    RankWriter(tmp_path, 0).write_rank(rank_record("first"))
+    write_record(tmp_path, run_record("first"))
+    RankWriter(tmp_path, 0).write(rank_record("first"))
     (tmp_path / "notes.txt").write_text("mine")
 
     assert claim_folder(tmp_path, "second", overwrite=True) == tmp_path
@@ -118,7 +113,7 @@ def test_a_damaged_run_is_somebodys_and_is_not_written_over(tmp_path: Path) -> N
 def test_recording_into_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
 
-    with pytest.raises(UsageError, match="is a file: name another"):
+    with pytest.raises(UsageError, match="is a file: choose another path"):
         claim_folder(tmp_path / "x", "a", overwrite=False)
 
 
@@ -153,15 +148,15 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, content: str) -> None
 
 
 def test_a_run_without_a_single_record_is_called_empty(tmp_path: Path) -> None:
-    write_run(tmp_path, run_record())
-    RankWriter(tmp_path, 0).write_rank(rank_record())
+    write_record(tmp_path, run_record())
+    RankWriter(tmp_path, 0).write(rank_record())
 
     with pytest.raises(RunError, match="empty run: no step was recorded"):
         read_run(tmp_path)
 
 
 def test_ranks_that_left_nothing_are_named(tmp_path: Path) -> None:
-    write_run(tmp_path, run_record(world_size=3))
+    write_record(tmp_path, run_record(world_size=3))
     write_rows(tmp_path, 1, row(0))
 
     assert read_run(tmp_path).missing_ranks == [0, 2]
@@ -208,7 +203,7 @@ def test_a_pickle_in_place_of_ranges_is_not_opened(tmp_path: Path) -> None:
 def test_a_month_of_rows_stays_below_the_limit_and_loses_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "MAX_ROWS", 100)
+    monkeypatch.setattr(rank_writer, "MAX_ROWS", 100)
     writer = RankWriter(tmp_path, 0)
     for step in range(1000):
         writer.append_steps([row(step)])
@@ -221,22 +216,34 @@ def test_a_month_of_rows_stays_below_the_limit_and_loses_no_time(
     assert steps[-1].steps == 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**9), st.sampled_from([None, None, 0])), max_size=40))
-def test_merging_keeps_sums_and_never_mixes_windows_with_timed_steps(given_rows: list[tuple[int, int | None]]) -> None:
-    rows = [row(index, wall, window) for index, (wall, window) in enumerate(given_rows)]
-    merged = merge_pairwise(rows)
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.sampled_from(["timed", "timed", "window"])), max_size=40))
+def test_merging_keeps_sums_and_never_mixes_windows_with_timed_steps(given_rows: list[tuple[int, StepKind]]) -> None:
+    rows = [row(index, wall, kind=kind) for index, (wall, kind) in enumerate(given_rows)]
+    after = merge_pairwise(rows)
 
-    for window in (None, 0):
-        assert sum(r.wall_ns for r in merged if r.window == window) == sum(
-            r.wall_ns for r in rows if r.window == window
-        )
-        assert sum(r.steps for r in merged if r.window == window) == sum(r.window == window for r in rows)
+    for kind in ("timed", "window"):
+        assert sum(r.wall_ns for r in after if r.kind == kind) == sum(r.wall_ns for r in rows if r.kind == kind)
+        assert sum(r.steps for r in after if r.kind == kind) == sum(r.kind == kind for r in rows)
 
 
 def test_steps_after_a_window_are_merged_among_themselves_only() -> None:
-    rows = [row(0, window=0), row(1, window=0), row(2, window=0, extra=True), row(3, window=0, extra=True)]
+    rows = [row(number, window=0, kind="window" if number < 2 else "lines") for number in range(4)]
 
-    assert [(merged.steps, merged.extra) for merged in merge_pairwise(rows)] == [(2, False), (2, True)]
+    assert [(after.steps, after.kind) for after in merge_pairwise(rows)] == [(2, "window"), (2, "lines")]
+
+
+def test_amounts_are_added_the_highest_memory_is_kept_and_all_else_is_the_first_rows() -> None:
+    first = row(4, 30, samples=8, memory_bytes=5, rss_bytes=9, loss=0.5, gc_ns=3)
+    second = row(
+        5, 10, samples=8, memory_bytes=7, rss_bytes=2, loss=0.25, recompiles=1, device_phases_ns=Phases(data=2)
+    )
+
+    joined = merged(first, second)
+
+    assert (joined.step, joined.steps, joined.start_ns, joined.wall_ns, joined.samples) == (4, 2, 400, 40, 16)
+    assert (joined.memory_bytes, joined.rss_bytes, joined.loss) == (7, 9, 0.5)
+    assert (joined.gc_ns, joined.recompiles, joined.tokens) == (3, 1, None)
+    assert (joined.phases_ns, joined.device_phases_ns) == (Phases(forward=40), Phases(data=2))
 
 
 def span(name: str, start_ns: int, end_ns: int | None = 9, thread: str = "MainThread") -> RangeSpan:
@@ -258,9 +265,9 @@ def test_what_a_window_kept_of_ranges_is_read_as_it_was_written(tmp_path: Path, 
 def test_files_of_a_window_lie_beside_its_trace(tmp_path: Path) -> None:
     path = RankWriter(tmp_path, 0).window_file(12)
 
-    assert stacks_beside(path).name == "stacks-12.pt.trace.json.gz"
-    assert lines_beside(stacks_beside(path)).name == "stacks-12.lines.npz"
-    assert spans_beside(path).name == "ranges-12.npz"
+    assert stacks_path(path).name == "stacks-12.pt.trace.json.gz"
+    assert lines_path(stacks_path(path)).name == "stacks-12.lines.npz"
+    assert spans_path(path).name == "ranges-12.npz"
 
 
 CODE = UserCode(file="/x/train.py", frame_file="train.py", name="step", function="Net.step", line=3)
@@ -268,10 +275,9 @@ CODE = UserCode(file="/x/train.py", frame_file="train.py", name="step", function
 
 def write_lines(folder: Path, code: list[int] | None = None) -> Path:
     stacks = folder / "stacks-0.pt.trace.json.gz"
-    write_line_times(
-        lines_beside(stacks),
+    times = LineTimes(
         thread=77,
-        codes=[CODE],
+        codes=(CODE,),
         files={"train.py": "/x/train.py"},
         time_ns=[10, 20, 30],
         code=[0, 0, 0] if code is None else code,
@@ -279,6 +285,7 @@ def write_lines(folder: Path, code: list[int] | None = None) -> Path:
         depth=[1, 1, 0],
         complete=False,
     )
+    write_line_times(lines_path(stacks), times)
     return stacks
 
 

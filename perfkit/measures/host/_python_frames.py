@@ -19,8 +19,7 @@ import numpy as np
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.measures._rows import mask_of
-from perfkit.run.reading import LineTimes
-from perfkit.run.records import TracedLine
+from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Field, Kind, Trace
 from perfkit.trace.intervals import Ints
 

@@ -17,8 +17,7 @@ from perfkit.measures.host.sync_calls import blocking_calls
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.measures.steps._trace_steps import step_of, whole_steps
-from perfkit.run.reading import LineTimes
-from perfkit.run.records import TracedLine
+from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 from perfkit.trace.nesting import Segments, find_innermost, overlap

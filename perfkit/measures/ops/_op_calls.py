@@ -22,8 +22,7 @@ from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.ops._optimizer_updates import usual_updates, usual_wait
 from perfkit.measures.steps._trace_steps import steps_of_ops, whole_steps
-from perfkit.run.reading import LineTimes
-from perfkit.run.records import TracedLine
+from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 

@@ -18,8 +18,7 @@ from perfkit.measures.ops._optimizer_updates import measure_collectives, measure
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
 from perfkit.measures.ops._unfused_attention import find_attention
 from perfkit.measures.results.patterns import Patterns
-from perfkit.run.reading import LineTimes
-from perfkit.run.records import TracedLine
+from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Trace
 
 #: Rows of each sort that are kept, longest first.

@@ -87,7 +87,7 @@ def _table(rank: int, rows: Sequence[Step], lines: Lines | None, facts: Rank | N
     if not timed:
         return None
     first = timed[0].step
-    disturbed = (row.step for row in rows if row.step >= first and (row.window is not None or row.dry or row.extra))
+    disturbed = (row.step for row in rows if row.step >= first and row.kind != "timed")
     return _RankSteps(
         rank=rank,
         step=np.array([row.step for row in timed], np.int64),

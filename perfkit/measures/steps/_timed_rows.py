@@ -20,9 +20,9 @@ def own_rows(rows: Sequence[Step]) -> list[Step]:
 def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
     """The rows whose times count, and how many steps were left out for which reason."""
     own = own_rows(rows)
-    timed = [row for row in own if row.window is None and not row.dry]
-    excluded = {"in a window": sum(row.steps for row in own if row.window is not None)}
-    excluded["dry run"] = sum(row.steps for row in own if row.dry)
+    timed = [row for row in own if row.kind == "timed"]
+    dry = sum(row.steps for row in own if row.kind == "dry")
+    excluded = {"in a window": sum(row.steps for row in own if row.kind != "timed") - dry, "dry run": dry}
     if len(timed) > 3 * _WARM_UP:
         # A row that was merged from the warm-up and later steps stays: it stands for many.
         kept = [row for row in timed if row.step + row.steps > _WARM_UP]

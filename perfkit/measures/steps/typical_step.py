@@ -48,7 +48,7 @@ def _mean(kind: type[_Breakdown], rows: Sequence[Step], trim: float) -> _Breakdo
         known = [value for value in values if value is not None]
         return round(sum(known) / steps) if known else None
 
-    windowed = [row for row in own if row.window is not None and not row.extra]
+    windowed = [row for row in own if row.kind in ("warmup", "window")]
     samples = [row.samples for row in kept if row.samples is not None]
     return kind(
         steps=steps,

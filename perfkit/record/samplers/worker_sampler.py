@@ -25,8 +25,8 @@ import msgspec
 
 from perfkit._code_owner import USER, function_name, owner_of, stack_of
 from perfkit.record.samplers.switch_interval import SwitchInterval
+from perfkit.run.atomic import write_atomically
 from perfkit.run.records import LineRow, Workers
-from perfkit.run.writing import write_atomically
 
 #: 20 ms: a sample takes about 0.1 ms of a busy worker's process (waking up, and waiting for the interpreter
 #: lock), which at 10 ms would be 1 % of it. There are several workers, and they work for a whole epoch.

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from perfkit import _clock
-from perfkit.run.records import NodeHealth, NodeSample, Spread
+from perfkit.run.records import MinMedianMax, NodeHealth, NodeSample
 
 #: Heat and power limits act over seconds, and a node that slows training does so for minutes.
 PERIOD_S = 10.0
@@ -328,9 +328,9 @@ def _merged(samples: Sequence[NodeSample]) -> NodeSample:
     return msgspec.structs.replace(samples[-1], reasons=reasons)
 
 
-def _spread(values: Sequence[float]) -> Spread | None:
+def _spread(values: Sequence[float]) -> MinMedianMax | None:
     ordered = sorted(values)
-    return Spread(ordered[0], ordered[len(ordered) // 2], ordered[-1]) if ordered else None
+    return MinMedianMax(ordered[0], ordered[len(ordered) // 2], ordered[-1]) if ordered else None
 
 
 def _quietly(do: Callable[[], Any]) -> None:

@@ -7,19 +7,17 @@ others and are marked in steps.jsonl, so that no timing holds them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from perfkit.record.samplers.flop_counter import FlopCount
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.windows.model_ranges import trained_modules
-from perfkit.run.records import Phase, StepFlops, Syncs, TracedLine
+from perfkit.run.records import Phase, StepFlops, StepKind, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Steps of the dry run: the first pays for set-up and one-off syncs, the second shows what every step has.
 _DRY_STEPS = 2
-
-Extra = Literal["traced", "counted", "dry"]
 
 
 class ExtraSteps:
@@ -35,16 +33,16 @@ class ExtraSteps:
         self._optimizers = optimizers
         self._note = note
         self._detector: SyncDetector | None = None
-        self._now: Extra | None = None
+        self._now: StepKind | None = None
         self._left = 0
-        self._todo: list[Extra] = ["traced", "counted", "dry"] if dry else ["traced", "counted"]
+        self._todo: list[StepKind] = ["lines", "ops", "dry"] if dry else ["lines", "ops"]
 
     @property
     def done(self) -> bool:
         """Whether all of them are over."""
         return not self._todo and self._now is None
 
-    def advance(self, step: int) -> Extra | None:
+    def advance(self, step: int) -> StepKind | None:
         """A step has ended and ``step`` begins: what that one is, None for an ordinary step."""
         if self._now is not None:
             if self._detector is not None and self._now == "dry":
@@ -52,15 +50,19 @@ class ExtraSteps:
             self._left -= 1
             if self._left > 0:
                 return self._now
-            if self._now == "counted":
+            if self._now == "ops":
                 self._count.stop()
                 self.flops = self._count.result(step - 1)
             self.close()
-        begin = {"traced": self._begin_traced, "counted": lambda: self._begin_counted(step), "dry": self._begin_dry}
+        begin: dict[StepKind, Callable[[], bool]] = {
+            "lines": self._begin_traced,
+            "ops": lambda: self._begin_counted(step),
+            "dry": self._begin_dry,
+        }
         while self._todo and self._now is None:
-            extra = self._todo.pop(0)
-            if begin[extra]():
-                self._now = extra
+            kind = self._todo.pop(0)
+            if begin[kind]():
+                self._now = kind
         return self._now
 
     def _begin_traced(self) -> bool:
@@ -94,9 +96,9 @@ class ExtraSteps:
     def close(self) -> None:
         """End the running extra step and put everything back."""
         ending, self._now = self._now, None
-        if ending == "traced":
+        if ending == "lines":
             self._tracer.stop()
-        elif ending == "counted":
+        elif ending == "ops":
             self._count.stop()
         elif ending == "dry" and self._detector is not None:
             self._detector.stop()

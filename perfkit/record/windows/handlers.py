@@ -19,8 +19,8 @@ from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.errors import UsageError
 from perfkit.record.windows.trace_files import in_thread
+from perfkit.run.atomic import write_atomically
 from perfkit.run.remote import check_url, copy_out, is_url
-from perfkit.run.writing import write_atomically
 
 Handler = Callable[[Any], None]
 

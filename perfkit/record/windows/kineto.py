@@ -17,7 +17,7 @@ from perfkit.record.windows.lines_step import StepForLines
 from perfkit.record.windows.schedules import Action
 from perfkit.record.windows.trace_files import Promise, in_thread
 from perfkit.record.windows.window_controller import Recorder
-from perfkit.run.file_names import stacks_beside
+from perfkit.run.file_names import stacks_path
 
 #: A window's trace above this, before compression, is not kept: three steps of a large model are some 100 MB, and
 #: what is a hundred times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
@@ -152,7 +152,7 @@ class KinetoRecorder(Recorder):
             return False
         # Light but for the lines; allocations where the user asked for them, since torch then warns on stderr.
         memory = bool(self._flags.get("profile_memory"))
-        self._for_lines = StepForLines(stacks_beside(self._file_of(index)), self._activities, profile_memory=memory)
+        self._for_lines = StepForLines(stacks_path(self._file_of(index)), self._activities, profile_memory=memory)
         self._for_lines.begin(step)
         return True
 

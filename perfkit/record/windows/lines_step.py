@@ -21,9 +21,9 @@ from perfkit import _clock
 from perfkit._code_owner import USER, function_name, line_of, owner_of
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.windows import torch_profiler
-from perfkit.run.file_names import lines_beside
-from perfkit.run.records import UserCode
-from perfkit.run.writing import write_line_times
+from perfkit.run.arrays import write_line_times
+from perfkit.run.file_names import lines_path
+from perfkit.run.records import LineTimes, UserCode
 
 #: A trace above this, before it is packed, is not kept: it is one step, and torch exports some 100 MB a
 #: second while training waits.
@@ -39,7 +39,7 @@ MAX_LINES = 200_000
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class LineTimes(LineTracer):
+class LineTimesTracer(LineTracer):
     """When the training thread came to which line of the user's; the innermost user frame counts."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class LineTimes(LineTracer):
         frame_file = torch_profiler.frame_namer()
         modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         users = [file for file in modules if isinstance(file, str) and owner_of(file) == USER]
-        codes = [
+        codes = tuple(
             UserCode(
                 file=code.co_filename,
                 frame_file=frame_file(code.co_filename),
@@ -130,9 +130,8 @@ class LineTimes(LineTracer):
                 line=code.co_firstlineno,
             )
             for code in self._code_of
-        ]
-        write_line_times(
-            path,
+        )
+        times = LineTimes(
             thread=self.thread,
             codes=codes,
             files={frame_file(file): file for file in users} | {code.frame_file: code.file for code in codes},
@@ -142,6 +141,7 @@ class LineTimes(LineTracer):
             depth=self._depths,
             complete=self._complete,
         )
+        write_line_times(path, times)
 
 
 def _after_fork_in_child() -> None:
@@ -163,7 +163,7 @@ class StepForLines:
         self._activities = activities
         self._flags = {"record_shapes": True, "profile_memory": profile_memory}
         self._profiler: Any = None
-        self._lines = LineTimes()
+        self._lines = LineTimesTracer()
 
     def begin(self, step: int) -> None:
         """Step ``step`` begins."""
@@ -189,7 +189,7 @@ class StepForLines:
         plain = torch_profiler.export(profiler, self.path, MAX_BYTES, "lines come from sampling alone")
         if self._lines.refused is None:
             try:
-                self._lines.write(lines_beside(self.path))
+                self._lines.write(lines_path(self.path))
             except BaseException:
                 plain.unlink(missing_ok=True)
                 raise

@@ -17,9 +17,9 @@ from perfkit.ranges import context
 from perfkit.ranges import recorder as ranges_recorder
 from perfkit.record.windows.trace_files import in_thread
 from perfkit.record.windows.window_controller import Recorder
-from perfkit.run.file_names import spans_beside
+from perfkit.run.arrays import write_spans
+from perfkit.run.file_names import spans_path
 from perfkit.run.records import RangeSpan
-from perfkit.run.writing import write_spans
 
 #: Rows of a window. A viewer shows no more than some 10,000, and 50,000 need 1.6 MB in memory and 0.5 MB on disk.
 MAX_ROWS = 50_000
@@ -183,7 +183,7 @@ class RangesRecorder(Recorder):
         self._writers = [writer for writer in self._writers if writer.is_alive()] + writing
 
     def _write(self, index: int, log: SpanLog, dropped_before: int) -> None:
-        path = spans_beside(self._file_of(index))
+        path = spans_path(self._file_of(index))
         try:
             rows, dropped = log.spans()
             dropped += dropped_before

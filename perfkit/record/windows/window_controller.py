@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from perfkit.record.windows.schedules import Action
-from perfkit.run.records import Window
+from perfkit.run.records import StepKind, Window
 
 Trouble = Callable[[str, BaseException | str], None]
 
@@ -89,12 +89,14 @@ class Windows:
     @property
     def index(self) -> int | None:
         """The open window, also in the two steps after it; None between windows."""
-        return len(self._over) if self._inside else len(self._over) - 1 if self.extra else None
+        return len(self._over) if self._inside else len(self._over) - 1 if self.kind == "lines" else None
 
     @property
-    def extra(self) -> bool:
-        """Whether the running step is one of the two after a window: the pause, and the one recorded for lines."""
-        return bool(self._in_extra) or self._pausing
+    def kind(self) -> StepKind:
+        """What the running step is used for; "lines" in the two after a window: the pause, and the recorded one."""
+        if self._in_extra or self._pausing:
+            return "lines"
+        return "timed" if not self._inside else "window" if self._active else "warmup"
 
     @property
     def done(self) -> tuple[Window, ...]:

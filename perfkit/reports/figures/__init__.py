@@ -28,9 +28,10 @@ from perfkit.reports.figures.flame import flame_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
 from perfkit.reports.figures.tables import tables_of
 from perfkit.reports.figures.timeline import timeline_of
-from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_line_times, read_run
+from perfkit.run.arrays import read_line_times
+from perfkit.run.atomic import write_atomically
+from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_run
 from perfkit.run.remote import is_url, local_copy
-from perfkit.run.writing import write_atomically
 from perfkit.trace import Trace, read_trace
 from perfkit.trace.cached_reader import ReadTrace
 

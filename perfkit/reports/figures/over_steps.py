@@ -9,7 +9,7 @@ from typing import TypeVar
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.reports.figures.data import StepSeries, WindowMark
 from perfkit.run.reading import RankFolder
-from perfkit.run.records import PHASES, Phases, Step
+from perfkit.run.records import PHASES, Phases, Step, StepKind
 from perfkit.trace.columns import Trace
 
 #: A screen has about so many pixels for them.
@@ -82,8 +82,18 @@ def series_of_trace(trace: Trace) -> StepSeries | None:
     )
 
 
+_STATES: dict[StepKind, str] = {
+    "timed": "",
+    "warmup": "window",
+    "window": "window",
+    "lines": "extra",
+    "ops": "extra",
+    "dry": "dry",
+}
+
+
 def _state(row: Step) -> str:
-    return "window" if row.window is not None else "extra" if row.extra else "dry" if row.dry else ""
+    return _STATES[row.kind]
 
 
 def _calm(part: list[Step]) -> list[Step]:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.run.folder_claim import launch_id
+from perfkit.run.rank_recording import Parts, RankRecording
 from perfkit.run.reading import read_run
-from perfkit.run.recording import Parts, Recording
 from perfkit.run.records import Phases, Step
-from perfkit.run.writing import launch_id
 
 
 def row(step: int) -> Step:
     return Step(step=step, start_ns=step, wall_ns=1, phases_ns=Phases())
 
 
-def recording(folder: Path) -> Recording:
-    return Recording(folder, "launch", lambda: Parts(facts={}))
+def recording(folder: Path) -> RankRecording:
+    return RankRecording(folder, "launch", lambda: Parts(facts={}))
 
 
 def steps(folder: Path) -> list[tuple[int, int | None]]:
@@ -53,7 +53,7 @@ def test_a_row_is_held_for_64_steps_and_then_written_without(tmp_path: Path) -> 
 def launched(monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
     """The launch id under a launcher that sets these variables; the count of runs of this process left out."""
     with monkeypatch.context() as patch:
-        patch.setattr("perfkit.run.writing._runs_of_this_process", iter([0]))
+        patch.setattr("perfkit.run.folder_claim._runs_of_this_process", iter([0]))
         for name in ("PERFKIT_LAUNCH_ID", "TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "LOCAL_RANK", "NODE_RANK"):
             patch.delenv(name, raising=False)
         for name, value in env.items():

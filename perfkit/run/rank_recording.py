@@ -16,8 +16,8 @@ import msgspec
 
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
+from perfkit.run.rank_writer import RankWriter
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
-from perfkit.run.writing import RankWriter
 
 #: Rows wait in memory until they are so many or this old; with the steps that the clock has not summed up yet, which
 #: are 50 at most or those of about 20 ms, a kill loses no more than 64 (DESIGN section 3), or 20 ms.
@@ -39,7 +39,7 @@ class Parts(msgspec.Struct, kw_only=True):
     syncs: Syncs | None = None
 
 
-class Recording:
+class RankRecording:
     """Writes one rank's folder during a run. ``parts()`` is asked for what to rewrite, when it is time to."""
 
     def __init__(self, folder: Path, launch: str, parts: Callable[[], Parts]) -> None:
@@ -129,12 +129,11 @@ class Recording:
             end_ns=_clock.now_ns() if ending is not None else None,
             ending=ending,
         )
-        self._writer.write_rank(self.rank)
-        if parts.lines is not None:
-            self._writer.write_lines(parts.lines)
+        self._writer.write(self.rank)
+        for record in (parts.lines, parts.syncs):
+            if record is not None:
+                self._writer.write(record)
         self._writer.write_ranges(parts.ranges)
-        if parts.syncs is not None:
-            self._writer.write_syncs(parts.syncs)
 
     def finish(self, ending: str) -> None:
         """Write everything a last time."""

@@ -1,0 +1,122 @@
+"""Which folder a run is recorded into: the launch's name, the default folder, and never another launch's folder."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from perfkit import _env
+from perfkit.errors import UsageError
+
+_runs_of_this_process = itertools.count()
+
+
+def launch_id() -> str:
+    """One word for a new run of this launch, the same on all its ranks where the launcher is known.
+
+    ``PERFKIT_LAUNCH_ID`` takes precedence; torchrun and srun name each launch; under Lightning's own launcher all ranks
+    of a machine are children of rank 0. A process may record several runs in a row: each rank counts its own, and all
+    ranks count alike.
+    """
+    number = next(_runs_of_this_process)
+    launch = _launch()
+    if launch is None:
+        return uuid.uuid4().hex[:12]
+    return re.sub(r"[^\w.-]+", "-", "-".join(str(part) for part in (*launch, number or None) if part is not None))
+
+
+def _launch() -> tuple[str | int | None, ...] | None:
+    env = os.environ
+    if env.get("PERFKIT_LAUNCH_ID"):
+        return (env["PERFKIT_LAUNCH_ID"],)
+    if "TORCHELASTIC_RUN_ID" in env:
+        return (env["TORCHELASTIC_RUN_ID"], env.get("MASTER_PORT"), env.get("TORCHELASTIC_RESTART_COUNT"))
+    if _env.world_size() == 1:
+        return None
+    if "SLURM_STEP_ID" in env:
+        return ("slurm", env.get("SLURM_JOB_ID"), env["SLURM_STEP_ID"])
+    if "LOCAL_RANK" in env and "NODE_RANK" in env:
+        # The port alone may be a fixed one, and then the next launch's too.
+        first = os.getpid() if env["LOCAL_RANK"] == "0" else os.getppid()
+        return ("local", env.get("MASTER_PORT"), env["NODE_RANK"], first)
+    return None
+
+
+def default_folder(launch: str) -> Path:
+    """``runs/<script>-<date>-<time>``; with several ranks the launch id replaces the time, so that all ranks agree."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0] or "run"
+    script = Path(main).stem
+    if script == "__main__":
+        script = Path(main).parent.name
+    script = re.sub(r"[^\w.-]+", "-", script) or "run"
+    when = launch if _env.world_size() > 1 else time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{script}-{when}"
+
+
+def _launches_in(folder: Path) -> set[str]:
+    found = set()
+    for file in (folder / "run.json", *folder.glob("rank-*/rank.json")):
+        try:
+            record = msgspec.json.decode(file.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            # Damaged, but it is someone's run: never overwrite it.
+            found.add("?")
+            continue
+        found.add(str(record.get("launch_id")) if isinstance(record, dict) else "?")
+    return found
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a path that no run can be recorded into, before anything starts.
+
+    Raises:
+        UsageError: the path, or a folder above it, is a file or is not writable.
+    """
+    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise UsageError(f"a run is recorded into a folder, but {existing} is a file: choose another path")
+    if not os.access(existing, os.W_OK):
+        raise UsageError(f"the run folder {path} cannot be created: {existing} is not writable; choose another path")
+
+
+def claim_folder(path: Path, launch: str, *, overwrite: bool) -> Path:
+    """Choose and create the folder of this launch: ``path``, or ``path-2``... where that holds another launch's run.
+
+    Every rank decides alone, and all alike, because the other launches' runs are the same for all of them.
+
+    Raises:
+        UsageError: see `check_folder`.
+    """
+    check_folder(path)
+    chosen, number = path, 1
+    while _launches_in(chosen) - {launch}:
+        if overwrite:
+            _clear(chosen)
+            break
+        number += 1
+        chosen = path.with_name(f"{path.name}-{number}")
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the run folder {chosen} cannot be created ({error.strerror}): choose another path"
+        ) from error
+    return chosen
+
+
+def _clear(folder: Path) -> None:
+    """Remove the files that perfkit wrote into a folder, and nothing else."""
+    for rank in folder.glob("rank-*"):
+        shutil.rmtree(rank)
+    for name in ("run.json", "diagnosis.json", "figures.json", "report.html", "trigger"):
+        (folder / name).unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""Writing a run folder: never half a file. Rewritten files are replaced whole; rows are appended as whole lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from perfkit.run.arrays import write_range_rows
+from perfkit.run.atomic import write_atomically
+from perfkit.run.file_names import memory_name, trace_name
+from perfkit.run.merging import merge_pairwise
+from perfkit.run.records import Failure, Lines, RangeRow, Rank, Run, Step, Syncs
+
+#: Rows after which the older half of steps.jsonl is merged pairwise: 8 MB of text, and still 10,000 rows of detail for
+#: the newest steps of a month-long run.
+MAX_ROWS = 20_000
+
+_ENCODER = msgspec.json.Encoder()
+_FILES = {Run: "run.json", Rank: "rank.json", Lines: "lines.json", Syncs: "syncs.json", Failure: "failure.json"}
+
+
+def write_record(folder: Path, record: Run | Rank | Lines | Syncs | Failure) -> None:
+    """Write a record into its file: run.json in the run's folder, all others in a rank's."""
+    write_atomically(folder / _FILES[type(record)], msgspec.json.format(_ENCODER.encode(record), indent=2))
+
+
+class RankWriter:
+    """Writes one rank's part of a run folder."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder = folder / f"rank-{rank}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._steps: BinaryIO | None = None
+        self._rows = 0
+
+    def append_steps(self, rows: Sequence[Step]) -> None:
+        """Append rows to steps.jsonl and hand them to the system, so that a kill loses none of them."""
+        if not rows:
+            return
+        if self._steps is None:
+            self._steps = (self.folder / "steps.jsonl").open("ab")
+        self._steps.write(_ENCODER.encode_lines(rows))
+        self._steps.flush()
+        self._rows += len(rows)
+        if self._rows >= MAX_ROWS:
+            self._merge_older_half()
+
+    def _merge_older_half(self) -> None:
+        path = self.folder / "steps.jsonl"
+        rows = msgspec.json.Decoder(Step).decode_lines(path.read_bytes())
+        half = len(rows) // 2
+        rows = merge_pairwise(rows[:half]) + rows[half:]
+        self.close()
+        write_atomically(path, _ENCODER.encode_lines(rows))
+        self._steps = path.open("ab")
+        self._rows = len(rows)
+
+    def write(self, record: Rank | Lines | Syncs | Failure) -> None:
+        """Rewrite the record's file."""
+        write_record(self.folder, record)
+
+    def write_ranges(self, rows: Sequence[RangeRow]) -> None:
+        """Rewrite ranges.npz."""
+        write_range_rows(self.folder / "ranges.npz", rows)
+
+    def window_file(self, index: int) -> Path:
+        """Path of window ``index``'s trace."""
+        return self.folder / trace_name(index)
+
+    def memory_file(self, index: int) -> Path:
+        """Path of window ``index``'s snapshot of device memory."""
+        return self.folder / memory_name(index)
+
+    def close(self) -> None:
+        """Close steps.jsonl."""
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None

@@ -1,0 +1,154 @@
+"""lines.json and stacks-N.lines.npz: host time by source line."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.run.records.steps import Phase
+from perfkit.run.records.version import SCHEMA
+
+
+class LineRow(Location, frozen=True, kw_only=True):
+    """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step.
+
+    Attributes:
+        worker: None for a line of the training process. For a line that ran in the workers of a DataLoader, the type
+            of that loader's dataset; ``phase`` is then "data", and ``host_ns`` is summed over the workers, which run
+            in parallel to training: it is not part of the step's wall time.
+        within: The samples by the libraries that the line had called, outermost first: ``"json"``,
+            ``"torch.serialization > pickle"``; ``""`` is the line's own code with the C functions that it calls itself,
+            ``"checkpoint"`` a library's function that saves one. Empty where that was not recorded.
+        called_from: The line in another function of the user's from which it was reached most often; None: no other.
+    """
+
+    line: int
+    function: str
+    phase: Phase
+    samples: int
+    host_ns: int
+    worker: str | None = None
+    within: dict[str, int] = {}
+    called_from: Location | None = None
+
+
+class Workers(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker processes of the loaders over one type of dataset, summed over ``processes`` of them.
+
+    ``alive_ns`` is how long they lived while sampled, ``busy_ns`` the part in which they fetched or collated
+    (otherwise they waited for an index, or for room in the queue), ``cpu_ns`` the processor time they used.
+    Busy without using the processor is waiting for a disk or a network. ``sampling_ns`` is the part of ``cpu_ns``
+    that perfkit's sampler took.
+    """
+
+    dataset: str
+    processes: int
+    samples: int
+    alive_ns: int
+    busy_ns: int
+    cpu_ns: int
+    sampling_ns: int = 0
+
+
+class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one ``torch.nn.Module`` object from one user line in the step that is traced by line.
+
+    Attributes:
+        host_ns: Time of the calls, forward only.
+        again: Calls with the very input that this module had before in the step, with nothing in between that could
+            change the answer or make another backward need it: see `perfkit.record.samplers.module_calls`.
+            ``again_ns`` is their time, ``again_backward`` whether a backward followed them.
+        sliced: Whether all calls had inputs of the same shapes that were consecutive parts of the same tensors, as the
+            samples of a batch are, with no backward and no fetch between the first and the last.
+    """
+
+    module: str
+    calls: int
+    host_ns: int
+    again: int = 0
+    again_ns: int = 0
+    again_backward: bool = False
+    sliced: bool = False
+
+
+class TracedLine(Location, frozen=True, kw_only=True):
+    """One user line in the step that is traced by line.
+
+    Attributes:
+        runs: How often the line ran in that step.
+        host_ns: Time in the line with all that it called, in a step that tracing made slower than others.
+        loop_line: The ``for`` or ``while`` statement around the line, if any.
+        before_model: Whether it first ran before any module was called in that step; None: none was called.
+        modules: The modules that it called.
+        callers: The first few of the user's lines from which the line's function was called in that step.
+    """
+
+    line: int
+    function: str
+    phase: Phase
+    runs: int
+    host_ns: int
+    loop_line: int | None = None
+    before_model: bool | None = None
+    modules: tuple[ModuleCalls, ...] = ()
+    callers: tuple[Location, ...] = ()
+
+
+class Collected(Location, frozen=True, kw_only=True):
+    """Full garbage collections that began in one line, in the whole run: their number and their total time."""
+
+    line: int
+    function: str
+    count: int
+    total_ns: int
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """lines.json. ``period_ns`` is the time between two samples, ``steps`` the number of sampled steps.
+
+    ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
+    garbage collection began.
+    """
+
+    schema: int = SCHEMA
+    period_ns: int
+    steps: int
+    rows: tuple[LineRow, ...] = ()
+    traced: tuple[TracedLine, ...] = ()
+    workers: tuple[Workers, ...] = ()
+    collected: tuple[Collected, ...] = ()
+
+
+class UserCode(Location, frozen=True, kw_only=True, rename={"line": "first_line"}):
+    """One function of the user's, at its first line. ``frame_file`` and ``name`` are what torch's frames call it."""
+
+    line: int
+    function: str
+    frame_file: str
+    name: str
+
+
+class LineTimes(NamedTuple):
+    """When a thread reached which line of the user's, in a step recorded with stacks: stacks-N.lines.npz.
+
+    The columns belong together, one row per change of line: ``time_ns`` (int64, unix time, rising), ``code`` (an index
+    into ``codes``), ``line`` and ``depth`` (open calls of the user's functions, this one included; 0: none, the line
+    was left).
+
+    Attributes:
+        thread: The thread's number, as the system counts them.
+        codes: The user's functions that ran.
+        files: All files of the user's: their name in torch's Python frames -> their path.
+        complete: Whether the thread was followed to the end of the step; not where there were too many lines.
+    """
+
+    thread: int
+    codes: tuple[UserCode, ...]
+    files: dict[str, str]
+    time_ns: Any
+    code: Any
+    line: Any
+    depth: Any
+    complete: bool

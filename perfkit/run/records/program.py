@@ -1,0 +1,106 @@
+"""What a run shows of its program: loaders, optimizers, compiled functions, padding. Parts of rank.json."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.run.records.steps import Mode
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a DataLoader that the loop read from."""
+
+    dataset: str
+    batch_size: int | None
+    num_workers: int
+    pin_memory: bool
+    prefetch_factor: int | None
+    persistent_workers: bool
+    role: Mode = "train"
+
+
+class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating point operations of one step on one device, counted once.
+
+    Attributes:
+        by_precision: By what the units computed in: "bfloat16", "float16", "float32", "tf32", "float64", "float8".
+        recomputed: The part that ran again in the backward (activation checkpointing); ``by_precision`` includes it.
+        device: The device's name, None on a CPU.
+        problem: Why the count would be wrong; ``by_precision`` is then empty.
+    """
+
+    step: int
+    by_precision: dict[str, int] = {}
+    recomputed: int = 0
+    device: str | None = None
+    problem: str | None = None
+
+
+class Compilation(msgspec.Struct, frozen=True, kw_only=True):
+    """One function that torch.compile compiled ``count`` times; ``recompiles`` of these replaced an earlier graph.
+
+    ``called_from`` is the user's line that called it, None where torch did not record one; ``reason`` is the guard that
+    failed last.
+    """
+
+    compiled: str
+    called_from: Location | None
+    count: int
+    recompiles: int
+    total_ns: int
+    reason: str | None = None
+
+
+class GraphBreak(Location, frozen=True, kw_only=True):
+    """A line of the user's at which torch.compile broke a graph: ``count`` graphs ended there."""
+
+    line: int
+    function: str
+    reason: str
+    count: int
+
+
+class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer that stepped.
+
+    ``tensors`` and ``elements`` are those of all its parameters; ``foreach`` and ``fused`` are as set, None: torch
+    decides. ``keeps_gradients`` is whether gradients were the same tensors after `zero_grad` as before: filled with
+    zeros, not set to None; None where that was not seen.
+    """
+
+    kind: str
+    tensors: int
+    elements: int
+    dtypes: tuple[str, ...]
+    foreach: bool | None = None
+    fused: bool | None = None
+    keeps_gradients: bool | None = None
+
+
+class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors that stay alive between steps and whose number grows.
+
+    ``grown`` of them were added in ``steps`` steps, with ``grown_bytes`` of their own. ``graph`` is whether they carry
+    an autograd graph, which keeps what the backward would need; ``nodes_grown`` is by how many nodes the largest graph
+    grew. ``name`` is what holds them, where that was found, and ``places`` the lines that add to it.
+    """
+
+    steps: int
+    grown: int
+    grown_bytes: int
+    graph: bool
+    nodes_grown: int = 0
+    name: str | None = None
+    places: tuple[Location, ...] = ()
+
+
+class Padding(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the inspected batches was padding: ``padded`` of ``elements``, in ``batches`` batches.
+
+    Counted in batches of integers, (samples, length), most of whose rows end in the same number.
+    """
+
+    batches: int
+    elements: int
+    padded: int

@@ -1,0 +1,125 @@
+"""run.json, rank.json and failure.json: the run, one rank of it, and the exception that ended it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.run.records.gpu import NodeHealth
+from perfkit.run.records.program import (
+    Compilation,
+    GraphBreak,
+    KeptTensors,
+    Loader,
+    OptimizerFacts,
+    Padding,
+    StepFlops,
+)
+from perfkit.run.records.steps import Phase
+from perfkit.run.records.version import SCHEMA
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """run.json, which rank 0 writes."""
+
+    schema: int = SCHEMA
+    launch_id: str
+    command: tuple[str, ...]
+    folder: str
+    world_size: int
+    schedule: dict[str, float | None] | None = None
+    options: dict[str, str] = {}
+    total_steps: int | None = None
+
+
+class ClockPair(msgspec.Struct, frozen=True):
+    """The same instant on the run's clock and as unix time, both in ns."""
+
+    perf_ns: int
+    unix_ns: int
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One window: the steps [first_step, last_step] recorded into ``file`` (relative to the rank's folder).
+
+    ``reason`` is why it opened: "schedule", or "trigger: " and what happened; None in runs older than triggers.
+    """
+
+    index: int
+    first_step: int
+    last_step: int
+    file: str | None
+    complete: bool
+    problem: str | None = None
+    reason: str | None = None
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """rank.json, one per rank.
+
+    Attributes:
+        ending: How the run ended, None while it goes on.
+        errors: perfkit's own errors, each reported once.
+        overhead_ns: perfkit's own time in and between the steps, summed.
+        overhead_bytes: The largest memory use seen of its buffers, tables and rows.
+        cpu_ns_per_step: Processor time of the process, all its threads, in an ordinary step.
+        graph_breaks: Why torch.compile broke graphs, and how often.
+        calls: The user's lines that call a function which changes a setting, by the function's name.
+        evaluated_with_grad: The line of an evaluation whose result carried a graph.
+    """
+
+    schema: int = SCHEMA
+    rank: int
+    launch_id: str
+    host: str
+    pid: int
+    start_ns: int
+    end_ns: int | None = None
+    ending: str | None = None
+    versions: dict[str, str] = {}
+    devices: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    loaders: tuple[Loader, ...] = ()
+    git_commit: str | None = None
+    errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    steps: int = 0
+    overhead_ns: int | None = None
+    overhead_bytes: int | None = None
+    cpu_ns_per_step: int | None = None
+    graph_breaks: dict[str, int] = {}
+    break_lines: tuple[GraphBreak, ...] = ()
+    compilations: tuple[Compilation, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    calls: dict[str, tuple[Location, ...]] = {}
+    evaluated_with_grad: Location | None = None
+    kept: tuple[KeptTensors, ...] = ()
+    padding: Padding | None = None
+    flops: StepFlops | None = None
+    node: NodeHealth | None = None
+    clock_pairs: tuple[ClockPair, ...] = ()
+    windows: tuple[Window, ...] = ()
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """failure.json: the exception that ended a run, where the trigger for it was on.
+
+    Attributes:
+        step: The step in which it was raised.
+        phase: The phase in which it was raised, None where unknown.
+        in_step_ns: How long that step had run, None where it was not open; such a step has no row.
+        lines: The user's lines, outermost first; the last one raised the error.
+        window: The window that was open; what it had recorded is saved.
+    """
+
+    schema: int = SCHEMA
+    error: str
+    out_of_memory: bool
+    step: int
+    phase: Phase | None
+    in_step_ns: int | None
+    lines: tuple[Location, ...] = ()
+    window: int | None = None
+    memory_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    rss_bytes: int | None = None

@@ -1,0 +1,97 @@
+"""steps.jsonl: one row per step, or per group of merged steps."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+#: What a step does. Times are those of the training steps where the run has any.
+Mode = Literal["train", "validation", "test", "predict"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+#: The phases of a step: a closed list, exclusive, in the order in which reports show them.
+Phase = Literal[
+    "data",
+    "transfer",
+    "forward",
+    "backward",
+    "optimizer",
+    "validation",
+    "callbacks",
+    "logging",
+    "checkpoint",
+    "other",
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+#: What a step is used for. Only "timed" steps are ordinary; recording slows all others, so measures of time skip them.
+#:
+#: - "warmup": a window is open and does not record yet; "window": it records;
+#: - "lines": source lines are recorded: after a window with their stacks (and the pause before that), or by tracing;
+#: - "ops": floating point operations are counted;
+#: - "dry": the dry run of sync detection.
+StepKind = Literal["timed", "warmup", "window", "lines", "ops", "dry"]
+
+#: How `perfkit.run.merging` joins a field of two rows: the sum, the larger or the smaller value. A field without one of
+#: these keeps the first row's value.
+Amount = Annotated[int, operator.add]
+Maximum = Annotated[int, max]
+Minimum = Annotated[int, min]
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Time per phase in ns, which sum to the step's wall time; None: this loop does not show the phase."""
+
+    data: Amount | None = None
+    transfer: Amount | None = None
+    forward: Amount | None = None
+    backward: Amount | None = None
+    optimizer: Amount | None = None
+    validation: Amount | None = None
+    callbacks: Amount | None = None
+    logging: Amount | None = None
+    checkpoint: Amount | None = None
+    other: Amount | None = None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One row of steps.jsonl: one step, or ``steps`` merged ones, with the sums of their times and counts.
+
+    Fields with their default value are left out of the file: the row of a plain loop is half as long.
+
+    Attributes:
+        kind: What the step is used for; ``window`` is the index of the window that it belongs to, None: to none.
+        memory_bytes: Device memory allocated at the end of the step; ``memory_peak_bytes``: the allocator's running
+            peak, in the steps in which it rose; ``rss_bytes``: this process's resident memory.
+        alloc_retries, device_allocs: Retries and cudaMalloc calls in the 50 steps that end with this one. Like the
+            memory, they are read every few steps and are None in between.
+        compile_ns: Time in torch.compile.
+        batch_elements: Elements in the first tensor of the batches that a DataLoader returned.
+        loss: As the program logs it; a merged row has the first step's.
+    """
+
+    step: int
+    steps: Amount = 1
+    mode: Mode = "train"
+    kind: StepKind = "timed"
+    window: int | None = None
+    start_ns: int
+    wall_ns: Amount
+    phases_ns: Phases
+    device_phases_ns: Phases | None = None
+    device_busy_ns: Amount | None = None
+    samples: Amount | None = None
+    tokens: Amount | None = None
+    memory_bytes: Maximum | None = None
+    memory_peak_bytes: Maximum | None = None
+    rss_bytes: Maximum | None = None
+    alloc_retries: Amount | None = None
+    device_allocs: Amount | None = None
+    syncs: Amount | None = None
+    recompiles: Amount | None = None
+    compile_ns: Amount | None = None
+    batch_elements: Amount | None = None
+    loss: float | None = None
+    gc_ns: Amount | None = None

@@ -46,7 +46,7 @@ def _sum_below(own: Ints, parent: Ints) -> Ints:
     return total
 
 
-def sum_by(place: Ints, values: Ints, size: int) -> Ints:
+def sum_by(place: Ints | Codes, values: Ints, size: int) -> Ints:
     """Exact sums of the values by place, 0 to ``size`` - 1."""
     total = np.zeros(size, np.int64)
     np.add.at(total, place, values)

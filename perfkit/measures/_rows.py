@@ -1,4 +1,4 @@
-"""Rows of a trace by kind and name, and what is above them: for measures that look at few of many events."""
+"""Rows of a trace by kind, name and launch, and what is above them: for measures of few among many events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from perfkit.measures._trace_cache import once
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 
@@ -21,6 +22,12 @@ def find_rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> Ints:
         return np.zeros(0, np.int64)
     rows = np.flatnonzero(trace.is_kind(*kinds))
     return np.asarray(rows[hit[trace.name[rows]]], np.int64)
+
+
+@once
+def launched_work(trace: Trace) -> Ints:
+    """Rows of the device work whose launch is in the trace."""
+    return trace.device_rows[trace.launch[trace.device_rows] >= 0]
 
 
 def mask_of(trace: Trace, rows: Ints) -> Bools:

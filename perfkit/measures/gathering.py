@@ -28,7 +28,8 @@ from perfkit.measures.memory.device_memory import measure_device_memory
 from perfkit.measures.memory.memory_growth import measure_memory_growth
 from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.measures.ncu.kernel_profiles import gaps_of, measure_kernel_profiles
-from perfkit.measures.ops._op_calls import TypicalTimes, typical_times
+from perfkit.measures.ops._op_calls import TypicalTimes
+from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.ranks.rank_times import measure_rank_times

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfkit.measures.host.range_times import measure_range_times
-from perfkit.measures.memory.device_memory import BUCKETS, measure_device_memory
+from perfkit.measures.memory._levels import BUCKETS
+from perfkit.measures.memory.device_memory import measure_device_memory
 from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.trace import Trace

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from perfkit.measures.ops._op_calls import typical_times
+from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import Patterns
 from perfkit.trace import read_trace

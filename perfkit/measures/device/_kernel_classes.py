@@ -32,122 +32,106 @@ def _marks(*words: str, pattern: str | None = None) -> _Marks:
     return _Marks(tuple(part for word in words for part in word.split()), re.compile(pattern) if pattern else None)
 
 
+def _kernels(kernel_class: KernelClass, *words: str, pattern: str | None = None) -> tuple[KernelClass, _Marks]:
+    return kernel_class, _marks(*words, pattern=pattern)
+
+
 #: "reduction" holds all that folds a dimension: sums, norms, softmax, pooling, losses, scans. "indexing" holds gathers,
 #: scatters, embeddings and sorts.
 CLASSES: tuple[tuple[KernelClass, _Marks], ...] = (
     # torch.compile: the sort of loop first, then all ops that were fused into it, so these go before all others.
     # "for" runs over lists of tensors, as optimizers do; "poi" over elements; "red", "per" and "mix" fold a dimension.
-    ("optimizer", _marks(pattern=r"^triton_for_")),
-    ("copy", _marks(pattern=r"^triton_poi_fused(?:_(?:_to_copy|clone|cat|copy_?))+_\d+$")),
-    ("elementwise", _marks(pattern=r"^triton_poi_")),
-    ("reduction", _marks(pattern=r"^triton_(?:red|per|mix|split_scan)_")),
-    ("attention", _marks(pattern=r"^triton_tem_\w*attention")),
-    ("convolution", _marks(pattern=r"^triton_tem_\w*convolution")),
-    ("matmul", _marks(pattern=r"^triton_tem_")),
-    (
+    _kernels("optimizer", pattern=r"^triton_for_"),
+    _kernels("copy", pattern=r"^triton_poi_fused(?:_(?:_to_copy|clone|cat|copy_?))+_\d+$"),
+    _kernels("elementwise", pattern=r"^triton_poi_"),
+    _kernels("reduction", pattern=r"^triton_(?:red|per|mix|split_scan)_"),
+    _kernels("attention", pattern=r"^triton_tem_\w*attention"),
+    _kernels("convolution", pattern=r"^triton_tem_\w*convolution"),
+    _kernels("matmul", pattern=r"^triton_tem_"),
+    _kernels(
         "attention",
-        _marks(
-            # FlashAttention 2 and 3 and torch's copy of it: flash_fwd_kernel, flash_bwd_dq_dk_dv_loop_seqk_kernel.
-            "flash_fwd flash_bwd flashfwd flashbwd flash_attn flash_attention flashattn pytorch_flash",
-            # xFormers' and torch's memory-efficient attention, TensorRT's, cuDNN's (..._sdpa_...), AITER's and CK's.
-            "fmha attentionkernel attentionbackwardkernel attention_kernel sdpa mha_fwd mha_bwd attn_fwd attn_bwd",
-            # vLLM and FlashInfer: paged_attention_v2_kernel, BatchPrefillWithPagedKVCacheKernel; torch's FlexAttention.
-            "paged_attention pagedkv raggedkv flashinfer flex_attention",
-        ),
+        # FlashAttention 2 and 3 and torch's copy of it: flash_fwd_kernel, flash_bwd_dq_dk_dv_loop_seqk_kernel.
+        "flash_fwd flash_bwd flashfwd flashbwd flash_attn flash_attention flashattn pytorch_flash",
+        # xFormers' and torch's memory-efficient attention, TensorRT's, cuDNN's (..._sdpa_...), AITER's and CK's.
+        "fmha attentionkernel attentionbackwardkernel attention_kernel sdpa mha_fwd mha_bwd attn_fwd attn_bwd",
+        # vLLM and FlashInfer: paged_attention_v2_kernel, BatchPrefillWithPagedKVCacheKernel; torch's FlexAttention.
+        "paged_attention pagedkv raggedkv flashinfer flex_attention",
     ),
-    (
+    _kernels(
         "optimizer",
-        _marks(
-            # torch's foreach and fused optimizers, and Apex': at::native::multi_tensor_apply_kernel<..., FusedAdam...>.
-            "multi_tensor_apply fusedadam fusedsgd fusedadagrad adamfunctor lambstage",
-            # bitsandbytes' kOptimizer32bit1State, and those that people write in Triton.
-            "koptimizer32bit koptimizer8bit",
-            pattern=r"(?:^|_)adamw?_kernel",
-        ),
+        # torch's foreach and fused optimizers, and Apex': at::native::multi_tensor_apply_kernel<..., FusedAdam...>.
+        "multi_tensor_apply fusedadam fusedsgd fusedadagrad adamfunctor lambstage",
+        # bitsandbytes' kOptimizer32bit1State, and those that people write in Triton.
+        "koptimizer32bit koptimizer8bit",
+        pattern=r"(?:^|_)adamw?_kernel",
     ),
-    (
+    _kernels(
         "layout conversion",
-        _marks(
-            # cuDNN's nchwToNhwcKernel and its opposite, cuBLAS' transpose kernels, MIOpen's batched_transpose_*.
-            "nchwtonhwc nhwctonchw nchw2nhwc_ nhwc2nchw_ tensortransform transpose_readwrite batched_transpose",
-            "transpose_kernel converttensor_kernel generictranspose",
-            # FBGEMM and TorchRec reorder embeddings: permute_pooled_embs_kernel, recat_copy_async_kernel.
-            "permute_pooled permute_2d permute_1d permute_indices permute_embedding permute_sequence permute_multi",
-            "recat_",
-        ),
+        # cuDNN's nchwToNhwcKernel and its opposite, cuBLAS' transpose kernels, MIOpen's batched_transpose_*.
+        "nchwtonhwc nhwctonchw nchw2nhwc_ nhwc2nchw_ tensortransform transpose_readwrite batched_transpose",
+        "transpose_kernel converttensor_kernel generictranspose",
+        # FBGEMM and TorchRec reorder embeddings: permute_pooled_embs_kernel, recat_copy_async_kernel.
+        "permute_pooled permute_2d permute_1d permute_indices permute_embedding permute_sequence permute_multi",
+        "recat_",
     ),
     # Norms, before "convolution" and "elementwise" take them: cudnn::bn_fw_tr_1C11_kernel_NCHW, layer_norm.
-    (
+    _kernels(
         "reduction",
-        _marks(
-            "::bn_fw ::bn_bw batch_norm batchnorm layer_norm layernorm group_norm groupnorm rms_norm rmsnorm",
-            "instance_norm gammabeta",
-        ),
+        "::bn_fw ::bn_bw batch_norm batchnorm layer_norm layernorm group_norm groupnorm rms_norm rmsnorm",
+        "instance_norm gammabeta",
     ),
-    (
+    _kernels(
         "convolution",
-        _marks(
-            # CUTLASS and cuDNN: _s1688dgrad_optimized_, sm80_xmma_fprop_implicit_gemm_, ImplicitGemmConvolution.
-            "fprop dgrad wgrad implicit_gemm implicitgemm implicit_convolve explicit_convolve conv1d conv2d conv3d",
-            # cuDNN's older engines: volta_scudnn_128x64_relu_*, winograd, its own FFTs (cuFFT's are called *_fft).
-            "scudnn_ hcudnn_ dcudnn_ winograd fft1d_r2c fft1d_c2r fft2d_r2c fft2d_c2r flip_filter im2col col2im",
-            "pointwise_mult_and_sum_complex",
-            # What cuDNN does around a convolution: cask_cudnn::computeOffsetsKernel, cutlass_cudnn's ReduceSplitK.
-            "cask_cudnn cutlass_cudnn convolution depthwise",
-            # MIOpen and CK on ROCm: igemm_fwd_gtcx_*, miopenSp3AsmConv_v21, naive_conv_*, kernel_grouped_conv_*.
-            "igemm_fwd igemm_bwd igemm_wrw miopensp3asmconv miopengcnasmconv naive_conv grouped_conv",
-        ),
+        # CUTLASS and cuDNN: _s1688dgrad_optimized_, sm80_xmma_fprop_implicit_gemm_, ImplicitGemmConvolution.
+        "fprop dgrad wgrad implicit_gemm implicitgemm implicit_convolve explicit_convolve conv1d conv2d conv3d",
+        # cuDNN's older engines: volta_scudnn_128x64_relu_*, winograd, its own FFTs (cuFFT's are called *_fft).
+        "scudnn_ hcudnn_ dcudnn_ winograd fft1d_r2c fft1d_c2r fft2d_r2c fft2d_c2r flip_filter im2col col2im",
+        "pointwise_mult_and_sum_complex",
+        # What cuDNN does around a convolution: cask_cudnn::computeOffsetsKernel, cutlass_cudnn's ReduceSplitK.
+        "cask_cudnn cutlass_cudnn convolution depthwise",
+        # MIOpen and CK on ROCm: igemm_fwd_gtcx_*, miopenSp3AsmConv_v21, naive_conv_*, kernel_grouped_conv_*.
+        "igemm_fwd igemm_bwd igemm_wrw miopensp3asmconv miopengcnasmconv naive_conv grouped_conv",
     ),
-    (
+    _kernels(
         "matmul",
-        _marks(
-            # cuBLAS: ampere_sgemm_128x64_nn, nvjet_hsh_*, gemv2T_kernel_val, dot_kernel, splitKreduce_kernel.
-            "gemm gemv nvjet splitkreduce splitk_reduce cublaslt dot_kernel< reduce_1block_kernel",
-            "epilogue::impl::globalkernel",
-            # CUTLASS 3: cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<...>>, cutlass3x_sm100_*.
-            "cutlass_80 cutlass_75 cutlass_70 cutlass::kernel cutlass3x",
-            # Tensile and hipBLASLt on ROCm: Cijk_Ailk_Bljk_*; rocBLAS.
-            "cijk_ rocblas_dot trsm trmm syrk",
-            # A matmul_kernel that somebody wrote in Triton; Marlin and Machete of vLLM.
-            "matmul marlin machete",
-        ),
+        # cuBLAS: ampere_sgemm_128x64_nn, nvjet_hsh_*, gemv2T_kernel_val, dot_kernel, splitKreduce_kernel.
+        "gemm gemv nvjet splitkreduce splitk_reduce cublaslt dot_kernel< reduce_1block_kernel",
+        "epilogue::impl::globalkernel",
+        # CUTLASS 3: cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<...>>, cutlass3x_sm100_*.
+        "cutlass_80 cutlass_75 cutlass_70 cutlass::kernel cutlass3x",
+        # Tensile and hipBLASLt on ROCm: Cijk_Ailk_Bljk_*; rocBLAS.
+        "cijk_ rocblas_dot trsm trmm syrk",
+        # A matmul_kernel that somebody wrote in Triton; Marlin and Machete of vLLM.
+        "matmul marlin machete",
     ),
-    (
+    _kernels(
         "indexing",
-        _marks(
-            # ATen: index_elementwise_kernel, _scatter_gather_elementwise_kernel, indexSelectLargeIndex, embedding_*.
-            "index_elementwise indexfunc scatter gather indexselect index_select index_add index_put indexing_backward",
-            "index_copy take_put embedding embs nonzero flag_kernel searchsorted unique",
-            # CUB's and Thrust's sorts, FBGEMM's work on indices: linearize_index_kernel, bounds_check_indices_kernel.
-            "radixsort mergesort bitonicsort sortkv topk top_k devicecompact deviceselect runlength reducebykey",
-            "linearize_index bounds_check_indices _offsets_range jagged to_dense_representation segment",
-        ),
+        # ATen: index_elementwise_kernel, _scatter_gather_elementwise_kernel, indexSelectLargeIndex, embedding_*.
+        "index_elementwise indexfunc scatter gather indexselect index_select index_add index_put indexing_backward",
+        "index_copy take_put embedding embs nonzero flag_kernel searchsorted unique",
+        # CUB's and Thrust's sorts, FBGEMM's work on indices: linearize_index_kernel, bounds_check_indices_kernel.
+        "radixsort mergesort bitonicsort sortkv topk top_k devicecompact deviceselect runlength reducebykey",
+        "linearize_index bounds_check_indices _offsets_range jagged to_dense_representation segment",
     ),
-    (
+    _kernels(
         "copy",
-        _marks(
-            # ATen: direct_copy_kernel_cuda, CatArrayBatchedCopy, copy_device_to_device; a conversion of type is a copy.
-            "direct_copy_kernel catarray copy_device_to_device copy_kernel batchedcopy split_with_sizes_copy chunk_cat",
-            # ROCm's runtime copies and fills with kernels: __amd_rocclr_copyBuffer.
-            "rocclr_copy rocclr_fill memcpy memset",
-        ),
+        # ATen: direct_copy_kernel_cuda, CatArrayBatchedCopy, copy_device_to_device; a conversion of type is a copy.
+        "direct_copy_kernel catarray copy_device_to_device copy_kernel batchedcopy split_with_sizes_copy chunk_cat",
+        # ROCm's runtime copies and fills with kernels: __amd_rocclr_copyBuffer.
+        "rocclr_copy rocclr_fill memcpy memset",
     ),
-    (
+    _kernels(
         "reduction",
-        _marks(
-            "reduce_kernel softmax max_pool avg_pool average_pool pooling reduceop cub::devicereduce cub::devicescan",
-            "scan_kernel scan_",
-            # Losses (cunn_ClassNLLCriterion_updateOutput_kernel, nll_loss_forward_reduce), scans, arg max.
-            "criterion nll_loss cross_entropy cumsum reduction welford _norm_kernel argmax argmin",
-        ),
+        "reduce_kernel softmax max_pool avg_pool average_pool pooling reduceop cub::devicereduce cub::devicescan",
+        "scan_kernel scan_",
+        # Losses (cunn_ClassNLLCriterion_updateOutput_kernel, nll_loss_forward_reduce), scans, arg max.
+        "criterion nll_loss cross_entropy cumsum reduction welford _norm_kernel argmax argmin",
     ),
-    (
+    _kernels(
         "elementwise",
-        _marks(
-            # ATen's loops, random numbers and dropout; cuDNN's scalePackedTensor, addTensor, op_generic_tensor_kernel.
-            "elementwise distribution_ dropout scalepackedtensor addtensor op_generic_tensor op_tensor activation_fw",
-            "activation_bw pointwise fillfunctor arange tril triu gelu silu rotary swiglu",
-        ),
+        # ATen's loops, random numbers and dropout; cuDNN's scalePackedTensor, addTensor, op_generic_tensor_kernel.
+        "elementwise distribution_ dropout scalepackedtensor addtensor op_generic_tensor op_tensor activation_fw",
+        "activation_bw pointwise fillfunctor arange tril triu gelu silu rotary swiglu",
     ),
 )
 

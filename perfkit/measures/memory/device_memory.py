@@ -1,4 +1,4 @@
-"""Memory over time, device by device: its peak, when that was, and who held it."""
+"""Memory of each device over a trace: its peak, when that was, and who held it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.measures._nested import find_open
+from perfkit.measures._nested import find_open, sum_by
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.host.range_times import ranges_at
 from perfkit.measures.memory._allocations import device_name
-from perfkit.measures.results.memory import DeviceMemory, MemoryHolder, MemoryTimeline
+from perfkit.measures.memory._levels import MOST_HOLDERS, alive_at, levels_at, timeline
+from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
 from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
 from perfkit.run.records import Phase
 from perfkit.trace.columns import Codes, Kind, Trace
 from perfkit.trace.intervals import Ints
 
-#: Levels of a timeline: about two for each column of a figure in a page.
-BUCKETS = 1_000
-#: Holders that are listed; a model's largest twenty hold most of what it holds.
-MOST_HOLDERS = 20
+
+class _MemoryEvents(NamedTuple):
+    """The memory events of one device in order of time; equal addresses have equal codes, -1 for unknown."""
+
+    rows: Ints
+    address: Codes
+    total: Ints | None
+    reserved: Ints | None
 
 
 def measure_device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
     """Memory of each device, largest peak first, from the allocations and frees in the trace.
 
-    Empty where it has none: torch.profiler writes them with ``profile_memory=True``. Of the host they tell only
-    what was allocated while the trace was recorded.
+    Empty where it has none: torch.profiler writes them with ``profile_memory=True``. Those of the host show only what
+    was allocated while the trace was recorded.
     """
     rows = np.flatnonzero(trace.is_kind(Kind.MEMORY))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
@@ -35,107 +40,50 @@ def measure_device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
     fields = trace.fields(rows, ("Addr", "Total Allocated", "Total Reserved"))
     address = fields["Addr"].codes
     total, reserved = fields["Total Allocated"].numbers(), fields["Total Reserved"].numbers()
-    window = TimeSpan(int(trace.start_ns[rows[0]]), int(trace.start_ns[rows[-1]]))
     found = []
     for device in np.unique(trace.device[rows]).tolist():
         mine = trace.device[rows] == device
-        events = _Events(rows[mine], trace.start_ns[rows[mine]], trace.bytes[rows[mine]], address[mine])
-        found.append(_measure(trace, device, events, _whole(total[mine]), _whole(reserved[mine]), window))
+        # The host's total continues from one recording to the next without what was freed in between.
+        totals = (_byte_counts(total[mine]), _byte_counts(reserved[mine])) if device >= 0 else (None, None)
+        events = _MemoryEvents(rows[mine], address[mine], *totals)
+        found.append(_measure(trace, device, events, int(trace.start_ns[rows[0]]), int(trace.start_ns[rows[-1]])))
     return tuple(sorted(found, key=lambda one: -one.peak_bytes))
 
 
-class TimeSpan(NamedTuple):
-    """The time of a timeline: its first and its last event."""
-
-    start_ns: int
-    end_ns: int
-
-
-class _Events(NamedTuple):
-    """The memory events of one device in order of time; equal addresses have equal codes, -1 for unknown."""
-
-    rows: Ints
-    times: Ints
-    change: Ints
-    address: Codes
-
-
-def _whole(numbers: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Ints | None:
+def _byte_counts(numbers: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Ints | None:
     """Byte counts; None where one is missing. Below 2**53 a float holds them exactly."""
     usable = np.isfinite(numbers) & (np.abs(numbers) < 2.0**53)
     return numbers.astype(np.int64) if usable.all() else None
 
 
-def _measure(
-    trace: Trace, device: int, events: _Events, total: Ints | None, reserved: Ints | None, window: TimeSpan
-) -> DeviceMemory:
-    # The host's total goes on from one recording to the next without what was freed in between.
-    is_absolute = device >= 0 and total is not None
-    level = total if is_absolute and total is not None else np.cumsum(events.change)
-    before = int(level[0] - events.change[0])
+def _measure(trace: Trace, device: int, events: _MemoryEvents, first_ns: int, last_ns: int) -> DeviceMemory:
+    times, change, reserved = trace.start_ns[events.rows], trace.bytes[events.rows], events.reserved
+    level = events.total if events.total is not None else np.cumsum(change)
+    before = int(level[0] - change[0])
     peak = int(level.argmax())
     steps = whole_steps(trace)
-    at = events.times[peak : peak + 1]
-    step = int(step_of(steps, at)[0])
+    step = int(step_of(steps, times[peak : peak + 1])[0])
     known = not (events.address < 0).any()
-    alive = alive_at(peak, events.change, events.address)
-    held = _held(trace, events.rows[alive], events.change[alive]) if known else ()
-    listed = held[:MOST_HOLDERS]
+    alive = alive_at(peak, change, events.address)
+    held = _held(trace, events.rows[alive], change[alive]) if known else ()
     held_bytes = sum(one.bytes for one in held)
-    own_reserved = reserved if device >= 0 else None
     return DeviceMemory(
         device=device_name(device),
         peak_bytes=int(level[peak]),
-        peak_ns=int(at[0]),
+        peak_ns=int(times[peak]),
         peak_step=int(steps.number[step]) if step >= 0 else None,
-        peak_phase=_phase_at(trace, int(at[0])) if step >= 0 else None,
-        reserved_bytes=int(own_reserved[peak]) if own_reserved is not None else None,
-        reserved_peak_bytes=int(own_reserved.max()) if own_reserved is not None else None,
-        is_absolute=is_absolute,
-        allocations=int((events.change > 0).sum()),
-        frees=int((events.change < 0).sum()),
-        held=listed,
-        other_bytes=held_bytes - sum(one.bytes for one in listed) if known else None,
-        before_bytes=int(level[peak]) - held_bytes if known and is_absolute else None,
-        step_end_bytes=tuple(_levels_at(events.times, level, before, steps.end_ns).tolist()),
-        timeline=timeline(events.times, level, before, own_reserved, window),
+        peak_phase=_phase_at(trace, int(times[peak])) if step >= 0 else None,
+        reserved_bytes=int(reserved[peak]) if reserved is not None else None,
+        reserved_peak_bytes=int(reserved.max()) if reserved is not None else None,
+        is_absolute=events.total is not None,
+        allocations=int((change > 0).sum()),
+        frees=int((change < 0).sum()),
+        held=held[:MOST_HOLDERS],
+        other_bytes=sum(one.bytes for one in held[MOST_HOLDERS:]) if known else None,
+        before_bytes=int(level[peak]) - held_bytes if known and events.total is not None else None,
+        step_end_bytes=tuple(levels_at(times, level, before, steps.end_ns).tolist()),
+        timeline=timeline(times, level, before, reserved, first_ns, last_ns),
     )
-
-
-def _levels_at(times: Ints, level: Ints, before: int, asked: Ints) -> Ints:
-    """The level just before each time."""
-    at = np.searchsorted(times, asked, side="left") - 1
-    return np.where(at >= 0, level[np.maximum(at, 0)], before)
-
-
-def timeline(times: Ints, level: Ints, before: int, reserved: Ints | None, window: TimeSpan) -> MemoryTimeline:
-    """The levels after each of these rising times in at most `BUCKETS` buckets; ``before`` is the one at first."""
-    bucket_ns = max(1, -(-(window.end_ns + 1 - window.start_ns) // BUCKETS))
-    n = (window.end_ns - window.start_ns) // bucket_ns + 1
-    starts = window.start_ns + bucket_ns * np.arange(n)
-    bucket = (times - window.start_ns) // bucket_ns
-
-    def highest(levels: Ints, first: int) -> tuple[int, ...]:
-        found = _levels_at(times, levels, first, starts)
-        np.maximum.at(found, bucket, levels)
-        return tuple(found.tolist())
-
-    return MemoryTimeline(
-        start_ns=window.start_ns,
-        bucket_ns=bucket_ns,
-        allocated_bytes=highest(level, before),
-        reserved_bytes=highest(reserved, int(reserved[0])) if reserved is not None else (),
-    )
-
-
-def alive_at(peak: int, change: Ints, address: Ints | Codes) -> Ints:
-    """Positions of the allocations up to ``peak`` that were not freed by then; equal addresses have equal codes."""
-    order = np.argsort(address, kind="stable")
-    # Whatever comes next at an address, even an allocation whose free was lost, means that this one is gone.
-    gone = np.full(order.size, order.size)
-    same = address[order[1:]] == address[order[:-1]]
-    gone[order[:-1][same]] = order[1:][same]
-    return np.flatnonzero((change > 0) & (np.arange(order.size) <= peak) & (gone > peak))
 
 
 def _held(trace: Trace, rows: Ints, sizes: Ints) -> tuple[MemoryHolder, ...]:
@@ -151,11 +99,8 @@ def _held(trace: Trace, rows: Ints, sizes: Ints) -> tuple[MemoryHolder, ...]:
     steps = whole_steps(trace)
     in_step = step_of(steps, times)
     keys = np.stack([*(np.where(row >= 0, trace.name[row], -1) for row in who), in_step], axis=1)
-    unique, place = np.unique(keys, axis=0, return_inverse=True)
-    place = place.reshape(-1)
-    held = np.zeros(len(unique), np.int64)
-    np.add.at(held, place, sizes)
-    counts = np.bincount(place, minlength=len(unique))
+    unique, place, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    held = sum_by(place.reshape(-1), sizes, len(unique))
 
     def name(code: int) -> str | None:
         return trace.names[code] if code >= 0 else None
@@ -176,7 +121,7 @@ def _held(trace: Trace, rows: Ints, sizes: Ints) -> tuple[MemoryHolder, ...]:
 
 
 def _phase_at(trace: Trace, time: int) -> Phase | None:
-    """The phase of a step at this time; None where the trace cannot tell."""
+    """The phase of a step at this time; None where the trace does not show it."""
     is_open = (trace.start_ns <= time) & (trace.end_ns > time)
     ranges = is_open & trace.is_kind(Kind.RANGE)
     if (ranges & trace.name_matches(DATA)).any():

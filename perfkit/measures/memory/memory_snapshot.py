@@ -1,6 +1,6 @@
-"""Who held device memory, by line, from a memory snapshot of torch.
+"""Memory of each device over the history of a memory snapshot of torch, and the lines that held it.
 
-A snapshot holds what is allocated when it is taken and the last actions of the allocator, each with its Python
+A snapshot contains what is allocated when it is taken and the last actions of the allocator, each with its Python
 stack. So levels are counted backwards from the end.
 """
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from perfkit._code_owner import USER, owner_of
 from perfkit.measures.memory._allocations import device_name
-from perfkit.measures.memory.device_memory import MOST_HOLDERS, TimeSpan, alive_at, timeline
+from perfkit.measures.memory._levels import MOST_HOLDERS, alive_at, timeline
 from perfkit.measures.results.memory import MemoryHolder, MemorySnapshot
 from perfkit.trace.intervals import Ints
 from perfkit.trace.memory_snapshot import Frame, MemoryHistory
 
-#: What changes how much is allocated: a tensor's memory counts from its allocation until it is asked back.
+#: Actions that change how much is allocated: memory counts from its allocation until its free is requested.
 CHANGES = {"alloc": 1, "free_requested": -1}
 
 
@@ -44,26 +44,19 @@ def _measure(history: MemoryHistory, device: int) -> MemorySnapshot:
     peak = int(level.argmax()) if rows.size and level.max() >= first else -1
     peak_bytes = int(level[peak]) if peak >= 0 else first
     holders = _held(history, device, rows, alive_at(peak, change, history.address[rows]))
-    listed = holders[:MOST_HOLDERS]
-    held_bytes = sum(one.bytes for one in holders)
     times = np.maximum.accumulate(history.time_ns[rows])
     is_timed = bool(rows.size) and bool((times >= 0).all())
     return MemorySnapshot(
         device=device_name(device),
         peak_bytes=peak_bytes,
         peak_ns=int(times[max(peak, 0)]) if is_timed else None,
-        peak_step=None,
-        peak_phase=None,
-        reserved_bytes=None,
-        reserved_peak_bytes=None,
         is_absolute=True,
         allocations=int((change > 0).sum()),
         frees=int((change < 0).sum()),
-        held=listed,
-        other_bytes=held_bytes - sum(one.bytes for one in listed),
-        before_bytes=peak_bytes - held_bytes,
-        step_end_bytes=(),
-        timeline=timeline(times, level, first, None, TimeSpan(int(times[0]), int(times[-1]))) if is_timed else None,
+        held=holders[:MOST_HOLDERS],
+        other_bytes=sum(one.bytes for one in holders[MOST_HOLDERS:]),
+        before_bytes=peak_bytes - sum(one.bytes for one in holders),
+        timeline=timeline(times, level, first, None, int(times[0]), int(times[-1])) if is_timed else None,
     )
 
 

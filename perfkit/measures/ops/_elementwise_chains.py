@@ -1,16 +1,14 @@
-"""Elementwise ops in a row, each of which reads and writes what the next one reads again."""
+"""Elementwise ops in a row, each of which reads from memory what the one before it wrote."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 from perfkit._location import Location
-from perfkit.measures.ops._op_calls import Calls
+from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS, named, plain_name
-from perfkit.measures.ops._op_work import SIZES
 from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, TensorArguments, shape_text
 from perfkit.measures.results.patterns import ElementwiseChain
 
@@ -26,73 +24,68 @@ FUNCTIONS = named(
     "hardswish hardsigmoid atan exp2 log2 log10",
 )
 
-
-#: Ops in a row that make a chain: two are what most models hold (add and activation), and little to gain.
+#: Ops in a row that make a chain: two are what most models hold (add and activation), with little to save.
 LEAST_IN_CHAIN = 3
 
 
-def find_chains(calls: Calls, given: TensorArgumentReader) -> Iterator[ElementwiseChain]:
+def find_chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[ElementwiseChain]:
     """Neighbours that are elementwise over the same number of elements."""
-    chains: list[tuple[list[int], TensorArguments]] = []
-    run: list[int] = []
-    of_run: TensorArguments | None = None
-    elementwise = {name for name in calls.trace.names if plain_name(name) in SIMPLE or plain_name(name) in FUNCTIONS}
-
-    def end() -> None:
-        # The same op again and again is many tensors, each by itself.
-        distinct = len({calls.name(index) for index in run}) > 1
-        if len(run) >= LEAST_IN_CHAIN and distinct and of_run is not None:
-            chains.append((list(run), of_run))
-        run.clear()
-
-    for index in calls.forward.tolist():
-        name = calls.name(index)
-        if name in VIEWS:
-            continue
-        got = given(int(calls.rows[index])) if name in elementwise else None
-        if got is None or got.elements * SIZES[got.dtypes[got.largest()]] < SMALL:
-            # Ops on small tensors (a mask, a scale) stand beside the chain.
-            if got is None:
-                end()
-            continue
-        if run and of_run is not None and got.elements != of_run.elements:
-            end()
-        run.append(index)
-        of_run = got
-    end()
-    by_place: dict[Any, list[tuple[list[int], TensorArguments]]] = defaultdict(list)
-    for (members, got), first in zip(chains, calls.places([members[0] for members, _ in chains]), strict=True):
-        names = tuple(calls.name(i) for i in members)
-        by_place[first, names, got.shapes[got.largest()], got.dtypes[got.largest()]].append((members, got))
-    for (_, names, shape, dtype), groups in by_place.items():
-        every = [i for members, _ in groups for i in members]
+    chains = list(_chains(calls, arguments))
+    groups: dict[Any, list[list[int]]] = defaultdict(list)
+    first_lines = calls.locations([members[0] for members, _ in chains])
+    for (members, tensors), first in zip(chains, first_lines, strict=True):
+        largest = tensors.largest
+        names = tuple(calls.names[i] for i in members)
+        key = (first, names, tensors.shapes[largest], tensors.dtypes[largest], tensors.bytes[largest])
+        groups[key].append(members)
+    for (_, names, shape, dtype, size), found in groups.items():
+        every = [i for members in found for i in members]
         by_line: dict[Location | None, int] = defaultdict(int)
-        for i, at in zip(every, calls.places(every), strict=True):
-            by_line[at] += int(calls.whole_cost[i])
-        place = max(by_line, key=lambda one: by_line[one])
-        functions = [i for i in every if plain_name(calls.name(i)) in FUNCTIONS]
-        size = math.prod(shape) * SIZES[dtype]
-        read = sum(_large_bytes(given(int(calls.rows[i])), size) for members, _ in groups for i in members)
-        longest = sum(int(calls.cost[members].max()) + int(calls.node_cost[members].max()) for members, _ in groups)
+        for i, line in zip(every, calls.locations(every), strict=True):
+            by_line[line] += int(calls.whole_cost[i])
+        # Of tensors that are broadcast, those as large as the result count.
+        read = sum(one for i in every for one in _sizes(arguments, int(calls.rows[i])) if 2 * one > size)
+        longest = sum(int(calls.cost[members].max()) + int(calls.node_cost[members].max()) for members in found)
         yield ElementwiseChain(
             ops=names,
-            count=len(groups) / calls.steps,
-            ns=int(calls.cost[every].sum()) // calls.steps,
-            backward_ns=int(calls.node_cost[every].sum()) // calls.steps,
+            count=len(found) / calls.steps,
+            ns=calls.per_step(calls.cost, every),
+            backward_ns=calls.per_step(calls.node_cost, every),
             longest_ns=longest // calls.steps,
-            functions_ns=int(calls.whole_cost[functions].sum()) // calls.steps,
+            functions_ns=calls.per_step(
+                calls.whole_cost, [i for i in every if plain_name(calls.names[i]) in FUNCTIONS]
+            ),
             bytes=(read + len(every) * size) // calls.steps,
             # Each result but the last is written, and read by the next op.
-            avoided_bytes=2 * size * (len(every) - len(groups)) // calls.steps,
+            avoided_bytes=2 * size * (len(every) - len(found)) // calls.steps,
             shape=shape_text(shape),
             dtype=dtype,
-            at=place,
+            at=max(by_line, key=lambda one: by_line[one]),
         )
 
 
-def _large_bytes(got: TensorArguments | None, size: int) -> int:
-    """Bytes of the tensors that are as large as the result."""
-    if got is None:
-        return 0
-    sizes = [math.prod(shape) * SIZES[dtype] for shape, dtype in zip(got.shapes, got.dtypes, strict=True)]
-    return sum(one for one in sizes if 2 * one > size)
+def _chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[tuple[list[int], TensorArguments]]:
+    """The calls of each chain, with the tensors of its last one."""
+    elementwise = {name for name in calls.trace.names if plain_name(name) in SIMPLE | FUNCTIONS}
+    run: list[int] = []
+    last: TensorArguments | None = None
+    for index in [*calls.forward.tolist(), -1]:
+        name = calls.names[index] if index >= 0 else ""
+        if name in VIEWS:
+            continue
+        tensors = arguments(int(calls.rows[index])) if name in elementwise else None
+        if tensors is not None and tensors.bytes[tensors.largest] < SMALL:
+            continue  # ops on small tensors (a mask, a scale) stand between those of a chain
+        if last is not None and (tensors is None or tensors.elements != last.elements):
+            # The same op again and again is many tensors, each on its own.
+            if len(run) >= LEAST_IN_CHAIN and len({calls.names[i] for i in run}) > 1:
+                yield run, last
+            run, last = [], None
+        if tensors is not None:
+            run.append(index)
+            last = tensors
+
+
+def _sizes(arguments: TensorArgumentReader, row: int) -> list[int]:
+    tensors = arguments(row)
+    return tensors.bytes if tensors is not None else []

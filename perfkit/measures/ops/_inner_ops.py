@@ -3,71 +3,76 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
 
 from perfkit._location import Location
 from perfkit.measures._nested import sum_by
-from perfkit.measures._rows import nearest_above
+from perfkit.measures._rows import launched_work, nearest_above
 from perfkit.measures.device._device_work import communicates
-from perfkit.measures.ops._op_calls import Calls
-from perfkit.trace.columns import Kind, Trace
+from perfkit.measures.ops._op_calls import OpCalls
+from perfkit.trace.columns import Kind
 from perfkit.trace.intervals import Ints
 
 
 class InnerOps:
-    """The calls and all ops inside them: ``rows``, of each its ``own`` part of its call's cost (a float, ns).
+    """The calls and all ops inside them: ``rows``, and of each its ``own`` part of its call's cost (a float, ns).
 
-    ``place`` is the index of the call whose line it belongs to: its call, or the one that made the node that it is in;
-    -1 where that is not known.
+    ``in_node`` masks those in a node of the backward. ``caller`` is the index of the call whose line an op belongs to:
+    its own call, or the one that made the node that it is in; -1 where that is not known.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: OpCalls) -> None:
         trace = calls.trace
+        self._calls = calls
         ops = trace.is_kind(Kind.OP)
         self.rows = np.flatnonzero(ops & (calls.of >= 0))
-        index = np.full(len(trace), -1, np.int64)
+        index = np.full(len(trace) + 1, -1, np.int64)
         index[self.rows] = np.arange(self.rows.size)
         of = calls.of[self.rows]
         self.in_node = calls.is_node[of]
-        self.place = np.where(self.in_node, calls.maker[of], of)
+        self.caller = np.where(self.in_node, calls.maker[of], of)
         if calls.on_device:
-            # What computes: a collective lasts until another rank comes, and copies are told by themselves.
-            work = trace.device_rows[trace.kind[trace.device_rows] == Kind.KERNEL]
-            work = work[(trace.launch[work] >= 0) & ~communicates(trace, work)]
+            # Kernels that compute: a collective lasts until another rank comes, and copies are found on their own.
+            work = launched_work(trace)
+            work = work[(trace.kind[work] == Kind.KERNEL) & ~communicates(trace, work)]
             work = work[calls.of[trace.launch[work]] >= 0]
-            launcher = nearest_above(trace, trace.launch[work], ops)
-            launcher = np.where(launcher >= 0, index[launcher], -1)
-            work, launcher = work[launcher >= 0], launcher[launcher >= 0]
-            self.own = sum_by(launcher, trace.duration_ns[work], self.rows.size).astype(float)
+            launcher = index[nearest_above(trace, trace.launch[work], ops)]
+            inside = launcher >= 0
+            self.own = sum_by(launcher[inside], trace.duration_ns[work[inside]], self.rows.size).astype(float)
             return
         duration = trace.duration_ns[self.rows]
-        caller = nearest_above(trace, self.rows, ops)
-        parent = np.where(caller >= 0, index[caller], -1)
+        parent = index[nearest_above(trace, self.rows, ops)]
         inside = parent >= 0
         own = np.maximum(0, duration - sum_by(parent[inside], duration[inside], self.rows.size))
-        whole = trace.duration_ns[calls.rows[of]]
-        self.own = calls.cost[of] * (own / np.maximum(whole, 1))
+        self.own = calls.cost[of] * (own / np.maximum(trace.duration_ns[calls.rows[of]], 1))
 
-    def named(self, trace: Trace, names: Container[str]) -> Ints:
+    def named(self, names: Container[str]) -> Ints:
         """Indices of the ops of these names."""
+        trace = self._calls.trace
         return np.flatnonzero(np.array([name in names for name in trace.names])[trace.name[self.rows]])
 
-    def places(self, calls: Calls, chosen: Ints) -> list[Location | None]:
+    def locations(self, chosen: Ints) -> list[Location | None]:
         """The lines of the ops at these indices."""
-        at = self.place[chosen]
-        found = calls.places(np.maximum(at, 0).tolist())
-        return [place if known else None for place, known in zip(found, (at >= 0).tolist(), strict=True)]
+        caller = self.caller[chosen]
+        found = self._calls.locations(np.maximum(caller, 0))
+        return [at if known else None for at, known in zip(found, (caller >= 0).tolist(), strict=True)]
 
 
 class KeyedSums:
     """Adds numbers up by key."""
 
     def __init__(self) -> None:
-        self.by: dict[Any, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._sums: dict[Any, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 
     def add(self, key: Any, **amounts: float) -> None:
         for name, amount in amounts.items():
-            self.by[key][name] += amount
+            self._sums[key][name] += amount
+
+    def per_step(self, steps: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Each key with its sums divided by ``steps``; all but counts are rounded."""
+        for key, sums in self._sums.items():
+            means = {name: amount / steps for name, amount in sums.items()}
+            yield key, {name: mean if name == "count" else round(mean) for name, mean in means.items()}

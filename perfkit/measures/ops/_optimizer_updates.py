@@ -1,47 +1,36 @@
-"""Optimizer steps by how they update parameters, and collectives that the training thread waited for."""
+"""Steps of optimizers by how they update parameters: one op per parameter, lists of tensors, or fused."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections import Counter
 
 import numpy as np
 
 from perfkit._location import Location
-from perfkit.measures._rows import mask_of, nearest_above
-from perfkit.measures.ops._op_work import SIZES
-from perfkit.measures.results.patterns import HostCollective, OptimizerUpdate
+from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_above
+from perfkit.measures.ops._op_calls import OpCalls
+from perfkit.measures.results.patterns import OptimizerUpdate
 from perfkit.measures.steps._trace_steps import NODE, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Bools, Ints, Union, clip, union, without
-
-if TYPE_CHECKING:
-    from perfkit.measures.ops._op_calls import Calls, TypicalTimes
+from perfkit.trace.intervals import Ints
 
 UPDATE = re.compile(r"^Optimizer\.step#(.+?)(?:\.step)?$")
-#: The range of a collective while it runs, on a thread of its own where the host does the work (gloo).
-HOST_COLLECTIVE = re.compile(r"^gloo:")
-#: The op that begins one, on the thread that trains.
-BEGINS = re.compile(r"^c10d::")
 
 
-def update_rows(trace: Trace) -> Ints:
-    """Rows of the ranges of optimizer steps."""
-    named = np.array([*(UPDATE.match(name) is not None for name in trace.names), False])
-    return np.flatnonzero(trace.is_kind(Kind.RANGE, Kind.OP) & named[trace.name])
+def _update_rows(trace: Trace) -> Ints:
+    return find_rows(trace, UPDATE, Kind.RANGE, Kind.OP)
 
 
 def _after_closures(trace: Trace, rows: Ints) -> Ints:
-    """When each optimizer step begins to update: behind the backward of a closure that it was given, in ns.
+    """When each optimizer step begins to update: after the backward of a closure that it was given, in ns.
 
-    Lightning's steps have a closure that does the whole training step; with plain ones it is the range's own start.
+    Lightning's steps have a closure that does the whole training step; without one it is the range's own start.
     """
     begins = trace.start_ns[rows].copy()
     if not rows.size:
         return begins
-    is_node = np.array([*(NODE.match(name) is not None for name in trace.names), False])
-    nodes = np.flatnonzero(trace.is_kind(Kind.RANGE, Kind.OP) & is_node[trace.name])
+    nodes = find_rows(trace, NODE, Kind.RANGE, Kind.OP)
     order = np.argsort(begins, kind="stable")
     at = np.searchsorted(begins[order], trace.start_ns[nodes], "right") - 1
     update = order[np.maximum(at, 0)]
@@ -50,19 +39,19 @@ def _after_closures(trace: Trace, rows: Ints) -> Ints:
     return begins
 
 
-def usual_updates(trace: Trace, steps: int) -> dict[str, float]:
+def shares_of_updates(trace: Trace, steps: int) -> dict[str, float]:
     """Optimizer -> the share of a step (median) that its range takes; its time in ns where there are no steps."""
-    rows = update_rows(trace)
-    found = {}
+    rows = _update_rows(trace)
     whole = whole_steps(trace)
     updating_ns = trace.end_ns[rows] - _after_closures(trace, rows)
+    found = {}
     for code in np.unique(trace.name[rows]).tolist():
-        mine = rows[trace.name[rows] == code]
-        duration = updating_ns[trace.name[rows] == code]
+        mine = trace.name[rows] == code
+        duration = updating_ns[mine]
         if not whole.row.size:
             found[trace.names[code]] = float(duration.sum())
             continue
-        step = step_of(whole, trace.start_ns[mine])
+        step = step_of(whole, trace.start_ns[rows[mine]])
         sums = np.bincount(step[step >= 0], weights=duration[step >= 0], minlength=whole.row.size)
         shares = (sums / np.maximum(1, whole.end_ns - whole.start_ns))[:steps]
         taken = shares[shares > 0]
@@ -71,127 +60,59 @@ def usual_updates(trace: Trace, steps: int) -> dict[str, float]:
     return found
 
 
-def usual_wait(trace: Trace, steps: int) -> float:
-    """The share of a step (median) in which the training thread had only a collective of the host to wait for."""
-    waits = _waits(trace)
-    whole = whole_steps(trace)
-    if not whole.row.size:
-        return 0.0
-    each = [
-        clip(waits, int(low), int(high)).length_ns / max(1, high - low)
-        for low, high in zip(whole.start_ns[:steps], whole.end_ns[:steps], strict=True)
-    ]
-    return float(np.median(each))
+def find_updates(calls: OpCalls, shares: dict[str, float]) -> tuple[OptimizerUpdate, ...]:
+    """The optimizers whose steps a trace holds, longest first.
 
-
-def measure_updates(calls: Calls) -> tuple[OptimizerUpdate, ...]:
-    """The optimizers whose steps a trace holds, longest first."""
+    Args:
+        calls: The ops of a trace.
+        shares: Optimizer -> its share of a step, see `shares_of_updates`.
+    """
     trace = calls.trace
-    rows = update_rows(trace)
+    rows = _update_rows(trace)
     steps = whole_steps(trace)
     if steps.row.size:
         step = step_of(steps, trace.start_ns[rows])
         rows = rows[(step >= 0) & (step < calls.steps)]
     if not rows.size:
         return ()
-    of_step_ns = calls.step_ns
-    if steps.row.size and of_step_ns is None:
-        of_step_ns = int((steps.end_ns - steps.start_ns).mean())
-    is_update = mask_of(trace, rows)
+    step_ns = calls.step_ns
+    if steps.row.size and step_ns is None:
+        step_ns = int((steps.end_ns - steps.start_ns).mean())
     begins = np.zeros(len(trace), np.int64)
     begins[rows] = _after_closures(trace, rows)
-    inside = nearest_above(trace, calls.rows, is_update)
-    inside = np.where(trace.start_ns[calls.rows] >= begins[np.maximum(inside, 0)], inside, -1)
+    is_update = mask_of(trace, rows)
+
+    def update_around(inner: Ints) -> Ints:
+        """The optimizer step that each of these rows is in, after its closure; -1 for none."""
+        above = nearest_above(trace, inner, is_update)
+        return np.where(trace.start_ns[inner] >= begins[np.maximum(above, 0)], above, -1)
+
+    of_call = update_around(calls.rows)
+    work = launched_work(trace)
+    of_work = update_around(trace.launch[work])
     found = []
     for code in np.unique(trace.name[rows]).tolist():
-        mine = rows[trace.name[rows] == code]
-        members = np.flatnonzero((inside >= 0) & (trace.name[np.maximum(inside, 0)] == code))
-        names = Counter(calls.name(i) for i in members.tolist())
         name = trace.names[code]
-        caller = calls.places_of(mine[:1])[0]
+        members = np.flatnonzero((of_call >= 0) & (trace.name[of_call] == code))
+        kernels = work[(of_work >= 0) & (trace.name[of_work] == code)]
+        names = Counter(calls.names[i] for i in members.tolist())
+        caller = calls.locations_of_rows(rows[trace.name[rows] == code][:1])[0]
         bodies: Counter[Location] = Counter()
-        for i, place in zip(members.tolist(), calls.places(members.tolist()), strict=True):
-            if place is not None and place.owner == "user" and place != caller:
-                bodies[place] += int(calls.cost[i])
-        host_ns = round(calls.updates.get(name, 0.0) * (of_step_ns or 1))
-        launched = _kernels_below(trace, is_update, begins, code) if calls.on_device else None
+        for i, at in zip(members.tolist(), calls.locations(members), strict=True):
+            if at is not None and at.owner == "user" and at != caller:
+                bodies[at] += int(calls.cost[i])
         found.append(
             OptimizerUpdate(
                 name=match[1] if (match := UPDATE.match(name)) else name,
-                host_ns=host_ns,
+                host_ns=round(shares.get(name, 0.0) * (step_ns or 1)),
                 ops=members.size / calls.steps,
                 foreach=sum(n for one, n in names.items() if "_foreach_" in one) / calls.steps,
                 fused=sum(n for one, n in names.items() if "_fused_" in one) / calls.steps,
-                op_ns=int(calls.cost[members].sum()) // calls.steps,
-                device_ns=launched[0] // calls.steps if launched is not None else None,
-                kernels=launched[1] / calls.steps if launched is not None else None,
+                op_ns=calls.per_step(calls.cost, members),
+                device_ns=int(trace.duration_ns[kernels].sum()) // calls.steps if calls.on_device else None,
+                kernels=kernels.size / calls.steps if calls.on_device else None,
                 at=caller,
                 body=bodies.most_common(1)[0][0] if bodies else None,
             )
         )
     return tuple(sorted(found, key=lambda one: -one.host_ns))
-
-
-def _kernels_below(trace: Trace, is_update: Bools, begins: Ints, code: int) -> tuple[int, int]:
-    """Device time and number of the kernels launched in the ranges of this name, behind their closures."""
-    work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
-    above = nearest_above(trace, trace.launch[work], is_update)
-    mine = (above >= 0) & (trace.name[np.maximum(above, 0)] == code)
-    work = work[mine & (trace.start_ns[trace.launch[work]] >= begins[np.maximum(above, 0)])]
-    return int(trace.duration_ns[work].sum()), int(work.size)
-
-
-def _waits(trace: Trace) -> Union:
-    """When a collective of the host was running and the thread of the steps was in no other op."""
-    hosts = np.array([*(HOST_COLLECTIVE.match(name) is not None for name in trace.names), False])
-    begins = np.array([*(BEGINS.match(name) is not None for name in trace.names), False])
-    running = np.flatnonzero(trace.is_kind(Kind.RANGE) & hosts[trace.name])
-    ops = trace.is_kind(Kind.OP)
-    beginning = np.flatnonzero(ops & begins[trace.name])
-    steps = whole_steps(trace)
-    if not running.size or not steps.row.size:
-        none = np.zeros(0, np.int64)
-        return Union(none, none)
-    talking = np.concatenate((running, beginning))
-    own = np.flatnonzero(ops & ~begins[trace.name] & (trace.track == steps.track[0]) & (trace.above(ops) < 0))
-    return without(union(trace.start_ns[talking], trace.end_ns[talking]), union(trace.start_ns[own], trace.end_ns[own]))
-
-
-def measure_collectives(calls: Calls, typical: TypicalTimes | None) -> tuple[HostCollective, ...]:
-    """Collectives of the host by the line that began them; the time waited is shared out by their number."""
-    trace = calls.trace
-    waited = typical.waited if typical is not None else usual_wait(trace, calls.steps)
-    if waited <= 0 or calls.step_ns is None:
-        return ()
-    chosen = [i for i in range(calls.rows.size) if BEGINS.match(calls.name(i))]
-    if not chosen:
-        return ()
-    waited_ns = waited * calls.step_ns
-    sizes = _sizes(trace, calls.rows[chosen])
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for i, place in enumerate(calls.places(chosen)):
-        groups[calls.name(chosen[i]), place].append(i)
-    found = [
-        HostCollective(
-            name=name.removeprefix("c10d::").removesuffix("_"),
-            count=len(members) / calls.steps,
-            waited_ns=round(waited_ns * len(members) / len(chosen)),
-            bytes=sum(sizes[i] for i in members) // calls.steps if sizes is not None else None,
-            at=place,
-        )
-        for (name, place), members in groups.items()
-    ]
-    return tuple(sorted(found, key=lambda one: -one.waited_ns))
-
-
-def _sizes(trace: Trace, rows: Ints) -> list[int] | None:
-    """Bytes of the first list of tensors of each of these ops, whose type is taken for float32; None without shapes."""
-    dims = trace.fields(rows, ("Input Dims",))["Input Dims"].list()
-    if not any(dims):
-        return None
-    found = []
-    for one in dims:
-        lists = one[0] if isinstance(one, list) and one and isinstance(one[0], list) else []
-        shapes = [shape for shape in lists if isinstance(shape, list)]
-        found.append(sum(int(np.prod(shape, dtype=np.float64)) * SIZES["float"] for shape in shapes))
-    return found

@@ -1,4 +1,4 @@
-"""The tensors that ops got: shapes, types and strides, which a trace recorded with ``record_shapes`` has."""
+"""The tensors that ops were called with: shapes, types and strides, from traces recorded with ``record_shapes``."""
 
 from __future__ import annotations
 
@@ -27,15 +27,22 @@ class TensorArguments(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """Elements of the largest tensor."""
         return max((math.prod(shape) for shape in self.shapes), default=0)
 
+    @property
+    def bytes(self) -> list[int]:
+        """The size of each tensor."""
+        return [math.prod(shape) * SIZES[dtype] for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
+
+    @property
     def largest(self) -> int:
-        """The index of the largest tensor."""
+        """The index of the tensor with the most elements."""
         return max(range(len(self.shapes)), key=lambda i: math.prod(self.shapes[i]))
 
 
 class TensorArgumentReader:
-    """Reads the arguments of ops, whose rows come in order, each once."""
+    """Reads the arguments of ops, whose rows come in order, each once. ``any`` is whether the trace has any."""
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
         self._rows = rows
@@ -51,24 +58,20 @@ class TensorArgumentReader:
         """Which of these ops, in the order that was read, have an argument of one of these types."""
         field = self._fields["Input type"]
         has = np.array([isinstance(value, list) and any(one in dtypes for one in value) for value in field.values])
-        at = np.searchsorted(self._rows, rows)
-        return np.append(has, False)[field.codes[at]]
+        return np.append(has, False)[field.codes[np.searchsorted(self._rows, rows)]]
 
     def __call__(self, row: int) -> TensorArguments | None:
-        """The tensors that an op got; None where the trace does not tell."""
+        """The tensors that an op was called with; None where the trace does not have them."""
         if not self.any:
             return None
         key = self._codes[bisect_left(self._row_list, row)]
         if key not in self._known:
-            values = [
-                self._fields[name].values[code] if code >= 0 else None
-                for name, code in zip(ARGUMENTS, key, strict=True)
-            ]
-            self._known[key] = _given(*values)
+            fields = zip(ARGUMENTS, key, strict=True)
+            self._known[key] = _tensors(*(self._fields[name].values[at] if at >= 0 else None for name, at in fields))
         return self._known[key]
 
 
-def _given(dims: Any, types: Any, strides: Any) -> TensorArguments | None:
+def _tensors(dims: Any, types: Any, strides: Any) -> TensorArguments | None:
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
     steps = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
@@ -86,4 +89,5 @@ def _given(dims: Any, types: Any, strides: Any) -> TensorArguments | None:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
+    """``8x3x224x224``."""
     return "x".join(str(length) for length in shape)

@@ -1,7 +1,7 @@
-"""Ops that belong together: attention written out, elementwise ops in a row, copies to another layout, wide types.
+"""Ops that have a faster form: attention written out, elementwise chains, layout copies, wide dtypes.
 
-What the order of the ops cannot tell, types and shapes do: they are in a trace recorded with ``record_shapes``, as the
-step for lines is.
+Types and shapes show what the order of ops does not: they are in a trace recorded with ``record_shapes``, as the step
+for lines is.
 """
 
 from __future__ import annotations
@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from perfkit.measures.ops._conversions import find_layout_copies, find_wide_types
+from perfkit.measures.ops._bias_before_norm import find_biases
 from perfkit.measures.ops._elementwise_chains import find_chains
+from perfkit.measures.ops._host_collectives import find_host_collectives
 from perfkit.measures.ops._inner_ops import InnerOps
-from perfkit.measures.ops._matmul_shapes import find_biased, find_products
-from perfkit.measures.ops._op_calls import Calls, TypicalTimes
-from perfkit.measures.ops._optimizer_updates import measure_collectives, measure_updates
+from perfkit.measures.ops._layout_copies import find_layout_copies
+from perfkit.measures.ops._matmul_shapes import find_matmuls
+from perfkit.measures.ops._op_calls import OpCalls, TypicalTimes
+from perfkit.measures.ops._optimizer_updates import find_updates
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
+from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.ops._unfused_attention import find_attention
+from perfkit.measures.ops._wide_dtypes import find_wide_dtypes
 from perfkit.measures.results.patterns import Patterns
 from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Trace
 
-#: Rows of each sort that are kept, longest first.
+#: Rows of each kind that are kept, longest first.
 MOST = 50
 
 
@@ -34,29 +38,31 @@ def measure_patterns(
     """Patterns in the ops of a trace; None where it has no ops.
 
     Args:
-        trace: Best with shapes, and with Python frames (lines): see `perfkit.measures.host._python_frames.with_frames`.
+        trace: Best with shapes, and with Python frames: see `perfkit.measures.host._python_frames.with_frames`.
         times: As for `perfkit.measures.host.source_lines.measure_source_lines`.
         traced: Likewise.
-        typical: Times of the same calls in other steps, which are then taken; of this trace itself by default.
+        typical: Times of the same calls in other steps, which are then used; by default those of this trace.
     """
-    calls = Calls(trace, times, traced, typical)
+    typical = typical or typical_times(trace)
+    calls = OpCalls(trace, typical, times, traced)
     if not calls.rows.size:
         return None
     inner = InnerOps(calls)
-    given = TensorArgumentReader(trace, inner.rows)
+    arguments = TensorArgumentReader(trace, inner.rows)
+    shapes = arguments.any
     return Patterns(
         source=trace.path.name,
         steps=calls.steps,
         step_ns=calls.step_ns,
-        has_shapes=given.any,
-        attention=_longest(find_attention(calls, given)),
-        chains=_longest(find_chains(calls, given)) if given.any else (),
-        layout=_longest(find_layout_copies(calls, given, inner)) if given.any else (),
-        dtypes=_longest(find_wide_types(calls, given, inner)) if given.any else (),
-        matmuls=_longest(find_products(calls, given, inner)) if given.any and calls.on_device else (),
-        biases=tuple(find_biased(calls, given)) if given.any and calls.on_device else (),
-        updates=measure_updates(calls),
-        collectives=measure_collectives(calls, typical),
+        has_shapes=shapes,
+        attention=_longest(find_attention(calls, arguments)),
+        chains=_longest(find_chains(calls, arguments)) if shapes else (),
+        layout=_longest(find_layout_copies(calls, arguments, inner)) if shapes else (),
+        dtypes=_longest(find_wide_dtypes(calls, arguments, inner)) if shapes else (),
+        matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
+        biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
+        updates=find_updates(calls, typical.updates),
+        collectives=find_host_collectives(calls, typical.waited),
     )
 
 

@@ -62,18 +62,18 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     peak_bytes: int
     peak_ns: int | None
-    peak_step: int | None
-    peak_phase: Phase | None
-    reserved_bytes: int | None
-    reserved_peak_bytes: int | None
+    peak_step: int | None = None
+    peak_phase: Phase | None = None
+    reserved_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
     is_absolute: bool
     allocations: int
     frees: int
     held: tuple[MemoryHolder, ...]
     other_bytes: int | None
     before_bytes: int | None
-    step_end_bytes: tuple[int, ...]
-    timeline: MemoryTimeline | None
+    step_end_bytes: tuple[int, ...] = ()
+    timeline: MemoryTimeline | None = None
 
 
 class MemorySnapshot(DeviceMemory, frozen=True, kw_only=True):

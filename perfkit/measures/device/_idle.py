@@ -1,9 +1,9 @@
-"""Why a device was idle: what the host, a stream or a graph was doing at that very instant.
+"""Why a device was idle: what the host, a stream or a graph was doing at that instant.
 
-Idle time is charged by time. If the work that ends an idle interval was launched before the interval
-began, the host was ahead and the device waited for itself: for another stream, a collective, a graph, or for
-something that no trace tells. If not, the host was late: until the launch the interval belongs to whatever
-the launching thread was in, piece by piece, and from the launch on to launch latency.
+If the work that ends an idle interval was launched before the interval began, the host was ahead and the device
+waited for itself: for another stream, a collective, a graph, or something that traces do not record. If not, the host
+was late: until the launch the interval belongs to whatever the launching thread was in, piece by piece, and from the
+launch on to launch latency.
 """
 
 from __future__ import annotations
@@ -34,39 +34,20 @@ LONG_AGO = np.iinfo(np.int64).min
 WAIT_CALL = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
 WAIT_RECORD = re.compile(r"^Stream Wait Event$")
 
-#: What the host does in an event of this name, or in one that it contains. Tried in this order.
-HOST_CAUSES: tuple[tuple[IdleCause, re.Pattern[str]], ...] = (
-    (
-        "sync",
-        re.compile(
-            r"^(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|^(?:cuda|hip)EventQuery|^hipMemcpyWithStream"
-            r"|^(?:cudaMemcpy|hipMemcpy|aten::(?:item|_local_scalar_dense|nonzero|is_nonzero))$"
-        ),
-    ),
-    (
-        "allocation",
-        re.compile(
-            r"^(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostRegister"
-            r"|Mem(?:AllocHost|Alloc|Free|Create|Map|Unmap|HostAlloc))"
-        ),
-    ),
-    (
-        "module load",
-        # cudaFuncGetAttributes makes the runtime load a module that it had put off.
-        re.compile(r"^cuModuleLoad|^cuLibraryLoad|^cudaFuncGetAttributes|^hipModuleLoad|^cuLinkCreate"),
-    ),
-    (
-        "data loading",
-        re.compile(r"enumerate\((?:DataLoader|DataPipe)\)|dataloader\.py\(\d+\): __next__|_next_data|pin_memory"),
-    ),
-    ("copy call", re.compile(r"^(?:cuda|hip|cu)Mem(?:cpy|set)")),
-    (
-        "launch call",
-        re.compile(r"^(?:cuda|hip|cu)\w*?(?:Launch(?:Cooperative)?Kernel|GraphLaunch|ModuleLaunch|ExtLaunch)"),
-    ),
-    ("communication call", re.compile(r"^nccl|c10d::|ProcessGroup")),
-    ("optimizer", re.compile(r"^Optimizer\.")),
-)
+#: What the host does in an event whose name matches, or in one that it contains. Tried in this order.
+HOST_CAUSES: dict[IdleCause, str] = {
+    "sync": r"^(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|^(?:cuda|hip)EventQuery|^hipMemcpyWithStream"
+    r"|^(?:cudaMemcpy|hipMemcpy|aten::(?:item|_local_scalar_dense|nonzero|is_nonzero))$",
+    "allocation": r"^(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostRegister"
+    r"|Mem(?:AllocHost|Alloc|Free|Create|Map|Unmap|HostAlloc))",
+    # cudaFuncGetAttributes makes the runtime load a module that it had deferred.
+    "module load": r"^cuModuleLoad|^cuLibraryLoad|^cudaFuncGetAttributes|^hipModuleLoad|^cuLinkCreate",
+    "data loading": r"enumerate\((?:DataLoader|DataPipe)\)|dataloader\.py\(\d+\): __next__|_next_data|pin_memory",
+    "copy call": r"^(?:cuda|hip|cu)Mem(?:cpy|set)",
+    "launch call": r"^(?:cuda|hip|cu)\w*?(?:Launch(?:Cooperative)?Kernel|GraphLaunch|ModuleLaunch|ExtLaunch)",
+    "communication call": r"^nccl|c10d::|ProcessGroup",
+    "optimizer": r"^Optimizer\.",
+}
 
 CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
 CODE = {cause: code for code, cause in enumerate(CAUSES)}
@@ -95,11 +76,11 @@ class Host:
         launch = trace.launch[trace.device_rows]
         seen = mask_of(trace, launch[launch >= 0])
         #: When a graph was launched of which the trace holds no work.
-        self.lost_graphs = np.sort(trace.start_ns[graphs[~seen[graphs]]])
+        self.unrecorded_graphs = np.sort(trace.start_ns[graphs[~seen[graphs]]])
         self._rows: dict[int, Ints] = {}
         self._cause_of_name = np.full(len(trace.names), -1, np.int64)
         for code, name in enumerate(trace.names):
-            found = (CODE[cause] for cause, pattern in HOST_CAUSES if pattern.search(name))
+            found = (CODE[cause] for cause, pattern in HOST_CAUSES.items() if re.search(pattern, name))
             self._cause_of_name[code] = next(found, -1)
         self._is_os_call = os_calls(trace)
         self._cause_of_kind = np.full(max(Kind) + 1, CODE["other host work"], np.int64)
@@ -116,7 +97,7 @@ class Host:
     def causes(self, rows: Ints) -> Ints:
         """For each host event the cause that its time is charged to while it is innermost.
 
-        That of its own name, or of the nearest event above it whose name tells one; what is above any of
+        That of its own name, or of the nearest event above it whose name has one; what is above any of
         these rows must be among them.
         """
         trace = self.trace
@@ -169,16 +150,16 @@ def longest_gaps(trace: Trace, work: DeviceWork, idle: Idle) -> Iterator[Gap]:
     begin, end = idle.intervals
     chosen = np.argsort(begin - end, kind="stable")[:LONGEST]
     blamed = [_blamed(trace, idle.pieces, interval) for interval in chosen.tolist()]
-    ranges = _ranges_at(trace, np.array([one.row for one in blamed], np.int64), (begin + end)[chosen] // 2)
+    ranges = _ranges_at(trace, np.array([row for _, row, _ in blamed], np.int64), (begin + end)[chosen] // 2)
     steps = work.steps
     step = np.searchsorted(work.bounds[1:-1], begin[chosen], side="right")
-    for i, (interval, one) in enumerate(zip(chosen.tolist(), blamed, strict=True)):
+    for i, (interval, (cause, _, event)) in enumerate(zip(chosen.tolist(), blamed, strict=True)):
         after = int(idle.ended_by[interval])
         yield Gap(
             start_ns=int(begin[interval]),
             duration_ns=int(end[interval] - begin[interval]),
-            cause=CAUSES[one.cause],
-            event=one.event,
+            cause=CAUSES[cause],
+            event=event,
             range=trace.names[trace.name[ranges[i]]] if ranges[i] >= 0 else None,
             step=int(steps.number[step[i]]) if steps.row.size else None,
             stream=int(trace.stream[after]) if after >= 0 else None,
@@ -186,24 +167,18 @@ def longest_gaps(trace: Trace, work: DeviceWork, idle: Idle) -> Iterator[Gap]:
         )
 
 
-class _Blamed(NamedTuple):
-    cause: int
-    row: int
-    event: str | None
-
-
-def _blamed(trace: Trace, pieces: Pieces, interval: int) -> _Blamed:
-    """The cause that takes most of an interval, the longest event with it, and the name that took most of it."""
+def _blamed(trace: Trace, pieces: Pieces, interval: int) -> tuple[int, int, str | None]:
+    """The cause that takes most of an interval, the longest event with it (-1: none), the name that took most of it."""
     mine = np.flatnonzero(pieces.interval == interval)
     spent = pieces.ends[mine] - pieces.starts[mine]
     cause = int(np.bincount(pieces.cause[mine], weights=spent).argmax())
     known = (pieces.cause[mine] == cause) & (pieces.row[mine] >= 0)
     if not known.any():
-        return _Blamed(cause, -1, None)
+        return cause, -1, None
     rows, spent = pieces.row[mine[known]], spent[known]
     # Many short calls of one name may outweigh the longest event.
     event = trace.names[int(np.bincount(trace.name[rows], weights=spent).argmax())]
-    return _Blamed(cause, int(rows[spent.argmax()]), event)
+    return cause, int(rows[spent.argmax()]), event
 
 
 def _ranges_at(trace: Trace, rows: Ints, times: Ints) -> Ints:
@@ -256,7 +231,7 @@ def _around(trace: Trace, work: DeviceWork, idle: Union) -> _Around:
 
 
 def _launched(trace: Trace, rows: Ints) -> Ints:
-    """When each row of device work was launched; far in the past where the trace does not tell."""
+    """When each row of device work was launched; far in the past where that is not in the trace."""
     launch = np.where(rows >= 0, trace.launch[rows], -1)
     return np.where(launch >= 0, trace.start_ns[launch], LONG_AGO)
 
@@ -272,7 +247,7 @@ def _waited_itself(trace: Trace, work: DeviceWork, idle: Union, around: _Around,
     queued = (launch >= 0) & (launched <= begin)
     cause[queued] = CODE["dependency"]
     elsewhere = (before >= 0) & (trace.stream[before] != trace.stream[after])
-    waited = queued & _told_to_wait(trace, work, after, _launched(trace, around.sibling), launched, elsewhere)
+    waited = queued & _must_wait(trace, work, after, _launched(trace, around.sibling), launched, elsewhere)
     cause[waited] = CODE["another stream"]
     cause[waited & elsewhere & communicates(trace, before)] = CODE["collective"]
     graph = queued & host.is_graph[launch]
@@ -283,22 +258,22 @@ def _waited_itself(trace: Trace, work: DeviceWork, idle: Union, around: _Around,
     return cause
 
 
-def _told_to_wait(trace: Trace, work: DeviceWork, after: Ints, low: Ints, high: Ints, elsewhere: Bools) -> Bools:
-    """Whether the stream of this work was told to wait for another one since the launch of the work before it.
+def _must_wait(trace: Trace, work: DeviceWork, after: Ints, low: Ints, high: Ints, elsewhere: Bools) -> Bools:
+    """Whether the stream of this work was ordered to wait for another one since the launch of the work before it.
 
     Records of the device name the stream; API calls do not, so with these alone the work that ended last
     must be another stream's too.
     """
     records = find_rows(trace, WAIT_RECORD, Kind.SYNC)
     records = records[(trace.device[records] == work.device) & (trace.stream[records] >= 0)]
-    told = np.zeros(after.size, bool)
+    waits = np.zeros(after.size, bool)
     if records.size:
         stream = np.where(after >= 0, trace.stream[after], -1)
         for code in np.unique(trace.stream[records]).tolist():
             times = np.sort(trace.start_ns[records[trace.stream[records] == code]])
             between = np.searchsorted(times, high, side="right") > np.searchsorted(times, low, side="right")
-            told |= (stream == code) & between
-        return told
+            waits |= (stream == code) & between
+        return waits
     times = np.sort(trace.start_ns[find_rows(trace, WAIT_CALL, Kind.RUNTIME)])
     return elsewhere & (np.searchsorted(times, high, side="right") > np.searchsorted(times, low, side="right"))
 
@@ -306,12 +281,12 @@ def _told_to_wait(trace: Trace, work: DeviceWork, after: Ints, low: Ints, high: 
 def _cut(trace: Trace, idle: Union, around: _Around, whole: Ints, host: Host) -> Iterator[Pieces]:
     begin, end = idle.starts, idle.ends
     launch = np.where(around.after >= 0, trace.launch[around.after], -1)
-    lost = _lost_graph_since(trace, idle, around, host)
+    hidden_from = _unrecorded_graph_since(trace, idle, around, host)
     # Work launched before the interval began waits for a graph that the trace does not show, if one is between them.
-    late = np.flatnonzero((whole < 0) | (lost < end))
-    known = np.flatnonzero((whole >= 0) & (lost >= end))
+    late = np.flatnonzero((whole < 0) | (hidden_from < end))
+    known = np.flatnonzero((whole >= 0) & (hidden_from >= end))
     yield Pieces(known, whole[known], begin[known], end[known], launch[known])
-    hidden = np.maximum(lost[late], begin[late])
+    hidden = np.maximum(hidden_from[late], begin[late])
     yield _kept(late, np.full(late.size, CODE["unrecorded graph"]), hidden, end[late], np.full(late.size, -1))
     end = np.minimum(end[late], hidden)
     # At the end of the window nothing was launched: what the loop's thread did is the cause to the end.
@@ -326,17 +301,17 @@ def _cut(trace: Trace, idle: Union, around: _Around, whole: Ints, host: Host) ->
         yield from _on_thread(trace, host, track, Union(begin[late[mine]], until[mine]), late[mine])
 
 
-def _lost_graph_since(trace: Trace, idle: Union, around: _Around, host: Host) -> Ints:
+def _unrecorded_graph_since(trace: Trace, idle: Union, around: _Around, host: Host) -> Ints:
     """When, since the launch of the last work before each interval, an unrecorded graph was launched; else its end."""
-    if not host.lost_graphs.size:
+    if not host.unrecorded_graphs.size:
         return idle.ends
-    at = np.searchsorted(host.lost_graphs, around.launched, side="right")
-    first = host.lost_graphs[np.minimum(at, host.lost_graphs.size - 1)]
+    at = np.searchsorted(host.unrecorded_graphs, around.launched, side="right")
+    first = host.unrecorded_graphs[np.minimum(at, host.unrecorded_graphs.size - 1)]
     # Work launched before the graph does not wait for it, on whatever stream it is.
     launched = _launched(trace, around.after)
     until = np.where(around.after >= 0, np.maximum(launched, idle.starts), idle.ends)
     until = np.where((around.after >= 0) & (trace.launch[around.after] < 0), LONG_AGO, until)
-    return np.where((at < host.lost_graphs.size) & (first < np.minimum(until, idle.ends)), first, idle.ends)
+    return np.where((at < host.unrecorded_graphs.size) & (first < np.minimum(until, idle.ends)), first, idle.ends)
 
 
 def _kept(interval: Ints, cause: Ints, starts: Ints, ends: Ints, row: Ints) -> Pieces:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures._nested import find_open, groups, sum_by, times_by_owner
-from perfkit.measures._rows import mask_of, nearest_above
+from perfkit.measures._rows import launched_work, mask_of, nearest_above
 from perfkit.measures._trace_cache import once
 from perfkit.measures.memory._allocations import changes_by_place, find_allocators, write_changes
 from perfkit.measures.ops._backward import pair_backward
@@ -43,15 +43,14 @@ def measure_range_times(trace: Trace) -> tuple[RangeTime, ...]:
     parent = np.where(around >= 0, np.searchsorted(rows, around), -1)
     owns = sum_by(place, times_by_owner(trace, rows, parent), n)
     counts = np.bincount(place, minlength=n)
-    work = device_work_of_ranges(trace)
+    work = _device_work(trace)
+    made = _nodes(trace)
     has_device = bool(trace.device_rows.size)
-    busy = _busy(trace, place_of[work.ranges], work.events, n)
-    own_busy = _busy(trace, place_of[work.ranges[work.innermost]], work.events[work.innermost], n)
-    made = _nodes_of_ranges(trace)
-    backward = _busy(trace, place_of[made.ranges], made.events, n)
-    launched = _launched_in_nodes(trace, made)
-    backward_busy = _busy(trace, place_of[launched.ranges], launched.events, n)
     has_nodes = np.bincount(place_of[made.ranges], minlength=n) > 0
+    busy, own_busy, backward, backward_busy = (
+        _busy(trace, place_of[pairs.ranges], pairs.events, n)
+        for pairs in (work, work.only(work.innermost), made, _launched_in_nodes(trace, made))
+    )
     memory = _memory(trace, place_of, n)
     found = [
         RangeTime(
@@ -71,21 +70,24 @@ def measure_range_times(trace: Trace) -> tuple[RangeTime, ...]:
     return tuple(sorted(found, key=lambda one: -one.host_ns))
 
 
-class RangeWork(NamedTuple):
-    """Pairs (range row, device row): the device work launched inside each range, those around it included.
+class _Pairs(NamedTuple):
+    """Pairs (range row, event row): the events inside each range, those of ranges inside it included.
 
-    ``innermost`` masks the pairs whose range is the innermost one around the launch.
+    ``innermost`` masks the pairs whose range is the innermost one around the event.
     """
 
     ranges: Ints
     events: Ints
     innermost: Bools
 
+    def only(self, chosen: Ints | Bools) -> _Pairs:
+        return _Pairs(self.ranges[chosen], self.events[chosen], self.innermost[chosen])
 
-def device_work_of_ranges(trace: Trace) -> RangeWork:
-    """Which device work belongs to which ranges."""
+
+def _device_work(trace: Trace) -> _Pairs:
+    """The device work launched inside each range."""
     around = _around(trace)
-    events = trace.device_rows[trace.launch[trace.device_rows] >= 0]
+    events = launched_work(trace)
     launch = trace.launch[events]
     nearest = around[launch]
     orphans = np.flatnonzero(nearest < 0)
@@ -100,7 +102,7 @@ def _around(trace: Trace) -> Ints:
     return trace.above(mask_of(trace, trace.ranges))
 
 
-def _with_outer(nearest: Ints, events: Ints, around: Ints) -> RangeWork:
+def _with_outer(nearest: Ints, events: Ints, around: Ints) -> _Pairs:
     """Pairs of each event with the range it is in and with all ranges around that one."""
     none = np.zeros(0, np.int64)
     ranges, paired, innermost = [none], [none], [none.astype(bool)]
@@ -113,28 +115,26 @@ def _with_outer(nearest: Ints, events: Ints, around: Ints) -> RangeWork:
         ranges.append(nearest)
         paired.append(events)
         nearest = around[nearest]
-    return RangeWork(np.concatenate(ranges), np.concatenate(paired), np.concatenate(innermost))
+    return _Pairs(np.concatenate(ranges), np.concatenate(paired), np.concatenate(innermost))
 
 
-def _nodes_of_ranges(trace: Trace) -> RangeWork:
+def _nodes(trace: Trace) -> _Pairs:
     """The backward nodes that were made inside each range."""
     backward = pair_backward(trace)
     around = _around(trace)
     return _with_outer(around[backward.maker], backward.node, around)
 
 
-def _launched_in_nodes(trace: Trace, made: RangeWork) -> RangeWork:
+def _launched_in_nodes(trace: Trace, made: _Pairs) -> _Pairs:
     """The device work launched inside nodes, by the ranges that made the nodes."""
-    is_node = mask_of(trace, made.events)
-    events = trace.device_rows[trace.launch[trace.device_rows] >= 0]
-    node = nearest_above(trace, trace.launch[events], is_node)
-    events, node = events[node >= 0], node[node >= 0]
+    events = launched_work(trace)
+    node = nearest_above(trace, trace.launch[events], mask_of(trace, made.events))
     order = np.argsort(node, kind="stable")
     events, node = events[order], node[order]
     low = np.searchsorted(node, made.events, side="left")
     high = np.searchsorted(node, made.events, side="right")
     mine, theirs = expand(low, high)
-    return RangeWork(made.ranges[mine], events[theirs], made.innermost[mine])
+    return made.only(mine)._replace(events=events[theirs])
 
 
 def _busy(trace: Trace, place: Ints, events: Ints, n: int) -> list[int]:
@@ -150,19 +150,18 @@ def _busy(trace: Trace, place: Ints, events: Ints, n: int) -> list[int]:
 
 def _memory(trace: Trace, place_of: Ints, n: int) -> list[dict[str, MemoryChange]] | None:
     """Memory of each range's name by device; None where the trace has no memory events."""
-    is_range = place_of >= 0
-    events, holders = find_allocators(trace, is_range)
+    events, holders = find_allocators(trace, place_of >= 0)
     if not events.size:
         return None
     found: list[dict[str, MemoryChange]] = [{} for _ in range(n)]
     pairs = _with_outer(holders, events, _around(trace))
-    place = place_of[pairs.ranges]
-    innermost = {
-        one.device: one.allocated - one.freed
-        for one in changes_by_place(trace, pairs.events[pairs.innermost], place[pairs.innermost], n)
+    own = pairs.only(pairs.innermost)
+    by_itself = {
+        device: allocated - freed
+        for device, allocated, freed in changes_by_place(trace, own.events, place_of[own.ranges], n)
     }
-    for device, allocated, freed in changes_by_place(trace, pairs.events, place, n):
-        write_changes(found, device, allocated, freed, innermost[device])
+    for device, allocated, freed in changes_by_place(trace, pairs.events, place_of[pairs.ranges], n):
+        write_changes(found, device, allocated, freed, by_itself[device])
     return found
 
 

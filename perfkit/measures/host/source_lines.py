@@ -1,4 +1,4 @@
-"""What each line of the user's did in the step for lines: host time, ops, launches, syncs, allocations.
+"""What each of the user's lines did in the step for lines: host time, ops, launches, syncs, allocations.
 
 What ran in a node of the backward belongs to the line whose op made the node, on whatever thread it ran.
 """
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from perfkit._location import Location
-from perfkit.measures._nested import find_open
+from perfkit.measures._nested import find_open, sum_by
+from perfkit.measures._rows import launched_work
 from perfkit.measures.host._python_frames import Function, PythonFrames
 from perfkit.measures.host.sync_calls import blocking_calls
 from perfkit.measures.ops._backward import pair_backward
@@ -33,7 +34,7 @@ def measure_source_lines(
 
     Args:
         trace: Recorded ``with_stack``, or of `perfkit.measures.host._python_frames.with_frames`.
-        times: When the training thread came to which line: see `perfkit.run.reading.read_line_times`.
+        times: When the training thread reached which line: see `perfkit.run.reading.read_line_times`.
         traced: The lines of the step that was traced by line.
     """
     frames = PythonFrames(trace, times, traced)
@@ -96,8 +97,8 @@ class _Attribution:
         made = (maker >= 0) & (frames.around[np.maximum(maker, 0)] >= 0)
         frame = np.where(made, frames.around[np.maximum(maker, 0)], frame)
         at[made] = trace.start_ns[maker[made]]
-        # The engine's own thread has no frames: it works for the line that waits in backward(). Where one thread alone
-        # was followed, so does any other.
+        # The engine's own thread has no frames: it works for the line that waits in backward(). So does any other
+        # thread where only one was followed.
         without = node >= 0
         if frames.of_one_thread:
             without |= trace.track[rows] != self._thread
@@ -175,15 +176,20 @@ class _LineSums:
                 found[row].append((key, length))
         return found
 
+    def _add_each(self, keys: Sequence[Location | None], **amounts: Ints) -> None:
+        """Add the amounts of many rows to their lines; all lines have these fields from then on."""
+        self._measured |= amounts.keys()
+        for field, values in amounts.items():
+            for key, amount in zip(keys, values.tolist(), strict=True):
+                self._add(key, field, amount)
+
     def add_ops(self, attribution: _Attribution, inside: Bools) -> tuple[float, float]:
         """Ops that lines called; the shares of them whose line is known, and whose function alone is."""
         trace = self._frames.trace
         ops = trace.is_kind(Kind.OP)
         rows = np.flatnonzero(ops & inside & ~attribution.is_node & (trace.above(ops) < 0))
         keys, _ = attribution.keys(rows)
-        for key, took in zip(keys, trace.duration_ns[rows].tolist(), strict=True):
-            self._add(key, "ops", 1)
-            self._add(key, "op_ns", took)
+        self._add_each(keys, ops=np.ones_like(rows), op_ns=trace.duration_ns[rows])
         known = sum(key is not None for key in keys)
         exact = sum(key is not None and key.line is not None for key in keys)
         return exact / max(1, rows.size), (known - exact) / max(1, rows.size)
@@ -191,23 +197,20 @@ class _LineSums:
     def add_device(self, attribution: _Attribution, inside: Bools) -> None:
         """Device work by the line that launched it, and waits for the device."""
         trace = self._frames.trace
-        self._measured |= {"launches", "device_ns", "syncs", "blocked_ns"}
-        duration = trace.duration_ns
-        work = trace.device_rows
-        work = work[trace.launch[work] >= 0]
+        work = launched_work(trace)
         work = work[inside[trace.launch[work]]]
         launches, place = np.unique(trace.launch[work], return_inverse=True)
-        device_ns = np.zeros(launches.size, np.int64)
-        np.add.at(device_ns, place, duration[work])
+        device_ns = sum_by(place, trace.duration_ns[work], launches.size)
         keys, made = attribution.keys(launches)
-        for key, of_node, took in zip(keys, made.tolist(), device_ns.tolist(), strict=True):
-            self._add(key, "backward_launches" if of_node else "launches", 1)
-            self._add(key, "backward_device_ns" if of_node else "device_ns", took)
+        own = [None if of_node else key for key, of_node in zip(keys, made.tolist(), strict=True)]
+        self._add_each(own, launches=np.ones_like(launches), device_ns=device_ns)
+        for i in np.flatnonzero(made).tolist():
+            self._add(keys[i], "backward_launches", 1)
+            self._add(keys[i], "backward_device_ns", int(device_ns[i]))
         waits = blocking_calls(trace)
         waits = waits[inside[waits]]
-        for key, took in zip(attribution.keys(waits)[0], duration[waits].tolist(), strict=True):
-            self._add(key, "syncs", 1)
-            self._add(key, "blocked_ns", took)
+        keys, _ = attribution.keys(waits)
+        self._add_each(keys, syncs=np.ones_like(waits), blocked_ns=trace.duration_ns[waits])
 
     def add_backward(self, attribution: _Attribution, inside: Bools) -> None:
         """Host time of nodes by the line whose op made them."""
@@ -215,29 +218,23 @@ class _LineSums:
         nodes = attribution.is_node
         rows = np.flatnonzero(nodes & inside & (trace.above(nodes) < 0))
         keys, made = attribution.keys(rows)
-        if not made.any():
-            return
-        self._measured |= {
-            "backward_ns",
-            *(("backward_launches", "backward_device_ns") if trace.device_rows.size else ()),
-        }
-        for key, of_node, took in zip(keys, made.tolist(), trace.duration_ns[rows].tolist(), strict=True):
-            if of_node:
-                self._add(key, "backward_ns", took)
+        if made.any():
+            chosen = np.flatnonzero(made)
+            self._add_each([keys[i] for i in chosen.tolist()], backward_ns=trace.duration_ns[rows[chosen]])
+            if trace.device_rows.size:
+                self._measured |= {"backward_launches", "backward_device_ns"}
 
     def add_memory(self, attribution: _Attribution, inside: Bools) -> None:
         """Allocations, by the line in which they happened."""
         trace = self._frames.trace
-        events = np.flatnonzero(trace.is_kind(Kind.MEMORY) & inside & (trace.bytes > 0))
-        if not trace.is_kind(Kind.MEMORY).any():
+        is_memory = trace.is_kind(Kind.MEMORY)
+        if not is_memory.any():
             return
-        self._measured |= {"allocations", "allocated_bytes"}
-        holder = find_open(trace, trace.host_rows, trace.track[events].astype(np.int64), trace.start_ns[events])
+        events = np.flatnonzero(is_memory & inside & (trace.bytes > 0))
+        holder = find_open(trace, trace.host_rows, trace.track[events], trace.start_ns[events])
         events, holder = events[holder >= 0], holder[holder >= 0]
         keys, _ = attribution.keys(holder, trace.start_ns[events])
-        for key, size in zip(keys, trace.bytes[events].tolist(), strict=True):
-            self._add(key, "allocations", 1)
-            self._add(key, "allocated_bytes", size)
+        self._add_each(keys, allocations=np.ones_like(events), allocated_bytes=trace.bytes[events])
 
     def lines(self) -> tuple[SourceLine, ...]:
         """All lines, longest first."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from perfkit.trace.intervals import Bools, Ints
 
 
 def device_name(device: int) -> str:
-    """What torch calls the device of a memory event."""
+    """Torch's name for the device of a memory event."""
     return "cpu" if device < 0 else f"cuda:{device}"
 
 
@@ -27,24 +26,13 @@ def find_allocators(trace: Trace, wanted: Bools) -> tuple[Ints, Ints]:
     return events, holders
 
 
-class Changes(NamedTuple):
-    """What memory events did to one device, by the place of the event that each happened in."""
-
-    device: int
-    allocated: Ints
-    freed: Ints
-
-
-def changes_by_place(trace: Trace, events: Ints, place: Ints, size: int) -> Iterator[Changes]:
-    """Bytes allocated and freed at each place (0 to ``size`` - 1), device by device."""
+def changes_by_place(trace: Trace, events: Ints, place: Ints, size: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Device by device, the bytes allocated and those freed at each place (0 to ``size`` - 1)."""
     for device in np.unique(trace.device[events]).tolist():
         mine = trace.device[events] == device
         change = trace.bytes[events[mine]]
-        yield Changes(
-            device,
-            sum_by(place[mine], np.maximum(change, 0), size),
-            sum_by(place[mine], np.maximum(-change, 0), size),
-        )
+        allocated, freed = (sum_by(place[mine], np.maximum(part, 0), size) for part in (change, -change))
+        yield device, allocated, freed
 
 
 def write_changes(

@@ -1,11 +1,11 @@
-"""Host ops of a trace: what each costs on the host, on the device and in memory, and what an op costs at least."""
+"""Host ops of a trace: what each costs on the host, on the device and in memory, and the minimum cost of an op."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from perfkit.measures._nested import sum_by, sum_inside, times_by_owner
-from perfkit.measures._rows import mask_of
+from perfkit.measures._rows import launched_work, mask_of
 from perfkit.measures.memory._allocations import changes_by_place, find_allocators, write_changes
 from perfkit.measures.ops._backward import Backward, pair_backward
 from perfkit.measures.ops._op_loops import find_repeats
@@ -31,115 +31,105 @@ def measure_op_times(trace: Trace) -> Ops | None:
         return None
     is_op = mask_of(trace, rows)
     caller = trace.above(is_op)
-    duration = trace.duration_ns[rows]
-    has_device = bool(trace.device_rows.size)
     backward = pair_backward(trace)
-    costs = _Costs(trace, rows, caller, backward)
-
-    is_name = np.bincount(trace.name[rows], minlength=len(trace.names)) > 0
-    names = np.flatnonzero(is_name)
-    place = (np.cumsum(is_name) - 1)[trace.name[rows]]
-    n = names.size
-    # Inclusive numbers of the calls, own numbers of everything.
-    calls = np.flatnonzero(~_inner_overloads(place, costs.parent))
-    of_call = place[calls]
-    counts = np.bincount(of_call, minlength=n)
-    totals = sum_by(of_call, duration[calls], n)
-    owns = sum_by(place, times_by_owner(trace, rows, costs.parent), n)
-    device = costs.device()
-    devices = sum_by(of_call, device[calls], n)
-    device_owns = sum_by(place[costs.launcher], costs.launched_ns, n)
-    backward_devices = sum_by(of_call, costs.of_nodes(device[costs.node])[calls], n)
-    del device  # a long trace has a million ops: 8 MB
-    backwards = sum_by(of_call, costs.of_nodes(duration[costs.node])[calls], n)
-    made_nodes = np.bincount(place[np.flatnonzero(costs.of_nodes(np.ones_like(costs.node)))], minlength=n) > 0
-    memory = _memory_by_name(trace, is_op, costs, place, calls, n)
-    table = [
-        OpTime(
-            name=trace.names[code],
-            count=int(counts[i]),
-            total_ns=int(totals[i]),
-            self_ns=int(owns[i]),
-            device_ns=int(devices[i]) if has_device else None,
-            device_self_ns=int(device_owns[i]) if has_device else None,
-            backward_ns=int(backwards[i]) if made_nodes[i] else None,
-            backward_device_ns=int(backward_devices[i]) if made_nodes[i] and has_device else None,
-            memory=memory[i] if memory is not None else None,
-        )
-        for i, code in enumerate(names.tolist())
-    ]
-    is_leaf = np.ones(len(trace), bool)
-    called = caller[rows]
-    is_leaf[called[called >= 0]] = False
-    floor_ns = int(np.percentile(duration[is_leaf[rows]], 10))
+    table = _OpTable(trace, rows, caller, backward)
+    floor_ns = int(np.percentile(trace.duration_ns[rows[table.is_leaf]], 10))
     if steps.row.size:
         wall_ns = int((steps.end_ns - steps.start_ns).sum())
     else:
         wall_ns = int(trace.end_ns[rows].max() - trace.start_ns[rows].min())
     return Ops(
         steps=max(1, steps.row.size),
-        count=calls.size,
+        count=table.calls.size,
         wall_ns=wall_ns,
-        rows=tuple(sorted(table, key=lambda op: -op.self_ns)),
+        rows=tuple(sorted(table.times(is_op), key=lambda op: -op.self_ns)),
         # Traces in whole us hold most small ops with no length at all.
         floor_ns=floor_ns or None,
         repeats=find_repeats(trace, is_op, caller, backward),
     )
 
 
-def _inner_overloads(place: Ints, parent: Ints) -> Bools:
-    """A mask of the ops that are all that an op of the same name called."""
-    alike = np.flatnonzero((place == place[parent]) & (parent >= 0))
-    children = np.bincount(parent + 1, minlength=1)[1:]
-    inner = np.zeros(place.size, bool)
-    inner[alike] = children[parent[alike]] == 1
-    return inner
+class _OpTable:
+    """Sums of ops by name.
 
-
-class _Costs:
-    """What ops (by their place in ``rows``) launched, and which of them made which nodes of the backward.
-
-    ``launcher`` is the op that launched each piece of device work, ``launched_ns`` how long that ran; ``maker`` the op
-    that made each ``node``.
+    ``rows`` are the ops, ``place`` the number of each one's name, ``parent`` the index of the op that called each (-1
+    for none), ``calls`` the indices of all but inner overloads, for inclusive numbers.
     """
 
     def __init__(self, trace: Trace, rows: Ints, caller: Ints, backward: Backward) -> None:
-        #: One longer than the trace, so that "no row", -1, has no place either.
+        self.trace, self.rows = trace, rows
+        is_name = np.bincount(trace.name[rows], minlength=len(trace.names)) > 0
+        self.names = np.flatnonzero(is_name).tolist()
+        self.place = (np.cumsum(is_name) - 1)[trace.name[rows]]
+        #: One longer than the trace, so that "no row", -1, has no index either.
         self.index = np.full(len(trace) + 1, -1, np.int64)
         self.index[rows] = np.arange(rows.size)
         self.parent = self.index[caller[rows]]
-        work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
-        launch = trace.launch[work]
+        children = np.bincount(self.parent + 1, minlength=rows.size + 1)[1:]
+        self.is_leaf = children == 0
+        overload = (self.place == self.place[self.parent]) & (self.parent >= 0) & (children[self.parent] == 1)
+        self.calls = np.flatnonzero(~overload)
+        work = launched_work(trace)
         # The launch itself is no op: what is above it is the op that made it.
-        launcher = self.index[caller[launch]]
-        inside = launcher >= 0
-        self.launcher, self.launched_ns = launcher[inside], trace.duration_ns[work[inside]]
+        launcher = self.index[caller[trace.launch[work]]]
+        self._launcher, self._launched_ns = launcher[launcher >= 0], trace.duration_ns[work[launcher >= 0]]
         node, maker = self.index[backward.node], self.index[backward.maker]
         known = (node >= 0) & (maker >= 0)
-        self.node, self.maker = node[known], maker[known]
+        self._node, self._maker = node[known], maker[known]
 
-    def device(self) -> Ints:
-        """Time of the device work that each op launched, with the ops it called."""
-        return sum_inside(self.launcher, self.launched_ns, self.parent)
+    def _inclusive(self, at: Ints, values: Ints) -> Ints:
+        """By name: the sum of the values at its calls and at all ops that these called."""
+        return self._of_calls(sum_inside(at, values, self.parent))
 
-    def of_nodes(self, values: Ints) -> Ints:
-        """Sum of the values of the nodes that each op made, with the ops it called."""
-        return sum_inside(self.maker, values, self.parent)
+    def _of_calls(self, values: Ints) -> Ints:
+        return sum_by(self.place[self.calls], values[self.calls], len(self.names))
 
+    def _own(self, at: Ints, values: Ints) -> Ints:
+        return sum_by(self.place[at], values, len(self.names))
 
-def _memory_by_name(
-    trace: Trace, is_op: Bools, costs: _Costs, place: Ints, calls: Ints, n: int
-) -> list[dict[str, MemoryChange]] | None:
-    """Memory of each op's name by device; None where the trace has no memory events."""
-    events, holders = find_allocators(trace, is_op)
-    if not events.size:
-        return None
-    found: list[dict[str, MemoryChange]] = [{} for _ in range(n)]
-    inside = holders >= 0
-    events, holder = events[inside], costs.index[holders[inside]]
-    for device, *own in changes_by_place(trace, events, holder, costs.parent.size):
-        at = [np.flatnonzero(part) for part in own]
-        sums = [sum_inside(some, part[some], costs.parent) for some, part in zip(at, own, strict=True)]
-        allocated, freed = (sum_by(place[calls], part[calls], n) for part in sums)
-        write_changes(found, device, allocated, freed, sum_by(place, own[0] - own[1], n))
-    return found
+    def times(self, is_op: Bools) -> list[OpTime]:
+        """The times of each name."""
+        trace, rows = self.trace, self.rows
+        duration = trace.duration_ns[rows]
+        counts = self._of_calls(np.ones_like(rows))
+        totals = self._of_calls(duration)
+        owns = self._own(np.arange(rows.size), times_by_owner(trace, rows, self.parent))
+        device = sum_inside(self._launcher, self._launched_ns, self.parent)
+        devices, device_owns = self._of_calls(device), self._own(self._launcher, self._launched_ns)
+        backward_devices = self._inclusive(self._maker, device[self._node])
+        del device  # a long trace has a million ops: 8 MB
+        backwards = self._inclusive(self._maker, duration[self._node])
+        makes_nodes = self._own(self._makers(), np.ones(1, np.int64)) > 0
+        memory = self._memory(is_op)
+        has_device = bool(trace.device_rows.size)
+        return [
+            OpTime(
+                name=trace.names[code],
+                count=int(counts[i]),
+                total_ns=int(totals[i]),
+                self_ns=int(owns[i]),
+                device_ns=int(devices[i]) if has_device else None,
+                device_self_ns=int(device_owns[i]) if has_device else None,
+                backward_ns=int(backwards[i]) if makes_nodes[i] else None,
+                backward_device_ns=int(backward_devices[i]) if makes_nodes[i] and has_device else None,
+                memory=memory[i] if memory is not None else None,
+            )
+            for i, code in enumerate(self.names)
+        ]
+
+    def _makers(self) -> Ints:
+        """The ops that made nodes, and all that called these."""
+        return np.flatnonzero(sum_inside(self._maker, np.ones_like(self._maker), self.parent))
+
+    def _memory(self, is_op: Bools) -> list[dict[str, MemoryChange]] | None:
+        """Memory of each name by device; None where the trace has no memory events."""
+        events, holders = find_allocators(self.trace, is_op)
+        if not events.size:
+            return None
+        found: list[dict[str, MemoryChange]] = [{} for _ in self.names]
+        events, holder = events[holders >= 0], self.index[holders[holders >= 0]]
+        for device, *own in changes_by_place(self.trace, events, holder, self.rows.size):
+            at = [np.flatnonzero(part) for part in own]
+            allocated, freed = (self._inclusive(some, part[some]) for some, part in zip(at, own, strict=True))
+            write_changes(found, device, allocated, freed, self._own(np.arange(self.rows.size), own[0] - own[1]))
+        return found

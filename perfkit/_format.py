@@ -66,7 +66,10 @@ def per_step(count: float) -> str:
 
 def place(file: str, line: int | None) -> str:
     """``train.py:31``, relative to the current folder where the file lies below it."""
-    below = os.getcwd() + os.sep
+    try:
+        below = os.getcwd() + os.sep
+    except OSError:  # the current folder was deleted
+        below = os.sep * 2
     shown = file[len(below) :] if file.startswith(below) else file
     return f"{shown}:{line}" if line is not None else shown
 

@@ -7,6 +7,7 @@ check that nothing is left.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,3 +115,37 @@ def _all() -> list[Patches]:
 def installed() -> list[str]:
     """Names of everything in place now, in all `Patches` of the process."""
     return [entry.name for patches in _all() for entry in list(patches.entries)]
+
+
+class SharedPatches:
+    """Patches that stay in place as long as at least one user of the process needs them."""
+
+    def __init__(self, name: str, *installers: Callable[[Patches], None]) -> None:
+        self.name = name
+        self._installers = installers
+        self._patches = Patches()
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def acquire(self) -> None:
+        """Add a user; the first one installs. If an installer raises, nothing stays in place."""
+        with self._lock:
+            if self._users == 0:
+                try:
+                    for install in self._installers:
+                        install(self._patches)
+                except BaseException:
+                    self._patches.undo()
+                    raise
+            self._users += 1
+
+    def release(self) -> None:
+        """Remove a user; the last one puts everything back."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._patches.undo()
+
+    def __bool__(self) -> bool:
+        """Whether anything is in place."""
+        return bool(self._patches)

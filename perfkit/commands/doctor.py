@@ -154,7 +154,7 @@ def patched() -> list[str]:
     from perfkit import ranges  # registers an observer of the torch profiler
 
     found = [*ranges.installed(), *_patches.installed()]
-    dry_ops = sys.modules.get("perfkit.syncs.dry_ops")
-    if dry_ops is not None and dry_ops.registered():
+    op_kernels = sys.modules.get("perfkit.syncs.dry_run.op_kernels")
+    if op_kernels is not None and op_kernels.registered():
         found.append("permanent: kernels under a dispatch key of torch's that nothing else uses (a dry run was made)")
     return found

@@ -1,8 +1,15 @@
-"""Syncs: where the host waits for the device, by line. On CUDA at no cost; on a CPU as a dry run.
+"""Syncs: where the host waits for the device, by source line.
 
-`detector` is what users call; `cuda_path` and `dry_run` are its two sources, which report through
-`ledger`; `table` says which ops sync, `advice` what to change, `allow` which syncs are meant. The dry run's
-parts, each above the ones it uses: `dry_run`, then `dry_ops`, `dry_calls` and `dry_shims`, then `dry_state`.
+detector            perfkit.detect_syncs, and the life of one detection
+arguments           what detect_syncs accepts
+results             what a detection found: events, notes, tables, budgets
+device_tensors      the tensors of the modules and optimizers in ``device_of=``
+cuda_debug_mode     source of syncs on CUDA: torch's sync debug mode, at no cost per operation
+dry_run/            source of syncs without a GPU: the program runs on the CPU with real values
+sync_log            what both sources report to: rows by line and operation
+sync_expression     which expression of a line synced, for syncs that no wrapper names
+advice              what to change, by operation
+allow               perfkit.allow_sync: syncs that are intended
 """
 
 from __future__ import annotations

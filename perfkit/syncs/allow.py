@@ -1,4 +1,4 @@
-"""Syncs that are meant: ``with allow_sync("reason")``, a decorator, or a comment on the line."""
+"""Syncs that are intended: ``with allow_sync("reason")``, a decorator, or a comment on the line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMMENT = re.compile(r"#\s*perfkit:\s*allow-sync(?:\[(?P<reason>[^\]]*)\])?")
 
 
 class allow_sync:
-    """Let the syncs inside a block or a function pass: they are counted as allowed, not reported.
+    """Allow the syncs inside a block or a function: they are counted as allowed, not reported.
 
         with perfkit.allow_sync("epoch metrics"):
             total = loss.item()
@@ -36,7 +36,7 @@ class allow_sync:
 
         value = loss.item()  # perfkit: allow-sync[logged every 100 steps]
 
-    The comment stands on any line of the statement. Holds for the current thread and asyncio task.
+    The comment may be on any line of the statement. A block applies to the current thread and asyncio task.
 
     Raises:
         UsageError: the reason is missing or empty, or a generator function is decorated.
@@ -80,12 +80,12 @@ class allow_sync:
         return called  # type: ignore[return-value]  # same parameters and result as the function
 
 
-def reason_allowed(file: str, line: int) -> str | None:
-    """Why a sync at this line, now, is allowed; None where it is not."""
+def allowed_reason(file: str, line: int) -> str | None:
+    """The reason for which a sync at this line is allowed now, None if it is not."""
     reasons = _open_reasons.get()
     if reasons:
         return reasons[-1]
-    # The same list as long as the file has not been read anew (a notebook cell run again).
+    # linecache returns the same list until the file is read again (a notebook cell that was edited).
     lines = linecache.getlines(file)
     known = _comments.get(file)
     if known is None or known[0] is not lines:
@@ -93,12 +93,12 @@ def reason_allowed(file: str, line: int) -> str | None:
     return known[1].get(line)
 
 
-#: File -> its lines, and what its comments allow.
+#: File -> its lines, and line -> reason of its comments.
 _comments: dict[str, tuple[list[str], dict[int, str]]] = {}
 
 
 def _allowed_lines(file: str, lines: list[str]) -> dict[int, str]:
-    """Line -> reason, for every line of a statement that carries the comment."""
+    """Line -> reason, for every line of a statement with the comment."""
     source = "".join(lines)
     if "allow-sync" not in source:
         return {}
@@ -118,7 +118,7 @@ def _allowed_lines(file: str, lines: list[str]) -> dict[int, str]:
         else:
             warnings.warn(
                 f"{file}:{token.start[0]}: '# perfkit: allow-sync' needs a reason in brackets, "
-                "as in '# perfkit: allow-sync[epoch metrics]'; it allows nothing as it stands",
+                "as in '# perfkit: allow-sync[epoch metrics]'; without a reason it is ignored",
                 PerfkitWarning,
                 stacklevel=2,
             )
@@ -127,7 +127,7 @@ def _allowed_lines(file: str, lines: list[str]) -> dict[int, str]:
         if not isinstance(node, ast.stmt):
             continue
         body = getattr(node, "body", None)
-        # Of a compound statement only the head: a comment beside `if` must not allow the whole block.
+        # Of a compound statement only the head: a comment on the line of an `if` must not allow the whole block.
         last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno or node.lineno
         inside = range(node.lineno, max(last, node.lineno) + 1)
         for number in inside:

@@ -1,7 +1,7 @@
-"""What is kept of the syncs: one row per line and operation, and who is told of each.
+"""Syncs by line and operation, and how one that just happened is reported to the detections.
 
-Both paths (CUDA and dry run) report a sync through `report`, which finds the user's line, asks whether
-the sync is allowed, and books it with every detection that listens. The innermost detection acts on it.
+Both sources (the CUDA debug mode and the dry run) call `report` for each sync. It finds the user's line, checks whether
+the sync is allowed, and passes it to every detection. The innermost detection acts on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from perfkit import _code_owner
 from perfkit._callsite import CallSite, find_callsite
 from perfkit.run.records import SyncEvent, SyncKind
 from perfkit.syncs.advice import advise
-from perfkit.syncs.allow import reason_allowed
+from perfkit.syncs.allow import allowed_reason
 
 
 class Cause(NamedTuple):
-    """Why the host waits: what kind of sync it is, and the operation as a user would name it.
+    """Why the host waits: the kind of sync, and the operation as a user would name it.
 
-    ``explicit`` is a wait or a copy that the code asks for by name (``synchronize()``, ``.cpu()``);
-    ``reason`` says what a "may" depends on.
+    ``explicit`` is a wait or a copy that the code requests by name (``synchronize()``, ``.cpu()``);
+    ``reason`` is what a "may" depends on.
     """
 
     kind: SyncKind
@@ -35,7 +35,11 @@ class Cause(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """One sync, as it happened: why, where, how many device waits it made, how long the host was blocked."""
+    """One sync: its cause, its line, the number of device waits in it, and how long it blocked the host.
+
+    ``owner`` is whose code synced: the user's, or the library's that the line called. ``code`` is the torch function
+    that synced (`torch_code`).
+    """
 
     cause: Cause
     site: CallSite
@@ -49,7 +53,7 @@ class Sync(NamedTuple):
         """The record of this sync, or of ``count`` equal ones."""
         cause, site = self.cause, self.site
         inside = self.code.rsplit(":", 1)[-1]
-        # "ctc_loss in ctc_loss" says nothing twice.
+        # "ctc_loss in ctc_loss" would repeat itself.
         op = f"{cause.op} in {inside}" if inside and not cause.op.startswith(inside) else cause.op
         return SyncEvent(
             kind=cause.kind,
@@ -71,26 +75,29 @@ class Sync(NamedTuple):
         )
 
 
-class Listener(Protocol):
-    """A detection: takes each sync, and acts on it (warns, raises, calls back) where it is the innermost."""
+class SyncListener(Protocol):
+    """A detection: counts each sync, and acts on it (warns, raises, calls back) if it is the innermost."""
 
-    def hears(self, thread: str) -> bool:
-        """Whether syncs of the running thread, whose name is ``thread``, are told to it."""
+    def listens_to(self, thread: str) -> bool:
+        """Whether syncs of the running thread, whose name is ``thread``, are reported to it."""
 
-    def take(self, sync: Sync) -> bool:
-        """Book the sync unless the detection's filters leave it out; whether it was booked."""
+    def count(self, sync: Sync) -> bool:
+        """Count the sync unless the filters exclude it; whether it was counted."""
 
-    def take_allowed(self, reason: str) -> None:
-        """Count a sync that `allow_sync` let pass."""
+    def count_allowed(self, reason: str) -> None:
+        """Count a sync that `allow_sync` allows."""
 
     def act(self, sync: Sync) -> None:
-        """Do what ``on_sync`` says; may raise SyncError."""
+        """Do what ``on_sync`` requests; may raise SyncError."""
 
 
-#: Name of the threads in which torch runs a backward on CUDA: they work for the thread that called it.
+#: Reason of a non-blocking copy from pageable memory.
+PAGEABLE = "from pageable memory the driver may wait until the data is staged"
+
+#: Name of the threads in which torch runs a backward on CUDA, for the thread that called it.
 ENGINE_THREAD = "autograd"
 
-#: Torch code that only leads to other torch code: naming it would tell nothing.
+#: Torch code that only leads to other torch code, so its name does not explain a sync.
 _PASSAGES = (
     "torch/_tensor.py",
     "torch/overrides.py",
@@ -130,7 +137,7 @@ def torch_code(frame: FrameType | None, site: CallSite) -> str:
 
 
 def report(
-    listeners: Sequence[Listener],
+    listeners: Sequence[SyncListener],
     cause: Cause,
     frame: FrameType | None,
     *,
@@ -138,39 +145,43 @@ def report(
     raw_syncs: int = 1,
     blocked_ns: int | None = None,
 ) -> None:
-    """Book one sync that happened below ``frame`` with the ``listeners`` that hear this thread; the last one acts.
+    """Report one sync that happened below ``frame`` to the ``listeners`` of this thread; the last one acts on it.
 
-    ``thread`` is what to call the thread where Python's name for it tells nothing.
+    ``thread`` replaces Python's name of the thread where that name is meaningless.
 
     Raises:
         SyncError: from the acting listener, under ``on_sync="raise"``.
     """
     thread = thread or threading.current_thread().name
-    listeners = [listener for listener in listeners if listener.hears(thread)]
+    listeners = [listener for listener in listeners if listener.listens_to(thread)]
     if not listeners:
         return
     site = find_callsite(frame)
-    if site is None:  # perfkit's and torch's own frames only: a thread of torch's
+    if site is None:  # only perfkit's and torch's own frames: a thread that torch started
         site = CallSite(file="<no Python line>", line=0, function="", owner="torch")
-    reason = reason_allowed(site.file, site.line)
+    reason = allowed_reason(site.file, site.line)
     if reason is not None:
         for listener in listeners:
-            listener.take_allowed(reason)
+            listener.count_allowed(reason)
         return
     code = torch_code(frame, site)
     if "distributed_c10d.py" in code:
         cause = cause._replace(kind="collective")
     owner = site.owner if site.via is None else _code_owner.owner_of(site.via.rsplit(":", 1)[0])
     sync = Sync(cause, site, owner, code, thread, raw_syncs, blocked_ns)
-    takers = [listener for listener in listeners if listener.take(sync)]
-    if takers:
-        takers[-1].act(sync)
+    counted = [listener for listener in listeners if listener.count(sync)]
+    if counted:
+        counted[-1].act(sync)
 
 
 @dataclass(slots=True)
-class _Row:
-    """The sums of equal syncs; ``in_steps`` is in how many steps there was one, ``last_step`` the last of these."""
+class _EqualSyncs:
+    """The sums of equal syncs, the first of which is ``sync``.
 
+    ``in_steps`` is the number of steps with at least one, ``last_step`` the last of these steps.
+    """
+
+    sync: Sync
     count: int
     raw_syncs: int
     blocked_ns: int | None
@@ -178,25 +189,23 @@ class _Row:
     last_step: int
 
 
-class Ledger:
+class SyncLog:
     """Rows of equal syncs: same line, function, operation, library line and thread."""
 
     def __init__(self) -> None:
-        # The CUDA path reports from every thread that syncs.
+        # On CUDA every thread that syncs reports.
         self._lock = threading.Lock()
-        self._rows: dict[tuple[object, ...], _Row] = {}
-        self._samples: dict[tuple[object, ...], Sync] = {}
+        self._rows: dict[tuple[object, ...], _EqualSyncs] = {}
         self._allowed: dict[str, int] = {}
 
     def add(self, sync: Sync, step: int) -> None:
-        """Add one sync to its row; ``step`` is the number of steps that were over before it."""
+        """Add one sync to its row; ``step`` is the number of steps that had ended before it."""
         site = sync.site
         key = (site.file, site.line, site.function, site.via, sync.cause, sync.code, sync.thread)
         with self._lock:
             row = self._rows.get(key)
             if row is None:
-                self._rows[key] = _Row(1, sync.raw_syncs, sync.blocked_ns, 1, step)
-                self._samples[key] = sync
+                self._rows[key] = _EqualSyncs(sync, 1, sync.raw_syncs, sync.blocked_ns, 1, step)
                 return
             row.count += 1
             row.raw_syncs += sync.raw_syncs
@@ -206,22 +215,22 @@ class Ledger:
             row.last_step = step
 
     def add_allowed(self, reason: str) -> None:
-        """Count a sync that `allow_sync` let pass."""
+        """Count a sync that `allow_sync` allows."""
         with self._lock:
             self._allowed[reason] = self._allowed.get(reason, 0) + 1
 
     def allowed(self) -> dict[str, int]:
-        """How many syncs passed, by the reason of `allow_sync`."""
+        """The number of allowed syncs, by the reason given to `allow_sync`."""
         with self._lock:
             return dict(self._allowed)
 
     def events(self, steps: int | None) -> tuple[SyncEvent, ...]:
-        """The rows as events, the one that blocked longest or happened most often first."""
+        """The rows as events: the longest blocked time first, then the highest count."""
         with self._lock:
-            rows = [(self._samples[key], replace(row)) for key, row in self._rows.items()]
+            rows = [replace(row) for row in self._rows.values()]
         events = []
-        for sample, row in rows:
-            sync = sample._replace(raw_syncs=row.raw_syncs, blocked_ns=row.blocked_ns)
+        for row in rows:
+            sync = row.sync._replace(raw_syncs=row.raw_syncs, blocked_ns=row.blocked_ns)
             rate, seen = (row.count / steps, row.in_steps) if steps else (None, None)
             events.append(sync.event(count=row.count, per_step=rate, in_steps=seen))
         return tuple(sorted(events, key=lambda e: (-(e.blocked_ns or 0), -e.count, e.file, e.line, e.op)))

@@ -16,7 +16,7 @@ import torch
 
 import perfkit
 from perfkit._patches import installed
-from perfkit.syncs.op_table import rule_for
+from perfkit.syncs.dry_run.op_table import rule_for
 
 HERE = Path(__file__).resolve().parent
 

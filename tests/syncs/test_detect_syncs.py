@@ -1,4 +1,4 @@
-"""What `detect_syncs` gives back: events by line, counts per step, budgets, filters, actions, and bad input."""
+"""`detect_syncs`: events by line, counts per step, budgets, filters, actions, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_event_names_the_line_what_synced_and_what_to_change(four_steps: Any)
     assert "every N steps" in event.advice
 
 
-def test_one_sync_in_four_steps_is_not_told_as_one_in_every_step(four_steps: Any) -> None:
+def test_one_sync_in_four_steps_is_not_reported_as_one_per_step(four_steps: Any) -> None:
     assert [(event.op, event.per_step) for event in four_steps.events] == [("float(tensor)", 1.0), ("item", 0.25)]
     assert [(event.count, event.in_steps) for event in four_steps.events] == [(4, 4), (1, 1)]
     assert "1 in 4 steps" in repr(four_steps)
@@ -106,14 +106,14 @@ def test_without_steps_an_event_has_no_number_per_step(model: torch.nn.Module) -
 def test_assert_max_names_the_lines(four_steps: Any) -> None:
     four_steps.assert_max(5)
     with pytest.raises(
-        perfkit.SyncBudgetExceeded, match=r"at most 4 syncs .* were 5:\n.*program0.py:7.*float\(tensor\), 4x"
+        perfkit.SyncBudgetExceeded, match=r"at most 4 syncs, found 5:\n.*program0.py:7.*float\(tensor\), 4x"
     ):
         four_steps.assert_max(4)
 
 
 def test_a_budget_is_checked_at_the_end(model: torch.nn.Module) -> None:
     with (
-        pytest.raises(perfkit.SyncBudgetExceeded, match="at most 0 syncs"),
+        pytest.raises(perfkit.SyncBudgetExceeded, match="at most 0 syncs, found 1"),
         detect_syncs("dry", device_of=model, max_syncs=0),
     ):
         model.weight.sum().item()
@@ -121,7 +121,7 @@ def test_a_budget_is_checked_at_the_end(model: torch.nn.Module) -> None:
         model.weight.sum().item()
 
 
-def test_an_error_of_the_program_passes_through_and_the_budget_is_not_asked(
+def test_an_error_of_the_program_passes_through_and_the_budget_is_not_checked(
     model: torch.nn.Module, run_program: Callable[..., Any]
 ) -> None:
     syncs = detect_syncs("dry", device_of=model, max_syncs=0)
@@ -132,7 +132,7 @@ def test_an_error_of_the_program_passes_through_and_the_budget_is_not_asked(
     assert installed() == []
 
 
-def test_a_dry_run_without_device_tensors_is_no_pass() -> None:
+def test_a_dry_run_without_device_tensors_does_not_pass() -> None:
     with detect_syncs("dry") as syncs:
         torch.ones(3).sum().item()
 
@@ -146,7 +146,7 @@ def test_a_dry_run_without_device_tensors_is_no_pass() -> None:
         pass
 
 
-def test_a_step_without_syncs_is_a_pass(model: torch.nn.Module) -> None:
+def test_a_step_without_syncs_passes(model: torch.nn.Module) -> None:
     with detect_syncs("dry", device_of=model, max_syncs=0) as syncs:
         model(torch.ones(2, 3)).sum().backward()
 
@@ -164,7 +164,7 @@ def test_an_inner_detection_is_not_observed_by_what_the_outer_one_saw(model: tor
     assert (outer.observed, inner.observed) == (True, False)
 
 
-def test_naming_a_model_that_is_not_used_is_no_pass(model: torch.nn.Module) -> None:
+def test_naming_a_model_that_is_not_used_does_not_pass(model: torch.nn.Module) -> None:
     with detect_syncs("dry", device_of=model) as syncs:
         torch.ones(3).sum().item()
 
@@ -173,7 +173,7 @@ def test_naming_a_model_that_is_not_used_is_no_pass(model: torch.nn.Module) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "left"),
+    ("arguments", "counted"),
     [
         ({"kinds": ["copy-d2h"]}, ["cpu"]),
         ({"implicit_only": True}, ["item"]),
@@ -182,26 +182,26 @@ def test_naming_a_model_that_is_not_used_is_no_pass(model: torch.nn.Module) -> N
         ({"ignore": "program*.py"}, []),
     ],
 )
-def test_filters_leave_out(
-    arguments: dict[str, Any], left: list[str], model: torch.nn.Module, run_program: Callable[..., Any]
+def test_filters_exclude_syncs(
+    arguments: dict[str, Any], counted: list[str], model: torch.nn.Module, run_program: Callable[..., Any]
 ) -> None:
     with detect_syncs("dry", device_of=model, **arguments) as syncs:
         run_program("def save():\n    w.cpu()\nsave()\nw.sum().item()", w=model.weight)
 
-    assert [event.op for event in syncs.events] == left
+    assert [event.op for event in syncs.events] == counted
 
 
-def test_an_ignore_pattern_that_matches_nothing_is_said(model: torch.nn.Module) -> None:
+def test_an_ignore_pattern_that_matches_nothing_causes_a_warning(model: torch.nn.Module) -> None:
     with (
-        pytest.warns(perfkit.PerfkitWarning, match=r"matched no sync: 'fn:sav'") as told,
+        pytest.warns(perfkit.PerfkitWarning, match=r"matched no sync: 'fn:sav'") as caught,
         detect_syncs("dry", device_of=model, ignore=["fn:sav"]),
     ):
         model.weight.sum().item()
 
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
-def test_may_is_left_out_unless_asked_for(model: torch.nn.Module) -> None:
+def test_may_is_not_counted_unless_requested(model: torch.nn.Module) -> None:
     def may_sync() -> None:
         model.weight.detach().copy_(torch.ones(3, 3), non_blocking=True)
 
@@ -216,14 +216,17 @@ def test_may_is_left_out_unless_asked_for(model: torch.nn.Module) -> None:
 
 def test_warn_warns_at_the_users_line(model: torch.nn.Module, run_program: Callable[..., Any]) -> None:
     text = r"program0.py:2: the host waits for the device: item"
-    with pytest.warns(perfkit.PerfkitWarning, match=text) as told, detect_syncs("dry", device_of=model, on_sync="warn"):
+    with (
+        pytest.warns(perfkit.PerfkitWarning, match=text) as caught,
+        detect_syncs("dry", device_of=model, on_sync="warn"),
+    ):
         run_program("total = w.sum()\ntotal.item()", w=model.weight)
 
-    assert told[0].filename.endswith("program0.py")
-    assert told[0].lineno == 2
+    assert caught[0].filename.endswith("program0.py")
+    assert caught[0].lineno == 2
 
 
-def test_raise_raises_at_the_line_and_leaves_nothing_behind(
+def test_raise_raises_at_the_line_and_nothing_stays_installed(
     model: torch.nn.Module, run_program: Callable[..., Any]
 ) -> None:
     syncs = detect_syncs("dry", device_of=model, on_sync="raise")
@@ -234,7 +237,7 @@ def test_raise_raises_at_the_line_and_leaves_nothing_behind(
     assert installed() == []
 
 
-def test_a_function_gets_each_event_and_may_compute_with_tensors(model: torch.nn.Module) -> None:
+def test_a_function_is_called_with_each_event_and_may_compute_with_tensors(model: torch.nn.Module) -> None:
     seen: list[SyncEvent] = []
 
     def on_sync(event: SyncEvent) -> None:
@@ -325,7 +328,7 @@ def test_stopped_in_another_order_than_started_both_count_right(model: torch.nn.
     assert (first.events[0].count, sum(event.count for event in second.events)) == (1, 2)
 
 
-def test_a_stopped_detection_goes_on_counting(model: torch.nn.Module) -> None:
+def test_a_stopped_detection_continues_its_counts(model: torch.nn.Module) -> None:
     syncs = detect_syncs("dry", device_of=model)
     for _ in range(2):
         syncs.start()
@@ -377,11 +380,11 @@ def test_auto_is_the_dry_run_where_there_is_no_cuda(no_cuda: None) -> None:
     assert detect_syncs().mode == "dry"
 
 
-def test_an_automatic_dry_run_says_that_it_cannot_see_all_threads(model: torch.nn.Module, no_cuda: None) -> None:
+def test_an_automatic_dry_run_notes_that_it_sees_only_its_own_thread(model: torch.nn.Module, no_cuda: None) -> None:
     with detect_syncs(device_of=model, threads="all") as syncs:
         model(torch.ones(1, 3))
 
-    assert "sees only the thread it runs in" in repr(syncs)
+    assert "sees only its own thread" in repr(syncs)
 
 
 def test_perfkit_disable_switches_it_off(monkeypatch: pytest.MonkeyPatch, model: torch.nn.Module) -> None:
@@ -393,7 +396,7 @@ def test_perfkit_disable_switches_it_off(monkeypatch: pytest.MonkeyPatch, model:
     assert "PERFKIT_DISABLE" in repr(syncs)
 
 
-def test_cuda_without_a_device_names_the_dry_run(no_cuda: None) -> None:
+def test_cuda_without_a_device_suggests_the_dry_run(no_cuda: None) -> None:
 
     with pytest.raises(perfkit.UsageError, match='mode="dry"'):
         detect_syncs("cuda")
@@ -411,9 +414,9 @@ def test_cuda_without_a_device_names_the_dry_run(no_cuda: None) -> None:
         ({"max_syncs": -1}, "max_syncs must be a number of at least 0, got -1"),
         ({"max_blocked_ms": float("nan")}, "max_blocked_ms must be a number"),
         ({"threads": "main"}, "threads=.*must be one of 'current', 'all', got 'main'"),
-        ({"mode": "dry", "max_blocked_ms": 5}, "no price"),
+        ({"mode": "dry", "max_blocked_ms": 5}, "a dry run cannot measure blocked time"),
         ({"mode": "dry", "threads": "all"}, "leave threads= out"),
-        ({"simulate": True, "device_of": [torch.ones(1)]}, "give one"),
+        ({"simulate": True, "device_of": [torch.ones(1)]}, "give only one"),
         ({"device_of": [3]}, "modules, optimizers, tensors"),
         ({"device_of": "cuda"}, "modules, optimizers, tensors.*got str"),
     ],
@@ -424,7 +427,7 @@ def test_wrong_arguments_raise_at_once(arguments: dict[str, Any], text: str) -> 
 
 
 def test_cuda_with_the_arguments_of_a_dry_run_is_refused(pretended_cuda: None) -> None:
-    with pytest.raises(perfkit.UsageError, match="belong to the dry run"):
+    with pytest.raises(perfkit.UsageError, match="are for the dry run"):
         detect_syncs("cuda", device_of=[torch.ones(1)])
 
 
@@ -438,7 +441,7 @@ def test_simulating_inside_a_dry_run_that_follows_a_script_on_the_cpu_is_refused
     assert len(inner.events) == 1
 
 
-def test_a_blocked_budget_in_an_automatic_dry_run_is_said_to_be_unchecked(
+def test_a_blocked_budget_in_an_automatic_dry_run_causes_a_warning_that_it_was_not_checked(
     model: torch.nn.Module, no_cuda: None
 ) -> None:
     not_checked = pytest.warns(perfkit.PerfkitWarning, match="max_blocked_ms=5 was not checked")
@@ -447,15 +450,15 @@ def test_a_blocked_budget_in_an_automatic_dry_run_is_said_to_be_unchecked(
 
 
 def test_other_warnings_are_not_touched(model: torch.nn.Module) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with detect_syncs("dry", device_of=model):
             warnings.warn("mine", stacklevel=1)
 
-    assert [str(warning.message) for warning in told] == ["mine"]
+    assert [str(warning.message) for warning in caught] == ["mine"]
 
 
-def test_without_torch_the_error_holds_the_pip_line() -> None:
+def test_without_torch_the_error_contains_the_pip_command() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "import perfkit\n"
@@ -468,7 +471,7 @@ def test_without_torch_the_error_holds_the_pip_line() -> None:
     assert done.stdout == "detect_syncs needs torch: pip install 'perfkit[torch]'\n"
 
 
-def test_importing_the_room_does_not_load_torch() -> None:
+def test_importing_the_package_does_not_load_torch() -> None:
     program = "import sys, perfkit.syncs; print('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"

@@ -1,7 +1,7 @@
-"""Python calls into torch that a dry run answers for the simulated device, or counts as one sync.
+"""Python calls into torch that a dry run changes: their result depends on the device, or they are one sync.
 
-Only calls whose answer differs between the device and the host stand here: what asks for the device,
-what moves data, what makes tensors with ``device=``, what reads a whole tensor. All others run as they are.
+These are the calls that return the device, move data, create tensors with ``device=``, read a whole tensor, or write in
+place. `FunctionMode` receives every call, runs the handler of those in `HANDLERS`, and runs all others unchanged.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
+from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from perfkit._code_owner import line_of, owner_of
-from perfkit.syncs.device_marks import (
+from perfkit.syncs.dry_run.device_marks import (
     any_on_device,
     is_pinned,
+    mark_on_device,
+    mark_on_host,
+    mark_pinned,
     on_device,
-    pin,
-    put_all_on_device,
-    put_on_device,
-    take_off_device,
 )
-from perfkit.syncs.dry_state import CUDA, FOLLOWED_CPU, DryRun, takes_device_tensor
-from perfkit.syncs.op_table import upload
+from perfkit.syncs.dry_run.op_table import upload
+from perfkit.syncs.dry_run.thread_state import CUDA, FOLLOWED_CPU, DryRun, takes_device_tensor
 from perfkit.syncs.sync_log import Cause
 
 Call = Callable[..., Any]
@@ -35,14 +35,14 @@ Handler = Callable[[DryRun, Call, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _program_frame() -> FrameType | None:
-    """The frame that made the call: the innermost one that is not perfkit's."""
+    """The frame of the call: the innermost one that is not perfkit's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and owner_of(frame.f_code.co_filename) == "perfkit":
         frame = frame.f_back
     return frame
 
 
-# What asks where a tensor is.
+# -- calls that return the device
 
 
 def _device_of(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,13 +50,13 @@ def _device_of(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
         return func(*args, **kwargs)
     frame = _program_frame()
     if frame is not None and frame.f_code.co_filename.endswith("checkpoint.py"):
-        # checkpoint compares devices between a hook that runs without modes and the recomputation with them.
+        # checkpoint compares the device in a hook, which runs without modes, with that in the recomputation.
         return func(*args, **kwargs)
     return CUDA if run.simulate else FOLLOWED_CPU
 
 
 def _answer(on: Any) -> Handler:
-    """Answer ``on`` for a device tensor of a script that asks for cuda, else the truth."""
+    """Return ``on`` for a device tensor of a script that requests cuda, else the real value."""
 
     def handle(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return on if run.simulate and on_device(args[0]) else func(*args, **kwargs)
@@ -64,17 +64,17 @@ def _answer(on: Any) -> Handler:
     return handle
 
 
-# What moves data.
+# -- calls that move data
 
 
 class _Move(NamedTuple):
-    """The arguments of ``Tensor.to``. ``device`` is None where only the dtype changes."""
+    """The arguments of ``Tensor.to``. ``device`` is None if only the dtype changes."""
 
     device: Any
-    dtype: torch.dtype | None
-    non_blocking: bool
-    copy: bool
-    memory_format: torch.memory_format
+    dtype: torch.dtype | None = None
+    non_blocking: bool = False
+    copy: bool = False
+    memory_format: torch.memory_format = torch.preserve_format
 
 
 def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Move:
@@ -107,22 +107,22 @@ def _to_device(run: DryRun, tensor: torch.Tensor, move: _Move, op: str) -> torch
         cause = upload(op, tensor, non_blocking=move.non_blocking)
         if cause is not None and tensor.numel():
             run.sync(cause)
-        put_on_device(result)
+        mark_on_device(result)
     run.device_uses += 1
     return result
 
 
 def _to_host(run: DryRun, tensor: torch.Tensor, move: _Move, op: str) -> torch.Tensor:
-    # Without a wait `.to("cpu", non_blocking=True)` hands back pinned memory that is still being written.
+    # `.to("cpu", non_blocking=True)` does not wait: it returns pinned memory that is still being written.
     if not move.non_blocking and tensor.numel():
         run.sync(Cause("copy-d2h", op, explicit=True))
     result = tensor.to(dtype=move.dtype or tensor.dtype, copy=True, memory_format=move.memory_format)
-    take_off_device(result)
+    mark_on_host(result)
     return result
 
 
 def _names_cpu() -> bool:
-    """Whether the line that made the call says "cpu" in so many letters."""
+    """Whether the line of the call contains the literal "cpu"."""
     frame = _program_frame()
     if frame is None:
         return False
@@ -136,11 +136,11 @@ def _to(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if run.wants_device(move.device) or move.device is FOLLOWED_CPU:
         if run.simulate or on_device(tensor):
             return _to_device(run, tensor, move, "to")
-        # A script on the CPU gets the tensor itself back here, and may rely on that.
+        # A script on the CPU gets the tensor itself back here, and may depend on that.
         return func(*args, **kwargs)
     if move.device is None or not on_device(tensor) or torch.device(move.device).type != "cpu":
         return func(*args, **kwargs)
-    # A script on the CPU says `.to(device)` with a CPU device for what is `.to("cuda")` elsewhere.
+    # A script on the CPU writes `.to(device)` with a CPU device where it is `.to("cuda")` on a GPU.
     if run.simulate or _names_cpu():
         return _to_host(run, tensor, move, "to(cpu)")
     return func(*args, **kwargs)
@@ -150,14 +150,15 @@ def _cuda(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     if not run.simulate:
         return func(*args, **kwargs)
     non_blocking = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
-    move = _Move(CUDA, None, bool(non_blocking), False, kwargs.get("memory_format", torch.preserve_format))
+    memory_format = kwargs.get("memory_format", torch.preserve_format)
+    move = _Move(CUDA, non_blocking=bool(non_blocking), memory_format=memory_format)
     return _to_device(run, args[0], move, "cuda")
 
 
 def _cpu(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not on_device(args[0]):
         return func(*args, **kwargs)
-    move = _Move("cpu", None, False, False, kwargs.get("memory_format", torch.preserve_format))
+    move = _Move("cpu", memory_format=kwargs.get("memory_format", torch.preserve_format))
     return _to_host(run, args[0], move, "cpu")
 
 
@@ -167,7 +168,7 @@ def _pin_memory(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str
     if is_pinned(args[0]):
         return args[0]
     pinned = args[0].clone()
-    pin(pinned)
+    mark_pinned(pinned)
     return pinned
 
 
@@ -176,23 +177,23 @@ def _is_pinned(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _deepcopy(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with run.muted():  # the CPU's way copies through an unmarked storage; on CUDA it stays on the device
+    with run.muted():  # on the CPU it copies through an unmarked storage; on CUDA it stays on the device
         result = func(*args, **kwargs)
     if on_device(args[0]):
-        put_on_device(result)
+        mark_on_device(result)
     return result
 
 
-# What reads a whole tensor.
+# -- calls that read a whole tensor
 
 
 def _reads_whole(cause: Cause) -> Handler:
-    """Count a call on a device tensor as one sync, whatever it does inside."""
+    """Report a call on a device tensor as one sync, whatever it does inside."""
 
     def handle(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not on_device(args[0]):
             return func(*args, **kwargs)
-        return run.told_once(cause, func, args, kwargs)
+        return run.report_once(cause, func, args, kwargs)
 
     return handle
 
@@ -207,40 +208,35 @@ def _numpy(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any
             "can't convert cuda:0 device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
-    return run.told_once(Cause("copy-d2h", "numpy"), func, args, kwargs)
+    return run.report_once(Cause("copy-d2h", "numpy"), func, args, kwargs)
 
 
-# What makes tensors.
+# -- calls that create tensors
 
 
-def with_device(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a call that has a ``device=``: on the CPU, with the result where the program wants it."""
+def _with_device(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call that has a ``device=`` on the CPU, and mark the result as being where the program wants it."""
     device = kwargs["device"]
     if run.wants_device(device):
         result = func(*args, **{**kwargs, "device": "cpu"})
-        _put_all(run, result)
+        run.mark_created(result)
         return result
     result = func(*args, **kwargs)
     if isinstance(result, torch.Tensor) and run.simulate and torch.device(device).type == "cpu":
-        take_off_device(result)
+        mark_on_host(result)
     return result
 
 
-def _put_all(run: DryRun, result: Any) -> None:
-    run.device_uses += 1
-    put_all_on_device(result)
-
-
 def _factory(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if kwargs.get("device") is None and run.default_is_device():
-        result = func(*args, **{**kwargs, "device": "cpu"})
-        _put_all(run, result)
-        return result
-    return with_device(run, func, args, kwargs) if kwargs.get("device") is not None else func(*args, **kwargs)
+    if kwargs.get("device") is not None:
+        return _with_device(run, func, args, kwargs)
+    if run.default_is_device():
+        return _with_device(run, func, args, {**kwargs, "device": CUDA})
+    return func(*args, **kwargs)
 
 
 def _from_data(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a tensor of data: ``tensor``, ``as_tensor``, ``asarray``, ``new_tensor``."""
+    """Create a tensor from data: ``tensor``, ``as_tensor``, ``asarray``, ``new_tensor``."""
     new_tensor = func is torch.Tensor.new_tensor
     data = args[1] if new_tensor and len(args) > 1 else kwargs.get("data", kwargs.get("obj", args[0] if args else None))
     device = kwargs.get("device")
@@ -259,7 +255,7 @@ def _from_data(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
         if data_here and run.simulate:
             run.sync(Cause("copy-d2h", "tensor(device=)", explicit=True))
             result = func(*args, **kwargs).clone()
-            take_off_device(result)
+            mark_on_host(result)
             return result
         with run.muted():
             return func(*args, **kwargs)
@@ -268,9 +264,9 @@ def _from_data(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str,
             *args, **({**kwargs, "device": "cpu"} if device is not None or run.default_is_device() else kwargs)
         )
         if not data_here and func in (torch.as_tensor, torch.asarray):
-            # On the CPU these two share the memory of the host's data, which must not become "device".
+            # On the CPU these two share the memory of the host's data, which must not be marked.
             result = result.clone()
-    put_on_device(result)
+    mark_on_device(result)
     if data_here:
         run.device_uses += 1
     else:
@@ -283,8 +279,8 @@ def _one_hot(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, A
         return func(*args, **kwargs)
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if classes == -1:
-        return run.told_once(Cause("shape", "one_hot"), func, args, kwargs)
-    with run.muted():  # the check of the class numbers: CUDA makes it inside a kernel
+        return run.report_once(Cause("shape", "one_hot"), func, args, kwargs)
+    with run.muted():  # the check of the class numbers, which CUDA makes inside a kernel
         return func(*args, **kwargs)
 
 
@@ -293,9 +289,9 @@ def _checks_on_cpu_only(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: 
         return func(*args, **kwargs)
 
 
-# What writes to a tensor in place.
+# -- calls that write to a tensor in place
 
-#: In-place calls that may write to the host what they read on the device.
+#: In-place calls that may read on the device and write to the host.
 _CROSSING = ("copy_", "fill_", "set_", "index_put_", "_foreach_copy_")
 
 
@@ -304,8 +300,8 @@ def _in_place(run: DryRun, func: Call, args: tuple[Any, ...], kwargs: dict[str, 
     if takes_device_tensor(args, kwargs):
         run.device_uses += 1
         if not run.simulate and args:
-            # `total += loss` in a script on the CPU: on CUDA it runs only with `total` on the device too.
-            put_all_on_device(args[0])
+            # `total += loss` in a script on the CPU: on CUDA `total` would have to be on the device too.
+            mark_on_device(args[0])
     return result
 
 
@@ -322,12 +318,11 @@ _IN_PLACE_OPERATORS = (
     *("and", "or", "xor", "lshift", "rshift"),
 )
 
-_PRINT = Cause("print", "print(tensor)")
 _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 
 
 def _getter(name: str) -> Any:
-    # How a torch function mode spells the read of a property.
+    # How a torch function mode receives the read of a property.
     return getattr(torch.Tensor, name).__get__
 
 
@@ -347,7 +342,7 @@ HANDLERS: dict[Any, Handler] = {
     torch.Tensor.is_pinned: _is_pinned,
     torch.Tensor.__deepcopy__: _deepcopy,
     torch.Tensor.tolist: _reads_whole(Cause("read", "tolist")),
-    torch.Tensor.__repr__: _reads_whole(_PRINT),
+    torch.Tensor.__repr__: _reads_whole(Cause("print", "print(tensor)")),
     torch.Tensor.__format__: _reads_whole(Cause("print", "format(tensor)")),
     torch.Tensor.numpy: _numpy,
     torch.Tensor.__array__: _numpy,
@@ -357,3 +352,31 @@ HANDLERS: dict[Any, Handler] = {
     torch.Tensor.quantile: _checks_on_cpu_only,
     torch.Tensor.nanquantile: _checks_on_cpu_only,
 }
+
+_NOTHING: dict[str, Any] = {}
+
+
+class FunctionMode(TorchFunctionMode):
+    """Receives every Python call of a dry run into torch."""
+
+    def __init__(self, run: DryRun) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        run = self.run
+        calls = run.calls
+        calls.append((func, args, kwargs or _NOTHING))
+        try:
+            handler = HANDLERS.get(func)
+            if handler is not None:
+                return handler(run, func, args, kwargs or {})
+            if not kwargs:
+                return func(*args)
+            if kwargs.get("device") is not None:
+                return _with_device(run, func, args, kwargs)
+            return func(*args, **kwargs)
+        finally:
+            calls.pop()

@@ -1,26 +1,26 @@
-"""What a dry run does at each op: hand the marks on from inputs to results, ask the table whether it syncs.
+"""What a dry run does at each op: mark the results of marked inputs, and report the op if the table says it syncs.
 
-Ops are seen through a dispatch key of torch's that no program uses (it is there for torch's own tests): kernels
-under that key, and the key included for the thread of the dry run only. Of the two ways to see ops this is
-the cheaper one (a `TorchDispatchMode` is the other): views, ops made of others and the in-place ops of
-optimizers cannot change a mark nor sync, and pass the key without leaving C++. Threads and programs without
-a dry run never include the key, so for them nothing is there.
+Ops are intercepted by kernels under a dispatch key of torch that no program uses (it exists for torch's own tests). The
+key is included only for the thread of a dry run; other threads and programs never reach the kernels. The alternative,
+a `TorchDispatchMode`, costs more: here views, composite ops and the in-place ops of optimizers, which neither change a
+mark nor sync, pass the key without leaving C++.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from perfkit.errors import UsageError
-from perfkit.syncs.device_marks import on_device, put_all_on_device, put_on_device
-from perfkit.syncs.dry_state import DryRun, current, takes_device_tensor
-from perfkit.syncs.op_table import Rule, rule_for
+from perfkit.syncs.dry_run.device_marks import mark_on_device, on_device
+from perfkit.syncs.dry_run.op_table import Rule, rule_for
+from perfkit.syncs.dry_run.thread_state import DryRun, current, takes_device_tensor
 
-# Private to torch; a test tells when they move, and `start` then says so instead of watching nothing. The key
-# lies above autograd, autocast and user modes.
+# Private to torch; a test fails when they move, and `start` then raises instead of watching nothing. The key
+# is above autograd, autocast and user modes.
 _KEY_NAME = "TESTING_ONLY_GenericMode"
 _include: Any = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
 
@@ -36,55 +36,40 @@ _KEY: Any = _find_key()
 _Tensor = torch.Tensor
 _without_function_modes = torch._C.DisableTorchFunction
 
-#: Results that stay on the host though the inputs are on the device: op -> their positions.
+#: Op -> positions of the results that are on the host although the inputs are on the device.
 _HOST_RESULTS = {"aten::_pack_padded_sequence": (1,)}
 
-#: Parts of the names of ops that may take tensors of the host beside those of the device: indices, lengths, sizes.
+#: Parts of the names of ops that accept host tensors (indices, lengths, sizes) together with device tensors.
 _TAKE_BOTH = ("index", "pack", "ctc_loss", "nested", "copy_", "set_", "segment", "rnn", "lstm", "_like", "masked_fill")
 
-#: In-place ops of optimizers and accumulations: their kernels call nothing that syncs, and they change no mark
-#: but where Python calls one, which `dry_calls` sees.
+#: In-place ops of optimizers and accumulations: their kernels call nothing that syncs. They change a mark only if
+#: Python calls them, which `function_calls` handles.
 _SIMPLE_IN_PLACE = frozenset(
     f"aten::{name}_" for name in ("add", "sub", "mul", "div", "lerp", "addcmul", "addcdiv", "zero", "sqrt", "relu")
 )
 
 
+@dataclass(slots=True, eq=False)
 class _Op:
-    """What must be known of an op; most of it is looked up when the op runs for the first time."""
+    """What the kernel needs to know of an op; all but the name is read when the op runs for the first time."""
 
-    __slots__ = (
-        "call",
-        "copies",
-        "fresh",
-        "name",
-        "one_device",
-        "one_fresh",
-        "reads_scalar",
-        "rule",
-        "takes_tensors",
-        "written",
-    )
+    name: str
+    #: Calls the op; None until the schema was read.
+    call: Any = None
+    rule: Rule | None = field(init=False)
+    reads_scalar: bool = field(init=False)
+    copies: bool = field(init=False)
+    takes_tensors: bool = field(init=False)
+    #: Whether CUDA refuses the op if one of its tensors is on the host and has dimensions.
+    one_device: bool = field(init=False)
+    #: Position and name of the `out=` arguments, which on CUDA must be on the same device as the others.
+    written: tuple[tuple[int, str], ...] = field(init=False)
+    #: Per result: whether it is new memory (no view, no returned argument). Empty if none is.
+    fresh: tuple[bool, ...] = field(init=False)
+    #: Whether the op has one result and that is new memory: the most frequent case.
+    one_fresh: bool = field(init=False)
 
-    #: Calls the op; None until it is looked up.
-    call: Any
-    rule: Rule | None
-    reads_scalar: bool
-    copies: bool
-    takes_tensors: bool
-    #: Whether CUDA refuses the op where one of its tensors is on the host and has dimensions.
-    one_device: bool
-    #: Position and name of the `out=` arguments, which on CUDA must be where the others are.
-    written: tuple[tuple[int, str], ...]
-    #: Per result: is it new memory (no view, not an argument given back)? Empty where none is.
-    fresh: tuple[bool, ...]
-    #: Whether the op gives back one value, and that is new memory: the most frequent case.
-    one_fresh: bool
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.call = None
-
-    def look_up(self) -> None:
+    def read_schema(self) -> None:
         """Find the op by its name and read its schema."""
         name, _, overload = self.name.removeprefix("aten::").partition(".")
         func = getattr(getattr(torch.ops.aten, name), overload or "default")
@@ -106,51 +91,51 @@ class _Op:
 
 
 def _at_op(op: _Op, *args: Any, **kwargs: Any) -> Any:
-    """The kernel of every op that is not let through, in place of its own."""
+    """The kernel of every op that does not pass."""
     if op.call is None:
-        op.look_up()
-    # Off while the op runs: an op is one, whatever it calls inside.
+        op.read_schema()
+    # Off while the op runs: the ops it calls are part of it.
     _include(_KEY, False)
     try:
-        # In a backward the function mode is on here, and would hear of each storage that is looked at.
+        # In a backward the function mode is on, and would receive each read of a storage.
         with _without_function_modes():
             run = current()
             if run is None:  # a thread that torch started from one with a dry run
                 return op.call(*args, **kwargs)
-            # Mostly the first argument tells.
+            # Usually the first argument is enough.
             if not (args and isinstance(args[0], _Tensor) and on_device(args[0])) and not takes_device_tensor(
                 args, kwargs
             ):
                 result = op.call(*args, **kwargs)
-                if not op.takes_tensors and run.composite_is_on_device():
+                if not op.takes_tensors and run.factory_is_on_device():
                     # On CUDA this factory inside a composite would have made its tensor on the device.
                     _mark_results(op, result)
                 return result
             run.device_uses += 1
             if op.rule is not None:
-                cause = run.judge(op.rule, op.name, args, kwargs)
+                cause = run.apply_rule(op.rule, op.name, args, kwargs)
                 if cause is not None and not _stays_on_device(run, op, args):
                     run.sync(run.name_read(cause) if op.reads_scalar else cause)
-            if op.one_device and run.simulate and not run.muted_now:
+            if op.one_device and run.simulate and not run.mutes:
                 for arg in args:
                     if isinstance(arg, _Tensor) and not on_device(arg) and arg.dim():
                         run.note_mixed(op.name)
             result = op.call(*args, **kwargs)
             if op.one_fresh:
-                put_all_on_device(result)
+                mark_on_device(result)
             elif op.fresh:
                 _mark_results(op, result)
             if op.written and not run.simulate:
-                # `torch.add(a, b, out=total)` in a script on the CPU: on CUDA `total` must be on the device too.
+                # `torch.add(a, b, out=total)` in a script on the CPU: on CUDA `total` would be on the device too.
                 for position, name in op.written:
-                    put_all_on_device(args[position] if position < len(args) else kwargs.get(name))
+                    mark_on_device(args[position] if position < len(args) else kwargs.get(name))
             return result
     finally:
         _include(_KEY, True)
 
 
 def _stays_on_device(run: DryRun, op: _Op, args: tuple[Any, ...]) -> bool:
-    """Whether a copy_ that crosses the marks is none on CUDA."""
+    """Whether a copy_ between host and device in the dry run is inside the device on CUDA."""
     if not op.copies:
         return False
     if run.calls:
@@ -158,28 +143,28 @@ def _stays_on_device(run: DryRun, op: _Op, args: tuple[Any, ...]) -> bool:
         call, call_args, _ = run.calls[-1]
         return call is torch.Tensor.__setitem__ and not isinstance(call_args[2], torch.Tensor)
     if run.in_backward:
-        # C++ moves gradients into buffers that it made out of our sight (DDP's buckets).
-        put_on_device(args[0])
+        # C++ copies gradients into buffers that it created unmarked (DDP's buckets).
+        mark_on_device(args[0])
     return run.in_backward
 
 
 def _mark_results(op: _Op, result: Any) -> None:
     if len(op.fresh) < 2:
         if op.one_fresh:
-            put_all_on_device(result)
+            mark_on_device(result)
     else:
         for item, is_fresh in zip(result, op.fresh, strict=True):
             if is_fresh:
-                put_all_on_device(item)
+                mark_on_device(item)
 
 
-# Registering.
+# -- registering the kernels
 
 _libraries: list[torch.library.Library] = []
 
 
 def _passes(name: str) -> bool:
-    """Whether an op needs no look: it has no rule, and is made of others, or makes no tensor in memory of its own."""
+    """Whether an op needs no kernel: it has no rule, and is composite, or creates no tensor with new memory."""
     schema = torch._C._get_schema(*(name.split(".", 1) if "." in name else (name, "")))
     if rule_for(schema.name, schema.overload_name) is not None:
         return False
@@ -192,14 +177,14 @@ def _passes(name: str) -> bool:
 
 
 def _register() -> None:
-    """Register the kernels, once for the process: it takes some 100 ms, and they are inert by themselves."""
+    """Register the kernels, once per process: it takes about 100 ms, and they are inert without the key."""
     if _libraries:
         return
     library: Any = torch.library.Library  # Any: torch leaves it untyped
-    let_through = torch.library.fallthrough_kernel
+    passing = torch.library.fallthrough_kernel
     aten, every = library("aten", "IMPL"), library("_", "IMPL")
-    # Other ops (of extensions, of the program) are looked into: theirs are made of torch's.
-    every.fallback(let_through, _KEY_NAME)
+    # Ops of extensions and of the program pass: they are made of torch's.
+    every.fallback(passing, _KEY_NAME)
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::") and not _passes(name):
             aten.impl(name.removeprefix("aten::"), functools.partial(_at_op, _Op(name)), _KEY_NAME)
@@ -207,26 +192,26 @@ def _register() -> None:
 
 
 def start() -> None:
-    """See the ops of this thread, until `stop`.
+    """Run the kernels at the ops of this thread, until `stop`.
 
     Raises:
-        UsageError: this torch has no such key any more, so that nothing could be seen.
+        UsageError: this torch does not have the dispatch key.
     """
     if _KEY is None or _include is None:
         raise UsageError(
             f"the dry run does not work with torch {torch.__version__}, which has no dispatch key {_KEY_NAME}: "
-            "use torch 2.11 to 2.13, or mode='cuda' on a machine with a GPU"
+            'use torch 2.11 to 2.13, or mode="cuda" on a machine with a GPU'
         )
     _register()
     _include(_KEY, True)
 
 
 def stop() -> None:
-    """See no more ops of this thread."""
+    """Run no kernels at the ops of this thread."""
     if _KEY is not None and _include is not None:
         _include(_KEY, False)
 
 
 def registered() -> bool:
-    """Whether the kernels are there: from the first dry run on, for the life of the process, and inert between runs."""
+    """Whether the kernels are registered: from the first dry run to the end of the process, inert between runs."""
     return bool(_libraries)

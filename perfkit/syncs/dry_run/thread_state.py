@@ -1,8 +1,4 @@
-"""The state of one thread's dry run: who listens, which calls into torch are open, how a sync is named and told.
-
-What sees the program stands beside it: `dry_ops` (every op), `dry_calls` (Python calls), `dry_shims` (what is
-replaced in torch); `dry_run` puts them in place.
-"""
+"""The state of one thread's dry run: its listeners, the open calls into torch, how a sync is named and reported."""
 
 from __future__ import annotations
 
@@ -17,17 +13,17 @@ from torch.utils import _device
 
 from perfkit._callsite import find_callsite
 from perfkit._patches import Patches
-from perfkit.syncs.device_marks import any_on_device, on_device
-from perfkit.syncs.op_table import Rule
-from perfkit.syncs.sync_log import Cause, Listener, report
+from perfkit.syncs.dry_run.device_marks import any_on_device, mark_on_device, on_device
+from perfkit.syncs.dry_run.op_table import Rule
+from perfkit.syncs.sync_log import Cause, SyncListener, report
 
 CUDA = torch.device("cuda", 0)
 
-# What `.device` answers for a device tensor where the script runs on the CPU: equal to any other CPU device,
-# but this very object, so that `torch.zeros(3, device=x.device)` is known to follow x.
+# `.device` of a device tensor in a script that runs on the CPU: equal to any other CPU device, but recognized by
+# identity, so `torch.zeros(3, device=x.device)` is on the device if x is.
 FOLLOWED_CPU = torch.device("cpu")
 
-#: What the read of one value inside these calls is called.
+#: Calls that read one value -> the operation that a user would name.
 SCALAR_READS: dict[Any, str] = {
     torch.Tensor.item: "item",
     torch.Tensor.__bool__: "bool(tensor)",
@@ -43,7 +39,7 @@ SCALAR_READS: dict[Any, str] = {
     torch.arange: "arange(tensor)",
 }
 
-#: Calls that make tensors of Python data inside: on the host, wherever their tensor arguments are.
+#: Calls that create tensors from Python data: on the host, even if their tensor arguments are on the device.
 _BUILD_ON_HOST = frozenset(
     (
         torch.Tensor.__getitem__,
@@ -57,33 +53,29 @@ _BUILD_ON_HOST = frozenset(
 
 
 class DryRun:
-    """The state of this thread's dry run."""
+    """The dry run of one thread, shared by its nested detections."""
 
     def __init__(self, *, simulate: bool) -> None:
         self.simulate = simulate
-        self.listeners: list[Listener] = []
+        self.listeners: list[SyncListener] = []
         self.patches = Patches()
-        #: How often a tensor on the simulated device took part in anything; each detection looks at the difference.
+        #: Number of operations with a tensor on the simulated device; each detection reads the difference.
         self.device_uses = 0
         #: Open Python calls into torch, innermost last; what syncs inside one is named after it.
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
-        #: The mode that sees the Python calls of this thread.
+        #: The mode that receives the Python calls of this thread.
         self.function_mode: Any = None
         self.in_backward = False
-        #: Ops whose rule failed, and why: a defect of the table must not stop a training.
-        self.unjudged: dict[str, str] = {}
-        #: Lines that CUDA would refuse for tensors on the host beside others on the device -> the op.
+        #: Op -> the error of its rule: a defect of the table must not stop a training.
+        self.rule_errors: dict[str, str] = {}
+        #: Line -> the op there that CUDA would refuse, for mixing tensors on the host and on the device.
         self.mixed: dict[str, str] = {}
-        self._muted = 0
+        #: Number of open `muted` blocks, and of syncs inside them.
+        self.mutes = 0
         self.muted_syncs = 0
 
-    @property
-    def muted_now(self) -> bool:
-        """Whether nothing is reported at present."""
-        return self._muted > 0
-
     def note_mixed(self, op: str) -> None:
-        """Note the program's line for an op that takes host and device tensors."""
+        """Record the program's line of an op that gets host and device tensors."""
         site = find_callsite(sys._getframe(1))
         if site is not None:
             self.mixed.setdefault(f"{site.file}:{site.line}", op)
@@ -91,39 +83,44 @@ class DryRun:
     def sync(self, cause: Cause, *, raw_syncs: int = 1) -> None:
         """Report a sync at the line that called into torch."""
         self.device_uses += 1
-        if self._muted:
+        if self.mutes:
             self.muted_syncs += 1
             return
         with self.muted():  # a callback may compute with tensors
             report(self.listeners, cause, sys._getframe(1), raw_syncs=raw_syncs)
 
-    def judge(self, rule: Rule, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
-        """Ask the rule of an op whether it syncs here."""
+    def apply_rule(self, rule: Rule, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+        """The cause of a sync in this call of an op, by its rule; None if it does not sync."""
         try:
             return rule(args, kwargs)
-        except Exception as error:  # noqa: BLE001 - told in the detection's note
-            self.unjudged[op] = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - in the detection's note
+            self.rule_errors[op] = f"{type(error).__name__}: {error}"
             return None
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Report nothing from inside: what happens there is already told, or is the CPU's own way."""
-        self._muted += 1
+        """Do not report syncs inside the block: they are already reported, or do not exist on CUDA."""
+        self.mutes += 1
         try:
             yield
         finally:
-            self._muted -= 1
+            self.mutes -= 1
 
-    def told_once(self, cause: Cause, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call that is one sync to a user, however many waits it makes inside."""
+    def report_once(self, cause: Cause, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call and report it as one sync, however many waits are inside."""
         before = self.muted_syncs
         with self.muted():
             result = func(*args, **kwargs)
         self.sync(cause, raw_syncs=max(1, self.muted_syncs - before))
         return result
 
-    def composite_is_on_device(self) -> bool:
-        """Whether a factory op without tensor inputs is part of work on the device, in backward or in a composite."""
+    def mark_created(self, result: Any) -> None:
+        """Mark tensors that the program creates on the device."""
+        self.device_uses += 1
+        mark_on_device(result)
+
+    def factory_is_on_device(self) -> bool:
+        """Whether a factory op without tensor inputs is part of work on the device: a backward or a composite op."""
         if not self.calls:
             return self.in_backward
         call, args, kwargs = self.calls[-1]
@@ -140,7 +137,7 @@ class DryRun:
         return cause._replace(op=name)
 
     def wants_device(self, device: Any) -> bool:
-        """Whether a ``device=`` argument means the simulated device."""
+        """Whether this ``device=`` argument is the simulated device."""
         if device is None:
             return False
         if not self.simulate:
@@ -150,7 +147,7 @@ class DryRun:
         return torch.device(device).type == "cuda"
 
     def default_is_device(self) -> bool:
-        """Whether new tensors go to the simulated device (``torch.set_default_device``, ``with torch.device``)."""
+        """Whether the simulated device is the default (``torch.set_default_device``, ``with torch.device``)."""
         default = _device.CURRENT_DEVICE
         return self.simulate and default is not None and default.type == "cuda"
 
@@ -159,18 +156,24 @@ _local = threading.local()
 
 
 def current() -> DryRun | None:
-    """The dry run of this thread, None where there is none."""
+    """The dry run of this thread, None if there is none."""
     run: DryRun | None = getattr(_local, "run", None)
     return run
 
 
+def simulation() -> DryRun | None:
+    """The dry run of this thread if it simulates a CUDA device, else None."""
+    run = current()
+    return run if run is not None and run.simulate else None
+
+
 def set_current(run: DryRun | None) -> None:
-    """Make ``run`` the dry run of this thread, or say that it has none."""
+    """Set the dry run of this thread, None for no dry run."""
     _local.run = run
 
 
 def takes_device_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call gets a device tensor, by itself or in a list or tuple."""
+    """Whether an argument of a call is a device tensor, or a list or tuple with one."""
     for arg in args:
         if isinstance(arg, torch.Tensor):
             if on_device(arg):

@@ -1,9 +1,9 @@
 """The table of syncing ops: which ATen ops make the host wait for the device, and when.
 
-Each row is a rule ``(args, kwargs) -> Cause | None``, asked only when an input of the op is on the
-simulated device. The rows come from PyTorch's own test of its sync debug mode, its op tags and its CUDA
-sources; they have not yet been checked on a GPU. A row whose sync depends on what a CPU cannot know
-(the library that runs the op, how a copy is staged) is "may", with the reason.
+Each row is a rule ``(args, kwargs) -> Cause | None``, applied only if an input of the op is on the simulated device.
+The rows come from PyTorch's own test of its sync debug mode, its op tags and its CUDA sources; they have not yet been
+checked on a GPU. A sync that depends on something unknown on a CPU (the library that runs the op, how a copy is staged)
+is a "may", with the reason.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from typing import Any
 
 import torch
 
-from perfkit.syncs.device_marks import is_pinned, on_device
-from perfkit.syncs.sync_log import Cause
+from perfkit.syncs.dry_run.device_marks import is_pinned, on_device
+from perfkit.syncs.sync_log import PAGEABLE, Cause
 
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], Cause | None]
 
-PAGEABLE = "from pageable memory the driver may wait until the data is staged"
-
 
 def upload(op: str, source: torch.Tensor, *, non_blocking: bool, explicit: bool = True) -> Cause | None:
-    """The cause of a copy to the device: certain when blocking, "may" when not blocking but pageable."""
+    """The cause of a copy to the device: certain if blocking, "may" if non-blocking from pageable memory."""
     if not non_blocking:
         return Cause("copy-h2d", op, explicit=explicit)
     if is_pinned(source):
@@ -49,7 +47,7 @@ def _index_cause(target: Any, indices: Any) -> Cause | None:
             if is_mask:
                 return Cause("shape", "boolean mask index")
         elif is_mask:
-            reason = "whether a mask on the host is copied with a wait depends on the torch version"
+            reason = "whether the copy of a mask on the host waits depends on the torch version"
             return Cause("copy-h2d", "index by a host mask", "may", reason)
         elif index.numel():
             return Cause("copy-h2d", "index by a host tensor or list")
@@ -63,7 +61,7 @@ def _index(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
 def _index_put(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     value = args[2]
     cause = _index_cause(args[0], args[1])
-    # x[mask] = 1.0 becomes masked_fill, which needs no shape on the host.
+    # x[mask] = 1.0 becomes masked_fill, which reads no shape.
     if cause is not None and cause.op == "boolean mask index":
         if value.numel() == 1 and not on_device(value):
             return None
@@ -80,7 +78,7 @@ def _copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
         return upload("copy_", source, non_blocking=non_blocking)
     if non_blocking and is_pinned(target):
         return None
-    # A non-blocking copy into pageable memory returns when the data has arrived.
+    # A non-blocking copy into pageable memory returns only when the data has arrived.
     return Cause("copy-d2h", "copy_", explicit=True)
 
 
@@ -97,16 +95,16 @@ def _repeat_interleave(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause |
 
 
 def _histc(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
-    # With min == max (the default 0, 0) the range is read from the data.
+    # If min == max (the default: 0, 0), the range is read from the data.
     given = _argument(args, kwargs, 2, "min", 0) != _argument(args, kwargs, 3, "max", 0)
     return None if given else Cause("read", "histc without a range")
 
 
 _LINALG = "the error check of a decomposition"
 _CUDNN = "torch's own kernel copies the lengths and waits, cuDNN's does not"
-_SOLVER = "it depends on the solver library that torch picks"
+_SOLVER = "it depends on the solver library that torch selects"
 
-#: ATen op, or ATen op and overload -> its rule. ``_local_scalar_dense`` is the read of one value.
+#: ATen op, with or without its overload -> its rule. ``_local_scalar_dense`` reads one value.
 _RULES: dict[str, Rule] = {
     "aten::_local_scalar_dense": _always(Cause("read", "item")),
     "aten::nonzero": _always(Cause("shape", "nonzero")),
@@ -149,5 +147,5 @@ _RULES: dict[str, Rule] = {
 
 
 def rule_for(name: str, overload: str) -> Rule | None:
-    """The rule of an op by schema name ("aten::nonzero") and overload name, None where the op never syncs."""
+    """The rule of an op by schema name ("aten::nonzero") and overload name, None if the op never syncs."""
     return _RULES.get(f"{name}.{overload}") or _RULES.get(name)

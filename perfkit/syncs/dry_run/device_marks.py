@@ -1,13 +1,14 @@
 """Which tensors of a dry run are on the simulated device, and which are in pinned host memory.
 
-A tensor of a dry run is an ordinary CPU tensor. That it counts as "on the device" is one attribute on the
-Python object of its storage, which torch keeps for as long as the storage lives: views, ``.data``,
-``.grad`` and saved tensors share the storage and so the mark. A tensor without a storage (sparse) carries
-the mark itself, one that functorch wraps leaves it to what is inside.
+A tensor of a dry run is an ordinary CPU tensor. The mark "on the device" is one attribute on the Python object of its
+storage, which torch keeps for as long as the storage lives: views, ``.data``, ``.grad`` and saved tensors share the
+storage and so the mark. A tensor without a storage (sparse) has the mark itself; for a tensor that functorch wraps,
+the wrapped one has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ _storage_of = torch._C.TensorBase.untyped_storage
 #: What that read raises for a tensor that has no storage of its own: a sparse one, a wrapper of functorch's.
 _NO_STORAGE = (NotImplementedError, RuntimeError)
 
-# Private to torch: a test tells when they move.
+# Private to torch; a test fails when they move.
 _functorch: Any = torch._C._functorch
 
 
@@ -33,57 +34,63 @@ def _carrier(tensor: torch.Tensor) -> Any:
 
 
 def _carrier_without_storage(tensor: torch.Tensor) -> Any:
-    if _functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap, grad: what is wrapped comes out again
+    if _functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap and grad
         return _carrier(_functorch.get_unwrapped(tensor))
     return tensor  # sparse
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Whether the tensor counts as being on the simulated device."""
-    # Written out, as each op of a dry run asks this of its inputs.
+    """Whether the tensor is marked as on the simulated device."""
+    # Without a call of _carrier, because each op of a dry run does this with its inputs.
     try:
         return getattr(_storage_of(tensor), _DEVICE, False)
     except _NO_STORAGE:
         return getattr(_carrier_without_storage(tensor), _DEVICE, False)
 
 
-def put_on_device(tensor: torch.Tensor) -> None:
-    """Count the tensor, and all that share its storage, as being on the simulated device."""
-    setattr(_carrier(tensor), _DEVICE, True)
-
-
-def put_all_on_device(value: Any) -> None:
-    """Count a tensor, or each tensor of a list or tuple, as being on the simulated device; others are passed over."""
+def mark_on_device(value: Any) -> None:
+    """Mark a tensor, or each tensor of a list, tuple or dict, and all that share its storage, as on the device."""
     if isinstance(value, torch.Tensor):
-        # Written out, as each op of a dry run does this with its result.
+        # Without a call of _carrier, because each op of a dry run does this with its result.
         try:
             _storage_of(value)._perfkit_on_device = True  # type: ignore[attr-defined]  # _DEVICE
         except _NO_STORAGE:
             setattr(_carrier_without_storage(value), _DEVICE, True)
-    elif isinstance(value, (list, tuple)):
+    else:
+        _for_each(value, mark_on_device)
+
+
+def _for_each(value: Any, action: Callable[[Any], None]) -> None:
+    if isinstance(value, (list, tuple)):
         for item in value:
-            put_all_on_device(item)
+            action(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            action(item)
 
 
-def take_off_device(tensor: torch.Tensor) -> None:
-    """Count the tensor as being on the host again."""
+def mark_on_host(tensor: torch.Tensor) -> None:
+    """Mark the tensor as on the host again."""
     carrier = _carrier(tensor)
     if getattr(carrier, _DEVICE, False):
         setattr(carrier, _DEVICE, False)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether the tensor counts as lying in pinned host memory."""
+    """Whether the tensor is marked as in pinned host memory."""
     return getattr(_carrier(tensor), _PINNED, False)
 
 
-def pin(tensor: torch.Tensor) -> None:
-    """Count the tensor as lying in pinned host memory."""
-    setattr(_carrier(tensor), _PINNED, True)
+def mark_pinned(value: Any) -> None:
+    """Mark a tensor, or each tensor of a list, tuple or dict, as in pinned host memory."""
+    if isinstance(value, torch.Tensor):
+        setattr(_carrier(value), _PINNED, True)
+    else:
+        _for_each(value, mark_pinned)
 
 
 def any_on_device(value: Any) -> bool:
-    """Whether a device tensor is in ``value``: a tensor, or a list, tuple or dict of them, to any depth."""
+    """Whether a tensor, or any tensor in lists, tuples and dicts of any depth, is marked as on the device."""
     if isinstance(value, torch.Tensor):
         return on_device(value)
     if isinstance(value, (list, tuple)):

@@ -1,0 +1,105 @@
+"""What every dry run replaces in torch: the backward and ``torch.save`` are followed, compiled functions run eagerly.
+
+The replaced attributes are process-wide. Each checks whether the calling thread has a dry run, and calls torch's own
+function if not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.autograd.graph
+import torch.overrides
+
+from perfkit._patches import Patches, SharedPatches
+from perfkit.syncs.dry_run.device_marks import any_on_device
+from perfkit.syncs.dry_run.thread_state import DryRun, current
+from perfkit.syncs.sync_log import Cause
+
+# Private to torch: the stack of function modes. A test fails when it moves.
+_overrides: Any = torch.overrides
+
+
+def remove_function_mode(mode: Any) -> None:
+    """Take a mode off the function mode stack, also from below others that the program still has open."""
+    if mode not in _overrides._get_current_function_mode_stack():
+        return
+    above = []
+    while (top := _overrides._pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _overrides._push_mode(other)
+
+
+@contextmanager
+def _backward(run: DryRun) -> Iterator[None]:
+    """Around the autograd engine, which is called with the function mode off; its hooks need the mode on."""
+    calls, run.calls = run.calls, []
+    was, run.in_backward = run.in_backward, True
+    entered = run.function_mode not in _overrides._get_current_function_mode_stack()
+    if entered:
+        run.function_mode.__enter__()
+    try:
+        yield
+    finally:
+        if entered:
+            remove_function_mode(run.function_mode)
+        run.calls, run.in_backward = calls, was
+
+
+def _follow_backward(patches: Patches) -> None:
+    # Private to torch; a test fails when it moves. Both modules hold it under their own name.
+    engine = torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        run = current()
+        if run is None:
+            return engine(*args, **kwargs)
+        with _backward(run):
+            return engine(*args, **kwargs)
+
+    patches.set(torch.autograd.graph, "_engine_run_backward", run_backward)
+    patches.set(torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _follow_save(patches: Patches) -> None:
+    save = torch.save
+
+    def saving(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        run = current()
+        if run is None or not any_on_device(obj):
+            return save(obj, *args, **kwargs)
+        return run.report_once(Cause("copy-d2h", "torch.save", explicit=True), save, (obj, *args), kwargs)
+
+    patches.set(torch, "save", saving)
+
+
+def _compile_eagerly(patches: Patches) -> None:
+    # Dynamo would trace the modes into its graphs, and a fused kernel hides the ops that sync.
+    def force_eager() -> None:
+        stance = torch.compiler.set_stance("force_eager")
+        patches.add("torch.compiler stance", lambda: stance.__exit__(None, None, None))
+
+    if "torch._dynamo" in sys.modules:
+        force_eager()
+        return
+    # Loading Dynamo takes a second, so not before the program does.
+    compile_function = torch.compile
+    forced = False
+
+    def compiling(*args: Any, **kwargs: Any) -> Any:
+        nonlocal forced
+        compiled = compile_function(*args, **kwargs)
+        if not forced:
+            forced = True
+            force_eager()
+        return compiled
+
+    patches.set(torch, "compile", compiling)
+
+
+FOLLOWED_CALLS = SharedPatches("followed calls", _follow_backward, _follow_save, _compile_eagerly)

@@ -45,7 +45,7 @@ batch = torch.ones(2, 4)
 
 
 class Run:
-    """What one pytest run said: outcome and text by test, and all of it."""
+    """One pytest run: outcome and text by test, and the whole text."""
 
     def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
         self.code = done.returncode
@@ -53,7 +53,9 @@ class Run:
         found = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL) \S*?::(\S+)", self.text, re.M)
         self.outcome = {name.rsplit("::", 1)[-1]: word for word, name in found}
         parts = re.split(r"^_+ (?:ERROR at setup of )?(\S+) _+$", self.text.split("short test summary")[0], flags=re.M)
-        self.said = {name.rsplit(".", 1)[-1]: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+        self.output = {
+            name.rsplit(".", 1)[-1]: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)
+        }
 
 
 def run_pytest(folder: Path, *arguments: str, load: tuple[str, ...] = PLUGIN, **environment: str) -> Run:
@@ -206,7 +208,7 @@ def test_fixture_without_a_marker(syncs):
     [event] = syncs.events
     assert (event.line, event.count, event.per_step) == (4, 4, 1.0)
     syncs.assert_max(4)
-    with pytest.raises(perfkit.SyncBudgetExceeded, match="at most 3"):
+    with pytest.raises(perfkit.SyncBudgetExceeded, match="at most 3 syncs, found 4"):
         syncs.assert_max(3)
     assert "train.py:4" in repr(syncs)
 
@@ -265,7 +267,7 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ("test_nothing_is_left", "PASSED"),
     ],
 )
-def test_what_a_marker_allows_passes(checks: Run, test: str, outcome: str | None) -> None:
+def test_a_test_within_its_limit_passes(checks: Run, test: str, outcome: str | None) -> None:
     # pytest names a skip by its place, not by its test.
     assert checks.outcome.get(test) == outcome
 
@@ -275,29 +277,29 @@ def test_what_a_marker_allows_passes(checks: Run, test: str, outcome: str | None
 )
 def test_more_syncs_than_the_number_fail_the_test_with_the_line_and_the_advice(checks: Run, test: str) -> None:
     assert checks.outcome[test] == "FAILED"
-    assert checks.said[test].startswith("at most 0 syncs must happen, there were 1:\n  train.py:4: ")
-    assert "read it every N steps" in checks.said[test]
+    assert checks.output[test].startswith("expected at most 0 syncs, found 1:\n  train.py:4: ")
+    assert "read it every N steps" in checks.output[test]
 
 
-def test_a_test_in_which_no_tensor_was_on_the_device_fails_and_says_how_to_name_the_model(checks: Run) -> None:
+def test_a_test_in_which_no_tensor_was_on_the_device_fails_and_suggests_mark_device(checks: Run) -> None:
     for test in ("test_not_named", "test_fixture_that_saw_nothing"):
         assert checks.outcome[test] == "FAILED"
-        assert "nothing was checked" in checks.said[test]
-        assert "device_of=" in checks.said[test]
-        assert "syncs.mark_device(model)" in checks.said[test]
+        assert "nothing was checked" in checks.output[test]
+        assert "device_of=" in checks.output[test]
+        assert "syncs.mark_device(model)" in checks.output[test]
 
 
-def test_a_tests_own_failure_is_told_first_and_its_syncs_below(checks: Run) -> None:
-    said = checks.said["test_own_failure"]
+def test_a_tests_own_failure_is_reported_first_and_its_syncs_below(checks: Run) -> None:
+    output = checks.output["test_own_failure"]
 
     assert "FAILED test_step.py::test_own_failure - AssertionError" in checks.text
-    own, syncs = said.split("at most 0 syncs must happen")
+    own, syncs = output.split("expected at most 0 syncs")
     assert "assert 'mine' == 'first'" in own
     assert "train.py:4" in syncs
 
 
 @pytest.mark.parametrize(
-    ("test", "says"),
+    ("test", "text"),
     [
         ("test_below_zero", "0 or more, or none to use the baseline file, got -1"),
         ("test_no_number", "0 or more, or none to use the baseline file, got 'baseline'"),
@@ -307,16 +309,16 @@ def test_a_tests_own_failure_is_told_first_and_its_syncs_below(checks: Run) -> N
         ("test_cuda_absent", 'use mode="dry"'),
     ],
 )
-def test_a_wrong_marker_is_an_error_at_set_up_in_one_line(checks: Run, test: str, says: str) -> None:
+def test_a_wrong_marker_is_an_error_at_set_up_in_one_line(checks: Run, test: str, text: str) -> None:
     assert checks.outcome[test] == "ERROR"
-    assert says in checks.said[test].splitlines()[0]
-    assert checks.said[test].startswith(f"test_step.py::{test}: @pytest.mark.max_syncs: ")
+    assert text in checks.output[test].splitlines()[0]
+    assert checks.output[test].startswith(f"test_step.py::{test}: @pytest.mark.max_syncs: ")
 
 
 # -- loading it
 
 
-def test_a_run_that_does_not_ask_for_syncs_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_a_run_without_sync_tests_imports_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "test_light.py").write_text(
         "import sys\n"
         "def test_light():\n"
@@ -381,11 +383,11 @@ def test_without_a_baseline_every_sync_is_new_and_the_flag_to_record_it_is_named
     run = project.run()
 
     assert run.outcome == {"test_step": "FAILED"}
-    assert run.said["test_step"].splitlines()[:2] == [
-        "new syncs, as there is no perfkit-syncs.json yet:",
+    assert run.output["test_step"].splitlines()[:2] == [
+        "new syncs (perfkit-syncs.json does not exist):",
         "+ train.py:4 in step: item (read)",
     ]
-    assert "Where they are meant, record them: pytest --perfkit-update-syncs" in run.said["test_step"]
+    assert "If they are intended, record them: pytest --perfkit-update-syncs" in run.output["test_step"]
     assert not project.baseline.exists()
 
 
@@ -403,7 +405,7 @@ def test_updating_writes_the_syncs_of_the_tests_that_ran_and_keeps_the_others(pr
         '      {"file": "train.py", "function": "step", "op": "item", "kind": "read", "lines": [4]}\n    ]\n'
         "  }\n}\n"
     )
-    assert "perfkit-syncs.json written: known syncs 2 (before: 2), tests that ran 1" in run.text
+    assert "perfkit-syncs.json written: 2 known syncs (before: 2), tests recorded: 1" in run.text
     assert sorted(path.name for path in project.folder.glob("perfkit-*")) == ["perfkit-syncs.json"]
 
 
@@ -413,10 +415,12 @@ def test_known_syncs_pass_also_where_their_lines_have_moved(project: Project) ->
     run = project.run()
 
     assert run.outcome == {"test_step": "PASSED"}
-    assert "gone" not in run.text
+    assert "no longer a sync" not in run.text
 
 
-def test_a_second_line_of_a_known_kind_is_new_and_a_known_one_that_is_gone_stands_beside_it(project: Project) -> None:
+def test_a_second_line_of_a_known_sync_is_new_and_syncs_that_no_longer_occur_are_listed(
+    project: Project,
+) -> None:
     project.known(4)
     rows = json.loads(project.baseline.read_text())
     rows["tests"]["test_step.py::test_step"].append(
@@ -425,16 +429,16 @@ def test_a_second_line_of_a_known_kind_is_new_and_a_known_one_that_is_gone_stand
     project.baseline.write_text(json.dumps(rows))
     project.write("train.py", TRAIN.replace("return loss.item()", "loss.item()\n    return loss.item()", 1))
 
-    said = project.run().said["test_step"].splitlines()
+    output = project.run().output["test_step"].splitlines()
 
-    assert said[0] == "new syncs, not in perfkit-syncs.json:"
-    assert [line for line in said if line.startswith(("+", "-"))] == [
+    assert output[0] == "new syncs (not in perfkit-syncs.json):"
+    assert [line for line in output if line.startswith(("+", "-"))] == [
         "+ train.py:5 in step: item (read)",
         "- train.py:9 in step: nonzero (shape)",
     ]
 
 
-def test_a_known_sync_that_is_gone_is_told_in_the_summary_and_forgotten_by_updating(project: Project) -> None:
+def test_a_known_sync_that_no_longer_occurs_is_in_the_summary_and_removed_by_updating(project: Project) -> None:
     project.known(4)
     project.write("train.py", TRAIN.replace("loss.item()", "loss.detach()"))
 
@@ -442,22 +446,22 @@ def test_a_known_sync_that_is_gone_is_told_in_the_summary_and_forgotten_by_updat
     updated = project.run("--perfkit-update-syncs")
 
     assert run.outcome == {"test_step": "PASSED"}
-    assert "gone: test_step.py::test_step: train.py:4 in step: item (read)" in run.text
+    assert "no longer a sync: test_step.py::test_step: train.py:4 in step: item (read)" in run.text
     assert updated.code == 0
     assert list(json.loads(project.baseline.read_text())["tests"]) == ["test_gone.py::test_kept"]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error"),
     [
         ("<<<<<<< HEAD\n{}", "JSONDecodeError"),
-        ('{"version": 2, "tests": {}}', "it is of version 2, not 1"),
+        ('{"version": 2, "tests": {}}', "its version is 2, not 1"),
         ('{"version": 1, "tests": {"a": [{"file": "x"}]}}', "KeyError: 'function'"),
         ('{"version": 1, "tests": []}', "AttributeError"),
     ],
 )
 def test_a_damaged_baseline_fails_the_tests_that_need_it_and_is_not_overwritten(
-    project: Project, text: str, says: str
+    project: Project, text: str, error: str
 ) -> None:
     project.baseline.write_text(text)
     project.write("test_step.py", "import pytest\n\n@pytest.mark.max_syncs\ndef test_step(): ...")
@@ -466,13 +470,13 @@ def test_a_damaged_baseline_fails_the_tests_that_need_it_and_is_not_overwritten(
     run = project.run("--perfkit-update-syncs")
 
     assert run.outcome == {"test_step": "ERROR", "test_other": "PASSED"}
-    first = run.said["test_step"].splitlines()[0]
-    assert says in first
-    assert first.endswith("Repair it or delete it; it is not overwritten.")
+    first = run.output["test_step"].splitlines()[0]
+    assert error in first
+    assert first.endswith("Repair or delete it; it is not overwritten.")
     assert project.baseline.read_text() == text
 
 
-def test_the_baseline_lies_where_the_ini_option_says(project: Project) -> None:
+def test_the_ini_option_sets_the_path_of_the_baseline(project: Project) -> None:
     project.write("pytest.ini", "[pytest]\nperfkit_syncs_baseline = ci/known.json\n")
 
     missing = project.run("--perfkit-update-syncs")
@@ -485,12 +489,12 @@ def test_the_baseline_lies_where_the_ini_option_says(project: Project) -> None:
     assert "test_step.py::test_step" in (project.folder / "ci" / "known.json").read_text()
 
 
-def test_a_test_that_fails_by_itself_neither_changes_the_baseline_nor_calls_a_sync_gone(project: Project) -> None:
+def test_a_test_that_fails_by_itself_changes_neither_the_baseline_nor_the_summary(project: Project) -> None:
     project.known(4)
     before = project.baseline.read_text()
     project.write("test_step.py", RATCHET.replace("    train.step", "    assert not 'mine'\n    train.step"))
 
-    assert "gone" not in project.run().text
+    assert "no longer a sync" not in project.run().text
     updated = project.run("--perfkit-update-syncs")
 
     assert "perfkit-syncs.json is unchanged" in updated.text
@@ -503,15 +507,15 @@ def test_a_test_against_the_baseline_that_checked_nothing_fails_and_is_not_recor
     run = project.run("--perfkit-update-syncs")
 
     assert run.outcome == {"test_step": "FAILED"}
-    assert "device_of=" in run.said["test_step"]
+    assert "device_of=" in run.output["test_step"]
     assert not project.baseline.exists()
 
 
-def test_perfkit_switched_off_is_no_pass(project: Project) -> None:
+def test_a_test_fails_if_perfkit_is_disabled(project: Project) -> None:
     run = project.run(PERFKIT_DISABLE="1")
 
     assert run.outcome == {"test_step": "FAILED"}
-    assert run.said["test_step"].splitlines()[0].endswith("PERFKIT_DISABLE switches perfkit off")
+    assert run.output["test_step"].splitlines()[0].endswith("PERFKIT_DISABLE turns perfkit off")
 
 
 XDIST = """\

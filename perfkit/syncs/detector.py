@@ -139,11 +139,11 @@ class SyncDetector(SyncResults):
         if self.mode == "cuda":
             from perfkit.syncs.cuda_debug_mode import cuda_syncs  # imports torch
 
-            cuda_syncs.enter(self, copies=self._arguments.certainty == "may")
+            cuda_syncs.enter(self, copies=self.arguments.certainty == "may")
         else:
             from perfkit.syncs.dry_run import lifecycle  # imports torch
 
-            explicit = self._arguments.simulate is not None
+            explicit = self.arguments.simulate is not None
             self._dry_run = lifecycle.enter(self, simulate=self._simulate, explicit=explicit)
             self._uses_before = self._dry_run.device_uses
         self._running = True
@@ -204,7 +204,7 @@ class SyncDetector(SyncResults):
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            detection = SyncDetector(self._arguments)
+            detection = SyncDetector(self.arguments)
             watched.syncs = detection  # type: ignore[attr-defined]  # read by the caller of a decorated function
             with detection:
                 return function(*args, **kwargs)
@@ -246,12 +246,12 @@ class SyncDetector(SyncResults):
 
     def listens_to(self, thread: str) -> bool:
         """Whether syncs of the running thread, whose name is ``thread``, count here."""
-        return self._arguments.threads == "all" or threading.get_ident() == self._thread or thread == ENGINE_THREAD
+        return self.arguments.threads == "all" or threading.get_ident() == self._thread or thread == ENGINE_THREAD
 
     def count(self, sync: Sync) -> bool:
         """Count a sync unless the filters exclude it; whether it was counted."""
         self._observed = True
-        cause, wanted = sync.cause, self._arguments
+        cause, wanted = sync.cause, self.arguments
         if cause.certainty == "may" and wanted.certainty == "certain":
             return False
         if wanted.implicit_only and (cause.explicit or cause.kind == "explicit"):
@@ -270,7 +270,7 @@ class SyncDetector(SyncResults):
 
     def act(self, sync: Sync) -> None:
         """Do what ``on_sync`` requests."""
-        on_sync = self._arguments.on_sync
+        on_sync = self.arguments.on_sync
         if on_sync == "record":
             return
         event = sync.event()

@@ -26,12 +26,10 @@ _SHOWN = 10
 class SyncResults:
     """The syncs of one detection, as its caller reads them."""
 
-    #: "cuda" or "dry".
-    mode: Literal["cuda", "dry"]
-
     def __init__(self, mode: Literal["cuda", "dry"], arguments: DetectionArguments) -> None:
-        self.mode = mode
-        self._arguments = arguments
+        #: "cuda" or "dry".
+        self.mode: Literal["cuda", "dry"] = mode
+        self.arguments = arguments
         self._log = SyncLog()
         self._steps = 0
         self._observed = False
@@ -65,7 +63,7 @@ class SyncResults:
         if self.allowed:
             reasons = ", ".join(f"{count} for {reason!r}" for reason, count in self.allowed.items())
             notes.append(f"allowed syncs, not counted: {reasons}")
-        if self.mode == "dry" and self._arguments.threads == "all":
+        if self.mode == "dry" and self.arguments.threads == "all":
             notes.append('threads="all" had no effect: a dry run sees only its own thread')
         if self._mixed:
             lines = ", ".join(f"{place} ({op})" for place, op in list(self._mixed.items())[:_SHOWN])
@@ -128,9 +126,9 @@ class SyncResults:
             raise SyncBudgetExceeded(self._why_unobserved())
 
     def _check_budgets(self) -> None:
-        if self._arguments.max_syncs is not None:
-            self.assert_max(self._arguments.max_syncs)
-        limit_ms = self._arguments.max_blocked_ms
+        if self.arguments.max_syncs is not None:
+            self.assert_max(self.arguments.max_syncs)
+        limit_ms = self.arguments.max_blocked_ms
         if limit_ms is None:
             return
         self._check_observed()

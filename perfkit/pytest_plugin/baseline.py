@@ -172,7 +172,7 @@ class SyncsBaseline:
                 f"{self._name} is unchanged: no test with @pytest.mark.max_syncs without a number passed"
             )
             return
-        from perfkit.run.writing import write_atomically  # imports msgspec, which most test runs do not need
+        from perfkit.run.atomic import write_atomically  # imports msgspec, which most test runs do not need
 
         try:
             known = self.known()

@@ -16,7 +16,8 @@ import msgspec
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
 from perfkit.record.attachments import Listeners
-from perfkit.record.clock.step_clock import ClosedStep, StepClock
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.first_verdict import FirstVerdict
 from perfkit.record.step_plan import StepPlan, Wanted, foreseeable
 from perfkit.record.step_rows import Said, StepRows

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from perfkit.record.attachments import Listeners
-from perfkit.record.clock.step_clock import ClosedStep, StepClock
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.watchers.step_memory import NOT_READ
 from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Step, StepKind

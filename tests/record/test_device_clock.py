@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.record.clock.device_clock import DeviceClock
-from perfkit.record.clock.step_clock import ClosedStep, StepClock
-from perfkit.run.records import PHASES
-
-FORWARD, BACKWARD, OPTIMIZER = PHASES.index("forward"), PHASES.index("backward"), PHASES.index("optimizer")
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.clock.step_sums import ClosedStep
+from perfkit.run.records import Phase
 
 
 class Device:
@@ -44,7 +43,8 @@ class Device:
 
 def step(clock: DeviceClock, device: Device, number: int) -> None:
     clock.begin_step()
-    for phase, ms in ((FORWARD, 10), (BACKWARD, 20), (OPTIMIZER, 5)):
+    times: dict[Phase, int] = {"forward": 10, "backward": 20, "optimizer": 5}
+    for phase, ms in times.items():
         device.queued += ms
         clock.mark(phase)
     clock.end_step(number)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit import _clock
-from perfkit.record.clock.step_clock import ClosedStep, StepClock
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.run.records import PHASES
 
 

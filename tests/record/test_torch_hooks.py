@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from perfkit.record.clock.step_clock import ClosedStep, StepClock
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.hooks.torch_hooks import LoopHooks
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import perfkit
-from perfkit.record.clock.step_clock import ClosedStep
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.triggers.trigger_sources import SlowSteps
 from perfkit.record.windows.schedules import WithTriggered
 from perfkit.run.reading import RankFolder, read_run

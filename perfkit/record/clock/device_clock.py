@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from perfkit.run.records import PHASES, Phases
+from perfkit.run.records import Phase, Phases
 
 #: Events made at once, at the start: a step has 8 to 16 boundaries, a device is rarely more than 20 steps behind, and
 #: events come back every ten steps. Made once, because making one in a step costs a driver call.
@@ -43,14 +43,14 @@ class DeviceClock:
     ) -> None:
         self._free: list[Event] = [make_event() for _ in range(pool)]
         self._capturing = capturing
-        self._open: list[tuple[int, Event]] = []
+        self._open: list[tuple[Phase, Event]] = []
         self._lost = False
-        self._waiting: deque[tuple[int, list[tuple[int, Event]], bool]] = deque()
+        self._waiting: deque[tuple[int, list[tuple[Phase, Event]], bool]] = deque()
         #: Steps whose boundaries could not all be marked.
         self.dropped = 0
 
-    def mark(self, phase: int) -> None:
-        """The phase with this index ends here, on the device as on the host."""
+    def mark(self, phase: Phase) -> None:
+        """A phase ends here, on the device as on the host."""
         if not self._free or self._capturing():
             self._lost = True
             return
@@ -63,7 +63,7 @@ class DeviceClock:
         self._free.extend(event for _, event in self._open)
         self._open = []
         self._lost = False
-        self.mark(-1)
+        self.mark("other")  # the phase of a step's first mark is not used
 
     def end_step(self, step: int) -> None:
         """All boundaries of step ``step`` are marked."""
@@ -94,11 +94,10 @@ class DeviceClock:
             self._free.extend(event for _, event in self._waiting.popleft()[1])
 
 
-def _phases(marks: list[tuple[int, Event]]) -> Phases:
+def _phases(marks: list[tuple[Phase, Event]]) -> Phases:
     times: dict[str, int] = {}
     for (_, begin), (phase, end) in itertools.pairwise(marks):
-        name = PHASES[phase]
-        times[name] = times.get(name, 0) + round(begin.elapsed_time(end) * 1e6)
+        times[phase] = times.get(phase, 0) + round(begin.elapsed_time(end) * 1e6)
     return Phases(**times)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from perfkit import _clock
 from perfkit._location import Location
-from perfkit.record.clock.step_clock import ClosedStep
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.watchers.compilations import CompileCounter, compiled_graphs
 
 #: A slow step takes so much longer than the median too: a time slice of the operating system is some milliseconds,

@@ -23,7 +23,7 @@ import msgspec
 
 from perfkit import _clock
 from perfkit.errors import UsageError
-from perfkit.record.clock.step_clock import ClosedStep
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.triggers.failure import is_out_of_memory
 from perfkit.record.triggers.trigger_sources import Recompiles, SignalListener, SlowSteps, TouchedFiles
 from perfkit.record.watchers.compilations import CompileCounter

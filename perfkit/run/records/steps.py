@@ -41,7 +41,7 @@ Maximum = Annotated[int, max]
 Minimum = Annotated[int, min]
 
 
-class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Phases(msgspec.Struct, frozen=True, gc=False):
     """Time per phase in ns, which sum to the step's wall time; None: this loop does not show the phase."""
 
     data: Amount | None = None

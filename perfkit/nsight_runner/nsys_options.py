@@ -10,7 +10,7 @@ import msgspec
 from perfkit.errors import UsageError
 from perfkit.nsight_runner.installed_tools import Part, Tool, fit, split_options
 from perfkit.nsight_runner.target_program import Program
-from perfkit.ranges.arguments import DOMAIN
+from perfkit.ranges.range_arguments import DOMAIN
 from perfkit.record.windows.cuda_profiler import RANGE
 
 CAPTURE_RANGES = ("cudaProfilerApi", "nvtx", "none")

@@ -1,43 +1,56 @@
-"""Ranges and marks: who marks, who listens, and what it costs.
+"""Ranges and marks: what a user calls, who listens, and the code that runs at begin and end.
 
-lookup          perfkit.range, perfkit.mark: from arguments to the one range of that name
-context         the range as a context manager
-decorator       the range around a function: its code is swapped while something listens
-switch          who listens, and telling every range when that changes
-nvtx            listener: a tool that receives NVTX
-torch_profiler  listener: the torch profiler; torch_observer sees it start and stop
-recorder        listener: perfkit's own counts and times; events reads what it wrote
-modules         perfkit.annotate_modules: the ranges around the modules of a model
-borrowed        ranges that the program has through nvtx and torch.cuda.nvtx, for a while
-device          device time of the ranges that ask for it
-dynamo          what torch.compile sees of all this: nothing
+What a user calls:
+    range_function    perfkit.range and perfkit.mark
+    range_arguments   which names, colors and payloads are valid
+    range_objects     the object per name, and ``with``
+    decorator         the range around a function or module; `trampoline` is the code that the function then runs
+    module_ranges     perfkit.annotate_modules
+    nvtx_bridge       ranges of a program that uses nvtx or torch.cuda.nvtx
+Who listens (`listeners` has the protocol and switches them):
+    nvtx_listener, profiler_listener, recorder_listener, device_times
+    profiler_observer detects that the torch profiler starts or stops
+The code at begin and end:
+    enter_exit        generates it; it calls listeners through `listener_calls`
+    dynamo            hides it from torch.compile
+What the recorder does with it:
+    recorder, event_stream, event_log
 """
 
 from __future__ import annotations
 
-from perfkit.ranges import nvtx_bridge as _borrowed
-from perfkit.ranges import nvtx_listener as _nvtx
-from perfkit.ranges import profiler_observer as _torch_observer
-from perfkit.ranges import recorder as _recorder
-from perfkit.ranges.lookup import mark as mark
-from perfkit.ranges.lookup import range as range
-from perfkit.ranges.module_ranges import annotate_modules as annotate_modules
-from perfkit.ranges.nvtx_bridge import borrow_nvtx as borrow_nvtx
-from perfkit.ranges.recorder import Recorder as Recorder
-from perfkit.ranges.recorder import start_recorder as start_recorder
+from typing import TYPE_CHECKING
 
-__all__ = ["Recorder", "annotate_modules", "borrow_nvtx", "installed", "mark", "range", "start_recorder"]
+from perfkit.ranges import device_times as device_times  # a listener, used by the recorder only
+from perfkit.ranges import nvtx_listener, profiler_observer, recorder_listener
+from perfkit.ranges.module_ranges import annotate_modules as annotate_modules
+from perfkit.ranges.nvtx_bridge import bridge_nvtx as bridge_nvtx
+from perfkit.ranges.range_function import mark as mark
+from perfkit.ranges.range_function import range as range
+
+if TYPE_CHECKING:
+    from perfkit.ranges.recorder import RangeRecorder
+
+__all__ = ["annotate_modules", "bridge_nvtx", "installed", "mark", "range", "start_recorder"]
+
+
+def start_recorder() -> RangeRecorder:
+    """Record every range in every thread from now on.
+
+    Raises:
+        UsageError: a recorder is running already.
+    """
+    # numpy and msgspec, which a program that only marks ranges does not need
+    from perfkit.ranges import recorder
+
+    return recorder.start()
 
 
 def installed() -> list[str]:
-    """What perfkit has patched now: lines "permanent: ..." for the observer of the torch profiler, "now: ..." else.
-
-    What is there now must be gone when no recorder and no profiler runs.
-    """
-    listening = ["now: recorder"] if _recorder.running() else []
-    lent = [f"now: {name}, borrowed" for name in _borrowed.borrowed()]
-    return [*(f"permanent: {name}" for name in _torch_observer.patched()), *listening, *lent]
+    """What is in place: "permanent: ..." for the observer of the torch profiler, "now: recorder" while it runs."""
+    recording = ["now: recorder"] if recorder_listener.LISTENER.recorder is not None else []
+    return [*(f"permanent: {name}" for name in profiler_observer.patched()), *recording]
 
 
-_torch_observer.observe()
-_nvtx.start()
+profiler_observer.start()
+nvtx_listener.LISTENER.start()

@@ -1,14 +1,13 @@
-"""What torch.compile sees of a range: nothing at all.
+"""What torch.compile sees of a range: nothing.
 
-Dynamo, the tracer of torch.compile, inlines what a compiled function calls, and guards the ``__code__`` of
-each function it inlined; a decorated function's code changes whenever something begins or stops to listen,
-and each change would cost a recompile. But Dynamo follows one attribute first: where a function has
-``_torchdynamo_inline``, it traces and guards that function instead (torch.compile marks its own wrappers
-so). Decorated functions point it to their clone, whose code never changes; ``perfkit.range`` points it to a
-function that returns a nullcontext. So nothing has to be registered, whenever torch is imported.
+Dynamo, the tracer of torch.compile, inlines what a compiled function calls and guards the ``__code__`` of each inlined
+function. A decorated function's code changes whenever a listener is switched, and each change would cause a recompile.
+But where a function has ``_torchdynamo_inline``, Dynamo traces and guards that function instead (torch.compile marks
+its own wrappers so). Decorated functions refer it to their clone, whose code never changes; ``perfkit.range`` refers it
+to a function that returns a nullcontext. Nothing has to be registered, whenever torch is imported.
 
-All of it is private to torch. If it moves, a compiled program still runs: it breaks its graph at a range,
-and `tests/ranges/test_compile.py` tells.
+All of this is private to torch. If torch changes it, a compiled program still runs, with a graph break at each range,
+and `tests/ranges/test_compile.py` fails.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ _INLINE = "_torchdynamo_inline"
 
 
 class Attributes(dict[str, Any]):
-    """The ``__dict__`` of a function, with Dynamo's attribute in it where only attribute look-up sees it.
+    """The ``__dict__`` of a function, in which only attribute look-up sees Dynamo's attribute.
 
-    ``functools.wraps`` copies a function's ``__dict__`` into the wrapper. A wrapper with our attribute would
-    be traced as if it were the wrapped function, and what it adds (``torch.no_grad``) would silently be
-    missing. Everything that iterates or copies this dictionary is therefore shown the rest only.
+    ``functools.wraps`` copies a function's ``__dict__`` into the wrapper. A wrapper with this attribute would be traced
+    as if it were the wrapped function, and what it adds (``torch.no_grad``) would silently be missing. So iteration and
+    copies leave the attribute out.
     """
 
-    #: What `decorator` keeps about the function.
-    site: Any = None
+    #: The `trampoline.DecoratedFunction` of the function, where it has one.
+    decorated: Any = None
 
     def __iter__(self) -> Iterator[str]:
         return iter([key for key in dict.keys(self) if key != _INLINE])
@@ -55,7 +54,7 @@ class Attributes(dict[str, Any]):
 
 
 def trace_instead(function: Any, traced: Callable[..., Any]) -> Attributes:
-    """Let Dynamo trace ``traced`` where it meets ``function``; a function that says so already keeps its own."""
+    """Let Dynamo trace ``traced`` in place of ``function``, unless the function already refers it elsewhere."""
     attributes = Attributes(function.__dict__)
     inline = getattr(function, _INLINE, traced)
     function.__dict__ = attributes
@@ -63,42 +62,43 @@ def trace_instead(function: Any, traced: Callable[..., Any]) -> Attributes:
     return attributes
 
 
-#: Code of perfkit that runs inside the user's frames, and is never to be compiled.
+#: Code of perfkit that runs inside the user's frames and is never compiled.
 _ours: list[CodeType] = []
 
 
 def leave_alone(*codes: CodeType) -> None:
-    """Never compile these frames of ours, nor what they call.
+    """Never compile these frames of perfkit, nor what they call.
 
-    Dynamo looks at each frame that runs inside a compiled program and was not inlined, after a graph break
-    or around a compiled function; without this it would look at ours again and again.
+    Dynamo examines each frame that runs in a compiled program and was not inlined, after a graph break or around a
+    compiled function; without this it would examine these frames every time.
     """
     _ours.extend(codes)
     for code in codes:
-        _run_as_it_is(code, callees_too=True)
+        _set_strategy(code, callees_too=True)
 
 
 def torch_loaded() -> None:
-    """Say it again for what was there before torch."""
+    """Repeat `leave_alone` for code that existed before torch was imported."""
     leave_alone(*(_ours.pop() for _ in range(len(_ours))))
 
 
 def skip(code: CodeType) -> None:
-    """Run a trampoline as it is, but compile what it calls: so a range stays around a compiled function."""
-    _run_as_it_is(code, callees_too=False)
+    """Never compile a trampoline, but compile what it calls, so that a range stays around a compiled function."""
+    _set_strategy(code, callees_too=False)
 
 
-def _run_as_it_is(code: CodeType, *, callees_too: bool) -> None:
+def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
     if "torch" not in sys.modules:
         return
     try:
+        # perfkit does not import torch before the program does
         from torch._C._dynamo.eval_frame import (
             _FrameAction,
             _FrameExecStrategy,
             set_code_exec_strategy,
         )
     except ImportError:
-        # Another torch, or torch half imported: without the mark a compiled range may break its graph.
+        # Another version of torch, or torch half imported: a compiled range may then break its graph.
         return
     callees = _FrameAction.SKIP if callees_too else _FrameAction.DEFAULT
     set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.SKIP, callees))

@@ -1,14 +1,10 @@
-"""The one thing perfkit leaves patched: how it learns that a torch profiler starts or stops.
+"""How perfkit detects that a torch profiler starts or stops: the one thing that it leaves patched.
 
-Asking ``_is_profiler_enabled`` in every range would cost more than all else in it. So the two functions
-that ``torch.autograd.profiler`` runs at each start and stop (of ``torch.profiler.profile``, its schedule's
-windows, ``emit_nvtx`` and ``emit_itt``) are replaced by ones that call them first and then switch the
-listener. Nothing of it is visible; ``perfkit doctor`` lists it; with ``PERFKIT_DISABLE=1`` it is not there.
-A profile started from outside the process (dynolog) does not pass here and holds no ranges.
-
-Where perfkit is imported before torch it has to learn that torch has come. A finder at the head of
-``sys.meta_path`` is asked for every module that is imported; it never finds one, but looks whether torch's
-profiler stands by now, and is gone as soon as it does.
+Testing ``_is_profiler_enabled`` in every range would cost more than the rest of the range. So the two functions that
+``torch.autograd.profiler`` runs at each start and stop (of ``torch.profiler.profile``, its schedule's windows,
+``emit_nvtx`` and ``emit_itt``) are replaced by ones that call them first and then switch the listener. ``perfkit
+doctor`` lists them; with ``PERFKIT_DISABLE=1`` nothing is replaced. A profile started from outside the process
+(dynolog) is not detected and has no ranges.
 """
 
 from __future__ import annotations
@@ -18,67 +14,59 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from perfkit.ranges import context, dynamo, listeners, profiler_listener
+from perfkit import _import_hook
+from perfkit.ranges import dynamo, listeners, range_objects
+from perfkit.ranges.listeners import PROFILER
+from perfkit.ranges.profiler_listener import LISTENER
 
 _patched: list[str] = []
 _connected = False
 
 
-class _WaitForTorch:
-    """An import finder that finds nothing and observes that torch has been loaded."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+def start() -> None:
+    """Begin to observe the torch profiler: now if torch is loaded, else when it is imported."""
+    if listeners.disabled:
         observe()
-
-
-_waiting = _WaitForTorch()
+    else:
+        _import_hook.when_imported("torch", observe)
 
 
 def observe() -> None:
-    """Begin to observe the torch profiler: now if torch is loaded, else as soon as it is."""
+    """Observe the torch profiler if torch is loaded by now."""
     global _connected
-    if _connected:
-        return
     profiler = sys.modules.get("torch.autograd.profiler")
-    # Torch may be half imported; its profiler module must have run to its end.
-    if profiler is None or getattr(profiler.__spec__, "_initializing", False):
-        if _waiting not in sys.meta_path and not listeners.disabled:
-            sys.meta_path.insert(0, _waiting)
+    # Torch may be half imported; its profiler module must be complete.
+    if _connected or profiler is None or getattr(profiler.__spec__, "_initializing", False):
         return
     _connected = True
-    if _waiting in sys.meta_path:
-        sys.meta_path.remove(_waiting)
     try:
-        context.inherit(profiler.record_function)
+        range_objects.inherit(profiler.record_function)
         dynamo.torch_loaded()
         if not listeners.disabled:
             _patch(profiler)
-    except Exception as error:  # noqa: BLE001 - another torch than those known: training goes on without
-        listeners.tell(f"ranges will not show in traces of the torch profiler: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - an unknown version of torch: training continues without
+        listeners.warn_once(f"ranges will not show in traces of the torch profiler: {type(error).__name__}: {error}")
     listeners.refresh()
 
 
 def _patch(profiler: Any) -> None:
-    profiler_listener.bind(sys.modules["torch"])
-    for name, then in (
-        ("_run_on_profiler_start", profiler_listener.started),
-        ("_run_on_profiler_stop", profiler_listener.stopped),
-    ):
-        setattr(profiler, name, _followed(getattr(profiler, name), then))
+    LISTENER.load_torch(sys.modules["torch"])
+    for name, on in (("_run_on_profiler_start", True), ("_run_on_profiler_stop", False)):
+        setattr(profiler, name, _followed(getattr(profiler, name), on))
         _patched.append(f"torch.autograd.profiler.{name}")
     if profiler._is_profiler_enabled:
-        profiler_listener.started()
+        listeners.switch(PROFILER, True)
 
 
-def _followed(original: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+def _followed(original: Callable[[], None], on: bool) -> Callable[[], None]:
     @functools.wraps(original)
     def run() -> None:
         original()
-        then()
+        listeners.switch(PROFILER, on)
 
     return run
 
 
 def patched() -> list[str]:
     """What is patched for as long as the process lives."""
-    return [*_patched, *(["sys.meta_path: waiting for torch"] if _waiting in sys.meta_path else [])]
+    return _patched if _connected or listeners.disabled else ["sys.meta_path: waiting for torch"]

@@ -1,21 +1,20 @@
-"""Listener: perfkit's own recorder, which keeps how often each range ran and how long, per thread.
+"""The recorder of ranges: how often each range ran in each thread, and how long.
 
-Each thread appends to a list of its own, without a lock (`events` says what). `Recorder.drain` takes what
-has been written and folds it into sums. So memory does not grow with the length of a run; its parts are
+Each thread appends to a list of its own, without a lock (`recorder_listener`). `RangeRecorder.drain` takes what has
+been written and adds it up. So memory does not grow with the length of a run. It consists of
 
-- names: 4096 ranges, 11 MB (`context.LIMIT`), further ones share a row;
-- rows: `_MAX_ROWS`, 25 MB, of a range and a thread each; further pairs share a row per thread;
-- what is written between two drains, 25 bytes a value, two values a begin and two an end. Drains come every
-  `_PERIOD`. After one that found `_MANY` values each thread looks after its list itself: with `_LIMIT` values in
-  it (7 MB) it drains, with twice as many it waits for the drain that is under way, and in the end drops them.
-  Before that, a burst is bounded by the drainer's turn: no range is made without the interpreter's lock, and who
-  waits for that gets it within 5 ms for each thread that runs. The densest program (a loop of nothing but
-  ranges) writes 40 MB in that time;
-- what a drain needs meanwhile: 40 MB, because it reads `_CHUNK` values at a time;
-- ranges open at once: 10,000 per thread, 2 MB (`events.MAX_OPEN`).
+- names: 4096 ranges, 11 MB (`range_objects.LIMIT`); further ones share a row;
+- rows: `_MAX_ROWS`, 25 MB, one per range and thread; further pairs share a row per thread;
+- what is written between two drains: 25 bytes per value, two values per begin and two per end. Drains come every
+  `_PERIOD`. After one that found `_MANY` values each thread checks the length of its list: at `recorder_listener.LIMIT`
+  values (7 MB) it drains, at twice as many it waits for the drain under way, and finally drops them. Before that, a
+  burst is bounded by the drainer's turn: every range needs the interpreter lock, and a waiting thread gets it within
+  5 ms per running thread. The densest program (a loop of nothing but ranges) writes 40 MB in that time;
+- the memory of a drain: 40 MB, because it reads `_CHUNK` values at a time;
+- ranges open at once: 10,000 per thread, 2 MB (`event_stream.MAX_OPEN`).
 
-What does not fit is dropped, counted (`Recorder.dropped`) and told once. A program with 300 ranges in three
-threads needs below 5 MB, after 10^8 ranges as after 10^4 (tests/ranges/test_bounds.py).
+What does not fit is dropped, counted (`RangeRecorder.dropped`) and reported once. A program with 300 ranges in three
+threads needs less than 5 MB, after 10^8 ranges as after 10^4 (tests/ranges/test_bounds.py).
 """
 
 from __future__ import annotations
@@ -23,111 +22,110 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
 from perfkit.errors import UsageError
-from perfkit.ranges import calls, context, dynamo, listeners
-
-if TYPE_CHECKING:
-    # At run time only a recorder that starts needs them (numpy, msgspec), not every program with a range in it.
-    from perfkit.ranges.event_stream import Stream, Sums
-    from perfkit.run.records import RangeRow
+from perfkit.ranges import dynamo, listeners, range_objects, recorder_listener
+from perfkit.ranges.device_times import DeviceTimes
+from perfkit.ranges.event_log import EventLog
+from perfkit.ranges.event_stream import VALUES_PER_RANGE, RangeSums, SumStream
+from perfkit.ranges.recorder_listener import LISTENER
+from perfkit.run.records import RangeRow
 
 #: Seconds between two drains: some microseconds each where there is little.
 _PERIOD = 0.1
-#: After a drain of this many values (300,000 ranges a second) threads look after the length of their lists, which
-#: costs 20 ns a range; see `Recorder._full`.
+#: After a drain of this many values (300,000 ranges per second) threads check the length of their lists, which costs
+#: 20 ns per range; see `RangeRecorder.full`.
 _MANY = 1 << 17
-#: Values in a thread's list at which it drains by itself: 10 ms of work, once in 65,000 ranges.
-_LIMIT = 1 << 18
-#: Seconds a thread with twice as many waits for a drain that is under way, before it drops them. A drain takes
-#: 20 ms for each such thread, and would take the interpreter's lock from this one anyway.
+#: Seconds that a thread with twice `recorder_listener.LIMIT` values waits for a drain under way before it drops them. A
+#: drain takes 20 ms per such thread, and would take the interpreter lock from this one anyway.
 _PATIENCE = 0.5
-#: Values that are read at once: enough that numpy's overhead does not count, few enough that its arrays stay small.
+#: Values that are decoded at once: enough that numpy's overhead is negligible, few enough that its arrays stay small.
 _CHUNK = 1 << 18
 
-#: Threads with rows of their own; those of further names share one. A program has a few kinds of threads, but
-#: may start them again and again under numbered names.
+#: Maximum number of thread names with rows of their own; further names share one. A program has a few kinds of threads,
+#: but may start them again and again under numbered names.
 _MAX_THREADS = 64
 _OTHER_THREADS = "(other threads)"
-#: Rows, one per range and thread: all names in four kinds of threads, 1.5 kB each.
-_MAX_ROWS = 4 * context.LIMIT
+#: Maximum number of rows, one per range and thread: all names in four kinds of threads, 1.5 kB each.
+_MAX_ROWS = 4 * range_objects.LIMIT
 
 
 class _Alive:
-    """Lies in a thread's local storage and dies with the thread."""
+    """An object in the local storage of a thread, freed when the thread ends."""
 
     __slots__ = ("__weakref__",)
 
 
-class _Thread:
+class _RecordedThread:
     """A thread's events, and how far they have been read."""
 
-    def __init__(self, buffer: list[int], stream: Stream, alive: _Alive) -> None:
+    def __init__(self, name: str, buffer: list[int], stream: SumStream, alive: _Alive) -> None:
+        self.name = name
         self.buffer = buffer
         self.stream = stream
         self.alive = weakref.ref(alive)
-        self.lost: list[int] = []  # how many values of a list were given up, once for each time
+        self.lost: list[int] = []  # the number of values of each list that was dropped
 
 
-class Recorder:
-    """Counts and times of every range from `start_recorder`, which makes it, until `stop`."""
+class RangeRecorder:
+    """Counts and times of every range from `start`, which makes it, until `stop`."""
 
     def __init__(self) -> None:
-        from perfkit.ranges import device, event_stream
-
-        self._events = event_stream
-        self._device = device.DeviceTimes(self._thread_name)
+        self._device = DeviceTimes(self._thread_name)
         self._dropped = 0
-        self._tls = threading.local()
-        self._threads: list[_Thread] = []
-        self._sums: dict[tuple[str, int], Sums] = {}
+        #: Per thread: ``buffer``, the list that generated code appends to.
+        self.tls = threading.local()
+        self._threads: list[_RecordedThread] = []
+        self._log: EventLog | None = None
+        self._sums: dict[tuple[str, int], RangeSums] = {}
         self._names: set[str] = set()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        # A daemon: a program that never stops its recorder must still be able to end.
+        # A daemon thread: a program that never stops its recorder must be able to exit.
         self._drainer = threading.Thread(target=self._drain_until_stopped, name="perfkit-recorder", daemon=True)
 
     def _thread_name(self) -> str:
         """The name under which the calling thread has its rows."""
         identity = threading.get_ident()
-        # Not `current_thread()`: for a thread that Python did not start it makes an entry that is never removed.
+        # Not `current_thread()`: for a thread that Python did not start it adds an entry that is never removed.
         name = next((thread.name for thread in threading.enumerate() if thread.ident == identity), "native thread")
         if name not in self._names and len(self._names) >= _MAX_THREADS:
             name = _OTHER_THREADS
         self._names.add(name)
         return name
 
-    def _new_buffer(self) -> list[int]:
-        """The buffer of the calling thread, made on its first event."""
+    def new_buffer(self) -> list[int]:
+        """The list of the calling thread, made for its first event."""
         buffer: list[int] = []
         alive = _Alive()
-        thread = _Thread(buffer, self._new_stream(self._thread_name()), alive)
-        self._tls.buffer, self._tls.alive, self._tls.thread = buffer, alive, thread
+        name = self._thread_name()
+        thread = _RecordedThread(name, buffer, self._new_stream(name), alive)
+        self.tls.buffer, self.tls.alive, self.tls.thread = buffer, alive, thread
         self._threads.append(thread)
         return buffer
 
-    def _full(self) -> list[int]:
-        """Make room in the calling thread's buffer, which has reached `_LIMIT`; return the one to go on with."""
+    def full(self) -> list[int]:
+        """Empty the calling thread's list, which has reached `recorder_listener.LIMIT`; return the one to continue."""
+        maximum = 2 * recorder_listener.LIMIT
         self.drain()
-        thread: _Thread = self._tls.thread
-        if len(thread.buffer) >= 2 * _LIMIT:
+        thread: _RecordedThread = self.tls.thread
+        if len(thread.buffer) >= maximum:
             self.drain(_PATIENCE)
-        if len(thread.buffer) >= 2 * _LIMIT:
-            # Another thread is draining still. It may be reading this list: so a new one takes its place.
+        if len(thread.buffer) >= maximum:
+            # Another thread is still draining and may be reading this list, so a new one takes its place.
             thread.lost.append(len(thread.buffer))
-            self._tls.buffer = thread.buffer = []
-            listeners.tell(
+            self.tls.buffer = thread.buffer = []
+            listeners.warn_once(
                 "ranges are made faster than they can be counted: some have been dropped "
-                "(their number stands in Recorder.dropped)",
-                once="dropped",
+                "(RangeRecorder.dropped is their number)",
+                key="dropped",
             )
         return thread.buffer
 
     def drain(self, patience: float = 0) -> None:
-        """Fold what has been written since the last drain into the sums.
+        """Add up what has been written since the last drain.
 
-        Where a drain is under way, return at once or after ``patience`` seconds.
+        While another drain is under way, wait for it up to ``patience`` seconds, then return.
         """
         if self._lock.acquire(timeout=patience):
             try:
@@ -136,13 +134,13 @@ class Recorder:
                 self._lock.release()
 
     def _drain(self) -> int:
-        """Read what every thread has written; how many values that were. Call it with the lock."""
+        """Read what every thread has written, with the lock held; return the number of values."""
         try:
             return self._read()
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end a training run, nor fill its memory
-            listeners.listen(listeners.RECORDER | listeners.DENSE, False)
+        except Exception as error:  # noqa: BLE001 - an error of perfkit must neither end training nor fill its memory
+            listeners.switch(listeners.RECORDER | listeners.DENSE, False)
             self._threads.clear()
-            listeners.tell(f"the recorder of ranges has stopped: {type(error).__name__}: {error}")
+            listeners.warn_once(f"the recorder of ranges has stopped: {type(error).__name__}: {error}")
             return 0
 
     def _read(self) -> int:
@@ -150,14 +148,15 @@ class Recorder:
         for thread in self._threads[:]:
             ended = thread.alive() is None
             while thread.lost:
-                # A begin and an end are two values each.
-                self._dropped += thread.lost.pop() // 4
+                self._dropped += thread.lost.pop() // VALUES_PER_RANGE
                 thread.stream.forget()
             buffer = thread.buffer
             values = buffer[:]
             # What the thread has appended meanwhile stays.
             del buffer[: len(values)]
             drained += len(values)
+            if self._log is not None:
+                self._log.keep(thread.name, thread.stream, values)
             for index in range(0, len(values), _CHUNK):
                 thread.stream.read(values[index : index + _CHUNK])
             if ended:
@@ -165,36 +164,54 @@ class Recorder:
                 self._threads.remove(thread)
         return drained
 
-    def _new_stream(self, thread: str) -> Stream:
-        mine: dict[int, Sums] = {}
+    def _new_stream(self, thread: str) -> SumStream:
+        mine: dict[int, RangeSums] = {}
 
-        def sums_of(number: int) -> Sums:
+        def sums_of(number: int) -> RangeSums:
             if number not in mine:
                 key = (thread, number)
                 if key not in self._sums and len(self._sums) >= _MAX_ROWS:
-                    listeners.tell(
-                        f"there are more than {_MAX_ROWS} pairs of a range and a thread: further ones are summed "
-                        f"up as {context.OTHERS!r}",
-                        once="rows",
+                    listeners.warn_once(
+                        f"there are more than {_MAX_ROWS} pairs of a range and a thread: further ones are added up "
+                        f"as {range_objects.OTHERS!r}",
+                        key="rows",
                     )
                     key = (thread, 0)
-                mine[number] = self._sums.setdefault(key, self._events.Sums())
+                mine[number] = self._sums.setdefault(key, RangeSums())
             return mine[number]
 
-        return self._events.Stream(sums_of)
+        return SumStream(sums_of)
+
+    def start_log(self, max_spans: int) -> None:
+        """Keep every event from now until `stop_log`, besides adding them up; at most ``max_spans`` ranges."""
+        with self._lock:
+            self._drain()
+            self._log = EventLog(max_spans, self.dropped)
+            for thread in self._threads:
+                self._log.thread(thread.name, thread.stream)
+
+    def stop_log(self) -> EventLog:
+        """What was kept since `start_log`."""
+        with self._lock:
+            self._drain()
+            log, self._log = self._log, None
+            if log is None:
+                raise UsageError("stop_log() without a start_log()")
+            log.dropped += self.dropped
+            return log
 
     @property
     def dropped(self) -> int:
-        """Ranges that are in no row.
+        """The number of ranges that are in no row.
 
-        They did not fit; or an end had no begin, or a begin no end: open when their thread ended, or too many open.
-        Where a list was dropped, those that began or ended outside of it may count twice.
+        They did not fit, or an end had no begin, or a begin no end: they were open when their thread ended, or too many
+        were open. Where a list was dropped, ranges that began or ended outside of it may count twice.
         """
         return self._dropped + sum(thread.stream.dropped for thread in self._threads)
 
     @property
     def device_dropped(self) -> int:
-        """Ranges that asked for a device time and are counted without one: see `device`."""
+        """The number of ranges with ``device_time=True`` that have none: see `device_times`."""
         return self._device.dropped
 
     def _drain_until_stopped(self) -> None:
@@ -203,20 +220,18 @@ class Recorder:
                 drained = self._drain()
             if drained > _MANY:
                 with listeners.lock:
-                    if _active is self:
-                        listeners.listen(listeners.DENSE, True)
+                    if LISTENER.recorder is self:
+                        listeners.switch(listeners.DENSE, True)
 
     def rows(self) -> tuple[RangeRow, ...]:
         """One row per range and thread, of the ranges that have ended; drains first."""
-        from perfkit.run.records import RangeRow
-
-        if _active is not self:
+        if LISTENER.recorder is not self:
             self._device.read_rest()
         with self._lock:
             self._drain()
             found = []
             for (thread, number), sums in self._sums.items():
-                made = context.by_number(number)
+                made = range_objects.by_number(number)
                 device_count, device_ns = self._device.sums.get((thread, number), (None, None))
                 found.append(
                     RangeRow(
@@ -237,69 +252,45 @@ class Recorder:
             return tuple(found)
 
     def stop(self) -> None:
-        """Stop recording; what is open then is not counted. The rows stay. Stopping again does nothing."""
-        global _active
-        if _active is not self:
+        """Stop recording; ranges that are open are not counted. The rows stay. Stopping again does nothing."""
+        if LISTENER.recorder is not self:
             return
-        _active = None
-        _hear(None)
+        LISTENER.stop()
         self._device.read_rest()
         self._stopped.set()
         with self._lock:
             self._drain()
             self._dropped = self.dropped
-            # A range that is still open will write its end; that has no place here any more.
+            # A range that is still open will append its end to a list that nobody reads any more.
             self._threads.clear()
 
 
-dynamo.leave_alone(Recorder._new_buffer.__code__, Recorder._full.__code__)
-
-_active: Recorder | None = None
+dynamo.leave_alone(RangeRecorder.new_buffer.__code__, RangeRecorder.full.__code__)
 
 
-def start_recorder() -> Recorder:
+def start() -> RangeRecorder:
     """Record every range in every thread from now on.
 
     Raises:
         UsageError: a recorder is running already.
     """
-    global _active
-    if _active is not None:
+    if LISTENER.recorder is not None:
         raise UsageError("only one recorder can run at a time: stop() the running one first")
-    _active = recorder = Recorder()
+    recorder = RangeRecorder()
     recorder._drainer.start()
-    _hear(recorder)
+    recorder._device.start()
+    LISTENER.start(recorder)
     return recorder
 
 
-def _hear(recorder: Recorder | None) -> None:
-    """Have ranges call this recorder, or none."""
-    if recorder is None:
-        listeners.listen(listeners.RECORDER | listeners.DENSE, False)
-        calls.new_buffer = calls.full = calls.throwaway
-        return
-    # Lists of its own for each recorder: a range that outlives the last one ends in the last one's list.
-    calls.tls, calls.new_buffer, calls.full, calls.limit = recorder._tls, recorder._new_buffer, recorder._full, _LIMIT
-    timed = recorder._device
-    calls.device_begin, calls.device_end = timed.begin, timed.end
-    calls.device_enter, calls.device_leave = timed.enter, timed.leave
-    listeners.listen(listeners.RECORDER, True)
-
-
 def _after_fork_in_child() -> None:
-    # The child has no thread that drains, and its copy of the lock may be held by one that is not there.
-    global _active
-    if _active is not None:
-        _active._lock = threading.Lock()
-        _active._threads.clear()
-        _active = None
-        _hear(None)
+    # The child has no thread that drains, and a thread that is not there may have held the lock.
+    recorder = LISTENER.recorder
+    if recorder is not None:
+        recorder._lock = threading.Lock()
+        recorder._threads.clear()
+        LISTENER.stop()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def running() -> bool:
-    """Whether a recorder runs."""
-    return _active is not None

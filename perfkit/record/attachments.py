@@ -25,8 +25,8 @@ from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
 
 if TYPE_CHECKING:
-    from perfkit.ranges import Recorder
-    from perfkit.ranges.nvtx_bridge import BorrowedNvtx
+    from perfkit.ranges.nvtx_bridge import NvtxBridge
+    from perfkit.ranges.recorder import RangeRecorder
     from perfkit.record.samplers.line_sampler import StackSampler
     from perfkit.record.samplers.worker_sampler import WorkerSampler
     from perfkit.syncs import SyncDetector
@@ -55,8 +55,8 @@ class Listeners:
         self.armed: SyncDetector | None = None
         self._sampler: StackSampler | None = None
         self._workers: WorkerSampler | None = None
-        self._recorder: Recorder | None = None
-        self._borrowed: BorrowedNvtx | None = None
+        self._recorder: RangeRecorder | None = None
+        self._nvtx_bridge: NvtxBridge | None = None
         self._loaders_before: tuple[Loader, ...] = ()
         self._ranges_before: tuple[RangeRow, ...] = ()
         #: Whether sampling was given up, and how many steps it saw until then.
@@ -76,8 +76,7 @@ class Listeners:
         on_evaluation: Callable[[bool], None],
     ) -> None:
         """Begin to listen, again after `detach`; what was attached before something failed is put back by that."""
-        from perfkit.ranges import borrow_nvtx as borrow
-        from perfkit.ranges import start_recorder
+        from perfkit.ranges import bridge_nvtx, start_recorder
         from perfkit.record.samplers.line_sampler import StackSampler
         from perfkit.record.samplers.worker_sampler import WorkerSampler
 
@@ -103,7 +102,7 @@ class Listeners:
         self.garbage.attach()
         self._recorder = start_recorder()
         if borrow_nvtx:
-            self._borrowed = borrow()
+            self._nvtx_bridge = bridge_nvtx()
         self.compiles = self.compiles or CompileCounter()
         self._clock.at_close = self.compiles.at_close
         self._clock.calibrate()
@@ -144,8 +143,8 @@ class Listeners:
             guarded("ending sync detection", self.armed.stop)
         if self.node is not None:
             guarded("ending the watch of the node", self.node.stop)
-        if self._borrowed is not None:
-            guarded("giving back nvtx", self._borrowed.give_back)
+        if self._nvtx_bridge is not None:
+            guarded("removing the bridge to nvtx", self._nvtx_bridge.remove)
         if self._recorder is not None:
             guarded("ending the range recorder", self._recorder.stop)
             for count, what in ((self._recorder.dropped, "ranges"), (self._recorder.device_dropped, "device times")):

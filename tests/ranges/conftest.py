@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.ranges import Recorder, installed, start_recorder
+from perfkit.ranges import installed, start_recorder
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.run.records import RangeRow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ def _nothing_left_listening() -> Iterator[None]:
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
+def recorder() -> Iterator[RangeRecorder]:
     """A running recorder, stopped after the test."""
     started = start_recorder()
     yield started
@@ -33,10 +34,10 @@ def recorder() -> Iterator[Recorder]:
 
 
 @pytest.fixture
-def row() -> Callable[[Recorder, str], RangeRow]:
+def row() -> Callable[[RangeRecorder, str], RangeRow]:
     """The one row of a range."""
 
-    def find(recorder: Recorder, name: str) -> RangeRow:
+    def find(recorder: RangeRecorder, name: str) -> RangeRow:
         (found,) = [row for row in recorder.rows() if row.name == name]
         return found
 

@@ -7,29 +7,30 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import perfkit
-from perfkit.ranges import Recorder, listeners, recorder, start_recorder
+from perfkit.ranges import listeners, recorder, recorder_listener, start_recorder
+from perfkit.ranges.recorder import RangeRecorder
 
 LIMIT = 100
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeRecorder]:
     """A recorder whose lists are full at 100 values, whose threads look after them, and whose drainer is starved."""
-    monkeypatch.setattr(recorder, "_LIMIT", LIMIT)
+    monkeypatch.setattr(recorder_listener, "LIMIT", LIMIT)
     monkeypatch.setattr(recorder, "_PATIENCE", 0.001)
     started = start_recorder()
     started._stopped.set()
     started._drainer.join()
-    listeners.listen(listeners.DENSE, True)
+    listeners.switch(listeners.DENSE, True)
     yield started
     started.stop()
 
 
-def length(of: Recorder) -> int:
-    return len(of._tls.buffer)
+def length(of: RangeRecorder) -> int:
+    return len(of.tls.buffer)
 
 
-def enter(name: str, times: int, of: Recorder) -> int:
+def enter(name: str, times: int, of: RangeRecorder) -> int:
     """Enter a range so many times; the longest that the list was."""
     longest = 0
     for _ in range(times):
@@ -39,7 +40,7 @@ def enter(name: str, times: int, of: Recorder) -> int:
     return longest
 
 
-def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: Recorder) -> None:
+def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: RangeRecorder) -> None:
     @perfkit.range("called densely")
     def call() -> None: ...
 
@@ -54,7 +55,7 @@ def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: R
     assert small.dropped == 0
 
 
-def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: Recorder) -> None:
+def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: RangeRecorder) -> None:
     # As if another thread had been draining all the while.
     with small._lock, pytest.warns(perfkit.PerfkitWarning, match=r"have been dropped.*test_bounds\.py") as told:
         longest = enter("too dense", 1000, small)
@@ -66,8 +67,8 @@ def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: Re
     assert len(told) == 1
 
 
-def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(small: Recorder) -> None:
-    listeners._told.add("dropped")
+def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(small: RangeRecorder) -> None:
+    listeners._warned.add("dropped")
     outer = perfkit.range("open meanwhile")
     outer.__enter__()
     small.drain()

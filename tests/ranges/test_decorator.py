@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import perfkit
-from perfkit.ranges import Recorder, start_recorder
+from perfkit.ranges import start_recorder
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.run.records import RangeRow
 
-Row = Callable[[Recorder, str], RangeRow]
+Row = Callable[[RangeRecorder, str], RangeRow]
 
 
 @perfkit.range("scaled")
@@ -63,7 +64,7 @@ def test_a_decorated_function_runs_its_own_code_while_nothing_listens() -> None:
     assert double.__code__ is code
 
 
-def test_arguments_and_defaults_bind_as_ever_while_the_recorder_listens(recorder: Recorder, row: Row) -> None:
+def test_arguments_and_defaults_bind_as_ever_while_the_recorder_listens(recorder: RangeRecorder, row: Row) -> None:
     assert scaled(1) == (1, 2, (), 3, {})
     assert scaled(1, 5, 6, 7, z=8, w=9) == (1, 5, (6, 7), 8, {"w": 9})
     with pytest.raises(TypeError, match=r"scaled\(\) missing 1 required positional argument: 'x'"):
@@ -71,7 +72,7 @@ def test_arguments_and_defaults_bind_as_ever_while_the_recorder_listens(recorder
     assert row(recorder, "scaled").count == 2
 
 
-def test_methods_of_every_kind_are_recorded_and_keep_their_class_cell(recorder: Recorder) -> None:
+def test_methods_of_every_kind_are_recorded_and_keep_their_class_cell(recorder: RangeRecorder) -> None:
     shapes = Shapes()
 
     assert shapes.who() == "baseShapes"
@@ -80,7 +81,7 @@ def test_methods_of_every_kind_are_recorded_and_keep_their_class_cell(recorder: 
     assert {row.name: row.count for row in recorder.rows()} == {"who": 1, "outside": 1, "inside": 1, "made": 1}
 
 
-def test_the_default_name_is_the_qualified_name(recorder: Recorder) -> None:
+def test_the_default_name_is_the_qualified_name(recorder: RangeRecorder) -> None:
     class Model:
         @perfkit.range
         def embed(self) -> None: ...
@@ -95,14 +96,14 @@ def test_the_default_name_is_the_qualified_name(recorder: Recorder) -> None:
     assert [row.name for row in recorder.rows()] == [f"{here}.embed", f"{here}.loss"]
 
 
-def test_the_signature_and_the_source_stay_the_users_while_something_listens(recorder: Recorder) -> None:
+def test_the_signature_and_the_source_stay_the_users_while_something_listens(recorder: RangeRecorder) -> None:
     assert str(inspect.signature(scaled)).startswith("(x: 'int', /, y: 'int' = 2, *rest: 'int', z: 'int' = 3")
     assert '"""Every kind of parameter."""' in inspect.getsource(scaled)
     assert scaled.__code__.co_name == "scaled"
     assert scaled.__code__.co_filename == __file__
 
 
-def test_exceptions_pass_through_and_end_the_range(recorder: Recorder, row: Row) -> None:
+def test_exceptions_pass_through_and_end_the_range(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("failing")
     def fail() -> None:
         raise KeyError("mine")
@@ -115,7 +116,7 @@ def test_exceptions_pass_through_and_end_the_range(recorder: Recorder, row: Row)
     assert recorder.dropped == 0
 
 
-def test_recursion_counts_each_call_and_self_time_once(recorder: Recorder, row: Row) -> None:
+def test_recursion_counts_each_call_and_self_time_once(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("factorial")
     def factorial(n: int) -> int:
         return 1 if n == 0 else n * factorial(n - 1)
@@ -126,7 +127,7 @@ def test_recursion_counts_each_call_and_self_time_once(recorder: Recorder, row: 
     assert found.self_ns == found.max_ns  # the outermost call lasted as long as all of them spent in themselves
 
 
-def test_a_generator_passes_on_what_is_sent_thrown_and_returned(recorder: Recorder, row: Row) -> None:
+def test_a_generator_passes_on_what_is_sent_thrown_and_returned(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("generator")
     def echo() -> Iterator[Any]:
         got = yield "first"
@@ -145,7 +146,7 @@ def test_a_generator_passes_on_what_is_sent_thrown_and_returned(recorder: Record
     assert row(recorder, "generator").count == 1
 
 
-def test_a_generator_closed_early_ends_its_range(recorder: Recorder, row: Row) -> None:
+def test_a_generator_closed_early_ends_its_range(recorder: RangeRecorder, row: Row) -> None:
     closed = []
 
     @perfkit.range("early")
@@ -164,7 +165,7 @@ def test_a_generator_closed_early_ends_its_range(recorder: Recorder, row: Row) -
     assert row(recorder, "early").count == 1
 
 
-def test_coroutines_that_interleave_keep_their_own_times(recorder: Recorder) -> None:
+def test_coroutines_that_interleave_keep_their_own_times(recorder: RangeRecorder) -> None:
     order = []
 
     @perfkit.range("slow")
@@ -192,7 +193,7 @@ def test_coroutines_that_interleave_keep_their_own_times(recorder: Recorder) -> 
     assert recorder.dropped == 0
 
 
-def test_an_async_generator_passes_on_what_is_sent_and_thrown_and_closes(recorder: Recorder, row: Row) -> None:
+def test_an_async_generator_passes_on_what_is_sent_and_thrown_and_closes(recorder: RangeRecorder, row: Row) -> None:
     events: list[Any] = []
 
     @perfkit.range("async generator")
@@ -231,7 +232,7 @@ def test_an_async_generator_passes_on_what_is_sent_and_thrown_and_closes(recorde
     assert row(recorder, "async generator").count == 2
 
 
-def test_builtins_partials_and_callable_objects_are_wrapped(recorder: Recorder) -> None:
+def test_builtins_partials_and_callable_objects_are_wrapped(recorder: RangeRecorder) -> None:
     class Loss:
         def __call__(self, x: int) -> int:
             return x + 1
@@ -245,7 +246,7 @@ def test_builtins_partials_and_callable_objects_are_wrapped(recorder: Recorder) 
     assert {row.name for row in recorder.rows()} == {"sum", "power", "loss", "bound"}
 
 
-def test_a_bound_method_is_decorated_for_its_object_only(recorder: Recorder, row: Row) -> None:
+def test_a_bound_method_is_decorated_for_its_object_only(recorder: RangeRecorder, row: Row) -> None:
     base = Base()
     base.who = perfkit.range("bound")(base.who)  # type: ignore[method-assign]  # that is what users do
 
@@ -253,7 +254,7 @@ def test_a_bound_method_is_decorated_for_its_object_only(recorder: Recorder, row
     assert row(recorder, "bound").count == 1
 
 
-def test_two_decorators_give_two_ranges_one_inside_the_other(recorder: Recorder, row: Row) -> None:
+def test_two_decorators_give_two_ranges_one_inside_the_other(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("outer")
     @perfkit.range("inner")
     def twice() -> int:
@@ -264,7 +265,7 @@ def test_two_decorators_give_two_ranges_one_inside_the_other(recorder: Recorder,
     assert row(recorder, "outer").self_ns + row(recorder, "inner").self_ns == row(recorder, "outer").total_ns
 
 
-def test_wrappers_made_with_functools_wraps_do_not_become_ranges(recorder: Recorder, row: Row) -> None:
+def test_wrappers_made_with_functools_wraps_do_not_become_ranges(recorder: RangeRecorder, row: Row) -> None:
     @functools.wraps(scaled)
     def wrapper(*args: Any) -> Any:
         return "wrapped", scaled(*args)
@@ -330,13 +331,13 @@ def test_threads_may_call_while_a_recorder_starts_and_stops() -> None:
     assert all(row.count == sum(row.hist) for recorder in recorders for row in recorder.rows())
 
 
-def test_decorated_functions_pickle_by_reference_and_copy_as_themselves(recorder: Recorder) -> None:
+def test_decorated_functions_pickle_by_reference_and_copy_as_themselves(recorder: RangeRecorder) -> None:
     assert pickle.loads(pickle.dumps(scaled)) is scaled
     assert copy.deepcopy(scaled) is scaled
     assert pickle.loads(pickle.dumps(Shapes.who)) is Shapes.who
 
 
-def test_a_closure_that_is_made_again_and_again_leaves_nothing_behind(recorder: Recorder) -> None:
+def test_a_closure_that_is_made_again_and_again_leaves_nothing_behind(recorder: RangeRecorder) -> None:
     def make(n: int) -> Callable[[], int]:
         @perfkit.range("closure")
         def add() -> int:
@@ -349,7 +350,7 @@ def test_a_closure_that_is_made_again_and_again_leaves_nothing_behind(recorder: 
     assert len(globals()) <= before + 1  # perfkit's own module
 
 
-def test_code_that_somebody_replaces_becomes_the_functions_own(recorder: Recorder, row: Row) -> None:
+def test_code_that_somebody_replaces_becomes_the_functions_own(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("reloaded")
     def answer() -> int:
         return 1

@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.ranges.event_stream import Stream, Sums
+from perfkit.ranges.event_stream import RangeSums, SumStream
 
 T = 1 << 40
 
 
-def read(*parts: list[int]) -> tuple[dict[int, Sums], Stream]:
-    sums: dict[int, Sums] = {}
-    stream = Stream(lambda number: sums.setdefault(number, Sums()))
+def read(*parts: list[int]) -> tuple[dict[int, RangeSums], SumStream]:
+    sums: dict[int, RangeSums] = {}
+    stream = SumStream(lambda number: sums.setdefault(number, RangeSums()))
     for part in parts:
         stream.read(part)
     return sums, stream
 
 
-def facts(sums: dict[int, Sums]) -> dict[int, tuple[object, ...]]:
+def facts(sums: dict[int, RangeSums]) -> dict[int, tuple[object, ...]]:
     return {number: (s.count, s.total_ns, s.self_ns, s.min_ns, s.max_ns, tuple(s.hist)) for number, s in sums.items()}
 
 

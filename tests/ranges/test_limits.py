@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 
 import perfkit
-from perfkit.ranges import Recorder, start_recorder
+from perfkit.ranges import start_recorder
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.run.records import RangeRow
 
-Row = Callable[[Recorder, str], RangeRow]
+Row = Callable[[RangeRecorder, str], RangeRow]
 
 
 def test_names_beyond_the_limit_share_a_row_and_are_told_once(run_python: Callable[..., object]) -> None:
@@ -37,7 +38,7 @@ def test_names_beyond_the_limit_share_a_row_and_are_told_once(run_python: Callab
     assert done.stderr.count("more than 4096 different ranges") == 1  # type: ignore[attr-defined]
 
 
-def test_only_one_recorder_runs_at_a_time(recorder: Recorder) -> None:
+def test_only_one_recorder_runs_at_a_time(recorder: RangeRecorder) -> None:
     with pytest.raises(perfkit.UsageError, match="only one recorder"):
         start_recorder()
     recorder.stop()
@@ -57,7 +58,7 @@ def test_a_recorder_starts_empty_and_keeps_its_rows_after_it_has_stopped(row: Ro
         assert row(recorder, "again").count == count
 
 
-def test_a_range_that_spans_drains_is_counted_whole(recorder: Recorder, row: Row) -> None:
+def test_a_range_that_spans_drains_is_counted_whole(recorder: RangeRecorder, row: Row) -> None:
     with perfkit.range("spanning"):
         recorder.drain()
         with perfkit.range("within"):
@@ -68,7 +69,7 @@ def test_a_range_that_spans_drains_is_counted_whole(recorder: Recorder, row: Row
     assert spanning.self_ns == spanning.total_ns - within.total_ns
 
 
-def test_ends_without_a_begin_are_dropped_and_counted(recorder: Recorder) -> None:
+def test_ends_without_a_begin_are_dropped_and_counted(recorder: RangeRecorder) -> None:
     made = perfkit.range("unmatched")
     made.__exit__(None, None, None)
 
@@ -76,7 +77,7 @@ def test_ends_without_a_begin_are_dropped_and_counted(recorder: Recorder) -> Non
     assert recorder.dropped == 1
 
 
-def test_ranges_left_open_by_a_thread_that_ended_are_dropped_and_counted(recorder: Recorder) -> None:
+def test_ranges_left_open_by_a_thread_that_ended_are_dropped_and_counted(recorder: RangeRecorder) -> None:
     thread = threading.Thread(target=perfkit.range("left open").__enter__)
     thread.start()
     thread.join()
@@ -86,7 +87,7 @@ def test_ranges_left_open_by_a_thread_that_ended_are_dropped_and_counted(recorde
     assert recorder.dropped == 1
 
 
-def test_begins_that_never_end_are_bounded(recorder: Recorder) -> None:
+def test_begins_that_never_end_are_bounded(recorder: RangeRecorder) -> None:
     made = perfkit.range("begun")
     for _ in range(10_050):
         made.__enter__()
@@ -97,11 +98,11 @@ def test_begins_that_never_end_are_bounded(recorder: Recorder) -> None:
     assert sum(row.count for row in recorder.rows()) == 10_000
 
 
-def test_a_mistake_in_the_recorder_is_told_and_stops_it_instead_of_the_program(recorder: Recorder) -> None:
+def test_a_mistake_in_the_recorder_is_told_and_stops_it_instead_of_the_program(recorder: RangeRecorder) -> None:
     with perfkit.range("fine"):
         pass
     recorder.drain()
-    recorder._tls.buffer.append("neither a number nor a time")
+    recorder.tls.buffer.append("neither a number nor a time")
 
     with pytest.warns(perfkit.PerfkitWarning, match="the recorder of ranges has stopped: TypeError"):
         recorder.drain()
@@ -110,7 +111,7 @@ def test_a_mistake_in_the_recorder_is_told_and_stops_it_instead_of_the_program(r
     assert [row.count for row in recorder.rows()] == [1]
 
 
-def test_threads_of_many_names_share_a_row(recorder: Recorder) -> None:
+def test_threads_of_many_names_share_a_row(recorder: RangeRecorder) -> None:
     def work() -> None:
         with perfkit.range("threaded"):
             pass
@@ -130,7 +131,7 @@ def test_a_forked_child_records_nothing_and_the_parent_goes_on(run_python: Calla
     run_python(
         """
         import os, perfkit
-        from perfkit.ranges import start_recorder, listeners, calls
+        from perfkit.ranges import start_recorder, listeners
         recorder = start_recorder()
         with perfkit.range("parent"):
             child = os.fork()

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.ranges import Recorder, start_recorder
+from perfkit.ranges import start_recorder
+from perfkit.ranges.recorder import RangeRecorder
 
 
 @perfkit.range("block")
@@ -32,11 +33,11 @@ class Heir(Block):
     """Inherits its forward."""
 
 
-def names(recorder: Recorder) -> dict[str, int]:
+def names(recorder: RangeRecorder) -> dict[str, int]:
     return {row.name: row.count for row in recorder.rows()}
 
 
-def test_a_decorated_class_stays_the_class_and_times_its_forward(recorder: Recorder) -> None:
+def test_a_decorated_class_stays_the_class_and_times_its_forward(recorder: RangeRecorder) -> None:
     assert isinstance(Block, type)
     assert Wider()(torch.zeros(1)).item() == 2
     assert names(recorder) == {"block": 1, "Wider": 1}
@@ -44,14 +45,14 @@ def test_a_decorated_class_stays_the_class_and_times_its_forward(recorder: Recor
     assert not Wider()._forward_pre_hooks
 
 
-def test_a_class_that_inherits_its_forward_does_not_change_its_parent(recorder: Recorder) -> None:
+def test_a_class_that_inherits_its_forward_does_not_change_its_parent(recorder: RangeRecorder) -> None:
     Block()(torch.zeros(1))
     assert names(recorder) == {"block": 1}
     Heir()(torch.zeros(1))
     assert names(recorder) == {"block": 2, "heir": 1}
 
 
-def test_one_instance_is_decorated_alone_and_survives_copy_and_pickle(recorder: Recorder) -> None:
+def test_one_instance_is_decorated_alone_and_survives_copy_and_pickle(recorder: RangeRecorder) -> None:
     linear = perfkit.range("first layer")(torch.nn.Linear(2, 2))
     x = torch.ones(1, 2)
 
@@ -61,12 +62,12 @@ def test_one_instance_is_decorated_alone_and_survives_copy_and_pickle(recorder: 
     assert torch.equal(linear(x), pickle.loads(pickle.dumps(linear))(x))
 
 
-def test_an_undecorated_instance_takes_the_name_of_its_class(recorder: Recorder) -> None:
+def test_an_undecorated_instance_takes_the_name_of_its_class(recorder: RangeRecorder) -> None:
     perfkit.range(torch.nn.ReLU())(torch.zeros(1))
     assert names(recorder) == {"ReLU": 1}
 
 
-def test_a_module_that_holds_a_range_pickles_and_saves(recorder: Recorder) -> None:
+def test_a_module_that_holds_a_range_pickles_and_saves(recorder: RangeRecorder) -> None:
     block = Block()
     block.timer = perfkit.range("held")
     file = io.BytesIO()
@@ -109,7 +110,7 @@ def dicts(model: torch.nn.Module) -> list[tuple[type, dict[str, Any]]]:
     return [(type(vars(module)), dict(vars(module))) for module in model.modules()]
 
 
-def test_each_module_of_a_model_is_a_range_by_its_name_and_a_shared_one_only_once(recorder: Recorder) -> None:
+def test_each_module_of_a_model_is_a_range_by_its_name_and_a_shared_one_only_once(recorder: RangeRecorder) -> None:
     net = Net()
     expected = net(torch.ones(1, 4))
     with perfkit.annotate_modules(net) as handle:
@@ -126,7 +127,7 @@ def test_each_module_of_a_model_is_a_range_by_its_name_and_a_shared_one_only_onc
     ["layers.?", re.compile(r"\.\d$"), lambda name, module: isinstance(module, Attention)],
     ids=["glob", "regular expression", "callable"],
 )
-def test_the_pattern_chooses_by_name_or_module(recorder: Recorder, pattern: Any) -> None:
+def test_the_pattern_chooses_by_name_or_module(recorder: RangeRecorder, pattern: Any) -> None:
     net = Net()
     with perfkit.annotate_modules(net, pattern, category="block", domain="mine"):
         net(torch.ones(1, 4))
@@ -161,7 +162,7 @@ def test_state_copies_and_pickles_of_an_annotated_model_are_those_of_the_plain_o
     assert not net._forward_pre_hooks
 
 
-def test_a_call_that_raises_ends_its_ranges(recorder: Recorder) -> None:
+def test_a_call_that_raises_ends_its_ranges(recorder: RangeRecorder) -> None:
     net = Net()
     with perfkit.annotate_modules(net):
         for _ in range(3):
@@ -195,7 +196,7 @@ def test_torch_compile_neither_breaks_nor_compiles_again_for_annotations(annotat
     assert len(graphs) == 1
 
 
-def test_around_a_compiled_model_the_model_is_a_range_and_its_parts_are_none(recorder: Recorder) -> None:
+def test_around_a_compiled_model_the_model_is_a_range_and_its_parts_are_none(recorder: RangeRecorder) -> None:
     graphs = []
     net = Net()
     compiled = torch.compile(net, backend=lambda graph, example: graphs.append(graph) or graph.forward)
@@ -209,7 +210,7 @@ def test_around_a_compiled_model_the_model_is_a_range_and_its_parts_are_none(rec
     assert net._compiled_call_impl is not None
 
 
-def test_a_module_that_torch_has_compiled_in_place_gets_its_range_around_that(recorder: Recorder) -> None:
+def test_a_module_that_torch_has_compiled_in_place_gets_its_range_around_that(recorder: RangeRecorder) -> None:
     net = Net()
     net.layers[0].compile(backend="eager")
     theirs = net.layers[0]._compiled_call_impl
@@ -220,7 +221,7 @@ def test_a_module_that_torch_has_compiled_in_place_gets_its_range_around_that(re
     assert net.layers[0]._compiled_call_impl is theirs
 
 
-def test_hooks_of_the_user_are_called_once_inside_the_range(recorder: Recorder) -> None:
+def test_hooks_of_the_user_are_called_once_inside_the_range(recorder: RangeRecorder) -> None:
     net = Net()
     called = []
     net.head.register_forward_hook(lambda *_: called.append("hook"))
@@ -238,7 +239,7 @@ def test_hooks_of_the_user_are_called_once_inside_the_range(recorder: Recorder) 
         ((Net,), r"needs a torch.nn.Module object, got <class .*Net'> \(type\)"),
         (
             (Net(), "encoder.*"),
-            r"no module of Net fits 'encoder.\*'; its modules are Net, layers.0, layers.0.project, ",
+            r"no module of Net matches 'encoder.\*'; its modules are Net, layers.0, layers.0.project, ",
         ),
         ((Net(), 3), r"pattern must be a str .* got 3 \(int\)"),
         ((torch.nn.ModuleList(),), "its modules are none that can be called"),

@@ -15,15 +15,17 @@ from nvtx import push_range as pushes_under_another_name
 from torch.profiler import ProfilerActivity, profile
 
 import perfkit
-from perfkit.ranges import Recorder, borrow_nvtx, installed
+from perfkit import _patches
+from perfkit.ranges import bridge_nvtx
+from perfkit.ranges.recorder import RangeRecorder
 
 
 @pytest.fixture
-def borrowed(recorder: Recorder) -> Iterator[Any]:
-    """Ranges of nvtx, borrowed until the test ends."""
-    loan = borrow_nvtx()
-    yield loan
-    loan.give_back()
+def bridged(recorder: RangeRecorder) -> Iterator[Any]:
+    """The bridge to nvtx, until the test ends."""
+    bridge = bridge_nvtx()
+    yield bridge
+    bridge.remove()
 
 
 @pytest.fixture
@@ -35,12 +37,12 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def counts(recorder: Recorder) -> dict[str, int]:
+def counts(recorder: RangeRecorder) -> dict[str, int]:
     return {row.name: row.count for row in recorder.rows()}
 
 
 def functions() -> dict[str, Any]:
-    """What may be borrowed, as it is now."""
+    """The functions that the bridge replaces, as they are now."""
     found = {
         "push": nvtx.push_range,
         "pop": nvtx.pop_range,
@@ -53,7 +55,9 @@ def functions() -> dict[str, Any]:
     return {name: (function, function.__code__, dict(vars(function))) for name, function in found.items()}
 
 
-def test_every_form_of_nvtx_is_recorded_under_its_name_domain_and_category(recorder: Recorder, borrowed: Any) -> None:
+def test_every_form_of_nvtx_is_recorded_under_its_name_domain_and_category(
+    recorder: RangeRecorder, bridged: Any
+) -> None:
     with nvtx.annotate("outer", domain="mine", category="forward"), nvtx.annotate("inner", color="red"):
         pushes_under_another_name("pushed", "blue", "mine", 3)
         nvtx.pop_range(domain="mine")
@@ -68,7 +72,7 @@ def test_every_form_of_nvtx_is_recorded_under_its_name_domain_and_category(recor
     }
 
 
-def test_a_function_that_nvtx_decorates_while_borrowed_is_recorded(recorder: Recorder, borrowed: Any) -> None:
+def test_a_function_that_nvtx_decorates_while_bridged_is_recorded(recorder: RangeRecorder, bridged: Any) -> None:
     @nvtx.annotate("named")
     def first() -> None:
         pass
@@ -82,7 +86,7 @@ def test_a_function_that_nvtx_decorates_while_borrowed_is_recorded(recorder: Rec
 
 
 def test_ranges_of_torch_are_recorded_and_still_reach_torch(
-    recorder: Recorder, borrowed: Any, cuda_build: list[str]
+    recorder: RangeRecorder, bridged: Any, cuda_build: list[str]
 ) -> None:
     with torch.cuda.nvtx.range("step {}", 3):
         depth = torch.cuda.nvtx.range_push("pushed")
@@ -93,7 +97,7 @@ def test_ranges_of_torch_are_recorded_and_still_reach_torch(
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="no CUDA device on this machine")
-def test_torch_without_cuda_raises_as_ever_and_nothing_is_recorded(recorder: Recorder, borrowed: Any) -> None:
+def test_torch_without_cuda_raises_as_ever_and_nothing_is_recorded(recorder: RangeRecorder, bridged: Any) -> None:
     with nvtx.annotate("around"), pytest.raises(RuntimeError, match="NVTX functions not installed"):
         torch.cuda.nvtx.range_push("x")
     with pytest.raises(RuntimeError, match="NVTX functions not installed"), torch.cuda.nvtx.range("x"):
@@ -102,40 +106,40 @@ def test_torch_without_cuda_raises_as_ever_and_nothing_is_recorded(recorder: Rec
     assert counts(recorder) == {"around": 1}
 
 
-def test_everything_is_put_back_exactly_also_with_ranges_open_and_after_an_error(recorder: Recorder) -> None:
+def test_everything_is_put_back_exactly_also_with_ranges_open_and_after_an_error(recorder: RangeRecorder) -> None:
     before = functions()
-    loan = borrow_nvtx()
-    assert [line for line in installed() if "nvtx.push_range" in line] == ["now: nvtx.push_range, borrowed"]
+    bridge = bridge_nvtx()
+    assert "nvtx.push_range" in _patches.installed()
     nvtx.push_range("left open")
     with pytest.raises(ZeroDivisionError), nvtx.annotate("raises"):
         1 / 0  # noqa: B018 - the error is the point
-    loan.give_back()
-    loan.give_back()
+    bridge.remove()
+    bridge.remove()
     nvtx.pop_range()
 
     assert functions() == before
     assert counts(recorder) == {"raises": 1}
 
 
-def test_it_cannot_be_borrowed_twice(borrowed: Any) -> None:
-    with pytest.raises(perfkit.UsageError, match=r"give_back\(\) first"):
-        borrow_nvtx()
+def test_there_is_only_one_bridge(bridged: Any) -> None:
+    with pytest.raises(perfkit.UsageError, match=r"remove\(\) the first"):
+        bridge_nvtx()
 
 
-def test_an_end_without_its_begin_ends_nothing_else(recorder: Recorder) -> None:
+def test_an_end_without_its_begin_ends_nothing_else(recorder: RangeRecorder) -> None:
     nvtx.push_range("begun before")
-    loan = borrow_nvtx()
+    bridge = bridge_nvtx()
     with nvtx.annotate("whole"):
         nvtx.pop_range(domain="another")
     nvtx.pop_range()
     nvtx.pop_range()
-    loan.give_back()
+    bridge.remove()
 
     assert counts(recorder) == {"whole": 1}
     assert recorder.dropped == 0
 
 
-def test_threads_keep_their_own_ranges(recorder: Recorder, borrowed: Any) -> None:
+def test_threads_keep_their_own_ranges(recorder: RangeRecorder, bridged: Any) -> None:
     def work() -> None:
         for _ in range(100):
             nvtx.push_range("worked")
@@ -150,36 +154,38 @@ def test_threads_keep_their_own_ranges(recorder: Recorder, borrowed: Any) -> Non
     assert {(row.thread, row.count) for row in recorder.rows()} == {(f"worker {n}", 100) for n in range(3)}
 
 
-def test_a_message_that_cannot_be_a_range_is_told_and_not_raised(recorder: Recorder, borrowed: Any) -> None:
+def test_a_message_that_cannot_be_a_range_is_told_and_not_raised(recorder: RangeRecorder, bridged: Any) -> None:
     with nvtx.annotate("out"):
-        with pytest.warns(perfkit.PerfkitWarning, match="not taken into the recorder"):
+        with pytest.warns(perfkit.PerfkitWarning, match="is not recorded"):
             nvtx.push_range("nul \0 inside")
         nvtx.pop_range()
 
     assert counts(recorder) == {"out": 1}
 
 
-def test_the_torch_profiler_shows_them_too(borrowed: Any) -> None:
+def test_the_torch_profiler_shows_them_too(bridged: Any) -> None:
     with profile(activities=[ProfilerActivity.CPU]) as prof, nvtx.annotate("shown"):
         pass
 
     assert [event.name for event in prof.events() if event.is_user_annotation] == ["shown"]
 
 
-def test_nvtx_that_is_imported_later_is_borrowed_then(
+def test_nvtx_that_is_imported_later_is_bridged_then(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     run_python(
         """
         import sys
-        from perfkit.ranges import borrow_nvtx, start_recorder
-        recorder, loan = start_recorder(), borrow_nvtx()
-        assert "nvtx" not in sys.modules and loan.names == []
+        from perfkit import _patches
+        from perfkit.ranges import bridge_nvtx, start_recorder
+        recorder, bridge = start_recorder(), bridge_nvtx()
+        assert "nvtx" not in sys.modules and _patches.installed() == []
         import nvtx
         with nvtx.annotate("late"): pass
-        loan.give_back(); recorder.stop()
-        assert [row.name for row in recorder.rows()] == ["late"] and loan.names == []
-        assert not [finder for finder in sys.meta_path if type(finder).__module__ == "perfkit._import_hook"]
+        bridge.remove(); recorder.stop()
+        assert [row.name for row in recorder.rows()] == ["late"] and _patches.installed() == []
+        watched = [finder._name for finder in sys.meta_path if type(finder).__module__ == "perfkit._import_hook"]
+        assert watched == ["torch"], watched  # the observer of the torch profiler
         """
     )
 
@@ -190,12 +196,12 @@ def test_switched_off_by_nvtx_its_own_way_nothing_breaks(
     done = run_python(
         """
         import contextlib, nvtx
-        from perfkit.ranges import borrow_nvtx, start_recorder
+        from perfkit.ranges import bridge_nvtx, start_recorder
         enter = contextlib.nullcontext.__enter__.__code__
-        recorder, loan = start_recorder(), borrow_nvtx()
+        recorder, bridge = start_recorder(), bridge_nvtx()
         with nvtx.annotate("unseen"): nvtx.push_range("seen"); nvtx.pop_range()
         assert contextlib.nullcontext.__enter__.__code__ is enter
-        loan.give_back(); recorder.stop()
+        bridge.remove(); recorder.stop()
         assert [row.name for row in recorder.rows()] == ["seen"]
         """,
         NVTX_DISABLE="1",
@@ -203,7 +209,7 @@ def test_switched_off_by_nvtx_its_own_way_nothing_breaks(
     assert done.stderr == ""
 
 
-def test_what_nvtx_itself_refuses_raises_what_it_always_raised(borrowed: Any) -> None:
+def test_what_nvtx_itself_refuses_raises_what_it_always_raised(bridged: Any) -> None:
     with pytest.raises(TypeError, match="unhashable type: 'list'"):
         nvtx.push_range("x", domain=[])
     with pytest.raises(TypeError, match="unhashable type: 'list'"):
@@ -213,7 +219,7 @@ def test_what_nvtx_itself_refuses_raises_what_it_always_raised(borrowed: Any) ->
 
 
 def test_an_heir_of_annotate_that_keeps_nothing_of_its_arguments_is_recorded_without_a_name(
-    recorder: Recorder, borrowed: Any
+    recorder: RangeRecorder, bridged: Any
 ) -> None:
     class Heir(nvtx.annotate):
         def __init__(self) -> None:
@@ -225,7 +231,7 @@ def test_an_heir_of_annotate_that_keeps_nothing_of_its_arguments_is_recorded_wit
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-def test_a_compiled_function_with_such_calls_is_compiled_once_more_and_not_again(borrowed: Any) -> None:
+def test_a_compiled_function_with_such_calls_is_compiled_once_more_and_not_again(bridged: Any) -> None:
     graphs = []
 
     def count(graph: Any, example: Any) -> Any:
@@ -238,14 +244,14 @@ def test_a_compiled_function_with_such_calls_is_compiled_once_more_and_not_again
         nvtx.pop_range()
         return x
 
-    borrowed.give_back()
+    bridged.remove()
     compiled, x = torch.compile(step, backend=count), torch.zeros(1)
     compiled(x)
     once = len(graphs)
     for _ in range(3):
-        loan = borrow_nvtx()
+        bridge = bridge_nvtx()
         assert compiled(x).item() == 1
-        loan.give_back()
+        bridge.remove()
         compiled(x)
 
     assert len(graphs) == 2 * once

@@ -162,16 +162,16 @@ def test_modules_of_a_model_are_pushed_and_popped_also_where_one_raises(received
     assert sum(call.what == "pop" for call in calls) == len(pushes)
 
 
-def test_borrowed_ranges_reach_the_tool_once_as_without_perfkit(received: Received) -> None:
+def test_bridged_ranges_reach_the_tool_once_as_without_perfkit(received: Received) -> None:
     calls = received(
         """
         import nvtx
-        from perfkit.ranges import borrow_nvtx, start_recorder
-        recorder, loan = start_recorder(), borrow_nvtx()
+        from perfkit.ranges import bridge_nvtx, start_recorder
+        recorder, bridge = start_recorder(), bridge_nvtx()
         @nvtx.annotate("decorated", domain="mine")
         def f(): nvtx.push_range("pushed"); nvtx.pop_range()
         with nvtx.annotate("with", color="red"): f()
-        loan.give_back(); recorder.stop()
+        bridge.remove(); recorder.stop()
         assert {row.name for row in recorder.rows()} == {"with", "pushed"}
         with nvtx.annotate("later"): pass
         """
@@ -238,7 +238,7 @@ def test_a_tool_that_says_its_domain_is_off_is_given_the_ranges_all_the_same(rec
     assert [call.what for call in calls] == ["push", "pop"]
 
 
-def test_without_the_nvtx_package_the_reason_is_told_and_ranges_still_work(
+def test_without_the_nvtx_package_the_reason_is_reported_and_ranges_still_work(
     library: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     done = run_python(

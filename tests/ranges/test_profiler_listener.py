@@ -13,7 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import perfkit
-from perfkit.ranges import Recorder, installed, listeners
+from perfkit.ranges import installed, listeners
+from perfkit.ranges.recorder import RangeRecorder
 
 
 @perfkit.range("decorated")
@@ -105,7 +106,7 @@ def test_threads_may_range_while_a_profiler_records_and_only_the_observer_stays(
     ]
 
 
-def test_recorder_and_profiler_listen_together(recorder: Recorder, tmp_path: Path) -> None:
+def test_recorder_and_profiler_listen_together(recorder: RangeRecorder, tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(3):
             decorated()

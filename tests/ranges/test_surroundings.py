@@ -24,10 +24,11 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.ranges import Recorder, start_recorder
+from perfkit.ranges import start_recorder
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.run.records import RangeRow
 
-Row = Callable[[Recorder, str], RangeRow]
+Row = Callable[[RangeRecorder, str], RangeRow]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,7 +38,7 @@ def square(x: int) -> int:
         return x * x
 
 
-def counts(recorder: Recorder) -> dict[str, int]:
+def counts(recorder: RangeRecorder) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in recorder.rows():
         found[row.name] = found.get(row.name, 0) + row.count
@@ -86,7 +87,7 @@ def test_a_decorated_closure_survives_cloudpickle_on_and_off(on: bool, run_pytho
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_workers_of_multiprocessing_run_and_record_their_own(method: str, recorder: Recorder) -> None:
+def test_workers_of_multiprocessing_run_and_record_their_own(method: str, recorder: RangeRecorder) -> None:
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
         result, names = pool.submit(record_in_worker, 7).result()
 
@@ -146,7 +147,7 @@ def test_a_debugger_stops_in_the_users_line_with_its_locals(on: bool) -> None:
     assert stops == [("square", 5)]
 
 
-def test_a_stack_of_wraps_keeps_signature_source_and_one_range(recorder: Recorder, row: Row) -> None:
+def test_a_stack_of_wraps_keeps_signature_source_and_one_range(recorder: RangeRecorder, row: Row) -> None:
     def twice(function: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> int:
@@ -168,7 +169,7 @@ def test_a_stack_of_wraps_keeps_signature_source_and_one_range(recorder: Recorde
     assert row(recorder, "innermost").count == 2
 
 
-def test_generators_that_are_never_finished_leave_balanced_rows(recorder: Recorder, row: Row) -> None:
+def test_generators_that_are_never_finished_leave_balanced_rows(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("abandoned")
     def numbers() -> Iterator[int]:
         with perfkit.range("around a yield"):
@@ -184,7 +185,7 @@ def test_generators_that_are_never_finished_leave_balanced_rows(recorder: Record
     del kept
 
 
-def test_tasks_that_interleave_in_plain_with_statements_sum_up_right(recorder: Recorder) -> None:
+def test_tasks_that_interleave_in_plain_with_statements_sum_up_right(recorder: RangeRecorder) -> None:
     @perfkit.range("task")
     async def work(turns: int) -> None:
         with perfkit.range(f"turns of {turns}"):
@@ -218,7 +219,7 @@ class Doubled(torch.autograd.Function):
             return gradient * 2
 
 
-def test_ranges_in_a_backward_are_recorded_in_whichever_thread_runs_it(recorder: Recorder) -> None:
+def test_ranges_in_a_backward_are_recorded_in_whichever_thread_runs_it(recorder: RangeRecorder) -> None:
     x = torch.ones(2, requires_grad=True)
     hooked = perfkit.range("hook")(lambda gradient: gradient)
     x.register_hook(hooked)
@@ -239,14 +240,14 @@ def test_ranges_in_a_backward_are_recorded_in_whichever_thread_runs_it(recorder:
     }
 
 
-def test_a_decorated_function_pickles_by_reference_while_the_recorder_runs(recorder: Recorder) -> None:
+def test_a_decorated_function_pickles_by_reference_while_the_recorder_runs(recorder: RangeRecorder) -> None:
     assert pickle.loads(pickle.dumps(square)) is square
 
 
 OTHER_PYTHONS = """
 import asyncio, copy, gc, pickle, sys, threading
 import perfkit
-from perfkit.ranges import calls, context, listeners
+from perfkit.ranges import listener_calls as calls, listeners, range_objects
 
 @perfkit.range
 def f(x, /, y=2, *rest, z=3, **more): return x, y, rest, z, more
@@ -293,9 +294,9 @@ def everything():
 events = []
 calls.new_buffer = lambda: setattr(calls.tls, "buffer", events) or events
 for on in (False, True, False, True):
-    listeners.listen(listeners.RECORDER, on)
+    listeners.switch(listeners.RECORDER, on)
     everything()
-listeners.listen(listeners.RECORDER, False)
+listeners.switch(listeners.RECORDER, False)
 everything()
 opened, names = [], []
 for value in events:
@@ -303,7 +304,7 @@ for value in events:
     if value >= 0: opened.append(value)
     else:
         opened.remove(~value)
-        names.append(context.by_number(~value).name)
+        names.append(range_objects.by_number(~value).name)
 assert opened == [] and sorted(set(names)) == sorted(["f", "generator", "coroutine", "async generator", "Child.who",
     "Child.made", "with", "async with", "pushed", "raises"]), names
 assert len(names) == 20, names

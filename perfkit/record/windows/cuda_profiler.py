@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit import _env
-from perfkit.ranges import calls, nvtx_listener
+from perfkit.ranges import listener_calls, nvtx_listener
 from perfkit.record.windows.window_controller import Recorder
 
 #: The range's name in the tool's timeline.
@@ -47,7 +47,7 @@ class CudaProfilerGate(Recorder):
             self._cuda.cudaProfilerStart()
         # A start/end range: what the program pushes and pops meanwhile need not nest with it.
         attributes, domain = nvtx_listener.attributes(RANGE, None, None, "perfkit", index)
-        self._range = (calls.start(attributes, domain)[0], domain)
+        self._range = (listener_calls.start(attributes, domain)[0], domain)
         self._begin_step()
 
     def advance(self) -> None:
@@ -62,12 +62,12 @@ class CudaProfilerGate(Recorder):
         attributes, domain = nvtx_listener.attributes(
             f"ProfilerStep#{self._next}", None, None, "perfkit", None, keep=False
         )
-        self._step = (calls.start(attributes, domain)[0], domain)
+        self._step = (listener_calls.start(attributes, domain)[0], domain)
 
     def _end_step(self) -> None:
         opened, self._step = self._step, None
         if opened is not None:
-            calls.end(*opened)
+            listener_calls.end(*opened)
 
     def end(self, index: int, *, early: bool) -> None:
         """The window is over, early or not."""
@@ -76,7 +76,7 @@ class CudaProfilerGate(Recorder):
         if opened is None:
             return
         try:
-            calls.end(*opened)
+            listener_calls.end(*opened)
         finally:
             if self._cuda is not None:
                 self._cuda.cudaProfilerStop()

@@ -1,16 +1,16 @@
 """Device time of the ranges that ask for it, from pairs of CUDA events; nothing here waits for the device.
 
-While a recorder runs, ``perfkit.range("x", device_time=True)`` records an event on the current stream where it
-begins and one where it ends. The device passes them when it gets there; so a pair lies in a queue until both
-have been passed, and is read, and used again, by one of the next ranges that end. What that costs:
+While a recorder runs, ``perfkit.range("x", device_time=True)`` records an event on the current stream where it begins
+and one where it ends. A pair waits in a queue until the device has passed both events. One of the next ranges that end
+reads it and returns it to the pool.
 
-- Events come from a pool of `POOL` pairs per device. A device that is so far behind that all of them wait
-  gets no more: the range goes without a device time, which is counted and told once.
-- While a CUDA graph is captured nothing is recorded: the events would become part of the graph.
-- Events are asked by threads that end such a range, by `Recorder.stop`, and after it by `Recorder.rows`; never by
-  the thread that drains, because ``cudaEventQuery`` in one thread spoils a capture that runs in another.
+- The pool has `POOL` pairs per device. While all of them wait for a device, further ranges have no device time; they
+  are counted and reported once.
+- Nothing is recorded while a CUDA graph is captured: the events would become part of the graph.
+- Events are queried by threads that end such a range, by `RangeRecorder.stop`, and after it by `RangeRecorder.rows`;
+  never by the draining thread, because ``cudaEventQuery`` in one thread invalidates a capture in another.
 
-Not run on a GPU yet: tests/gpu holds what is to hold there.
+Not run on a GPU yet; tests/gpu has the checks for one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,36 @@ from collections.abc import Callable
 from typing import Any
 
 from perfkit.ranges import dynamo, listeners
+from perfkit.ranges.listeners import DEVICE, Form
 
 #: Pairs of events per device. A training step has some hundred ranges at most, and the host is rarely more than a
 #: few steps ahead of the device; a pair is two CUDA events, well below a kilobyte.
 POOL = 1024
 
-#: Pairs that are read when a range ends: more than one, so that the queue becomes shorter.
+#: Pairs that are read when a range ends: more than one, so that the queue shrinks.
 _PER_END = 4
+
+
+class DeviceTimesListener(listeners.Listener):
+    """Lets ranges with ``device_time=True`` record events for the running recorder's `DeviceTimes`."""
+
+    bit = DEVICE
+    calls = {
+        # number -> pair, pair -> None; and number -> None, where no pair can be kept
+        "device_begin": lambda number: None,
+        "device_end": lambda pair: None,
+        "device_enter": lambda number: None,
+        "device_leave": lambda number: None,
+    }
+
+    def code(self, form: Form, mode: int) -> tuple[str, str]:
+        """Keep the pair until the end, or let `DeviceTimes` keep it."""
+        if form in ("with", "payload"):
+            return "{device_enter}({number})", "{device_leave}({number})"
+        return "{kept} = {device_begin}({number})", "{device_end}({kept})"
+
+
+LISTENER = DeviceTimesListener()
 
 
 class Pair:
@@ -47,7 +70,10 @@ class Pair:
 class DeviceTimes:
     """Counts and device times per thread name and range number, for one recorder.
 
-    ``cuda`` is ``torch.cuda``, taken from the loaded torch when it is needed.
+    Args:
+        thread_name: returns the name under which the running thread is counted.
+        cuda: ``torch.cuda``; by default that of the loaded torch, once a range needs it.
+        pool: pairs of events per device.
     """
 
     def __init__(self, thread_name: Callable[[], str], cuda: Any = None, pool: int = POOL) -> None:
@@ -63,12 +89,16 @@ class DeviceTimes:
         self._tls = threading.local()
         self._broken = False
 
+    def start(self) -> None:
+        """Record the device times of ranges here from now on."""
+        LISTENER.connect(device_begin=self.begin, device_end=self.end, device_enter=self.enter, device_leave=self.leave)
+
     def begin(self, number: int) -> Pair | None:
-        """Record the begin of a range; None where there is nothing to time."""
+        """Record the begin of a range; None where nothing is timed."""
         try:
             if self._cuda is None:
                 self._cuda = getattr(sys.modules.get("torch"), "cuda", None)
-            # Not is_available(), which would start CUDA: before the program has, no range has work on a device.
+            # Not is_available(), which would initialize CUDA: before the program does that, no range has device work.
             if self._broken or self._cuda is None or not self._cuda.is_initialized():
                 return None
             if self._cuda.is_current_stream_capturing():
@@ -78,17 +108,17 @@ class DeviceTimes:
                 pair.key = (self._name(), number)
                 pair.begin.record()
             return pair
-        except Exception as error:  # noqa: BLE001 - timing may not break what is timed
+        except Exception as error:  # noqa: BLE001 - timing must not break training
             self._give_up(error)
             return None
 
     def end(self, pair: Pair | None) -> None:
-        """Record the end of a range, and read a few of those that the device has passed."""
+        """Record the end of a range, and read a few of the pairs that the device has passed."""
         if pair is None or self._broken:
             return
         try:
             if self._cuda.is_current_stream_capturing() or self._cuda.current_device() != pair.device:
-                # It began outside of the graph that is captured now, or on another device.
+                # It began before the capture that runs now, or on another device.
                 self.dropped += 1
                 self._free[pair.device].append(pair)
                 return
@@ -99,7 +129,7 @@ class DeviceTimes:
             self._give_up(error)
 
     def enter(self, number: int) -> None:
-        """`begin` for a ``with``, which has no place for the pair: it is kept per thread and range."""
+        """`begin` for a ``with``, which cannot keep the pair: it is kept here, per thread and range."""
         if not hasattr(self._tls, "opened"):
             self._tls.opened = {}
         self._tls.opened.setdefault(number, []).append(self.begin(number))
@@ -147,10 +177,10 @@ class DeviceTimes:
             self._made[device] = self._made.get(device, 0) + 1
             return Pair(self._cuda.Event, device)
         self.dropped += 1
-        listeners.tell(
-            f"{self._pool} ranges wait for device {device} to pass them: until it does, further ones have no device "
-            f"time. Give device_time=True to fewer ranges",
-            once=f"device time pool {device}",
+        listeners.warn_once(
+            f"{self._pool} ranges wait for device {device} to finish them; until then further ranges have no device "
+            f"time. Set device_time=True on fewer ranges",
+            key=f"device time pool {device}",
         )
         return None
 
@@ -163,7 +193,9 @@ class DeviceTimes:
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True
-        listeners.tell(f"ranges have no device time from here on: {type(error).__name__}: {error}", once="device time")
+        listeners.warn_once(
+            f"ranges have no device time from here on: {type(error).__name__}: {error}", key="device time"
+        )
 
 
 dynamo.leave_alone(

@@ -16,11 +16,12 @@ import numpy
 import pytest
 
 import perfkit
-from perfkit.ranges import Recorder, start_recorder
-from perfkit.ranges.arguments import check_payload
+from perfkit.ranges import start_recorder
+from perfkit.ranges.range_arguments import check_payload
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.run.records import RangeRow
 
-Row = Callable[[Recorder, str], RangeRow]
+Row = Callable[[RangeRecorder, str], RangeRow]
 
 
 def test_a_range_is_one_object_per_name_and_with_returns_it() -> None:
@@ -34,7 +35,7 @@ def test_a_range_is_one_object_per_name_and_with_returns_it() -> None:
     assert perfkit.range("same", domain="perfkit") is made
 
 
-def test_nested_ranges_share_out_their_time(recorder: Recorder, row: Row) -> None:
+def test_nested_ranges_share_out_their_time(recorder: RangeRecorder, row: Row) -> None:
     for _ in range(3):
         with perfkit.range("outer"), perfkit.range("inner"), perfkit.range("inner"):
             pass
@@ -58,7 +59,7 @@ def test_an_exit_stack_enters_and_leaves_ranges_on_and_off(row: Row) -> None:
     assert row(recorder, "stacked").count == 1
 
 
-def test_the_users_exception_passes_through_and_the_range_ends(recorder: Recorder, row: Row) -> None:
+def test_the_users_exception_passes_through_and_the_range_ends(recorder: RangeRecorder, row: Row) -> None:
     with pytest.raises(KeyError), perfkit.range("raising"):
         raise KeyError
     assert row(recorder, "raising").count == 1
@@ -74,7 +75,7 @@ def test_a_range_open_while_the_recorder_starts_or_stops_is_balanced() -> None:
     assert recorder.dropped == 0
 
 
-def test_each_thread_has_its_own_row(recorder: Recorder) -> None:
+def test_each_thread_has_its_own_row(recorder: RangeRecorder) -> None:
     def work() -> None:
         with perfkit.range("worked"):
             pass
@@ -88,7 +89,7 @@ def test_each_thread_has_its_own_row(recorder: Recorder) -> None:
     assert {(row.thread, row.count) for row in recorder.rows()} == {("one", 1), ("two", 1), ("MainThread", 1)}
 
 
-def test_async_ranges_of_tasks_that_overlap_end_their_own(recorder: Recorder) -> None:
+def test_async_ranges_of_tasks_that_overlap_end_their_own(recorder: RangeRecorder) -> None:
     async def task(name: str, mine: asyncio.Event, other: asyncio.Event) -> None:
         async with perfkit.range(name):
             other.set()
@@ -104,7 +105,7 @@ def test_async_ranges_of_tasks_that_overlap_end_their_own(recorder: Recorder) ->
     assert recorder.dropped == 0
 
 
-def test_push_and_pop_nest_per_thread(recorder: Recorder, row: Row) -> None:
+def test_push_and_pop_nest_per_thread(recorder: RangeRecorder, row: Row) -> None:
     perfkit.range.push("pushed", color="blue")
     perfkit.range.push("pushed inside")
     perfkit.range.pop()
@@ -113,7 +114,7 @@ def test_push_and_pop_nest_per_thread(recorder: Recorder, row: Row) -> None:
     assert row(recorder, "pushed").total_ns > row(recorder, "pushed inside").total_ns
 
 
-def test_a_pop_too_many_is_told_once_and_does_nothing(recorder: Recorder) -> None:
+def test_a_pop_too_many_is_told_once_and_does_nothing(recorder: RangeRecorder) -> None:
     with pytest.warns(perfkit.PerfkitWarning, match=rf"without a perfkit.range.push.*{os.path.basename(__file__)}"):
         perfkit.range.pop()
     perfkit.range.pop()
@@ -161,7 +162,7 @@ def test_a_color_category_or_domain_that_cannot_be_raises_when_the_range_is_made
         perfkit.mark("fine", **{keyword: value})
 
 
-def test_a_payload_of_a_wrong_type_is_dropped_and_told_once_with_the_line(recorder: Recorder, row: Row) -> None:
+def test_a_payload_of_a_wrong_type_is_dropped_and_told_once_with_the_line(recorder: RangeRecorder, row: Row) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):

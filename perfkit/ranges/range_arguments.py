@@ -1,4 +1,4 @@
-"""What a range may be called, and what is said where it may not."""
+"""The arguments of a range: which names, colors, categories, domains and payloads are valid."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import cast
 
 from perfkit.errors import UsageError
 
-#: The domain of ranges that name none.
+#: The default domain.
 DOMAIN = "perfkit"
 
-#: Colours by name, as 0xAARRGGBB: NVTX's own, and the other basic ones of HTML.
+#: Colors by name, as 0xAARRGGBB: those of NVTX, and the other basic ones of HTML.
 COLORS = {
     "black": 0xFF000000,
     "blue": 0xFF0000FF,
@@ -47,7 +47,7 @@ def check_text(what: str, text: object) -> str:
     if not text:
         raise UsageError(f"the {what} of a range must not be empty")
     if "\0" in text:
-        raise UsageError(f"the {what} of a range must not hold a NUL character, got {text!r}")
+        raise UsageError(f"the {what} of a range must not contain a NUL character, got {text!r}")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -56,7 +56,7 @@ def check_text(what: str, text: object) -> str:
 
 
 def check_color(color: object) -> int | None:
-    """A colour as 0xAARRGGBB.
+    """A color as 0xAARRGGBB.
 
     Raises:
         UsageError: neither a known name, nor "#rrggbb", nor an int of 32 bits.

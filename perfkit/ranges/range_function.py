@@ -1,8 +1,8 @@
-"""``perfkit.range`` and ``perfkit.mark``: from arguments to the one range of that name.
+"""``perfkit.range`` and ``perfkit.mark``: the functions that a user calls, from arguments to the range of that name.
 
-The common call, ``perfkit.range("loss")``, is a plain Python function that subscripts a dictionary: what the
-interpreter does fastest. (Measured: ``dict.get``, chained ``is``, a class with a cache in ``__new__``, a
-metaclass and ``lru_cache`` all cost more.)
+The common call, ``perfkit.range("loss")``, is a plain Python function that subscripts a dictionary, which is what the
+interpreter does fastest. (Measured: ``dict.get``, chained ``is``, a class with a cache in ``__new__``, a metaclass and
+``lru_cache`` all cost more.)
 """
 
 from __future__ import annotations
@@ -13,20 +13,28 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast, overload
 
 from perfkit.errors import UsageError
-from perfkit.ranges import arguments, calls, context, decorator, dynamo, listeners, profiler_observer
-from perfkit.ranges.arguments import Color, Payload
-from perfkit.ranges.context import Range
+from perfkit.ranges import (
+    decorator,
+    dynamo,
+    listener_calls,
+    listeners,
+    profiler_observer,
+    range_arguments,
+    range_objects,
+)
 from perfkit.ranges.listeners import NVTX, PROFILER
+from perfkit.ranges.range_arguments import Color, Payload
+from perfkit.ranges.range_objects import Range
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-# Ranges by the arguments they were asked for with: by name alone, and by all four.
+# Ranges by the arguments of the call: by name alone, and by all of them.
 _by_name: dict[object, Range] = {}
 _by_arguments: dict[object, Range] = {}
 
 
 class RangeFunction(Protocol):
-    """What ``perfkit.range`` is for type checkers; see the function itself."""
+    """The type of ``perfkit.range``; the function itself documents it."""
 
     @overload
     def __call__(self, name: Decorated) -> Decorated: ...
@@ -81,23 +89,23 @@ def _range(
     (their ``forward``), and is named by ``__qualname__`` unless ``name`` is given. The range of a generator
     lasts from its first to its last value.
 
-    A name is kept for ever, up to 4096 of them: put what changes into ``payload``, not into the name. In an
-    ``async with`` ranges may overlap; a plain ``with`` around an ``await`` may end in another order than NVTX
-    expects of one thread.
+    Names are kept for ever, up to 4096 of them: put what changes into ``payload``, not into the name. Ranges of
+    ``async with`` may overlap. A plain ``with`` around an ``await`` may end in another order than NVTX expects of one
+    thread.
 
     Args:
-        name: what tools show.
+        name: the name that tools show.
         color: "red", "#rrggbb" or 0xAARRGGBB, for NVTX tools.
-        category: groups ranges within a domain ("forward", "data").
+        category: a group of ranges within a domain ("forward", "data").
         domain: the namespace of a library's ranges. Default "perfkit".
-        payload: an int of 64 bits or a float, for NVTX tools. Anything else is dropped and told once.
-        device_time: on CUDA also record how long the device took, from events on the current stream, without
-            waiting for it (not run on a GPU yet). The ranges of one name with and without it are two.
+        payload: an int of 64 bits or a float, for NVTX tools. Anything else is dropped with one warning.
+        device_time: also record the time on a CUDA device, from events on the current stream, without waiting for it
+            (not run on a GPU yet). With and without it, one name makes two ranges.
 
     Raises:
-        UsageError: a name, color, category or domain that cannot be, or something that cannot be decorated.
+        UsageError: an invalid name, color, category or domain, or something that cannot be decorated.
     """
-    # Spelled out and in this order, because every test on the way of `perfkit.range("x")` counts.
+    # Written out and in this order, because every test on the way of `perfkit.range("x")` counts.
     try:
         if color is None and category is None and domain is None and not device_time:
             if payload is None:
@@ -108,56 +116,57 @@ def _range(
             if payload is None:
                 return found
     except (KeyError, TypeError):
-        # Not made yet; or not hashable, which `_make` refuses. Not called here: its errors would carry this one.
+        # Not made yet, or not hashable, which `_make` rejects. Not called here: its errors would have this one as
+        # range_objects.
         pass
     else:
         if type(payload) in _PLAIN and not listeners.mode & NVTX:
             return found
-        return context.with_payload(found, payload)
+        return range_objects.with_payload(found, payload)
     return _make(name, color, category, domain, payload, device_time)
 
 
-#: Types of a payload that need no look where nobody sees it.
+#: Types of a payload that need no check while no tool shows it.
 _PLAIN = frozenset((int, float))
 
 
 def _make(name: Any, color: Any, category: Any, domain: Any, payload: Any, device_time: Any) -> Any:
     if name is None:
-        return _Unnamed(color, category, domain, payload, device_time)
+        return _UnnamedRange(color, category, domain, payload, device_time)
     if not isinstance(name, str) and (
         callable(name) or isinstance(name, (staticmethod, classmethod)) or decorator.is_module(name)
     ):
-        return _Unnamed(color, category, domain, payload, device_time)(name)
+        return _UnnamedRange(color, category, domain, payload, device_time)(name)
     profiler_observer.observe()
-    made = context.find(name, color, category, domain, device_time)
-    if isinstance(made, context.Named):
+    made = range_objects.find(name, color, category, domain, device_time)
+    if isinstance(made, range_objects.NamedRange):
         if color is None and category is None and domain is None and not device_time:
             _by_name[name] = made
-        elif len(_by_arguments) < context.LIMIT:
+        elif len(_by_arguments) < range_objects.LIMIT:
             _by_arguments[name, color, category, domain, device_time] = made
-    return made if payload is None else context.with_payload(made, payload)
+    return made if payload is None else range_objects.with_payload(made, payload)
 
 
-class _Unnamed:
-    """``@perfkit.range(color="red")``: waits for the function that gives it its name."""
+class _UnnamedRange:
+    """``@perfkit.range(color="red")``: takes its name from the function that it decorates."""
 
     def __init__(self, color: Any, category: Any, domain: Any, payload: Any, device_time: Any) -> None:
-        arguments.check_color(color)
+        range_arguments.check_color(color)
         for what, text in (("category", category), ("domain", domain)):
             if text is not None:
-                arguments.check_text(what, text)
+                range_arguments.check_text(what, text)
         self._arguments = color, category, domain, payload, device_time
 
     def __call__(self, target: Any) -> Any:
         color, category, domain, payload, device_time = self._arguments
-        made = context.find(decorator.name_of(target), color, category, domain, device_time)
-        return decorator.decorate(target, made if payload is None else context.with_payload(made, payload))
+        made = range_objects.find(decorator.name_of(target), color, category, domain, device_time)
+        return decorator.decorate(target, made if payload is None else range_objects.with_payload(made, payload))
 
     def __enter__(self) -> Any:
         raise UsageError('a range in a with statement needs a name: with perfkit.range("loss"):')
 
     def __exit__(self, *error: object) -> None:
-        """Never reached: entering raises."""
+        """Not reached: entering raises."""
 
 
 _pushed = threading.local()
@@ -170,10 +179,10 @@ def _push(
     domain: str | None = None,
     payload: Payload | None = None,
 ) -> None:
-    """Begin a range in this thread that ``range.pop()`` ends, for code that cannot be put into a ``with``.
+    """Begin a range in this thread that ``range.pop()`` ends, for code that cannot use a ``with``.
 
     Raises:
-        UsageError: as `range`.
+        UsageError: an invalid argument, as for `range`.
     """
     made = _range(name, color, category, domain, payload)
     if not isinstance(made, Range):
@@ -187,13 +196,13 @@ def _push(
 
 
 def _pop() -> None:
-    """End the range that this thread pushed last; one pop too many is told once and does nothing."""
+    """End the range that this thread pushed last; one pop too many does nothing but warn once."""
     stack = getattr(_pushed, "stack", None)
     if stack:
         stack.pop()(None, None, None)
     else:
-        listeners.tell(
-            "perfkit.range.pop() without a perfkit.range.push() in this thread: nothing was ended", once="pop"
+        listeners.warn_once(
+            "perfkit.range.pop() without a perfkit.range.push() in this thread: nothing was ended", key="pop"
         )
 
 
@@ -209,16 +218,16 @@ def mark(
     The recorder keeps durations and leaves marks out.
 
     Raises:
-        UsageError: a name, color, category or domain that cannot be.
+        UsageError: an invalid name, color, category or domain.
     """
     made = _range(name, color, category, domain, payload)
     if not isinstance(made, Range):
         raise UsageError(f"perfkit.mark needs a name, got {name!r}")
     mode = listeners.mode
     if mode & NVTX:
-        calls.mark(*made.nvtx())
+        listener_calls.mark(*made.nvtx_attributes())
     if mode & PROFILER:
-        calls.profiler_exit(calls.profiler_enter(made.name))
+        listener_calls.profiler_exit(listener_calls.profiler_enter(made.name))
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:

@@ -10,8 +10,9 @@ import numpy
 import pytest
 
 import perfkit
-from perfkit.ranges import Recorder, start_recorder
-from perfkit.ranges.device import DeviceTimes
+from perfkit.ranges import start_recorder
+from perfkit.ranges.device_times import DeviceTimes
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.run.rank_writer import RankWriter
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import RangeRow
@@ -62,7 +63,7 @@ class Cuda:
         return self.device
 
 
-def recording(monkeypatch: pytest.MonkeyPatch, cuda: Any, pool: int = 8) -> Recorder:
+def recording(monkeypatch: pytest.MonkeyPatch, cuda: Any, pool: int = 8) -> RangeRecorder:
     made = DeviceTimes.__init__
     monkeypatch.setattr(
         DeviceTimes, "__init__", lambda self, thread_name: made(self, thread_name, cuda=cuda, pool=pool)
@@ -76,7 +77,7 @@ def enter(name: str, times: int, cuda: Cuda) -> None:
             cuda.issued += 1.0
 
 
-def device_rows(recorder: Recorder) -> dict[str, tuple[int | None, int | None]]:
+def device_rows(recorder: RangeRecorder) -> dict[str, tuple[int | None, int | None]]:
     return {row.name: (row.device_count, row.device_ns) for row in recorder.rows()}
 
 
@@ -127,7 +128,7 @@ def test_events_are_used_again_and_never_more_than_the_pool(monkeypatch: pytest.
 def test_an_exhausted_pool_drops_counts_and_tells_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda()
     recorder = recording(monkeypatch, cuda, pool=3)
-    with pytest.warns(perfkit.PerfkitWarning, match=r"3 ranges wait for device 0.*test_device\.py") as told:
+    with pytest.warns(perfkit.PerfkitWarning, match=r"3 ranges wait for device 0.*test_device_times\.py") as told:
         enter("far ahead", 10, cuda)
     recorder.stop()
     cuda.passed = cuda.issued
@@ -168,7 +169,7 @@ def test_a_range_that_ends_on_another_device_or_fails_in_cuda_breaks_nothing(mon
     assert [row.count for row in recorder.rows()] == [4]
 
 
-def test_without_cuda_there_is_no_device_time_and_both_kinds_of_a_name_are_two_ranges(recorder: Recorder) -> None:
+def test_without_cuda_there_is_no_device_time_and_both_kinds_of_a_name_are_two_ranges(recorder: RangeRecorder) -> None:
     with perfkit.range("either"), perfkit.range("either", device_time=True):
         pass
 

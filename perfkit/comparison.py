@@ -241,12 +241,12 @@ def _mean(diagnosis: Diagnosis, name: str) -> int | None:
 
 def _step_differences(first: _Side, second: _Side) -> list[Difference]:
     from perfkit.measures.steps.difference_interval import (
-        LEAST_STEPS,  # numpy: a comparison of two JSON files has no need of it
+        MIN_STEPS,  # numpy: a comparison of two JSON files has no need of it
     )
 
     means = {name: (_mean(first.diagnosis, name), _mean(second.diagnosis, name)) for name in ("step", *PHASES)}
     known = {name: (b, a) for name, (b, a) in means.items() if b is not None and a is not None}
-    tested = known and min(len(first.steps), len(second.steps)) >= LEAST_STEPS
+    tested = known and min(len(first.steps), len(second.steps)) >= MIN_STEPS
     intervals = _intervals(first.steps, second.steps, list(known)) if tested else {}
     differences = []
     for name, (before, after) in known.items():

@@ -24,7 +24,7 @@ class Durations(TypedDict):
 
 
 def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: Ints) -> list[tuple[int, Durations]]:
-    """The durations of these rows by group, those that took the most time first.
+    """The durations of these rows by group, longest total first.
 
     Args:
         group: For each of ``rows`` the number of its group, from 0 on.
@@ -67,6 +67,6 @@ def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: 
 
 
 def durations_by_name(trace: Trace, wanted: Bools) -> list[Durations]:
-    """The durations of the wanted rows by their names, those that took the most time first."""
+    """The durations of the wanted rows by their names, longest total first."""
     rows = np.flatnonzero(wanted)
     return [durations for _, durations in durations_by(trace.name[rows], trace.names, trace, rows)]

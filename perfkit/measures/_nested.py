@@ -38,8 +38,8 @@ def _sum_below(own: Ints, parent: Ints) -> Ints:
     above = parent.copy()
     open_ = np.flatnonzero(above >= 0)
     while open_.size:
-        # After k rounds an event holds the sum of all within 2**k - 1 levels below it, and passes just that on
-        # to the one 2**k above.
+        # After k rounds an event holds the sum of all within 2**k - 1 levels below it, and adds just that to
+        # the one 2**k above.
         np.add.at(total, above[open_], total[open_])
         above[open_] = above[above[open_]]
         open_ = open_[above[open_] >= 0]
@@ -54,7 +54,7 @@ def sum_by(place: Ints | Codes, values: Ints, size: int) -> Ints:
 
 
 def groups(codes: Ints | Codes) -> Iterator[tuple[int, Ints]]:
-    """Each code with the positions where it stands, in order; one sort, however many codes there are."""
+    """Each code with its positions, in order; one sort, however many codes there are."""
     order = order_of_codes(codes)
     ordered = codes[order]
     first = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
@@ -92,10 +92,10 @@ def find_open(trace: Trace, rows: Ints, track: Ints | Codes, times: Ints) -> Int
     """The innermost of these rows that is open on each track at each time; -1 for none."""
     found = np.full(times.size, -1, np.int64)
     of_track = {code: rows[mine] for code, mine in groups(trace.track[rows])}
-    for code, asked in groups(track):
+    for code, wanted in groups(track):
         theirs = of_track.get(code)
         if theirs is not None:
             segments = find_innermost(trace.start_ns[theirs], trace.end_ns[theirs])
-            which, owner, _, _ = overlap(segments, times[asked], times[asked] + 1)
-            found[asked[which]] = theirs[owner]
+            which, owner, _, _ = overlap(segments, times[wanted], times[wanted] + 1)
+            found[wanted[which]] = theirs[owner]
     return found

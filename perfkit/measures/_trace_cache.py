@@ -1,4 +1,4 @@
-"""What several measures ask about a trace is found once, and kept for as long as the trace lives."""
+"""A cache of what several measures need of a trace, kept for as long as the trace lives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Found = TypeVar("_Found")
 
 
 def once(find: Callable[[Trace], _Found]) -> Callable[[Trace], _Found]:
-    """Remember what a function finds in each trace; all who ask share it, so nobody may change it."""
+    """Cache the result of a function for each trace; all callers share it, so none may change it."""
     known: WeakKeyDictionary[Trace, _Found] = WeakKeyDictionary()
 
     @wraps(find)

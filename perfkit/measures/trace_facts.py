@@ -1,4 +1,4 @@
-"""What a trace is: its size, its devices, its rank, and what it does not hold."""
+"""What a trace contains: its size, its devices, its rank, and what is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLE = 50
 
 
 def measure_trace_facts(trace: Trace) -> TraceFacts:
-    """What reports say about a trace, and what rules must know before they believe its numbers.
+    """What reports print about a trace, and what rules must know before they use its numbers.
 
     ``span_ns`` reaches from the first to the last event of a thread or a device; the profiler's own
     records, some of which end absurdly late, do not count.

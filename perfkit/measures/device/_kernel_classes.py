@@ -1,7 +1,7 @@
-"""What a kernel does, in which precision, and whether on tensor cores: told by its name.
+"""What a kernel does, in which precision, and whether on tensor cores, by its name.
 
-Profilers record no more than the name. The tables are tried in order and the first that fits counts, so a name that
-fits several (a convolution made of matrix products) stands where its purpose is. Names are compared in lower case.
+Profilers record no more than the name. The tables are tried in order and the first match counts, so a name that
+matches several (a convolution made of matrix products) belongs to its purpose. Names are compared in lower case.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from perfkit.measures.device._device_work import COMMUNICATION
 from perfkit.measures.results.kernels import KernelClass, Precision
 
-#: Characters of a name that are looked at: what a kernel is stands at its beginning, behind it only types follow.
-LOOKED_AT = 1_000
+#: Characters of a name that are read: its beginning names the kernel, and after it only types follow.
+MAX_CHARACTERS = 1_000
 
 
 class _Marks(NamedTuple):
-    """What names of one sort have: one of these words, or (far slower, so for the few that need it) a match."""
+    """What identifies names of one kind: one of these words, or a match (far slower, for the few that need it)."""
 
     words: tuple[str, ...]
     pattern: re.Pattern[str] | None = None
@@ -36,10 +36,10 @@ def _kernels(kernel_class: KernelClass, *words: str, pattern: str | None = None)
     return kernel_class, _marks(*words, pattern=pattern)
 
 
-#: "reduction" holds all that folds a dimension: sums, norms, softmax, pooling, losses, scans. "indexing" holds gathers,
+#: "reduction" is all that folds a dimension: sums, norms, softmax, pooling, losses, scans. "indexing" is gathers,
 #: scatters, embeddings and sorts.
 CLASSES: tuple[tuple[KernelClass, _Marks], ...] = (
-    # torch.compile: the sort of loop first, then all ops that were fused into it, so these go before all others.
+    # torch.compile: the kind of loop first, then all ops that were fused into it, so these go before all others.
     # "for" runs over lists of tensors, as optimizers do; "poi" over elements; "red", "per" and "mix" fold a dimension.
     _kernels("optimizer", pattern=r"^triton_for_"),
     _kernels("copy", pattern=r"^triton_poi_fused(?:_(?:_to_copy|clone|cat|copy_?))+_\d+$"),
@@ -157,7 +157,7 @@ PRECISIONS: tuple[tuple[Precision, _Marks], ...] = (
     ("float32", _marks("float sgemm scudnn cgemm f32 ffma", pattern=rf"{TENSILE}sb?_")),
 )
 
-#: Kernels that have tensor cores to use; the others compute nothing that they could do.
+#: Kernels that can use tensor cores.
 PRODUCTS = ("matmul", "attention", "convolution")
 #: Names of those that do not use them, before those that do: sm80_xmma_gemm_..._ffma is one of xmma's.
 NO_TENSOR_CORES = _marks(
@@ -175,26 +175,26 @@ TENSOR_CORES = _marks(
 
 def class_of(name: str) -> KernelClass:
     """What a kernel of this name does."""
-    if COMMUNICATION.search(name, 0, LOOKED_AT):
+    if COMMUNICATION.search(name, 0, MAX_CHARACTERS):
         return "communication"
-    name = name[:LOOKED_AT].lower()
+    name = name[:MAX_CHARACTERS].lower()
     return next((found for found, marks in CLASSES if marks.fit(name)), "other")
 
 
 def precision_of(name: str) -> Precision | None:
     """The floating-point type (or int8) that a kernel reads; None where its name has none, as those of integers."""
-    name = name[:LOOKED_AT].lower()
+    name = name[:MAX_CHARACTERS].lower()
     return next((precision for precision, marks in PRECISIONS if marks.fit(name)), None)
 
 
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether a kernel computes on tensor cores (AMD: matrix cores); None where its name does not tell.
+    """Whether a kernel computes on tensor cores (AMD: matrix cores); None where its name does not show it.
 
     Kernels that multiply no matrices do not.
     """
     if class_of(name) not in PRODUCTS:
         return False
-    name = name[:LOOKED_AT].lower()
+    name = name[:MAX_CHARACTERS].lower()
     if NO_TENSOR_CORES.fit(name):
         return False
     return True if TENSOR_CORES.fit(name) else None

@@ -1,4 +1,4 @@
-"""Collectives: what compute hides of them, how fast they move their messages, and how long they waited."""
+"""Collectives: their overlap with compute, their bandwidth, and how long they waited for other ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from perfkit.measures.results.device import Collective, Communication
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, common, covered_before, joined, without
 
-#: Kernels whose arguments are read again from the file, which takes the more time the further apart they lie (3 ms
-#: each, where reading the whole file takes 10 s): collectives repeat every step, so the first ones tell.
+#: Maximum of kernels whose arguments are read again from the file, which is slower the further apart they are (3 ms
+#: each, where reading the whole file takes 10 s): collectives repeat every step, so the first ones are enough.
 MOST_READ = 256
-#: A source of arguments that tells nothing about so many of them tells nothing about others.
+#: A source of arguments that has none for this many kernels has none for others.
 TRIED = 8
 
-#: More elements than any memory holds, and more ranks than any machine has: a damaged file.
+#: More elements than any memory, and more ranks than any machine has: a damaged file.
 MOST_ELEMENTS, MOST_RANKS = 2**48, 2**31
 
-#: c10d's names for dtypes, as they stand in the arguments (``Float``), and torch's (``float``, ``c10::Half``).
+#: c10d's names for dtypes, as in the arguments (``Float``), and torch's (``float``, ``c10::Half``).
 ITEM_BYTES = {
     **dict.fromkeys(("double", "long", "longint", "int64", "unsignedlong", "complexfloat"), 8),
     **dict.fromkeys(("float", "int", "int32", "unsignedint"), 4),
@@ -54,19 +54,19 @@ def measure_communication(trace: Trace) -> tuple[Communication, ...]:
 
 
 def _measure(trace: Trace, work: DeviceWork) -> Communication:
-    shelter = joined(work.compute, work.copying)
+    hiding = joined(work.compute, work.copying)
     return Communication(
         device=work.device,
         steps=max(1, work.steps.row.size),
         total_ns=work.communication.length_ns,
         overlap_ns=common(work.communication, work.compute).length_ns,
-        exposed_ns=without(work.communication, shelter).length_ns,
+        exposed_ns=without(work.communication, hiding).length_ns,
         collectives=tuple(sorted(_collectives(trace, work), key=lambda one: -one.total_ns)),
     )
 
 
 class _Message(NamedTuple):
-    """What one collective moved; None where the trace does not tell."""
+    """What one collective moved; None where the trace does not show it."""
 
     name: str
     group_size: int | None
@@ -77,8 +77,8 @@ class _Message(NamedTuple):
 def _collectives(trace: Trace, work: DeviceWork) -> Iterator[Collective]:
     rows = work.rows[work.is_communication]
     starts, ends = np.maximum(trace.start_ns[rows], work.low), np.minimum(trace.end_ns[rows], work.high)
-    shelter = joined(work.compute, work.copying)
-    exposed = ends - starts - (covered_before(shelter, ends) - covered_before(shelter, starts))
+    hiding = joined(work.compute, work.copying)
+    exposed = ends - starts - (covered_before(hiding, ends) - covered_before(hiding, starts))
     kinds, kind, size = _kinds(trace, rows)
     length = trace.duration_ns[rows]
     for i, (name, group_size, dtype) in enumerate(kinds):
@@ -114,7 +114,7 @@ def _kinds(trace: Trace, rows: Ints) -> tuple[list[_Kind], Ints, Ints]:
     for i, message in enumerate(_messages(trace, rows[:MOST_READ])):
         kind[i] = index.setdefault(message[:3], len(index))
         size[i] = message.bytes or 0
-    # Those not read are taken for what the first kernel of the same name was.
+    # Those not read count as the first kernel of the same name.
     names = trace.name[rows]
     for code in np.unique(names[MOST_READ:]).tolist():
         read = np.flatnonzero(names[:MOST_READ] == code)
@@ -153,25 +153,25 @@ def _messages(trace: Trace, rows: Ints) -> list[_Message]:
     ranges = mask_of(trace, find_rows(trace, COLLECTIVE_RANGE, Kind.RANGE, Kind.OP))
     recorder = np.where(launch >= 0, nearest_above(trace, launch, recorded), -1)
     inside = np.where(launch >= 0, nearest_above(trace, launch, ranges), -1)
-    told: list[Mapping[str, Any]] = [{} for _ in range(rows.size)]
-    # Each source is read only for what the ones before it did not tell.
+    known: list[Mapping[str, Any]] = [{} for _ in range(rows.size)]
+    # Each source is read only for what the ones before it did not have.
     for source, key in (
         (rows, "In msg nelems"),
         (recorder, "In msg nelems"),
         (inside, "Input Dims"),
     ):
-        open_ = [i for i, row in enumerate(source.tolist()) if row >= 0 and not told[i]]
+        open_ = [i for i, row in enumerate(source.tolist()) if row >= 0 and not known[i]]
         for tried in (open_[:TRIED], open_[TRIED:]):
             found = [args if key in args else {} for args in trace.args(source[tried].tolist())]
             for i, args in zip(tried, found, strict=True):
-                told[i] = args
+                known[i] = args
             if not any(found):
                 break
     names = [trace.names[code] for code in trace.name[rows].tolist()]
     outer = zip(inside.tolist(), trace.name[inside].tolist(), strict=True)
     around = [trace.names[code] if row >= 0 else None for row, code in outer]
     group_size = trace.metadata.world_size
-    return [_message(*one, group_size) for one in zip(told, names, around, strict=True)]
+    return [_message(*one, group_size) for one in zip(known, names, around, strict=True)]
 
 
 def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world_size: int | None) -> _Message:

@@ -1,4 +1,4 @@
-"""Copies and memsets by direction and kind of memory: how much, how fast, what they hide under, what they block."""
+"""Copies and memsets by direction and kind of memory: bytes, bandwidth, overlap, and how long the host waited."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def _measure(trace: Trace, work: DeviceWork, until: Ints) -> Iterator[CopyTime]:
 
 
 def _host_waited_until(trace: Trace) -> Ints:
-    """For each copy or memset row when the host, which had waited for it, went on; -1 where it did not wait.
+    """For each copy or memset row when the host, which had waited for it, continued; -1 where it did not wait.
 
     It waited in the call itself, if that is one that blocks or if it lasted through half of the copy
-    (as calls do that copy from or to pageable memory, whatever they are called), or in a sync that the
+    (as calls that copy from or to pageable memory do, whatever their name), or in a sync that the
     same op made next (as ``tensor.to`` does without ``non_blocking``).
     """
     until = np.full(len(trace), -1, np.int64)

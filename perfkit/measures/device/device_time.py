@@ -1,4 +1,4 @@
-"""What a device did: busy with what, idle and why, in the whole window and in each of its steps."""
+"""Busy and idle time of a device by kind and cause, in the whole window and in each step."""
 
 from __future__ import annotations
 

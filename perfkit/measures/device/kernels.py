@@ -16,9 +16,9 @@ from perfkit.trace.columns import DeviceProperties, Kind, Trace
 from perfkit.trace.intervals import Ints
 from perfkit.trace.occupancy import limits_of, occupancy_percent
 
-#: Kernels whose launch (grid, block, registers) is looked at: these many in the middle of the trace, of each name the
-#: nearest to the middle, for the names that take the most time. Reading arguments again costs what reading did, so few
-#: parts of the file are asked; launches of one name repeat in every step.
+#: Kernels whose launch (grid, block, registers) is read: of this many in the middle of the trace, the nearest to the
+#: middle of each name, for the names that take most time. Reading arguments again costs as much as reading did, so few
+#: parts of the file are read; launches of one name repeat in every step.
 WINDOW = 50_000
 OF_EACH = 4
 NAMES = 200
@@ -27,7 +27,7 @@ ARGUMENTS = ("grid", "block", "registers per thread", "shared memory", "blocks p
 
 
 class _Launch(NamedTuple):
-    """How a kernel was launched, as far as the trace tells."""
+    """How a kernel was launched, as far as the trace shows it."""
 
     duration_ns: int
     grid: tuple[int, int, int] | None
@@ -41,7 +41,7 @@ def measure_kernels(trace: Trace) -> Kernels | None:
     """All kernels, copies and memsets of the trace, over all devices and steps; None without any.
 
     Raises:
-        TraceError: the file changed or is gone since it was read.
+        TraceError: the file was changed or removed since it was read.
     """
     rows = np.flatnonzero(trace.is_kind(Kind.KERNEL))
     copies = np.flatnonzero(trace.is_kind(Kind.COPY, Kind.MEMSET))
@@ -107,7 +107,7 @@ def _launches(trace: Trace, rows: Ints, wanted: list[int]) -> dict[int, list[_La
             per_processor = math.prod(grid) / device.multiprocessors
         percent: float | None = float(occupancy[i])
         if not 0 < occupancy[i] <= 100:
-            # Kineto writes 0 for what its calculator refuses, which is all with more than 48 KB of shared memory.
+            # Kineto writes 0 for what its calculator rejects: all with more than 48 KB of shared memory.
             percent = _percent(device, block, of_thread, float(shared[i]), per_processor)
         found.setdefault(int(trace.name[row]), []).append(
             _Launch(
@@ -130,7 +130,7 @@ def _percent(
     per_processor: float,
 ) -> float | None:
     limits = limits_of(device.capability) if device is not None else None
-    # Comparisons with NaN, which stands for what the trace lacks, are false.
+    # Comparisons with NaN, which means that the trace has no number, are false.
     if limits is None or block is None or registers is None or not (0 <= shared < 2**31 and per_processor > 0):
         return None
     return occupancy_percent(

@@ -1,4 +1,4 @@
-"""Launches: how many, how long until the work runs, how far the host is ahead, and what is shorter than its launch."""
+"""Launches: their number, latency and queue depth, and the kernels that are shorter than their launch."""
 
 from __future__ import annotations
 

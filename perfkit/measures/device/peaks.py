@@ -1,4 +1,4 @@
-"""What devices can do at most: arithmetic by precision and memory bandwidth, each with the document that says it."""
+"""Peaks of devices: arithmetic by precision and memory bandwidth, each with its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Peaks(NamedTuple):
     """Peaks of one device.
 
     ``tflops`` is in TFLOP/s by precision, dense: where a document prints the figure with structured sparsity, half of
-    it. Tensor cores count with the FP32 accumulation that torch uses. A precision that the document does not tell,
+    it. Tensor cores count with the FP32 accumulation that torch uses. A precision that is not in the document,
     or that the chip lacks, is not in it. ``bandwidth`` is in GB/s (10^9 bytes), of the device's own memory.
     """
 
@@ -19,7 +19,7 @@ class Peaks(NamedTuple):
     source: str
 
     def ridge(self, precision: str) -> float | None:
-        """FLOP per byte from which on arithmetic, not memory, is the limit; None for an unknown precision."""
+        """FLOP per byte above which arithmetic, not memory, is the limit; None for an unknown precision."""
         tflops = self.tflops.get(precision)
         return tflops * 1e3 / self.bandwidth if tflops is not None else None
 
@@ -29,7 +29,7 @@ _A100 = {"bfloat16": 312, "float16": 312, "tf32": 156, "float32": 19.5, "float64
 #: H100 and H200 data sheets, SXM: with sparsity BF16/FP16 1,979, TF32 989, FP8 3,958; FP32 67, FP64 Tensor 67.
 _HOPPER_SXM = {"bfloat16": 989.5, "float16": 989.5, "tf32": 494.5, "float8": 1979, "float32": 67, "float64": 67}
 
-#: Device name as torch tells it (a regular expression for all of it) -> its peaks. The same chip with fewer units (a
+#: Device name as torch reports it (a regular expression for all of it) -> its peaks. The same chip with fewer units (a
 #: MIG slice, a custom board) has another name and is not guessed.
 PEAKS: dict[str, Peaks] = {
     # No bfloat16 and no TF32 units. Single precision and double precision without tensor cores.

@@ -1,4 +1,4 @@
-"""Under which roof kernels run: whether arithmetic or memory limits them, or neither."""
+"""The roofline of kernels: whether arithmetic, memory or neither limits them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
-#: Below this share of both peaks neither is what limits. Nsight Compute's SpeedOfLight rule draws that line at 60 % of
-#: what the hardware measured ("latency issues"); half of it here, since what is counted here is the least an op must
-#: compute and move, without padding, spilling and reading twice.
+#: Below this share of both peaks neither is the limit. Nsight Compute's SpeedOfLight rule draws that line at 60 % of
+#: what the hardware measured ("latency issues"); half of it here, since this counts the minimum that an op
+#: must compute and move, without padding, spilling and reading twice.
 NEITHER = 0.3
-#: Calls whose arguments are read, if whole steps hold as many: reading them costs a third of loading their text, and
+#: Maximum of calls whose arguments are read, in whole steps: reading them costs a third of loading their text, and
 #: steps are alike.
 MOST_CALLS = 20_000
 #: Points that are listed.
 MOST_POINTS = 50
-#: A share above this is no rounding: the numbers do not fit.
+#: A share above this is not a rounding error: the numbers contradict each other.
 TOO_MUCH = 1.05
 
 #: Kernels that compute float32 in TF32: by name, and nvjet, which is built on tensor cores alone.
@@ -38,7 +38,7 @@ def measure_roofline(trace: Trace) -> tuple[Roofline, ...]:
     """Placement of the kernels launched in the steps (if the trace has any), device by device; () without devices.
 
     A kernel belongs to the nearest op above its launch whose work follows from its shapes (``record_shapes=True``).
-    Calls with equal arguments make one point. Of a long trace some steps in its middle stand for all.
+    Calls with equal arguments make one point. Of a long trace some steps in its middle represent all.
     """
     kernels = trace.device_rows[trace.kind[trace.device_rows] == Kind.KERNEL]
     launch = trace.launch[kernels]
@@ -61,7 +61,7 @@ def measure_roofline(trace: Trace) -> tuple[Roofline, ...]:
 
 
 def _chosen_steps(op: Ints, in_step: Ints, steps: int) -> tuple[int, int]:
-    """The steps from the middle on outwards that hold `MOST_CALLS` calls, and at least one that has any."""
+    """The steps around the middle that have `MOST_CALLS` calls at most, and at least one that has any."""
     called = np.unique(op[op >= 0], return_index=True)[1]
     calls = np.bincount(in_step[op >= 0][called], minlength=steps)
     busy = np.flatnonzero(calls)
@@ -134,7 +134,7 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> list[Rooflin
 def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks: Peaks) -> RooflinePoint | None:
     """One point; None where the device's peak for its precision is not known."""
     precision = work.precision
-    # Integers and booleans compute nothing that a FLOP peak could bound; their bytes are what counts.
+    # No FLOP peak bounds integers and booleans; their bytes count.
     peak = peaks.tflops.get(
         precision if precision in ("tf32", "float8", "float16", "bfloat16", "float64") else "float32"
     )

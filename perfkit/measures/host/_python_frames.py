@@ -1,8 +1,8 @@
-"""The Python frames of a trace that a person would look at: whose they are, and in which line they were when.
+"""The Python frames of the user's code in a trace, and the line that each was in at a time.
 
-A frame names its function and the line that begins it. Which line of it was running comes from the times of lines
-that perfkit writes beside such a trace; without them from the step that was traced by line, where only one line of
-the function ran in that; else only the function is known.
+A frame has the name of its function and the line that begins it. The line that was running comes from the times of
+lines that perfkit writes next to such a trace; without them from the step that was traced by line, where only one line
+of the function ran in it; else only the function is known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perfkit.trace.intervals import Ints
 
 #: ``file.py(12): function``, as torch writes the frame of a Python function.
 FRAME = re.compile(r"^(.+)\((\d+)\): (.+)$")
-#: Between the begin of a call and its first line less than this passes, the difference of the two clocks included
+#: Between the start of a call and its first line less than this passes, the difference of the two clocks included
 #: (0.3 and 0.5 us were measured).
 _SKEW_NS = 1_000
 
@@ -41,9 +41,10 @@ class Function(NamedTuple):
 
 
 class PythonFrames:
-    """The Python frames in which a person would look: the user's, and a library's where no frame of the user's is.
+    """The user's Python frames, and a library's where no frame of the user's is.
 
-    ``rows`` are they, ``around`` for every row of the trace the innermost of them that contains it, -1 for none.
+
+    ``rows`` are their rows, ``around`` for every row of the trace the innermost of them that contains it, -1 for none.
     """
 
     def __init__(self, trace: Trace, times: LineTimes | None, traced: Sequence[TracedLine]) -> None:
@@ -102,23 +103,23 @@ class PythonFrames:
         code = codes[self._of_name[self.trace.name[frames]]]
         followed = self._in_thread[self.trace.track[frames]] & (code >= 0)
         for one in np.unique(code[followed]).tolist():
-            asked = np.flatnonzero(followed & (code == one))
+            wanted = np.flatnonzero(followed & (code == one))
             entries = np.flatnonzero(times.code == one)
             if not entries.size:
                 continue
             entries = entries[np.argsort(times.time_ns[entries], kind="stable")]
-            came = times.time_ns[entries]
-            last = np.searchsorted(came, at[asked], side="right") - 1
-            began = self.trace.start_ns[frames[asked]] - _SKEW_NS
-            entered = (last >= 0) & (came[np.maximum(last, 0)] >= began)
+            reached = times.time_ns[entries]
+            last = np.searchsorted(reached, at[wanted], side="right") - 1
+            began = self.trace.start_ns[frames[wanted]] - _SKEW_NS
+            entered = (last >= 0) & (reached[np.maximum(last, 0)] >= began)
             # A call has begun before its first line is followed.
-            last = np.where(entered, last, np.minimum(last + 1, came.size - 1))
-            valid = entered | (np.abs(came[last] - at[asked]) < _SKEW_NS)
-            found[asked[valid]] = times.line[entries[last[valid]]]
+            last = np.where(entered, last, np.minimum(last + 1, reached.size - 1))
+            valid = entered | (np.abs(reached[last] - at[wanted]) < _SKEW_NS)
+            found[wanted[valid]] = times.line[entries[last[valid]]]
         return found
 
     def cuts(self) -> Ints:
-        """When a followed thread came to another line."""
+        """When a followed thread reached another line."""
         return np.sort(self._times.time_ns) if self._times is not None else np.zeros(0, np.int64)
 
 
@@ -126,8 +127,8 @@ def with_frames(trace: Trace, times: LineTimes | None) -> Trace:
     """The trace with a Python frame for each call of the user's functions that was followed.
 
     The step for lines is recorded without torch's stacks. A trace that has Python frames, or without the thread that
-    was followed, stays as it is. Rows keep their numbers; the frames come
-    after them, named as torch names frames.
+    was followed, stays as it is. Rows keep their numbers; the frames come after
+    them, named as torch names frames.
     """
     if times is None or trace.is_kind(Kind.PYTHON).any():
         return trace
@@ -171,7 +172,7 @@ def with_frames(trace: Trace, times: LineTimes | None) -> Trace:
 
 
 def _calls(times: LineTimes) -> tuple[Ints, Ints, Ints]:
-    """(code, start, end) of each call of the user's functions, from where and how deep the thread was when."""
+    """(code, start, end) of each call of the user's functions, from the thread's lines and depth over time."""
     found: list[tuple[int, int, int]] = []
     opened: list[tuple[int, int, int]] = []  # depth, code, start
     at = 0
@@ -188,7 +189,7 @@ def _calls(times: LineTimes) -> tuple[Ints, Ints, Ints]:
 
 
 class _FollowedFunctions:
-    """Whose a frame is, and which of the functions that were followed."""
+    """Finds the function of a frame among those that were followed."""
 
     def __init__(self, times: LineTimes | None) -> None:
         self._times = times
@@ -217,13 +218,13 @@ class _FollowedFunctions:
 
 
 def _owner(file: str) -> str:
-    """Whose a file is by a frame's name for it, which lacks the folder of ``sys.path`` that it lies in."""
+    """The owner of a file by a frame's name for it, which lacks the folder of ``sys.path`` that contains it."""
     if file.startswith(("/", "<")) or file[1:3] == ":\\":
         return owner_of(file)
     top = re.split(r"[/\\]", file)[0].removesuffix(".py")
     if top in sys.stdlib_module_names:
         return "python"
-    # A file in no package lies beside the launched script; a package may be the user's or not, and is named.
+    # A file in no package is next to the launched script; a package may be the user's or not, and is named.
     return USER if top == file.removesuffix(".py") else top
 
 

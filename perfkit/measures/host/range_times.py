@@ -18,7 +18,7 @@ from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints, expand, union
 
 #: Ranges around one event that are counted, from the innermost on: a real program nests them below ten deep, and a
-#: file made to hurt must not multiply its events by its depth.
+#: hostile file must not multiply its events by its depth.
 MOST_NESTED = 64
 
 
@@ -174,7 +174,7 @@ def ranges_at(trace: Trace, rows: Ints) -> Ints:
     return found
 
 
-def _open_on_main_thread(trace: Trace, asked: Ints) -> Ints:
+def _open_on_main_thread(trace: Trace, events: Ints) -> Ints:
     """The innermost range open when each row begins on its process' main range thread; -1 for none."""
     rows = trace.ranges
     codes: dict[str, int] = {}
@@ -187,4 +187,4 @@ def _open_on_main_thread(trace: Trace, asked: Ints) -> Ints:
     order = np.argsort(covered, kind="stable")
     main = np.full(len(codes), -1, np.int64)
     main[process[order]] = order
-    return find_open(trace, rows, main[process[trace.track[asked]]], trace.start_ns[asked])
+    return find_open(trace, rows, main[process[trace.track[events]]], trace.start_ns[events])

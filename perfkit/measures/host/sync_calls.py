@@ -12,7 +12,7 @@ from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
-#: Calls that return when the device is done. ``cudaEventQuery`` asks and does not wait.
+#: Calls that return when the device is done. ``cudaEventQuery`` does not wait.
 BLOCKING = re.compile(
     r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|(?:cuda|hip)Memcpy(?:2D|3D)?$|hipMemcpyWithStream$"
     r"|cuMemcpy(?:DtoH|HtoD)(?:_v\d+)?$"

@@ -10,13 +10,13 @@ from perfkit.trace.intervals import Ints
 
 #: Levels of a timeline: about two for each column of a figure in a page.
 BUCKETS = 1_000
-#: Holders that are listed; a model's largest twenty hold most of what it holds.
+#: Holders that are listed: a model's largest twenty hold most of its memory.
 MOST_HOLDERS = 20
 
 
-def levels_at(times: Ints, level: Ints, before: int, asked: Ints) -> Ints:
-    """The level just before each asked time; ``before`` is the one before the first of ``times``."""
-    at = np.searchsorted(times, asked, side="left") - 1
+def levels_at(times: Ints, level: Ints, before: int, wanted: Ints) -> Ints:
+    """The level just before each wanted time; ``before`` is the one before the first of ``times``."""
+    at = np.searchsorted(times, wanted, side="left") - 1
     return np.where(at >= 0, level[np.maximum(at, 0)], before)
 
 

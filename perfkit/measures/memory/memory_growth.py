@@ -1,4 +1,4 @@
-"""Memory that rises from step to step: of the process, and of its device."""
+"""Growth of memory from step to step: of the process, and of its device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from perfkit.measures.results.memory import MemoryGrowth
 from perfkit.run.records import Step
 
-#: Levels before this step belong to the start: caches, pools and workers come then.
+#: Levels before this step belong to the start, when caches, pools and workers are created.
 _SETTLED = 20
-#: Readings that a rise is told from, and the share of them that lies above the one before.
+#: Minimum of readings for steady growth, and the share of them that must be above the one before.
 _READINGS = 3
 _RISING = 0.8
 
 
 def measure_memory_growth(rows: Sequence[Step]) -> MemoryGrowth | None:
-    """What memory gains per step, by the levels at the ends of steps; None where none was read twice."""
+    """Growth of memory per step, by the levels at the ends of steps; None where none was read twice."""
     device = _slope([(row.step + row.steps, row.memory_bytes) for row in rows])
     process = _slope([(row.step + row.steps, row.rss_bytes) for row in rows])
     if device is None and process is None:
@@ -41,6 +41,6 @@ def _slope(levels: Sequence[tuple[int, int | None]]) -> tuple[int, int] | None:
     rises = np.diff(values) > 0
     if len(known) >= _READINGS and rises.mean() < _RISING:
         return 0, len(known)
-    # The median of the rises between neighbours: one jump (a cache, a second loader) does not make a leak.
+    # The median of the rises between neighbours: one jump (a cache, a second loader) is no leak.
     per_step = float(np.median(np.diff(values) / np.diff(steps)))
     return max(0, round(per_step)), len(known)

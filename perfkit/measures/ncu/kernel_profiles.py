@@ -1,4 +1,4 @@
-"""What a report of Nsight Compute tells of each kernel: how near it comes to its device's peaks, and what holds it."""
+"""Kernels in a report of Nsight Compute: their share of the device's peaks, and what limits them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from perfkit.trace.nsight.ncu import Launch, NcuReport
 
 Metrics = Mapping[str, float]
 
-#: Hours for launches of one kernel: such a number is damage.
+#: Hours for launches of one kernel: such a number is damaged.
 _MOST_NS = 1e13
-#: Reasons that are kept of a kernel: what a person looks at.
+#: Stall reasons that are kept of a kernel: what a person reads.
 _STALLS = 3
-#: With so many reasons in a report all of them are there: each version has 15 to 20.
+#: With at least this many reasons in a report all of them are there: each version has 15 to 20.
 _ALL_REASONS = 12
 
 _COMPUTE = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "sm__throughput.avg.pct_of_peak_sustained_active")
@@ -46,7 +46,7 @@ _LIMITS: dict[str, Limiter] = {
     "launch__occupancy_limit_blocks": "blocks",
 }
 
-#: How ncu counts reasons, from the most exact to samples; a report may hold several.
+#: How ncu counts reasons, from the most exact to samples; a report may have several.
 _REASONS = (
     re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio"),
     re.compile(r"smsp__average_warp_latency_issue_stalled_(\w+)\.ratio"),
@@ -89,7 +89,7 @@ def measure_kernel_profiles(report: NcuReport) -> KernelProfiles:
 
 
 def gaps_of(profiles: KernelProfiles) -> list[str]:
-    """What the report does not hold, and how it is collected; nothing where one kernel has it."""
+    """What the report does not contain, and how it is collected; nothing where one kernel has it."""
     lacks: list[tuple[Callable[[KernelProfile], object], str]] = [
         (lambda row: row.total_ns, "times, so kernels count by their launches (--section SpeedOfLight)"),
         (lambda row: row.compute is not None and row.memory, "throughput (--section SpeedOfLight)"),
@@ -103,7 +103,7 @@ def gaps_of(profiles: KernelProfiles) -> list[str]:
 
 
 def _time_ns(launch: Launch) -> float | None:
-    """Time of all the launches that this one stands for."""
+    """Time of all the launches that this one represents."""
     seconds = _first(launch.metrics, ("gpu__time_duration.sum", "gpu__time_duration.avg"))
     ns = -1.0 if seconds is None else seconds * 1e9 * launch.count
     return ns if 0 <= ns < _MOST_NS else None
@@ -184,8 +184,8 @@ def _limiters(metrics: Metrics) -> tuple[Limiter, ...]:
     limits = {name: metrics[metric] for metric, name in _LIMITS.items() if metrics.get(metric, 0) > 0}
     if not limits or (theoretical is not None and theoretical >= 99.5):
         return ()
-    least = min(limits.values())
-    return tuple(name for name, limit in limits.items() if limit == least)
+    lowest = min(limits.values())
+    return tuple(name for name, limit in limits.items() if limit == lowest)
 
 
 # -- stalls
@@ -222,15 +222,15 @@ def _reasons(metrics: Metrics, pattern: re.Pattern[str]) -> dict[str, float]:
 
 
 def _whole(metrics: Metrics, reasons: dict[str, float], pattern: re.Pattern[str]) -> float | None:
-    """What the reasons of a launch are parts of; None where the report does not tell."""
+    """What the reasons of a launch are parts of; None where the report does not show it."""
     if pattern is _SHARES_OF_WARPS:
         return 100.0
-    told = sum(reasons.values())
+    known = sum(reasons.values())
     latency = _first(metrics, _WARP_LATENCY)
     # 2%: both are rounded, and may come from different passes.
-    if latency is not None and latency > 0 and told <= 1.02 * latency:
-        return max(latency, told)
-    return told if told > 0 and (_ISSUES in reasons or len(reasons) >= _ALL_REASONS) else None
+    if latency is not None and latency > 0 and known <= 1.02 * latency:
+        return max(latency, known)
+    return known if known > 0 and (_ISSUES in reasons or len(reasons) >= _ALL_REASONS) else None
 
 
 # -- roofline

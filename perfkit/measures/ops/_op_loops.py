@@ -21,7 +21,7 @@ from perfkit.trace.intervals import Bools, Ints, union
 LONGEST_PERIOD = 64
 #: Fewer iterations cost little, and eight equal neighbours in a row are no accident.
 LEAST_ITERATIONS = 8
-#: More are never shown.
+#: Maximum of repeats that are listed.
 MOST_REPEATS = 20
 
 #: Between two backward nodes of one backward the engine takes 3 µs (mean of 4,000 on one CPU, profiler on); far
@@ -41,7 +41,7 @@ class _Run(NamedTuple):
 
 
 def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -> tuple[Repeat, ...]:
-    """The runs of top-level ops that repeat on the thread of the steps, longest first, alike ones added up.
+    """The runs of top-level ops that repeat on the thread of the steps, longest first; equal ones are added up.
 
     ``is_op`` masks the ops that count, ``caller`` is the op around each.
     """
@@ -62,7 +62,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     top, users = top[here], users[here]
     order = np.argsort(trace.start_ns[top], kind="stable")
     top, users = top[order], users[order]
-    # A loop does not go on over a backward, an optimizer or the end of a step: those begin a new group.
+    # A loop does not continue over a backward, an optimizer or the end of a step: those begin a new group.
     group = np.cumsum(~users)[users] + step_of(steps, trace.start_ns[top[users]]) * (top.size + 1)
     top = top[users]
     runs = find_runs(trace.name[top].astype(np.int64), group)
@@ -80,7 +80,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     launched = _launched(trace, thread)
     repeats = []
     for found in bodies.values():
-        # The same loop seen from another op of its body, where the op before it happens to fit: the usual view wins.
+        # The same loop seen from another op of its body, where the op before it happens to match: the commonest counts.
         views = Counter(tuple(codes[run.first : run.first + run.period]) for run in found)
         (body, _) = views.most_common(1)[0]
         begins = trace.start_ns[top[[run.first for run in found]]]
@@ -105,7 +105,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
 
 
 def find_runs(names: Ints, group: Ints) -> list[_Run]:
-    """Disjoint runs of names that repeat; those that cover most come first, then those with the shortest body."""
+    """Disjoint runs of names that repeat; the one that covers most first, then the one with the shortest body."""
     candidates = []
     for period in range(1, min(LONGEST_PERIOD, names.size // LEAST_ITERATIONS) + 1):
         equal = (names[:-period] == names[period:]) & (group[:-period] == group[period:])
@@ -131,7 +131,7 @@ def _rotated(body: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _within(times: Ints, begins: Ints, ends: Ints) -> Bools:
-    """Which times lie in one of these disjoint intervals."""
+    """Whether each time is in one of these disjoint intervals."""
     order = np.argsort(begins)
     at = np.searchsorted(begins[order], times, side="right") - 1
     return (at >= 0) & (times < ends[order][np.maximum(at, 0)])
@@ -170,7 +170,7 @@ def _backward_time(trace: Trace, backward: Backward, thread: int, begins: Ints, 
     made &= _within(trace.start_ns[backward.maker], begins, ends)
     if not made.any():
         return None
-    # The engine's own work for a node (finding it, handing over its gradients) lies between it and the next one.
+    # The engine's own work for a node (finding it, passing its gradients) is between it and the next one.
     every = np.flatnonzero(backward.is_node)
     every = every[np.lexsort((trace.start_ns[every], trace.track[every]))]
     until = trace.end_ns[every].copy()

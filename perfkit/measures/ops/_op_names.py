@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 def named(*words: str) -> frozenset[str]:
-    """ATen's ops of these names, as traces have them; words hold several."""
+    """ATen's ops of these names, as traces name them; a string may have several words."""
     return frozenset(f"aten::{name}" for part in words for name in part.split())
 
 
-#: Give another look at the same memory, or read no tensor: they neither part a chain nor belong to one.
+#: Views of the same memory, and ops that read no tensor: they neither end a chain nor belong to one.
 VIEWS = named(
     "view reshape transpose permute expand expand_as select slice unsqueeze squeeze t detach alias as_strided",
     "unbind split chunk unflatten flatten narrow movedim swapaxes view_as lift_fresh numpy_T mT real imag",

@@ -1,7 +1,7 @@
-"""What an op must compute and move at least, from the shapes and types of its arguments.
+"""The minimum that an op must compute and move, from the shapes and types of its arguments.
 
-FLOPs count a multiplication and an addition as two. Bytes are those of the tensors read once and written once: what
-caches save and padding adds is not in them. Reductions and pooling write little, and that little is left out.
+FLOPs count a multiplication and an addition as two. Bytes are those of the tensors read once and written once, without
+what caches save and padding adds. Reductions and pooling write little, which is left out.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PRECISIONS = {
     **dict.fromkeys((name for name in SIZES if "Float8" in name), "float8"),
 }
 
-#: Lists of tensors come without their type; what optimizers keep is float32 nearly always.
+#: Lists of tensors come without their type; the state of optimizers is nearly always float32.
 ASSUMED = "float"
 
-#: Beyond this no tensor goes; a file made to hurt shall not make numbers that no report can hold.
+#: No tensor is larger; a hostile file must not make numbers that no report can print.
 MOST = 2**60
 #: torch's own limit.
 MOST_DIMENSIONS = 64
@@ -64,7 +64,7 @@ class Tensor(NamedTuple):
 
 
 class Arguments:
-    """The arguments of one call, as a trace tells them."""
+    """The arguments of one call, as a trace has them."""
 
     def __init__(self, name: str, dims: Any, types: Any, concrete: Any) -> None:
         self.name = name
@@ -104,7 +104,7 @@ def _tensors(shape: Any, dtype: Any) -> list[Tensor]:
 def work_of(name: str, dims: Any, types: Any, concrete: Any) -> OpWork | None:
     """FLOPs and bytes of a call from ``Input Dims``, ``Input type`` and ``Concrete Inputs``.
 
-    None for an op that is not known here, and where the arguments do not tell enough (a convolution needs its
+    None for an op that is not known here, and where the arguments are not enough (a convolution needs its
     stride, which traces before torch 2.1 lack).
     """
     formula = FORMULAS.get(name)
@@ -128,7 +128,7 @@ Formula = Callable[[Arguments], tuple[int, int]]
 
 
 def _product(first: int) -> Formula:
-    """A product of the matrices (or batches of them) at ``first`` and after it, with what is added before them."""
+    """A product of the matrices (or batches of them) at ``first`` and after it, and a tensor added before them."""
 
     def formula(given: Arguments) -> tuple[int, int]:
         *batch, m, k = given[first].shape
@@ -145,7 +145,7 @@ def _product(first: int) -> Formula:
 
 
 def _convolution(padding: int, stride: int, dilation: int, groups: int, transposed: int | None = None) -> Formula:
-    """A convolution whose settings stand at these places."""
+    """A convolution whose settings are the arguments at these places."""
 
     def formula(given: Arguments) -> tuple[int, int]:
         source, weight = given[0], given[1]
@@ -198,12 +198,12 @@ def _attention(causal: int, *, backward: bool = False) -> Formula:
 
     def formula(given: Arguments) -> tuple[int, int]:
         query, key, value = given.tensors[1:4] if backward else given.tensors[:3]
-        batch, heads, asked, width = query.shape
-        known, width_out = value.shape[-2:]
-        products = batch * heads * asked * known
-        halves = given.is_true(causal) and asked == known
+        batch, heads, queries, width = query.shape
+        keys, width_out = value.shape[-2:]
+        products = batch * heads * queries * keys
+        halves = given.is_true(causal) and queries == keys
         flops = products * (2 * width + 2 * width_out)
-        out = batch * heads * asked * width_out * SIZES[query.dtype]
+        out = batch * heads * queries * width_out * SIZES[query.dtype]
         moved = query.bytes + key.bytes + value.bytes + out
         if backward:
             flops = products * (6 * width + 4 * width_out)
@@ -219,7 +219,7 @@ def _attention(causal: int, *, backward: bool = False) -> Formula:
 def _elementwise(flops: int, *, writes: int = 1, reads_first: bool = True, out_bytes: int | None = None) -> Formula:
     """So many FLOPs for each element of the result, which is as large as the arguments broadcast.
 
-    ``writes=0`` stands for a result that is small against what is read, as a reduction's.
+    ``writes=0`` is for a result that is small compared with what is read, as a reduction's.
     """
 
     def formula(given: Arguments) -> tuple[int, int]:

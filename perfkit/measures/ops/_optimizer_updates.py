@@ -61,7 +61,7 @@ def shares_of_updates(trace: Trace, steps: int) -> dict[str, float]:
 
 
 def find_updates(calls: OpCalls, shares: dict[str, float]) -> tuple[OptimizerUpdate, ...]:
-    """The optimizers whose steps a trace holds, longest first.
+    """The optimizers whose steps are in a trace, longest first.
 
     Args:
         calls: The ops of a trace.

@@ -43,7 +43,7 @@ def measure_op_times(trace: Trace) -> Ops | None:
         count=table.calls.size,
         wall_ns=wall_ns,
         rows=tuple(sorted(table.times(is_op), key=lambda op: -op.self_ns)),
-        # Traces in whole us hold most small ops with no length at all.
+        # In traces in whole us most small ops have no length at all.
         floor_ns=floor_ns or None,
         repeats=find_repeats(trace, is_op, caller, backward),
     )

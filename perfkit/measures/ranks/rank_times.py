@@ -1,8 +1,8 @@
-"""The ranks of a run beside each other: which one the others wait for, and whether its share of the data is larger.
+"""The ranks of a run compared: which one the others wait for, and whether its share of the data is larger.
 
 All ranks end a step together, since each waits for the others in the backward, so their steps are equally long. What
 differs is what a rank does before it waits: its own time. It is counted in the phases in which no rank waits for
-another (the backward, the optimizer and what lies beside the phases may hold a collective).
+another (the backward, the optimizer and time outside the phases may contain a collective).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from perfkit.run.records import PHASES, LineRow, Lines, Phase, Phases, Rank, Ste
 
 #: Phases in which a rank does its own work.
 OWN: tuple[Phase, ...] = ("data", "transfer", "forward", "validation", "callbacks", "logging", "checkpoint")
-#: Steps below which ranks are not compared: the sign of a difference is then a matter of luck (0.5 ** 8 < 1 %).
-_LEAST = 8
-#: Steps that are compared one by one, the newest ones: noise evens out long before.
-_MOST = 2_000
+#: Minimum of steps for a comparison: with fewer the sign of a difference is a matter of chance (0.5 ** 8 < 1 %).
+_MIN_STEPS = 8
+#: Maximum of steps that are compared one by one, the newest ones: noise evens out long before.
+_MAX_STEPS = 2_000
 
 
 class _RankSteps(NamedTuple):
-    """What is kept of one rank: its newest ordinary steps, and those in which something was recorded."""
+    """One rank: its newest ordinary steps, and the steps in which something was recorded."""
 
     rank: int
     step: np.ndarray
@@ -42,8 +42,8 @@ def measure_rank_times(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, 
     """Compare ranks over the steps that were ordinary ones on all of them; None with fewer than two.
 
     Args:
-        ranks: Number, rows, lines and rank.json of each. They are taken one after the other, and of the rows only some
-            numbers are kept.
+        ranks: Number, rows, lines and rank.json of each. They are read one after the other, and only some numbers of
+            the rows are kept.
     """
     tables = [table for each in ranks if (table := _table(*each)) is not None]
     if len(tables) < 2:
@@ -52,7 +52,7 @@ def measure_rank_times(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, 
     for table in tables:
         # While one rank records a window all others wait for it.
         common = np.setdiff1d(np.intersect1d(common, table.step), np.array(sorted(table.disturbed), np.int64))
-    if common.size < _LEAST:
+    if common.size < _MIN_STEPS:
         return None
     at = [np.searchsorted(table.step, common) for table in tables]
     own = np.array([table.own[rows] for table, rows in zip(tables, at, strict=True)])
@@ -82,7 +82,7 @@ def measure_rank_times(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, 
 
 
 def _table(rank: int, rows: Sequence[Step], lines: Lines | None, facts: Rank | None) -> _RankSteps | None:
-    timed = [row for row in timed_rows(rows)[0] if row.steps == 1][-_MOST:]
+    timed = [row for row in timed_rows(rows)[0] if row.steps == 1][-_MAX_STEPS:]
     timed.sort(key=lambda row: row.step)
     if not timed:
         return None
@@ -107,7 +107,7 @@ def own_ns(phases: Phases) -> int:
 
 
 def _size(row: Step) -> float:
-    """How much data a step had: tokens where they are said, else the size of its batch, else its samples."""
+    """How much data a step had: tokens where they are known, else the size of its batch, else its samples."""
     known = (size for size in (row.tokens, row.batch_elements, row.samples) if size is not None)
     return float(next(known, float("nan")))
 
@@ -132,8 +132,8 @@ def _correlation(own: np.ndarray, size: np.ndarray) -> float | None:
 
 
 def _hottest(lines: Lines | None) -> LineRow | None:
-    """The user's line that a rank is in most while it works by itself."""
-    # A forward is told as "other" until its backward comes.
+    """The user's line with most samples while a rank works by itself."""
+    # A forward pass counts as "other" until its backward starts.
     phases = (*OWN, "other")
     rows = [row for row in lines.rows if row.phase in phases and row.owner == "user"] if lines is not None else []
     rows = [row for row in rows if row.worker is None]

@@ -37,7 +37,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """One idle interval of a device, with the cause that takes most of it.
 
     ``event`` is what the host was in, ``range`` the user's range around it, ``before`` the device work that ended
-    the interval, on ``stream``; ``step`` the step it lies in.
+    the interval, on ``stream``; ``step`` the step it is in.
     """
 
     start_ns: int
@@ -139,7 +139,7 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     ``latency_ns`` reaches from the end of a call to the start of its first work (0 where that began within the
     call). The depth of the queue is the number of launches whose work has not begun, over time; ``depth_over_time``
     holds its mean in equal parts of the window. ``drained`` launches found the device with nothing running and
-    nothing queued: their kernels began when the host came to them; ``starved_ns`` is the time in that state.
+    nothing queued: their kernels began when the host launched them; ``starved_ns`` is the time in that state.
     ``short_kernels`` of the ``kernels`` took less time than the call that launched them.
     """
 
@@ -171,7 +171,7 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of one name, group size and dtype; ``name`` is the kernel's where the trace has no arguments.
 
-    ``group_size`` is the world's where the trace is too old to tell the group's.
+    ``group_size`` is the world's where the trace is too old to have the group's.
     ``bytes`` is what the ``sized`` ones, whose message size is known, moved; the bandwidths are theirs: of the
     algorithm (message size by time), and of the bus (times nccl-tests' factor, to compare with a link's peak), the
     mean and the fastest one's. ``waiting_ns`` is the time beyond the fastest one of the same size: a hint of other
@@ -195,7 +195,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """Communication of one device.
 
-    ``overlap_ns`` runs beside compute, ``exposed_ns`` beside neither compute nor copies.
+    ``overlap_ns`` runs during compute, ``exposed_ns`` during neither compute nor copies.
     """
 
     device: int
@@ -209,8 +209,8 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     """Copies (or memsets) of one direction and kind of memory (``Pageable``, ``Pinned``, ``Device``...) on one device.
 
-    ``overlap_ns`` runs beside compute kernels. The host waited for ``blocking`` of them, ``blocked_ns`` in all,
-    from the call until it went on. ``bytes_per_s`` is achieved bandwidth: bytes by time on the device.
+    ``overlap_ns`` runs during compute kernels. The host waited for ``blocking`` of them, ``blocked_ns`` in all,
+    from the call until the host continued. ``bytes_per_s`` is achieved bandwidth: bytes by time on the device.
     """
 
     device: int

@@ -1,4 +1,4 @@
-"""Numbers of the host: ops, ranges, source lines, blocking calls, and what else the step does there."""
+"""Numbers of the host: ops, ranges, source lines, blocking calls, and work outside of ops."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ class SourceLine(Location, frozen=True, kw_only=True):
 class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
     """The user's lines in the step for lines, longest ``total_ns`` first.
 
-    Following lines makes a step slower: its times say where, and how lines compare, not how long. Of all ops,
-    ``exact`` is the share (0 to 1) whose line is known, ``function_only`` of those with no more than a function; the
+    Following lines makes a step slower: its times show where, and how lines compare, not how long. Of all ops,
+    ``exact`` is the share (0 to 1) whose line is known, ``function_only`` that of which only the function is known; the
     rest ran in no Python of the user's or of a library's. In a step of very many lines those at its end are not known:
     it is not ``complete``.
     """
@@ -151,7 +151,7 @@ HostKind = Literal["preprocessing", "python", "logging", "checkpoint"]
 
 
 class HostLine(Location, frozen=True, kw_only=True):
-    """One user line's part of a `HostWork`: sampled time per step, the libraries it was in most, and who called it."""
+    """One user line's part of a `HostWork`: sampled time per step, its libraries, and its caller."""
 
     line: int
     function: str
@@ -166,7 +166,7 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of one kind per step that runs in no op of torch's: sampled, in the user's lines, outside of fetches.
 
     ``preprocessing`` makes the model's inputs (it runs before the model in its step, or in a library that decodes,
-    tokenizes or reads); ``python`` is all other of the user's own code; ``logging`` and ``checkpoint`` are told by the
+    tokenizes or reads); ``python`` is all other code of the user's; ``logging`` and ``checkpoint`` are known by the
     libraries they are in. Garbage collections are part of none. ``lines`` are the hottest function's first, within each
     function by samples and the traced step together; ``samples`` and ``host_ns`` of the lines sum to those of the work.
     """

@@ -15,7 +15,7 @@ Limiter = Literal["registers", "shared memory", "warps", "blocks", "barriers"]
 class Stall(msgspec.Struct, frozen=True):
     """Why warps do not issue: ncu's name of the reason, and the part (0 to 1) of a warp's time that it takes.
 
-    ``share`` is None where the report holds too few reasons to know the whole.
+    ``share`` is None where the report has too few reasons to know the whole.
     """
 
     reason: str
@@ -23,11 +23,11 @@ class Stall(msgspec.Struct, frozen=True):
 
 
 class RoofPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a kernel lies under the roof of its device.
+    """The position of a kernel under the roofline of its device.
 
     ``intensity`` is in FLOP per byte of device memory. The peaks are those of ``precision`` at the clock of the
     recording; ``roof_share`` (0 to 1) is what was reached of what the roof allows at this intensity. None where the
-    report does not tell.
+    report does not have it.
     """
 
     intensity: float
@@ -47,9 +47,9 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     the busiest part of the whole memory path. ``occupancy`` is what was reached, ``theoretical_occupancy`` what the
     launch allows, ``limiters`` what keeps that below 1. ``registers`` are per thread. ``spills`` are a launch's
     requests to memory for registers that did not fit, ``spill_share`` their part of all requests of that kind.
-    ``waves`` is how often the grid fills the device. ``stalls`` are the three largest. ``share`` is the part of all
-    profiled time, of all launches where the report has no times. ``id``, ``device``, ``stream``, ``limiters`` and
-    ``roof`` are those of the longest launch. None where the report does not tell.
+    ``waves`` is how often the grid fills the device. ``stalls`` are the three largest reasons. ``share`` is the part of
+    all profiled time, of all launches where the report has no times. ``id``, ``device``, ``stream``, ``limiters`` and
+    ``roof`` are those of the longest launch. None where the report does not have it.
     """
 
     name: str
@@ -94,8 +94,8 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 class KernelProfiles(msgspec.Struct, frozen=True, kw_only=True):
     """A report of Nsight Compute, longest kernels first; ``total_ns`` is None where it has no times.
 
-    ncu runs each launch alone, several times, with clocks held and caches emptied: its times say how good a kernel is,
-    not what a training step spends in it.
+    ncu runs each launch alone, several times, with fixed clocks and empty caches: its times show how efficient a kernel
+    is, not what a training step spends in it.
     """
 
     launches: int
@@ -104,8 +104,8 @@ class KernelProfiles(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: str | None = None
 
 
-#: With compute and memory both below this part of their peak a kernel mostly waits. Nsight Compute speaks of latency
-#: issues from 60% down; half of that leaves out the many kernels that are merely not perfect.
+#: With compute and memory both below this part of their peak a kernel mostly waits. Nsight Compute reports latency
+#: issues below 60%; half of that leaves out the many kernels that are merely not perfect.
 LATENCY = 0.30
 
 

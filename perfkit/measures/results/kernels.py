@@ -1,4 +1,4 @@
-"""Numbers of kernels and API calls by name, and where kernels lie under the roof of their device."""
+"""Numbers of kernels and API calls by name, and the roofline of kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     ``flops`` and ``bytes`` are of one call, ``device_ns`` of all kernels of all ``count`` calls. ``intensity`` is in
     FLOP per byte. The shares are 0 to 1 of the peak in ``precision`` and of the memory's bandwidth. ``bound`` is the
     larger of the two, ``neither`` where both are small. ``confidence`` is ``low`` where a type was assumed, or a share
-    above 1 shows that the numbers do not fit (a kernel missing, data that stayed in the cache).
+    above 1 shows that the numbers contradict each other (a kernel missing, data that stayed in the cache).
     """
 
     op: str
@@ -35,10 +35,10 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the kernels of one device lie under its roof, over ``steps`` steps (1 for a trace without).
+    """The kernels of one device under its roofline, over ``steps`` steps (1 for a trace without).
 
     ``time_ns`` is kernel time by what bounds it, summing to ``device_ns``; ``unknown`` are kernels of ops whose work
-    cannot be told from their arguments. ``peaks_source`` names the document of the peaks. ``problem`` says why
+    does not follow from their arguments. ``peaks_source`` names the document of the peaks. ``problem`` is why
     nothing could be placed, None where something was. ``points`` are the longest ones.
     """
 
@@ -94,12 +94,12 @@ Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16", "float8
 
 
 class KernelTime(NameTime, frozen=True, kw_only=True):
-    """One kernel by name. What it does, in which precision and whether on tensor cores is told by the name.
+    """One kernel by name. Its class, its precision and whether it uses tensor cores follow from the name.
 
-    ``tensor_cores`` is None where the name does not tell. ``grid``, ``block`` and ``registers`` (per thread) are those
-    of the longest of a few launches; ``occupancy`` (0 to 1, what the multiprocessors could hold of warps against the
-    most) and ``small_grid_share`` (0 to 1, time with fewer blocks than multiprocessors) their means by time. None where
-    the trace does not tell.
+    ``tensor_cores`` is None where the name does not show it. ``grid``, ``block`` and ``registers`` (per thread) are
+    those of the longest of a few launches; ``occupancy`` (0 to 1, resident warps divided by the maximum) and
+    ``small_grid_share`` (0 to 1, time with fewer blocks than multiprocessors) their means by time. None where the trace
+    does not have them.
     """
 
     kernel_class: KernelClass
@@ -117,8 +117,8 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
 
     ``copies`` are copies by direction, and memsets. ``classes_ns`` and ``precisions_ns`` each sum to ``total_ns``.
     ``product_ns`` is the time of matmuls, attention and convolutions, of which ``tensor_core_ns`` ran on tensor cores
-    and of ``tensor_core_unknown_ns`` the names do not tell. ``occupancy`` and ``small_grid_share`` are means by time of
-    the kernels where they are known.
+    and of ``tensor_core_unknown_ns`` the names do not show it. ``occupancy`` and ``small_grid_share`` are means by time
+    of the kernels where they are known.
     """
 
     total_ns: int

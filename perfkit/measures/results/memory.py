@@ -1,4 +1,4 @@
-"""Numbers of memory: its level over time, who held the peak, and whether it grows."""
+"""Numbers of memory: its level over time, what held the peak, and its growth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Levels of memory in buckets of equal length, each the highest in its bucket: the peak is among them.
 
-    ``reserved_bytes`` is empty where the trace does not hold it.
+    ``reserved_bytes`` is empty where the trace does not have it.
     """
 
     start_ns: int
@@ -50,12 +50,12 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one device (``cpu``, ``cuda:0``) over a trace; `MemorySnapshot` is that over a snapshot's history.
 
-    ``peak_bytes`` is the most that was allocated, at ``peak_ns`` (on the trace's clock, None where a snapshot has no
+    ``peak_bytes`` is the maximum that was allocated, at ``peak_ns`` (on the trace's clock, None where a snapshot has no
     times, as then the ``timeline``), in ``peak_step`` and ``peak_phase`` if those are known. ``held`` lists who held
     it then, largest first; ``other_bytes`` are the holders that are not listed, ``before_bytes`` what was allocated
-    before the trace began: the three sum to the peak. Where the trace holds no addresses, ``held`` is empty and
-    ``other_bytes`` None. ``is_absolute`` is False where levels count from the trace's start, since it holds changes
-    only, or knows only what it saw (the host).
+    before the trace began: the three sum to the peak. Where the trace has no addresses, ``held`` is empty and
+    ``other_bytes`` None. ``is_absolute`` is False where levels count from the trace's start, since it has
+    only changes, or only those of the recording (the host).
     ``step_end_bytes`` are the levels at the ends of the steps: rising ones are a leak.
     """
 
@@ -81,7 +81,7 @@ class MemorySnapshot(DeviceMemory, frozen=True, kw_only=True):
 
 
 class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """What memory gains per step, 0 where its level does not rise steadily, and from how many readings that is."""
+    """Growth of memory per step, 0 where its level does not rise steadily, and the number of readings."""
 
     device_bytes_per_step: int | None
     device_readings: int

@@ -1,4 +1,4 @@
-"""What was found written in a way that has a better one: chains of ops, their lines and their time."""
+"""Ops that have a faster form: their lines and their time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UnfusedAttention(msgspec.Struct, frozen=True, kw_only=True):
 
     Times are per step, of all ``count`` calls at ``at``; ``matmuls_ns`` and ``matmuls_backward_ns`` are the part
     of the two products, ``lines_ns`` all that its lines do, views and backward included. ``scores_bytes`` is the size
-    of one call's matrix of scores, ``inputs_bytes`` of what is multiplied; ``masked`` tells whether an op between the
+    of one call's matrix of scores, ``inputs_bytes`` of what is multiplied; ``masked`` is whether an op between the
     products masked scores, ``trained`` whether a backward ran.
     """
 
@@ -68,9 +68,9 @@ class LayoutCopies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DtypeTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of the ops that read tensors of one type, at one place, with the backward of what stands there; per step.
+    """Time of the ops that read tensors of one type, at one place, with the backward of that line; per step.
 
-    ``mixed`` tells whether an op there also read a narrower float: where the type comes in.
+    ``mixed`` is whether an op there also read a narrower float: where the type enters.
     """
 
     dtype: str
@@ -102,9 +102,9 @@ class BiasBeforeNorm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """One optimizer's step: host time of its range, by its usual share of a step, and its ops, per step.
+    """One optimizer's step: host time of its range, by its typical share of a step, and its ops, per step.
 
-    ``at`` is the line that called it, ``body`` the user's line in it where most of its ops stand: None where the
+    ``at`` is the line that called it, ``body`` the user's line in it that calls most of its ops: None where the
     optimizer is a library's. ``device_ns`` and ``kernels`` are None without device work.
     """
 
@@ -137,7 +137,7 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     """Ops that belong together, found by their order, names, types and shapes.
 
     Times are per step of the recording, on the device where ``step_ns`` is None; else on the host, where
-    ``step_ns`` is a whole usual step, measured alike: what counts is a time's share of it.
+    ``step_ns`` is a whole typical step, measured in the same way: what counts is a time's share of it.
     """
 
     source: str

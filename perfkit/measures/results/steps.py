@@ -1,4 +1,4 @@
-"""Numbers of steps: where their time goes, how fast they are, how ranks and batches differ."""
+"""Numbers of steps: phases, throughput, utilization, ranks, batches and compilation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
     ``wall_ns`` and ``phases_ns`` are means per step over the same ``steps`` steps, so the phases sum to
     the wall time (to rounding). ``excluded`` counts the steps left out, by reason. ``window_ns`` is the
-    mean step inside windows: against ``wall_ns`` it tells how much recording slowed the step.
-    ``memory_peak_bytes`` is the most that was allocated on the device; ``alloc_retries`` and ``device_allocs``
+    mean step inside windows: compared with ``wall_ns`` it shows how much recording slowed the step.
+    ``memory_peak_bytes`` is the maximum that was allocated on the device; ``alloc_retries`` and ``device_allocs``
     are totals after the warm-up of 50 steps.
     """
 
@@ -47,7 +47,7 @@ class TracedStep(StepBreakdown, frozen=True, kw_only=True):
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One slow step; ``phase`` took the most beyond its median, by ``beyond_ns``, and is None where none did."""
+    """One slow step; ``phase`` exceeded its median the most, by ``beyond_ns``, and is None where none did."""
 
     step: int
     wall_ns: int
@@ -58,9 +58,9 @@ class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast training goes: rates per second without validation, percentiles of the step, the slowest steps.
+    """Rates of training per second without validation, percentiles of the step, the slowest steps.
 
-    ``samples_per_s`` and ``tokens_per_s`` are None unless every step told them; ``p90_ns`` needs 10 steps, ``p99_ns``
+    ``samples_per_s`` and ``tokens_per_s`` are None unless every step has them; ``p90_ns`` needs 10 steps, ``p99_ns``
     100. ``excluded`` counts the steps left out, by reason. All of one rank.
     """
 
@@ -94,12 +94,13 @@ class Utilization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank beside the others. ``own_ns`` is the mean time per step in phases in which it waits for no other rank.
+    """One rank compared with the others.
 
-    ``cpu_ns`` is the processor time of its process per step: more of it is more work, and not a busier machine.
-    ``slowest_share`` (0 to 1) is how often it had the most of it. ``size_per_step`` is the size of its data (tokens,
-    elements of a batch or samples); ``line`` the user's line that it was in most in its own time. ``node`` is what its
-    GPU did beside training, kept of the rank alone that is slowest most often: of thousands it would be too much.
+    ``own_ns`` is the mean time per step in phases in which it waits for no other rank.
+    ``cpu_ns`` is the processor time of its process per step: more of it means more work, not a busier machine.
+    ``slowest_share`` (0 to 1) is how often its own time was the longest. ``size_per_step`` is the size of its data
+    (tokens, elements of a batch or samples); ``line`` the user's line with most samples in its own time. ``node`` is
+    the health of its GPU, kept only of the rank that is slowest most often: for thousands it would be too much.
     """
 
     rank: int
@@ -113,8 +114,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeHealth | None = None
 
 
-#: How often a rank is the slowest before it is the one that the others wait for: of at least 8 steps that cannot be
-#: chance (with two ranks less than 2%).
+#: The share of steps in which a rank must be the slowest to be the one that the others wait for: with at least 8
+#: steps that is not chance (with two ranks less than 2%).
 _OFTEN = 0.8
 
 
@@ -142,7 +143,7 @@ class BatchTime(msgspec.Struct, frozen=True, kw_only=True):
     """How a step's time, without the wait for data, follows the elements of its batch.
 
     ``spread`` is the deviation of the sizes over their mean, ``follows`` the rank correlation of size and time.
-    ``padded_share`` (0 to 1) is of the batches that were looked into, None where none could be.
+    ``padded_share`` (0 to 1) is of the batches that were examined, None where none could be.
     """
 
     steps: int

@@ -1,4 +1,4 @@
-"""Which rows of steps.jsonl count: those of training, timed, and after the warm-up."""
+"""Which rows of steps.jsonl are timed steps of training after the warm-up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from perfkit.run.records import Step
 
-#: The first steps pay for what happens once (allocator, caches, threads, autotuning): torch's own schedule
-#: example waits one step and warms up one. Left out where enough others remain.
+#: The first steps include what happens once (allocator, caches, threads, autotuning): torch's own schedule
+#: example waits one step and warms up one. They are left out where enough others remain.
 _WARM_UP = 2
 
 
@@ -24,7 +24,7 @@ def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
     dry = sum(row.steps for row in own if row.kind == "dry")
     excluded = {"in a window": sum(row.steps for row in own if row.kind != "timed") - dry, "dry run": dry}
     if len(timed) > 3 * _WARM_UP:
-        # A row that was merged from the warm-up and later steps stays: it stands for many.
+        # A row that was merged from the warm-up and later steps stays: it represents many.
         kept = [row for row in timed if row.step + row.steps > _WARM_UP]
         excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
         timed = kept

@@ -27,10 +27,10 @@ def whole_steps(trace: Trace) -> ProfilerSteps:
     """The steps of the main loop that can be measured.
 
     ``ProfilerStep`` ranges, without a last one in which nothing ran: torch.profiler opens a step when it
-    ends one, so a profile that stops after its last ``step()`` leaves one of some microseconds behind.
+    ends one, so a profile that stops after its last ``step()`` ends with one of some microseconds.
     In a trace without them (a profile whose loop never called ``step()``) a step reaches from one
-    DataLoader fetch to the next, from four fetches on, and without warm-up. Where several threads hold steps,
-    the one with the most counts.
+    DataLoader fetch to the next, where there are at least four fetches, and without warm-up. Where several threads
+    have steps, those of the thread with most of them count.
     """
     steps = trace.steps
     if not steps.row.size:

@@ -10,20 +10,20 @@ from perfkit.measures.results.steps import BatchTime
 from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import Padding, Step
 
-#: Steps below which no line is drawn through them.
-_LEAST = 12
-#: Steps that are compared pair by pair.
-_MOST = 400
+#: Minimum of steps for a slope.
+_MIN_STEPS = 12
+#: Maximum of steps that are compared pair by pair.
+_MAX_STEPS = 400
 
 
 def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTime | None:
     """Time per element of a batch, robustly; None where sizes are not known or do not vary."""
     timed = [row for row in timed_rows(rows)[0] if row.batch_elements]
-    if len(timed) < _LEAST:
+    if len(timed) < _MIN_STEPS:
         return None
-    chosen = timed[:: max(1, len(timed) // _MOST)]
+    chosen = timed[:: max(1, len(timed) // _MAX_STEPS)]
     size = np.array([(row.batch_elements or 0) / row.steps for row in chosen])
-    # The wait for data is none of the computing.
+    # The wait for data is no part of computing.
     wall = np.array([(row.wall_ns - (row.phases_ns.data or 0)) / row.steps for row in chosen])
     if size.std() == 0:
         return None
@@ -41,7 +41,7 @@ def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTi
 
 
 def _median_slope(size: np.ndarray, wall: np.ndarray) -> float:
-    """The median slope of all pairs (Theil-Sen): steps that a neighbour disturbed do not bend it."""
+    """The median slope of all pairs (Theil-Sen): steps that another program disturbed do not change it."""
     apart = size[:, None] - size[None, :]
     pairs = np.triu(apart != 0, 1)
     slopes = (wall[:, None] - wall[None, :])[pairs] / apart[pairs]

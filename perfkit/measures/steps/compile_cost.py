@@ -1,4 +1,4 @@
-"""What torch.compile costs a run: once, at its start, and again in its steps."""
+"""What torch.compile costs a run: at its start, and again in its steps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from perfkit.run.records import Step
 def measure_compile_cost(rows: Sequence[Step]) -> CompileCost | None:
     """Compile time of a run; None where Dynamo was not in use, or no step was timed.
 
-    What goes on is counted in the second half of the timed steps: what a program meets for the first time, it has met
-    by then.
+    Recompilation that continues is counted in the second half of the timed steps: by then a program has seen what it
+    sees for the first time.
     """
     timed, _ = timed_rows(rows)
     if not timed or not any(row.recompiles is not None for row in rows):

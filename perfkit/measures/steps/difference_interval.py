@@ -1,4 +1,4 @@
-"""How far a difference between two runs' steps can be noise: a bootstrap over blocks of neighbouring steps."""
+"""The interval of a difference between two runs' steps: a bootstrap over blocks of neighbouring steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 #: Resamples of the bootstrap: enough that the ends of a 95% interval move by less than a tenth of its width.
 _RESAMPLES = 2000
 
-#: Share of the steps left out at each end, as `measures.steps_rows` does: one checkpoint is not a slower step.
+#: Share of the steps left out at each end, as for `TypicalStep`: one checkpoint is not a slower step.
 _TRIM = 0.10
 
-#: Fewer steps than this do not show how much steps differ.
-LEAST_STEPS = 8
+#: Minimum of steps: fewer do not show how much steps differ.
+MIN_STEPS = 8
 
 
 def difference_interval(
@@ -32,7 +32,7 @@ def difference_interval(
         Low and high ends, each of shape (columns,).
 
     Blocks are as long as the square root of the number of steps, because slow steps come together (another program
-    runs, a cache fills): drawing single steps would call that noise too small (Künsch 1989, the block bootstrap).
+    runs, a cache fills): drawing single steps would underestimate that noise (Künsch 1989, the block bootstrap).
     """
     # A fixed seed: comparing the same two runs twice gives the same answer.
     random = np.random.default_rng(0)

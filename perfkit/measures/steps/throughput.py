@@ -1,4 +1,4 @@
-"""How fast training goes, how evenly, and which steps stood out; from the rows of steps.jsonl."""
+"""Rates of training, percentiles of its steps, and the slowest steps; from the rows of steps.jsonl."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perfkit.measures.results.steps import SlowStep, Throughput
 from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import PHASES, Step
 
-#: A percentile needs as many steps as leave one beyond it: p90 ten, p99 a hundred.
+#: A percentile needs at least one step above it: p90 ten steps, p99 a hundred.
 _NEEDS = {0.5: 1, 0.9: 10, 0.99: 100}
 #: Slowest steps that are listed: a page of evidence, not the whole tail.
 _SLOWEST = 5
@@ -19,7 +19,7 @@ def measure_throughput(rows: Sequence[Step]) -> Throughput | None:
 
     Steps inside windows, of the dry run, and of the warm-up are left out. Rates are totals over totals, and time
     spent in validation, which trains nothing, is left out of them. Samples and tokens are None
-    unless every step told them. Rows that stand for several merged steps count with their mean.
+    unless every step has them. Rows of several merged steps count with their mean.
     """
     timed, excluded = timed_rows(rows)
     if not timed:
@@ -29,8 +29,8 @@ def measure_throughput(rows: Sequence[Step]) -> Throughput | None:
     ordered = sorted(timed, key=_per_step)
 
     def rate(amounts: list[int | None]) -> float | None:
-        told = [amount for amount in amounts if amount is not None]
-        return sum(told) / training_ns * 1e9 if training_ns and len(told) == len(amounts) else None
+        known = [amount for amount in amounts if amount is not None]
+        return sum(known) / training_ns * 1e9 if training_ns and len(known) == len(amounts) else None
 
     return Throughput(
         steps=steps,
@@ -53,7 +53,7 @@ def _per_step(row: Step) -> float:
 def percentile(ordered: Sequence[Step], share: float, steps: int) -> int | None:
     """The step time that ``share`` of the steps do not exceed; None where there are too few of them.
 
-    ``ordered`` is by time per step, and ``steps`` is how many steps the rows stand for.
+    ``ordered`` is by time per step, and ``steps`` is how many steps the rows represent.
     """
     if steps < _NEEDS.get(share, 1):
         return None
@@ -66,7 +66,7 @@ def percentile(ordered: Sequence[Step], share: float, steps: int) -> int | None:
 
 
 def _slowest(timed: list[Step]) -> tuple[SlowStep, ...]:
-    """The slowest single steps, each with the phase that took the most beyond its own median."""
+    """The slowest single steps, each with the phase that exceeded its own median the most."""
     single = [row for row in timed if row.steps == 1]
     medians = {name: _median([getattr(row.phases_ns, name) or 0 for row in single]) for name in PHASES}
     found = []

@@ -20,7 +20,7 @@ HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
 def measure_traced_step(trace: Trace) -> TracedStep | None:
     """Host time per phase of the trace's steps (see `whole_steps`); None where it has none.
 
-    A phase is None where the trace cannot tell it: data without DataLoader ranges, backward (and with it
+    A phase is None where the trace does not show it: data without DataLoader ranges, backward (and with it
     forward) without autograd nodes, transfer without top-level copies that copy from host to device.
     ``other`` is the rest, so that the phases sum to the wall time exactly.
     """

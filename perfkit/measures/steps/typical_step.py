@@ -1,4 +1,4 @@
-"""Where a run's typical and mean step go, from the rows of steps.jsonl."""
+"""Where the time of a run's typical and mean step goes, from the rows of steps.jsonl."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from perfkit.measures.steps._timed_rows import own_rows, timed_rows
 from perfkit.run.records import PHASES, Phases, Step
 
 #: Of the steps left, those whose wall time lies in the middle 80 % are averaged: phases then sum to the
-#: step, which medians of phases would not, and one step with a checkpoint or a neighbour's noise in it
-#: does not move the typical step.
+#: step, which medians of phases would not, and one step with a checkpoint or another program's noise in it
+#: does not change the typical step.
 _TRIM = 0.10
 
 

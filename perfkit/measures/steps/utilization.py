@@ -1,4 +1,4 @@
-"""Which part of a device's arithmetic a step uses: model FLOPs utilization (MFU), with the peak it is measured by."""
+"""Model FLOPs utilization (MFU): the share of a device's peak arithmetic that a step uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfkit.run.records import StepFlops
 def measure_utilization(flops: StepFlops | None, step_ns: int | None) -> Utilization | None:
     """MFU of a step of ``step_ns``; None where the operations, the step or the device's peak are not known.
 
-    Operations in several precisions are each held against their own peak. What activation checkpointing computes
+    Operations in several precisions are each compared with their own peak. What activation checkpointing computes
     again does not count: it is no part of the model.
     """
     if flops is None or flops.problem is not None or not step_ns or flops.device is None:

@@ -224,7 +224,7 @@ def test_two_profiles_at_once_leave_the_first_in_charge(tmp_path: Path, capsys: 
 
     assert len(rank_of(tmp_path / "x").steps) == 12
     assert not (tmp_path / "y").exists()
-    assert "a profile is recording already" in capsys.readouterr().err
+    assert "another profile is recording already" in capsys.readouterr().err
 
 
 def test_stop_after_ends_the_program_cleanly_with_the_steps_it_was_given(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
         ({"detect_syncs": "always"}, "detect_syncs must be"),
         ({"detect_syncs": "cuda"}, "needs a CUDA device: use 'dry'"),
         ({"budget": 0}, "budget must be a share"),
-        ({"stop_after": 0}, "stop_after must be a whole number of at least 1 step, got 0"),
+        ({"stop_after": 0}, "stop_after must be an integer of at least 1 step, got 0"),
         ({"schedule": 3}, "schedule must be"),
     ],
 )
@@ -526,8 +526,8 @@ def test_what_a_step_was_told_stands_in_its_row_and_no_other(tmp_path: Path) -> 
     with perfkit.profile(tmp_path / "run", recorders=(), quiet=True) as prof:
         for number, _ in enumerate(prof.steps(range(3))):
             if number == 1:
-                prof.tell(samples=4)
-                prof.tell(loss=0.5)
+                prof.log(samples=4)
+                prof.log(loss=0.5)
 
     rows = read_run(tmp_path / "run").ranks[0].steps
     assert [(row.samples, row.loss) for row in rows] == [(None, None), (4, 0.5), (None, None)]
@@ -538,4 +538,4 @@ def test_a_loss_on_a_device_is_refused_because_reading_it_would_wait(tmp_path: P
         perfkit.profile(tmp_path / "run", quiet=True) as prof,
         pytest.raises(UsageError, match="reading it from a device"),
     ):
-        prof.tell(loss=torch.zeros((), device="meta"))  # type: ignore[arg-type]  # what a user would do
+        prof.log(loss=torch.zeros((), device="meta"))  # type: ignore[arg-type]  # what a user would do

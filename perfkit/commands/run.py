@@ -66,7 +66,7 @@ def run(
         out,
         schedule=parse_schedule(schedule),
         detect_syncs=None if syncs == "off" else _detect_mode(syncs),
-        borrow_nvtx=nvtx,
+        capture_nvtx=nvtx,
         triggers=_parse_triggers(trigger),
         with_stack=with_stack,
         record_shapes=record_shapes,

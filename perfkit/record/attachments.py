@@ -1,7 +1,7 @@
-"""Everything that listens to the training process while a run records, attached and put back as one.
+"""All parts that observe the training process while a run records, attached and detached together.
 
 The hooks that feed the clock, the range recorder, the samplers of lines, sync detection on a GPU, memory, garbage
-collections, compiled graphs. Each part is put back by itself: none may stay on because another one failed.
+collections, compiled graphs. Each part is detached by itself: none may stay on because another one failed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from perfkit.record.samplers.worker_sampler import WorkerSampler
     from perfkit.syncs import SyncDetector
 
-#: Loaders that are kept of all fits of a run, as many as of one.
-_MOST_LOADERS = 16
+#: Loaders that are recorded per run, of all its fits.
+_MAX_LOADERS = 16
 
 
-class Listeners:
-    """The parts of perfkit that listen in the training process.
+class Attachments:
+    """The parts of perfkit that observe the training process.
 
-    ``phase`` tells the sampler which phase a sample belongs to, None where the running step is not timed.
+    ``phase`` returns the phase that a sample belongs to, None where the running step is not timed.
     """
 
     def __init__(self, clock: StepClock, recording: RankRecording, *, phase: Callable[[], Phase | None]) -> None:
@@ -59,23 +59,24 @@ class Listeners:
         self._nvtx_bridge: NvtxBridge | None = None
         self._loaders_before: tuple[Loader, ...] = ()
         self._ranges_before: tuple[RangeRow, ...] = ()
-        #: Whether sampling was given up, and how many steps it saw until then.
-        self._thinned = False
-        self._seen_steps: int | None = None
-        #: First step -> samples in a batch from there on; whoever makes the step's row takes it out.
+        #: Whether sampling was stopped, and how many steps were sampled until then.
+        self._sampling_stopped = False
+        self._sampled_steps: int | None = None
+        #: First step -> samples per batch from there on; `StepRows` removes what it has used.
         self.samples_from: dict[int, int | None] = {}
 
     def attach(
         self,
         *,
         hooked: bool,
-        borrow_nvtx: bool,
+        capture_nvtx: bool,
         detect_cuda: bool,
         on_optimizer: Callable[[Any], None],
         on_epoch_end: Callable[[], None],
         on_evaluation: Callable[[bool], None],
     ) -> None:
-        """Begin to listen, again after `detach`; what was attached before something failed is put back by that."""
+        """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
+        # Not at the top: importing perfkit must stay quick.
         from perfkit.ranges import bridge_nvtx, start_recorder
         from perfkit.record.samplers.line_sampler import StackSampler
         from perfkit.record.samplers.worker_sampler import WorkerSampler
@@ -101,7 +102,7 @@ class Listeners:
         self.hooks.attach()
         self.garbage.attach()
         self._recorder = start_recorder()
-        if borrow_nvtx:
+        if capture_nvtx:
             self._nvtx_bridge = bridge_nvtx()
         self.compiles = self.compiles or CompileCounter()
         self._clock.at_close = self.compiles.at_close
@@ -111,7 +112,7 @@ class Listeners:
 
             self.armed = self.armed or detect_syncs(mode="cuda")
             self.armed.start()
-        if not self._thinned:
+        if not self._sampling_stopped:
             self._sampler = self._sampler or StackSampler(threading.get_ident(), self._phase)
             self._sampler.thread = threading.get_ident()
             self._sampler.start()
@@ -122,7 +123,7 @@ class Listeners:
             self.node = self.node or watch_node(lambda: self._clock.step_num)
 
     def leave_loop(self, *, close_last: bool) -> None:
-        """Detach from the loop; with ``close_last`` its last step is closed if it did its work."""
+        """Detach from the loop; with ``close_last`` its last step is closed if it is complete."""
         guarded = self._recording.guarded
         if self.hooks is not None:
             if close_last:
@@ -133,7 +134,7 @@ class Listeners:
         self.garbage.detach()
 
     def detach(self) -> None:
-        """Put everything else back."""
+        """Detach everything else."""
         guarded = self._recording.guarded
         if self._sampler is not None:
             guarded("ending the sampler", self._sampler.stop)
@@ -142,7 +143,7 @@ class Listeners:
         if self.armed is not None:
             guarded("ending sync detection", self.armed.stop)
         if self.node is not None:
-            guarded("ending the watch of the node", self.node.stop)
+            guarded("ending the readings of the GPU", self.node.stop)
         if self._nvtx_bridge is not None:
             guarded("removing the bridge to nvtx", self._nvtx_bridge.remove)
         if self._recorder is not None:
@@ -150,14 +151,14 @@ class Listeners:
             for count, what in ((self._recorder.dropped, "ranges"), (self._recorder.device_dropped, "device times")):
                 if count:
                     self._recording.note(
-                        f"{count:,} {what} were dropped: there were more than the recorder keeps up with"
+                        f"{count:,} {what} were dropped: the program marks more than the recorder can process"
                     )
-            # The next recorder begins at nothing, and the program's ranges go on.
+            # The next recorder starts from zero.
             self._ranges_before = self.ranges
             self._recorder = None
 
     def forget(self) -> None:
-        """In a forked child: put the patches back and leave the rest, whose parent goes on."""
+        """In a forked child: undo the patches, and leave everything else to the parent."""
         if self.hooks is not None:
             self.hooks.detach()
         self.garbage.detach()
@@ -167,28 +168,28 @@ class Listeners:
     def _on_samples(self, samples: int | None) -> None:
         self.samples_from[self._clock.step_num] = samples
 
-    # -- what they heard
+    # -- results
 
     @property
     def loaders(self) -> tuple[Loader, ...]:
-        """Loaders that the loop was seen to read from."""
+        """The DataLoaders that the loop read from."""
         now = self.hooks.loaders.values() if self.hooks is not None else ()
-        return tuple(dict.fromkeys((*self._loaders_before, *now)))[:_MOST_LOADERS]
+        return tuple(dict.fromkeys((*self._loaders_before, *now)))[:_MAX_LOADERS]
 
     @property
     def ranges(self) -> tuple[RangeRow, ...]:
-        """Ranges that the program marked."""
+        """The ranges that the program marked."""
         now = self._recorder.rows() if self._recorder is not None else ()
         return _added_up(self._ranges_before, now) if self._ranges_before else now
 
     @property
     def syncs(self) -> Syncs | None:
-        """Syncs seen on a GPU; None where they were not looked for."""
+        """Syncs on a GPU; None where they are not detected."""
         return self.armed.to_record() if self.armed is not None else None
 
     @property
     def node_health(self) -> NodeHealth | None:
-        """What the node did to the GPU; None where that is not known, which is noted."""
+        """The state of the GPU over the run; None where unknown, which is noted."""
         if self.node is None:
             return None
         if self.node.problem is not None:
@@ -196,36 +197,35 @@ class Listeners:
         return self.node.record()
 
     def sampling_ns(self, timed_ns: int) -> int:
-        """What sampling took so far of ``timed_ns`` of steps.
+        """perfkit's time for sampling in ``timed_ns`` of steps.
 
-        In the workers it is the share of their time, of the steps' time: what training loses where it always waits
-        for them, and the most that it can.
+        Sampling in the workers counts with its share of their time, as if training always waited for them: the maximum.
         """
         own_ns = round(self._sampler.cost_s * 1e9) if self._sampler is not None else 0
         own_ns += round(self.node.cost_s * 1e9) if self.node is not None else 0
         return own_ns + round(self._workers.share() * timed_ns if self._workers is not None else 0)
 
     def stop_sampling(self) -> bool:
-        """Give up what training can do without and costs most; whether there was something to give up."""
-        if self._thinned or self._sampler is None or self._workers is None:
+        """Stop sampling lines, the most expensive optional part; returns whether it was on."""
+        if self._sampling_stopped or self._sampler is None or self._workers is None:
             return False
-        self._thinned = True
+        self._sampling_stopped = True
         self._sampler.stop()
         self._workers.detach()
         return True
 
     def held_bytes(self, *more: Any) -> int | None:
-        """The memory that perfkit's own parts hold now, with ``more`` of them."""
+        """Memory of perfkit's own parts now, and of ``more`` of them."""
         parts = (self._clock, self.hooks, self._sampler, self._workers, self._recorder, self.armed, self.memory)
         parts = (*parts, self.node, *more)
         return held_bytes(*(part for part in parts if part is not None))
 
     def lines(self, *, sampled_steps: int, steps: int, traced: tuple[TracedLine, ...]) -> Lines | None:
-        """What was learnt per line in ``sampled_steps`` sampled steps of ``steps``."""
+        """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled."""
         if self._sampler is None:
             return None
-        if self._thinned:
-            self._seen_steps = sampled_steps = self._seen_steps or sampled_steps
+        if self._sampling_stopped:
+            self._sampled_steps = sampled_steps = self._sampled_steps or sampled_steps
         period_ns, rows = self._sampler.rows(sampled_steps)
         in_workers, workers = self._workers.rows(steps) if self._workers is not None else ((), ())
         return Lines(

@@ -15,33 +15,33 @@ _TIMEOUT_S = 600.0
 
 
 class FirstVerdict:
-    """Has ``folder``, a run that is still being written, diagnosed once by a process of its own."""
+    """Diagnoses ``folder``, a run that is still being written, once, in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: BackgroundProcess | None = None
-        self._wanted = True
+        self._active = True
 
-    def tell(self, until_written: Callable[[], None]) -> None:
-        """Print it as soon as it is there; ``until_written`` waits for what the window's other threads write."""
-        threading.Thread(target=self._tell, args=(until_written,), name="perfkit first verdict", daemon=True).start()
+    def print_soon(self, until_written: Callable[[], None]) -> None:
+        """Print it when it is ready; ``until_written`` waits for the files that the window's threads write."""
+        threading.Thread(target=self._print, args=(until_written,), name="perfkit first verdict", daemon=True).start()
 
-    def _tell(self, until_written: Callable[[], None]) -> None:
+    def _print(self, until_written: Callable[[], None]) -> None:
         until_written()
-        if not self._wanted:
+        if not self._active:
             return
-        # Without it the run goes on, and its end brings the full verdict.
+        # An error here is harmless: the full verdict comes at the end of the run.
         with suppress(BackgroundError):
-            # In the program's current folder, to which the files in the verdict are relative.
+            # In the program's current folder: paths in the verdict are relative to it.
             self._process = BackgroundProcess(
                 "perfkit", "diagnose", str(self._folder), "--early", timeout_s=_TIMEOUT_S, folder=Path.cwd()
             )
             text = self._process.output().decode()
-            if self._wanted:
+            if self._active:
                 write(f"{text}\n")
 
-    def call_off(self) -> None:
-        """The run is over: the full verdict comes now, and the first would come after it."""
-        self._wanted = False
+    def cancel(self) -> None:
+        """The run is over: its full verdict replaces the first one."""
+        self._active = False
         if self._process is not None:
             self._process.kill()

@@ -1,80 +1,56 @@
-"""A run while it is recorded: its folder, what listens, what each step is, and what is written when.
+"""One run while it is recorded: connects the clock, the attachments, the step plan and the run folder.
 
-`profile` decides what is wanted and when a run begins and ends; here is what happens in between.
+`perfkit.profile` starts and stops it; everything between two steps happens here.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
-from perfkit.record.attachments import Listeners
+from perfkit.record.attachments import Attachments
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.first_verdict import FirstVerdict
-from perfkit.record.step_plan import StepPlan, Wanted, foreseeable
-from perfkit.record.step_rows import Said, StepRows
+from perfkit.record.options import Options
+from perfkit.record.step_plan import StepPlan
+from perfkit.record.step_rows import StepRows
 from perfkit.record.triggers.failure import failure_of, in_words
-from perfkit.record.triggers.trigger_watch import Triggers, TriggerWatch
+from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.watchers.compilations import break_lines, graph_breaks
 from perfkit.record.watchers.settings_probe import Inspection, device_bytes
 from perfkit.record.watchers.step_memory import next_reading
 from perfkit.record.watchers.tensor_leaks import TensorWatch
-from perfkit.record.windows.schedules import Action, Schedule, default_schedule
+from perfkit.record.windows.schedules import Schedule, default_schedule
 from perfkit.run.rank_recording import FLUSH_NS, Parts, RankRecording
 from perfkit.run.rank_writer import write_record
 from perfkit.run.records import Phase, Run, Window
 from perfkit.run.remote import copy_out
 
-DetectSyncs = Literal["auto", "cuda", "dry"]
-
-#: Work between steps is done for so many steps at once as take this long, up to so many: each time it costs about
-#: 0.2 ms. A kill loses no more than this, or 64 steps.
-_PAUSE_NS, _MOST_STEPS = 20_000_000, 250
-#: The settings of a program of ordinary steps are read no sooner again: 40 us are then below a thousandth of the time.
-_LOOK_NS = 50_000_000
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `profile` was asked for, checked; ``action`` is the schedule as it is asked, None for the default one."""
-
-    schedule: Schedule | Callable[[int], Any] | None
-    action: Callable[[int], Action] | None
-    activities: tuple[Any, ...] | None
-    flags: dict[str, bool]
-    recorders: tuple[str, ...]
-    handlers: tuple[Callable[[Any], Any], ...]
-    triggers: Triggers
-    detect_syncs: DetectSyncs | None
-    borrow_nvtx: bool
-    ranks: tuple[int, ...]
-    budget: float
-    stop_after: int | None
-    quiet: bool
-    hooks: bool
-    url: str | None
+#: Time between two pauses, and the maximum of steps between them: each pause costs about 0.2 ms. A kill loses no more
+#: than this, or 64 steps.
+_PAUSE_NS, _MAX_STEPS_BETWEEN = 20_000_000, 250
+#: Minimum time between two readings of the program's settings: the 40 us are then below a thousandth of the time.
+_PROBE_NS = 50_000_000
 
 
 class RunRecorder:
-    """Records into ``folder``, from `begin` to `end`, and again: the run then goes on."""
+    """Records into ``folder``, from `begin` to `end`; another `begin` continues the run."""
 
-    def __init__(self, folder: Path, launch: str, options: Options, total: int | None) -> None:
+    def __init__(self, folder: Path, launch: str, options: Options) -> None:
         self.folder = folder
         self._options = options
-        #: How many steps the run will have, None where that is not known.
-        self.total = total
+        #: The number of steps that the run will have, None where unknown.
+        self.total = options.total
         self.clock = StepClock(self._on_steps, self._on_due)
         self.recording = RankRecording(folder, launch, self._parts)
         if self.recording.rank.rank == 0:
             write_record(folder, self._record(launch))
-        self.listeners = Listeners(self.clock, self.recording, phase=self._sampled_phase)
+        self.attachments = Attachments(self.clock, self.recording, phase=self._sampled_phase)
         self._optimizers: list[Any] = []
         self._inspection = Inspection(self._optimizers)
         self._tensors = TensorWatch()
@@ -85,15 +61,15 @@ class RunRecorder:
             tell=self._write_note,
         )
         self.plan = self._make_plan()
-        self._rows = StepRows(self.clock, self.recording, self.listeners)
+        self._rows = StepRows(self.clock, self.recording, self.attachments)
         self._verdict = FirstVerdict(folder)
         self._recorded = False
-        self._told_early = False
-        self._epoch_told = False
+        self._early_verdict = False
+        self._epoch_ended = False
         self._dropped: int | None = None
-        self._looked_ns = -_LOOK_NS
-        #: What perfkit had taken, of how much time of steps, when its cost was judged last.
-        self._judged: tuple[int, int] | None = None
+        self._probed_ns = -_PROBE_NS
+        #: perfkit's own time and the time of the steps, when the budget was checked last.
+        self._budget_checked: tuple[int, int] | None = None
         #: Step and time of the last pause.
         self._paused = 0, _clock.now_ns()
 
@@ -121,27 +97,8 @@ class RunRecorder:
         )
 
     def _make_plan(self) -> StepPlan:
-        options = self._options
-        detect = options.detect_syncs
-        recorders = options.recorders
-        if (tool := _env.nsight_tool()) is not None and "kineto" in recorders:
-            # CUPTI serves one at a time: with torch's profiler too, it or the tool would have no kernels.
-            recorders = tuple(dict.fromkeys("cuda_profiler" if name == "kineto" else name for name in recorders))
-            print_message(
-                f"this program runs under {tool}: windows open its capture range, and torch's profiler stays off"
-            )
-        wanted = Wanted(
-            action=options.action,
-            recorders=recorders,
-            activities=options.activities,
-            flags=options.flags,
-            handlers=options.handlers,
-            here=self.recording.rank.rank in options.ranks,
-            dry=detect == "dry" or (detect == "auto" and not _env.cuda_in_use()),
-            foreseeable=foreseeable(options.schedule),
-        )
         return StepPlan(
-            wanted,
+            self._options,
             self.recording,
             self.triggers,
             phase=lambda: self.clock.phase,
@@ -149,10 +106,10 @@ class RunRecorder:
             optimizers=self._optimizers,
         )
 
-    # -- beginning and end
+    # -- start and end
 
     def begin(self) -> None:
-        """Attach to the loop and begin a step; what cannot be attached is told and left out."""
+        """Attach to the loop and begin a step; a part that cannot be attached is reported and left out."""
         self._recorded = True
         self.recording.rewrite()
         self.clock.due = 0
@@ -162,9 +119,9 @@ class RunRecorder:
 
     def _attach(self) -> None:
         detect = self._options.detect_syncs
-        self.listeners.attach(
+        self.attachments.attach(
             hooked=self._options.hooks,
-            borrow_nvtx=self._options.borrow_nvtx,
+            capture_nvtx=self._options.capture_nvtx,
             detect_cuda=detect == "cuda" or (detect == "auto" and _env.cuda_in_use()),
             on_optimizer=self._optimizers.append,
             on_epoch_end=self.on_epoch_end,
@@ -176,34 +133,34 @@ class RunRecorder:
         return self.clock.phase if timed and self.clock.step_num > 0 else None
 
     def end(self, error: BaseException | None) -> None:
-        """Save what is open, put everything back, and write the folder."""
+        """Save an open window, undo all patches, and write the folder."""
         self._recorded = False
-        self.recording.guarded("giving back the triggers", self.triggers.detach)
+        self.recording.guarded("detaching the triggers", self.triggers.detach)
         if error is not None and self.triggers.keeps(error):
-            self.recording.guarded("keeping the exception", lambda: self._keep_failure(error))
-        self.listeners.leave_loop(close_last=error is None)
+            self.recording.guarded("recording the exception", lambda: self._record_failure(error))
+        self.attachments.leave_loop(close_last=error is None)
         self.clock.drop()
         self.plan.close(self.clock.step_num - 1)
-        self.listeners.detach()
+        self.attachments.detach()
         self._optimizers.clear()  # they hold their models
-        self._note_what_never_came()
-        self.recording.guarded("taking the last device times", self._rows.settle)
+        self._note_missing()
+        self.recording.guarded("reading the last device times", self._rows.settle)
         self.recording.guarded("writing the run folder", lambda: self.recording.finish(self._ending(error)))
-        self._verdict.call_off()
+        self._verdict.cancel()
 
-    def _note_what_never_came(self) -> None:
+    def _note_missing(self) -> None:
         steps = self.clock.step_num
         if not steps:
             self.recording.note(
                 "no step was seen: the loop was not reached, or it has neither a DataLoader nor an optimizer; "
-                "say where steps end with prof.steps(iterable) or prof.step()"
+                "mark where steps end with prof.steps(iterable) or prof.step()"
             )
         elif self.plan.waiting:
             self.recording.note(
                 f"no window was recorded: the run had {steps} steps and the schedule's first window needs more"
             )
 
-    def _keep_failure(self, error: BaseException) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         failure = failure_of(error, self.clock, dropped=self._dropped, window=self.plan.window)
         write_record(self.recording.window_file(0).parent, failure)
         self.recording.note(in_words(failure))
@@ -216,17 +173,17 @@ class RunRecorder:
         return f"{type(error).__name__}: {error}".rstrip(": ")
 
     def forget(self) -> None:
-        """In a forked child: put the patches back and leave the rest, whose parent goes on."""
+        """In a forked child: undo the patches, and leave everything else to the parent."""
         self._recorded = False
-        self.listeners.forget()
+        self.attachments.forget()
 
     # -- between two steps
 
     def on_epoch_end(self) -> None:
-        """Say once, at the end of the first epoch, that a window has not come yet: the schedule may be a mistake."""
-        if self._epoch_told:
+        """Report once, after the first epoch, that no window has opened yet: the schedule may be a mistake."""
+        if self._epoch_ended:
             return
-        self._epoch_told = True
+        self._epoch_ended = True
         steps = self.clock.step_num
         if self.plan.waiting and steps and not self._options.quiet:
             print_message(
@@ -234,19 +191,15 @@ class RunRecorder:
             )
 
     def drop_step(self) -> None:
-        """Forget the unfinished step; an error may have ended it."""
+        """Discard the unfinished step; an error may have ended it."""
         self._dropped = self.clock.step_num
         self.clock.drop()
 
-    def say_of_step(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
-        """What the running step works on, in the program's own words; what was said of it before stays."""
-        said = self._rows.said
-        before = said.get(self.clock.step_num, Said())
-        said[self.clock.step_num] = Said(
-            before.samples if samples is None else samples,
-            before.tokens if tokens is None else tokens,
-            before.loss if loss is None else loss,
-        )
+    def log_step(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
+        """Keep what the program logs about the running step; None keeps the value that it logged before."""
+        logged = {"samples": samples, "tokens": tokens, "loss": loss}
+        values = self._rows.logged.setdefault(self.clock.step_num, {})
+        values.update((name, value) for name, value in logged.items() if value is not None)
 
     def _on_steps(self, closed: list[ClosedStep]) -> None:
         try:
@@ -258,22 +211,22 @@ class RunRecorder:
             self.recording.trouble("recording steps", error)
 
     def _on_due(self, step: int) -> bool:
-        """Step ``step`` is about to begin, and something may be due; whether this was of perfkit's everyday work."""
+        """A pause is due before step ``step``; returns whether its work was everyday work, not a window's."""
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
-        timed, looked, triggers = plan.timed, False, self.triggers
+        timed, scanned, triggers = plan.timed, False, self.triggers
         try:
-            triggers.look(self.listeners.compiles)
+            triggers.look(self.attachments.compiles)
             if not timed:
                 triggers.window_recorded()
             if plan.advance(step):
                 recording.pair_clocks()
-                self._tell_of_triggered(plan.windows[-1])
+                self._report_triggered(plan.windows[-1])
                 self.copy_out()
             rows.kind, rows.window = plan.kind, plan.window
-            if plan.extras_done and not self._told_early:
-                self._told_early = True
-                self._tell_early()
-            looked = self._look(step, timed=timed)
+            if plan.extras_done and not self._early_verdict:
+                self._early_verdict = True
+                self._print_early_verdict()
+            scanned = self._probe(step, timed=timed)
             stop = self._options.stop_after or sys.maxsize
             clock.due = min(plan.next_step(step), self._next_pause(step), self._tensors.next, stop)
             clock.due_ns = _clock.now_ns() + FLUSH_NS
@@ -281,21 +234,21 @@ class RunRecorder:
             recording.trouble("recording a step", error)
         if self._options.stop_after is not None and step >= self._options.stop_after:
             raise SystemExit(0)
-        # Opening and closing a window is the window's price, and told as that; a look at all tensors comes seldom.
-        return timed and plan.timed and not looked
+        # Opening and closing a window is part of the window's cost; all tensors are scanned only seldom.
+        return timed and plan.timed and not scanned
 
     def _wake(self) -> None:
-        """Make the end of the running step a pause; called from a signal's handler."""
+        """Make the end of the running step a pause; called from a signal handler."""
         self.clock.due = 0
 
     def _write_note(self, text: str) -> None:
-        """Keep a sentence of the triggers, where whoever waits for a window reads it."""
+        """Write a sentence of the triggers into rank.json at once: someone may wait for the window."""
         if text not in self.recording.notes:
             self.recording.note(text)
             self.recording.rewrite()
 
-    def _tell_of_triggered(self, window: Window) -> None:
-        """Somebody may wait for the window of a trigger, and nobody else expects it."""
+    def _report_triggered(self, window: Window) -> None:
+        """Report the window of a trigger: someone may wait for it, and the schedule does not announce it."""
         if window.reason is None or not window.reason.startswith("trigger: "):
             return
         self.recording.rewrite()
@@ -306,91 +259,91 @@ class RunRecorder:
             )
 
     def _next_pause(self, step: int) -> int:
-        """When memory is read and rows are written again: of short steps, as many later as take `_PAUSE_NS`."""
+        """The step of the next pause: after as many short steps as take `_PAUSE_NS`."""
         now = _clock.now_ns()
         (last, last_ns), self._paused = self._paused, (step, now)
         passed_ns = now - last_ns
         short = (step - last) * _PAUSE_NS // passed_ns if passed_ns > 0 else 0
-        first = next_reading(0)  # is never put off: there is one in every run of so many steps
-        return next_reading(step + min(short, _MOST_STEPS)) if step >= first else first
+        first = next_reading(0)  # never later: every run with enough steps has this reading
+        return next_reading(step + min(short, _MAX_STEPS_BETWEEN)) if step >= first else first
 
-    def _look(self, step: int, *, timed: bool) -> bool:
-        """Read what is read between two steps; whether all tensors were looked at."""
+    def _probe(self, step: int, *, timed: bool) -> bool:
+        """Read what is read between two steps; returns whether all tensors were scanned."""
         now = _clock.now_ns()
-        if not timed or now - self._looked_ns > _LOOK_NS:
-            self._looked_ns = now
+        if not timed or now - self._probed_ns > _PROBE_NS:
+            self._probed_ns = now
             self._inspection.look(step, timed=timed)
-        self.listeners.batches.look()
-        if self.listeners.node is not None:
-            self.listeners.node.look()
+        self.attachments.batches.look()
+        if self.attachments.node is not None:
+            self.attachments.node.look()
         return self._tensors.look(step)
 
-    # -- what is written and told
+    # -- what is written and reported
 
     def _parts(self) -> Parts:
-        """What the recording rewrites: facts for rank.json, lines, ranges and syncs."""
-        listeners, plan, rows = self.listeners, self.plan, self._rows
-        self._thin_out()
+        """The contents of rank.json, lines.json, ranges.npz and syncs.json now."""
+        attachments, plan, rows = self.attachments, self.plan, self._rows
+        self._keep_budget()
         return Parts(
             facts={
-                "loaders": listeners.loaders,
+                "loaders": attachments.loaders,
                 "steps": self.clock.step_num,
                 "graph_breaks": graph_breaks(),
                 "break_lines": break_lines(),
-                "compilations": listeners.compiles.compilations if listeners.compiles is not None else (),
+                "compilations": attachments.compiles.compilations if attachments.compiles is not None else (),
                 "optimizers": self._inspection.optimizers,
                 "cpu_ns_per_step": self._inspection.cpu_ns_per_step,
                 "calls": self._inspection.calls(),
                 "evaluated_with_grad": self._inspection.evaluated_with_grad,
                 "kept": self._tensors.kept,
-                "padding": listeners.batches.padding,
+                "padding": attachments.batches.padding,
                 "flops": plan.flops,
-                "node": listeners.node_health,
-                "overhead_ns": self.clock.overhead_ns + listeners.sampling_ns(rows.timed_ns),
-                "overhead_bytes": self._most_held(),
+                "node": attachments.node_health,
+                "overhead_ns": self.clock.overhead_ns + attachments.sampling_ns(rows.timed_ns),
+                "overhead_bytes": self._peak_held_bytes(),
                 "windows": plan.windows,
             },
             settings=self._inspection.settings | device_bytes(),
-            lines=listeners.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, traced=plan.lines),
-            ranges=listeners.ranges,
-            syncs=listeners.syncs or plan.syncs,
+            lines=attachments.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, traced=plan.lines),
+            ranges=attachments.ranges,
+            syncs=attachments.syncs or plan.syncs,
         )
 
-    def _thin_out(self) -> None:
-        """Above the budget, stop the dearest part that training can do without, and say so."""
-        listeners, timed_ns = self.listeners, self._rows.timed_ns
-        own_ns = self.clock.overhead_ns + listeners.sampling_ns(timed_ns)
+    def _keep_budget(self) -> None:
+        """Above the budget, stop the most expensive part that is optional, and report that."""
+        attachments, timed_ns = self.attachments, self._rows.timed_ns
+        own_ns = self.clock.overhead_ns + attachments.sampling_ns(timed_ns)
         if not self._recorded or not timed_ns:
             return
-        if self._judged is None:
-            # What the first steps and the first window cost comes once: thinning out what follows gains none of it.
-            self._judged = own_ns, timed_ns
-        # Judged on a second of steps at least: one slow file system call is no verdict on the whole.
-        since_ns = timed_ns - self._judged[1]
+        if self._budget_checked is None:
+            # The cost of the first steps and the first window comes once: stopping later parts saves none of it.
+            self._budget_checked = own_ns, timed_ns
+        # At least a second of steps: one slow file system call says little.
+        since_ns = timed_ns - self._budget_checked[1]
         if since_ns <= 1_000_000_000:
             return
-        over = own_ns - self._judged[0] > self._options.budget * since_ns
-        self._judged = own_ns, timed_ns
-        if over and listeners.stop_sampling():
+        over = own_ns - self._budget_checked[0] > self._options.budget * since_ns
+        self._budget_checked = own_ns, timed_ns
+        if over and attachments.stop_sampling():
             self.recording.note(
                 f"perfkit took more than {self._options.budget:.1%} of the step and stopped sampling lines"
             )
 
-    def _most_held(self) -> int | None:
+    def _peak_held_bytes(self) -> int | None:
         seen = (
             self.recording.rank.overhead_bytes,
-            self.listeners.held_bytes(self.recording, self._rows, self.plan),
+            self.attachments.held_bytes(self.recording, self._rows, self.plan),
         )
         return max((number for number in seen if number is not None), default=None)
 
     def copy_out(self) -> None:
-        """Copy finished files to where the run is wanted, if that is not here."""
+        """Copy finished files to the run's URL, if it has one."""
         if (url := self._options.url) is not None:
             self.recording.guarded(f"copying to {url}", lambda: copy_out(self.folder, url))
 
-    def _tell_early(self) -> None:
+    def _print_early_verdict(self) -> None:
         if self._options.quiet or self._options.stop_after is not None:
             return
         self.recording.flush()
         self.recording.rewrite()
-        self._verdict.tell(self.plan.wait)
+        self._verdict.print_soon(self.plan.wait)

@@ -1,8 +1,7 @@
-"""What step N is: timed, in a window, recorded for lines, traced by line, counted, or one of the dry run.
+"""What each step is used for (`StepKind`): opens and closes windows and starts the extra steps, between two steps.
 
-Windows come by the schedule and by triggers, each with a step for its stacks after it where the next does not follow
-at once. The other extra steps come once, after the first window, or after a few steps where no window will come.
-Everything here happens between two steps.
+The schedule and triggers open windows. A step with stacks follows each window, unless the next one follows at once. The
+other extra steps come once, after the first window, or after a few steps where there will be no window.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from perfkit import _env
+from perfkit._stderr import print_message
+from perfkit.record.options import Options
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.windows.schedules import Action, Schedule, WithTriggered, default_schedule
 from perfkit.run.rank_recording import RankRecording
@@ -23,19 +23,15 @@ if TYPE_CHECKING:
     from perfkit.record.windows.model_ranges import WindowRanges
     from perfkit.record.windows.window_controller import Recorder, Windows
 
-#: Where no window will come, the extra steps begin here: the first steps do things that no later one does.
+#: Without any window, the extra steps begin here: the first steps do what no later one does.
 _EXTRAS_AT = 5
 
-#: What a window can record.
-RECORDERS = ("kineto", "cuda_profiler", "memory", "ranges")
-
-
-#: How far ahead the schedule is asked at once.
+#: The number of steps for which the schedule is called ahead.
 _AHEAD = 256
 
 
 def foreseeable(schedule: Schedule | Callable[[int], Any] | None) -> bool:
-    """Whether what a schedule says of a step depends on its number alone: perfkit's by steps, and torch's own."""
+    """Whether a schedule's result depends on the step's number alone: perfkit's by steps, and torch's own."""
     if schedule is None or isinstance(schedule, Schedule):
         return schedule is None or schedule.every_s is None
     return getattr(schedule, "__module__", None) == "torch.profiler.profiler"
@@ -45,34 +41,16 @@ def _never(step: int) -> Action:
     return "none"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile was asked to record.
-
-    ``action`` is the schedule, None for the default one, and ``foreseeable`` whether it may be asked ahead of time;
-    ``flags`` are torch's; ``here`` is False on a rank that records no windows but those of triggers;
-    ``dry`` whether syncs are looked for by a dry run.
-    """
-
-    action: Callable[[int], Action] | None
-    recorders: tuple[str, ...]
-    activities: tuple[Any, ...] | None
-    flags: dict[str, bool]
-    handlers: tuple[Callable[[Any], Any], ...]
-    here: bool
-    dry: bool
-    foreseeable: bool
-
-
 class StepPlan:
-    """Decides what each step is, and opens and closes what that needs.
+    """Decides what each step is used for, and opens and closes what that needs.
 
-    ``triggers`` asks for windows beside the schedule. ``phase`` gives the running phase, ``total`` the number of steps
-    the run will have, None where that is not known; ``optimizers`` are those that have stepped so far.
+    ``triggers`` requests windows outside of the schedule. ``phase`` returns the running phase, ``total`` the number of
+    steps that the run will have, None: unknown; ``optimizers`` are those that have stepped so far.
     """
 
     def __init__(
         self,
-        wanted: Wanted,
+        options: Options,
         recording: RankRecording,
         triggers: TriggerWatch,
         *,
@@ -80,7 +58,18 @@ class StepPlan:
         total: Callable[[], int | None],
         optimizers: list[Any],
     ) -> None:
-        self._wanted = wanted
+        self._options = options
+        recorders = options.recorders
+        if (tool := _env.nsight_tool()) is not None and "kineto" in recorders:
+            # CUPTI serves one at a time: with torch's profiler too, it or the tool would have no kernels.
+            recorders = tuple(dict.fromkeys("cuda_profiler" if name == "kineto" else name for name in recorders))
+            print_message(
+                f"this program runs under {tool}: windows open its capture range, and torch's profiler stays off"
+            )
+        self._recorders = recorders
+        #: Whether this rank records windows by the schedule.
+        self._by_schedule = recording.rank.rank in options.ranks
+        self._foreseeable = foreseeable(options.schedule)
         self._recording = recording
         self._triggers = triggers
         self._phase = phase
@@ -89,7 +78,7 @@ class StepPlan:
         self._windows: Windows | None = None
         self._ranges: WindowRanges | None = None
         self._extras: ExtraSteps | None = None
-        #: The schedule by itself, and with what triggers put between.
+        #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
         self._action = WithTriggered(_never, warmup=0, active=1)
         self._clear_until = 0
@@ -104,13 +93,13 @@ class StepPlan:
 
     @property
     def waiting(self) -> bool:
-        """Whether windows are to come and none has come yet."""
-        windows = self._windows if self._wanted.here else None
+        """Whether windows will open and none has opened yet."""
+        windows = self._windows if self._by_schedule else None
         return windows is not None and not windows.done and windows.index is None and not windows.refused
 
     @property
     def begun(self) -> bool:
-        """Whether the schedule has been asked, so that it cannot change any more."""
+        """Whether the schedule is in use, so that it cannot change any more."""
         return self._windows is not None
 
     @property
@@ -130,51 +119,51 @@ class StepPlan:
 
     @property
     def lines(self) -> tuple[TracedLine, ...]:
-        """What the traced step gave."""
+        """The lines of the step that was traced by line."""
         return self._extras.lines if self._extras is not None else ()
 
     @property
     def syncs(self) -> Syncs | None:
-        """What the dry run gave; None where there was none."""
+        """The syncs of the dry run; None: there was none."""
         return self._extras.syncs if self._extras is not None else None
 
     def advance(self, step: int) -> bool:
-        """Step ``step`` is about to begin: decide what it is. Whether a window was finished just now."""
+        """Decide what step ``step``, the next one, is used for; returns whether a window has just finished."""
         # A window of a trigger begins after an ordinary step only: see `Windows`, where another has just ended.
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
         self.kind, self.window = "timed", None
-        if not self._wanted.here and self._windows is None:
+        if not self._by_schedule and self._windows is None:
             return False
         # Inside a window nothing but it is recorded: a schedule may open the next one right after the first.
         inside = self._windows is not None and self._windows.index is not None
         if not inside and self._extra(step):
             return False
         finished = False
-        if self._wanted.recorders:
+        if self._recorders:
             windows = self._windows or self._make_windows()
             finished = windows.advance(step, reason or "schedule")
             self.kind, self.window = windows.kind, windows.index
-        if self.timed and self._wanted.here:
-            none_will_come = not self._wanted.recorders or (self._windows is not None and self._windows.refused)
+        if self.timed and self._by_schedule:
+            none_will_come = not self._recorders or (self._windows is not None and self._windows.refused)
             if self._extras is None and (self.windows or (none_will_come and step >= _EXTRAS_AT)):
-                # Not in the step for lines, which would hold the imports of this.
+                # Not in the step with stacks, which would contain these imports.
                 self._extras = self._make_extras()
             self._extra(step)
         return finished
 
     def next_step(self, step: int) -> int:
         """The next step after ``step`` that `advance` must be called for; until then nothing changes."""
-        if not self._wanted.here and self._windows is None:
+        if not self._by_schedule and self._windows is None:
             return sys.maxsize
         if not self.timed or self._action.busy or (self._extras is not None and not self._extras.done):
             return step + 1
         if self._triggers.pending is not None and not self._another_runs():
             return step + 1
-        if not self._wanted.here:
+        if not self._by_schedule:
             return sys.maxsize
-        if not self._wanted.recorders or (self._windows is not None and self._windows.refused):
+        if not self._recorders or (self._windows is not None and self._windows.refused):
             return sys.maxsize if self._extras is not None else max(step + 1, _EXTRAS_AT)
-        if not self._wanted.foreseeable or self._windows is None:
+        if not self._foreseeable or self._windows is None:
             return step + 1
         if self._clear_until <= step:
             self._clear_until = step + 1
@@ -183,13 +172,13 @@ class StepPlan:
         return self._clear_until
 
     def _begin_triggered(self, step: int) -> str | None:
-        """Begin the window that a trigger asks for, where that can be now; why it opens."""
-        if not self._wanted.recorders:
+        """Begin the window that a trigger requests, if possible now; returns why it opens."""
+        if not self._recorders:
             self._triggers.refuse("recorders=() records none")
             return None
         windows = self._windows or self._make_windows()
         if windows.refused:
-            self._triggers.refuse("this run records no windows any more, rank.json says why")
+            self._triggers.refuse("this run no longer records windows: see the errors in rank.json")
             return None
         if self._another_runs() or self._action.busy or self._due(step):
             return None
@@ -197,16 +186,17 @@ class StepPlan:
         return self._triggers.take()
 
     def _another_runs(self) -> bool:
-        """Whether the program's own torch profiler is on: two cannot be, and a trigger can wait."""
+        """Whether the program's own torch profiler runs: only one can, and a trigger can wait."""
+        # perfkit never imports torch before the program does
         from perfkit.record.windows import torch_profiler
 
-        return "kineto" in self._wanted.recorders and torch_profiler.running()
+        return "kineto" in self._recorders and torch_profiler.running()
 
     def _due(self, step: int) -> bool:
         """Whether the schedule's own window begins with this step."""
         try:
             return self._action(step) != "none"
-        except Exception:  # noqa: BLE001 - the user's schedule; `Windows` asks it again, and tells
+        except Exception:  # noqa: BLE001 - the user's schedule; `Windows` calls it again and reports
             return True
 
     def _extra(self, step: int) -> bool:
@@ -216,24 +206,26 @@ class StepPlan:
         return not self.timed
 
     def _make_windows(self) -> Windows:
+        # What follows imports torch, which perfkit never does before the program.
         from perfkit.record.windows.model_ranges import WindowRanges
         from perfkit.record.windows.window_controller import Windows
 
         recording = self._recording
         ranges = self._ranges = WindowRanges(self._optimizers, recording.note)
-        if self._wanted.here:
-            self._schedule = self._wanted.action or default_schedule(self._total()).action
+        if self._by_schedule:
+            self._schedule = self._options.action or default_schedule(self._total()).action
         triggers = self._triggers
         action = self._action = WithTriggered(self._schedule, warmup=triggers.warmup, active=triggers.active)
         self._windows = Windows(
             action,
-            [self._make_recorder(name, action) for name in self._wanted.recorders],
+            [self._make_recorder(name, action) for name in self._recorders],
             trouble=recording.trouble,
             beside=lambda open_: recording.guarded("ranges around modules", lambda: ranges.follow(open_)),
         )
         return self._windows
 
     def _make_recorder(self, name: str, action: Callable[[int], Action]) -> Recorder:
+        # Each is imported only where it is used, after torch.
         recording = self._recording
         if name == "cuda_profiler":
             from perfkit.record.windows.cuda_profiler import CudaProfilerGate
@@ -252,27 +244,31 @@ class StepPlan:
         return KinetoRecorder(
             action,
             file_of=recording.window_file,
-            handlers=self._wanted.handlers,
+            handlers=self._options.handlers,
             trouble=recording.trouble,
             note=recording.note,
-            activities=self._wanted.activities,
-            flags=self._wanted.flags,
+            activities=self._options.activities,
+            flags=self._options.flags,
         )
 
     def _make_extras(self) -> ExtraSteps:
         from perfkit.record.windows.extra_steps import ExtraSteps
 
         return ExtraSteps(
-            phase=self._phase, optimizers=self._optimizers, dry=self._wanted.dry, note=self._recording.note
+            phase=self._phase,
+            optimizers=self._optimizers,
+            dry=self._options.detect_syncs == "dry"
+            or (self._options.detect_syncs == "auto" and not _env.cuda_in_use()),
+            note=self._recording.note,
         )
 
     def wait(self) -> None:
-        """Until the traces of the windows that are over are written."""
+        """Wait until the traces of finished windows are written."""
         if self._windows is not None:
             self._windows.wait()
 
     def close(self, last: int) -> None:
-        """The run ends with step ``last``: save what an open window has, and leave nothing on."""
+        """The run ends with step ``last``: save an open window, and switch everything off."""
         guarded = self._recording.guarded
         if self._extras is not None:
             guarded("ending the extra steps", self._extras.close)
@@ -280,4 +276,4 @@ class StepPlan:
             windows = self._windows
             guarded("closing the window", lambda: windows.close(last))
         if self._ranges is not None:
-            guarded("taking the ranges off the modules", self._ranges.remove)
+            guarded("removing the ranges from the modules", self._ranges.remove)

@@ -55,7 +55,7 @@ def train(recording: Any, steps: int = 16) -> perfkit.profile:
             optimizer.zero_grad()
             model(x).sum().backward()
             optimizer.step()
-            prof.tell(samples=2)
+            prof.log(samples=2)
     assert isinstance(prof, perfkit.profile)
     return prof
 

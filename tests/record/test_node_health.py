@@ -304,10 +304,10 @@ def run_with(nvml: Any, folder: Path) -> Rank:
     with perfkit.profile(folder, recorders=(), quiet=True) as prof:
         live = prof._live
         assert live is not None
-        live.listeners.node = NodeWatch(lambda: UUID, lambda: live.clock.step_num, lambda: nvml)
+        live.attachments.node = NodeWatch(lambda: UUID, lambda: live.clock.step_num, lambda: nvml)
         for _ in prof.steps(range(120)):
             pass
-        watching = live.listeners.node._watching
+        watching = live.attachments.node._watching
         assert watching is not None
     assert not watching.is_alive()
     rank = read_run(folder).ranks[0].rank

@@ -1,4 +1,4 @@
-"""``steps(iterable)``: the explicit form of the clock, exact for any iterable."""
+"""`perfkit.profile.steps`: an iterable whose iterations are the steps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from perfkit.record.clock.step_clock import StepClock
 T = TypeVar("T")
 
 
-class Steps(Generic[T]):
-    """Iterates like the iterable it was given, and makes each iteration a step.
+class StepIterator(Generic[T]):
+    """Iterates over an iterable, and makes each iteration a step.
 
-    A step begins with the wait for its item and ends before the next one's; ``break`` and errors end the
-    last. ``len()`` and attributes (``loader.sampler``, ``loader.dataset``) are the iterable's own.
+    A step begins with the wait for its item and ends before the next one's; ``break`` and errors end the last one.
+    ``len()`` and attributes (``loader.sampler``, ``loader.dataset``) are those of the iterable.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Steps(Generic[T]):
                 fetched = False
                 clock.close_with_fetch()
         finally:
-            # break, return and exceptions arrive here while the item's own step is open; an exhausted
-            # iterable arrives with a fetch that brought nothing, which is no step.
+            # After break, return and exceptions the item's step is open; after an exhausted iterable a fetch without
+            # an item, which is no step.
             clock.iterating = False
             if fetched:
                 clock.close()

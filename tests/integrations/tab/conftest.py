@@ -43,7 +43,7 @@ def train(name):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            prof.tell(samples=8, loss=loss.item())
+            prof.log(samples=8, loss=loss.item())
 
 train("before")
 train("after")

@@ -7,8 +7,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from perfkit.trace.columns import Codes, Trace
-from perfkit.trace.intervals import Bools, Ints
+from perfkit.trace.columns import Trace
+from perfkit.trace.intervals import Bools, Codes, Ints
 
 
 class Durations(TypedDict):

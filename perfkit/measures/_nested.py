@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from perfkit.measures._rows import DEEP
-from perfkit.trace.columns import Codes, Trace
-from perfkit.trace.intervals import Ints
+from perfkit.trace.columns import Trace
+from perfkit.trace.intervals import Codes, Ints
 from perfkit.trace.nesting import find_innermost, order_of_codes, overlap
 
 

@@ -1,5 +1,6 @@
-"""Nsight, driven: nsys and ncu are built a command, started, and what they leave is read.
+"""Runs a training under nsys or ncu: builds the command, starts it, and diagnoses the report.
 
-`tools` finds them, `program` says what they start, `nsys_command` and `ncu_command` say how, `running` does it,
-`left` and `window` take up what lies there afterwards, and `answer` has it diagnosed.
+`nsys_options` and `ncu_options` hold the options of the tools, `installed_tools` finds the tools, `target_program` says
+what they start, `recording_session` runs the command, `report_files` finds the reports, and `report_diagnosis`
+diagnoses them. Reading the reports themselves is in `perfkit.trace.nsight`.
 """

@@ -1,4 +1,4 @@
-"""Runs a tool with the user's program in it, as if the program had been started alone: signals and exit code."""
+"""Runs a tool with the user's program in it as if the program were run alone: terminal, signals and exit code."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from types import FrameType
 
 from perfkit.errors import UsageError
 
-#: What a launcher or a person ends a program with.
+#: The signals with which a launcher or a user ends a program.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run_command(command: Sequence[str]) -> int:
-    """Run a command with this terminal; its exit code, 128 and the signal's number where it died of one.
+def run_in_foreground(command: Sequence[str]) -> int:
+    """Run a command in this terminal; its exit code, or 128 plus the number of the signal that ended it.
 
-    Ctrl-C ends the program, not perfkit, which then reads what was recorded until then. A signal sent to perfkit
-    alone is passed on to all that was started.
+    Ctrl-C ends the program, not perfkit, which then reads what was recorded. A signal sent to perfkit alone is
+    forwarded to all processes of the command.
 
     Raises:
-        UsageError: it cannot be started.
+        UsageError: the command cannot be started.
     """
     terminal = _in_terminal()
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         if process is None:
             early.append(number)
         elif process.poll() is None and not (terminal and number == signal.SIGINT):
             if terminal:
                 process.send_signal(number)
             else:
-                # It may have ended just now.
+                # It may have ended in the meantime.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
 
-    # Before the program starts: on a busy machine it may be far on before this process runs again.
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    # Before the program starts: on a busy machine it may run long before this process runs again.
+    before = {number: signal.signal(number, forward) for number in _SIGNALS}
     try:
-        # A terminal sends Ctrl-C to all of the group that is in front, and only that group may read from it. Elsewhere
-        # the program gets a group of its own, which a signal is sent to.
+        # A terminal sends Ctrl-C to the whole foreground process group, and only that group may read from it. Without
+        # a terminal the program gets a group of its own, to which signals are forwarded.
         process = subprocess.Popen(command, start_new_session=not terminal)
         for number in early:
-            pass_on(number, None)
+            forward(number, None)
         code = process.wait()
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror or error}") from None
@@ -58,7 +58,7 @@ def run_command(command: Sequence[str]) -> int:
 
 
 def _in_terminal() -> bool:
-    """Whether this process is one of those that the terminal sends Ctrl-C to."""
+    """Whether the terminal sends Ctrl-C to this process."""
     for stream in (sys.__stdin__, sys.__stderr__, sys.__stdout__):
         try:
             if stream is not None and os.tcgetpgrp(stream.fileno()) == os.getpgrp():

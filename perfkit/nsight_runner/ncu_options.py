@@ -1,48 +1,92 @@
-"""The command line of ``ncu``: which kernels are looked at, how many, and what is measured of each."""
+"""The options of ``ncu``: which kernels are profiled, how many, and what is measured of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Annotated
 
-import msgspec
+import typer
 
 from perfkit.errors import UsageError
-from perfkit.nsight_runner.installed_tools import Part, Tool, fit, split_options
-from perfkit.nsight_runner.target_program import Program
+from perfkit.nsight_runner._common_options import NsightOptions, ToolOption, split_words, supported_words
+from perfkit.nsight_runner.installed_tools import InstalledTool
 
 REPLAY_MODES = ("kernel", "application", "range", "app-range")
 
-#: Kernels that are looked at unless asked otherwise. Each is run some ten times for the sections below, with its memory
-#: saved and put back, while a training step launches hundreds to thousands: ncu's own default, all of them, turns
-#: minutes into days. So many are the forward pass of some layers.
+#: Number of kernels that are profiled by default. Each is run some ten times for the sections below, with its memory
+#: saved and restored, while a training step launches hundreds to thousands: ncu's own default, all of them, turns
+#: minutes into days. This many are the forward pass of some layers.
 LAUNCHES = 50
 
-#: The set basic (throughput, occupancy, launch) and what perfkit's rules read beyond it: memory, stalls, roofline. The
-#: set full has all of these and many more, for which each kernel is run more often.
+#: The set basic (throughput, occupancy, launch) and what perfkit's rules read in addition: memory, stalls, roofline.
+#: The set full has all of these and many more, for which each kernel is run more often.
 _SET = "basic"
 _SECTIONS = ("MemoryWorkloadAnalysis", "WarpStateStats", "SpeedOfLight_RooflineChart")
 
 
-class NcuOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for; None where it was left to perfkit."""
+class NcuOptions(NsightOptions, frozen=True, kw_only=True):
+    """The options of `perfkit ncu`."""
 
-    kernel: str | None = None
-    launch_skip: int | None = None
-    launch_count: int | None = None
-    all_kernels: bool = False
-    nvtx_include: tuple[str, ...] = ()
-    set: str | None = None
-    sections: tuple[str, ...] = ()
-    replay_mode: str | None = None
-    clock_control: str | None = None
-    from_start: bool = False
-    force_overwrite: bool = False
-    extra: str = ""
+    kernel: Annotated[
+        str | None,
+        typer.Option("-k", "--kernel-name", help="Profile only kernels whose name matches this regular expression."),
+    ] = None
+    launch_skip: Annotated[
+        int | None, typer.Option("--launch-skip", help="Skip the first N matching kernels.", metavar="N", min=0)
+    ] = None
+    launch_count: Annotated[
+        int | None,
+        typer.Option(
+            "-c",
+            "--launch-count",
+            help=f"Profile N kernels. Default: {LAUNCHES}, because each is run some ten times, with its memory saved"
+            " and restored, and a step may launch thousands.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None
+    all_kernels: Annotated[
+        bool, typer.Option("--all-kernels", help="Profile every kernel of the window. May take days.")
+    ] = False
+    nvtx_include: Annotated[
+        list[str],
+        typer.Option(
+            "--nvtx-include",
+            help="Profile only kernels in this NVTX range: perfkit@loss/ for perfkit.range('loss'). Repeatable.",
+        ),
+    ] = []
+    set: Annotated[
+        str | None,
+        typer.Option(
+            "--set",
+            help="Measure this set of sections: basic, detailed or full. Default: basic, and the sections on memory,"
+            " stalls and roofline that perfkit's rules read; full has more and takes longer.",
+        ),
+    ] = None
+    sections: Annotated[
+        list[str],
+        typer.Option("--section", help="Measure this section instead of the default ones. Repeatable."),
+    ] = []
+    replay_mode: Annotated[
+        str | None,
+        typer.Option("--replay-mode", help="Replay kernel, application, range or app-range. Default: kernel."),
+    ] = None
+    clock_control: Annotated[
+        str | None,
+        typer.Option(
+            "--clock-control",
+            help="Lock the clocks so that runs compare (base), or leave them as in training (none). Default: base.",
+        ),
+    ] = None
+    from_start: Annotated[
+        bool, typer.Option("--profile-from-start", help="Start with the first kernel, not with perfkit's window.")
+    ] = False
+    extra: Annotated[str, typer.Option("--ncu-args", help="Pass more options to ncu, as one quoted string.")] = ""
 
 
-def check(options: NcuOptions) -> None:
-    """Refuse what cannot be.
+def check_ncu_options(options: NcuOptions) -> None:
+    """Refuse invalid options.
 
     Raises:
         UsageError: says what must hold and what to do.
@@ -60,49 +104,49 @@ def check(options: NcuOptions) -> None:
         raise UsageError(f"--clock-control takes base or none, got {options.clock_control!r}")
 
 
-def ncu_words(options: NcuOptions, tool: Tool | None, *, inside: bool) -> list[str]:
-    """The options of ncu, without its output; ``tool`` says which it has, None for all.
+def ncu_words(options: NcuOptions, tool: InstalledTool | None, *, inside: bool) -> list[str]:
+    """The options of ncu, without its output.
 
-    ``inside`` is whether perfkit records in the program.
+    Args:
+        options: What the user requested.
+        tool: The installed ncu; None to assume that it has all options.
+        inside: Whether perfkit records in the program.
 
     Raises:
-        UsageError: see `check`, and where the tool is too old for what was asked for.
+        UsageError: as `check_ncu_options`, or the tool lacks a requested option.
     """
-    check(options)
-
-    def part(*words: str, asked: object = None) -> Part:
-        return Part((f"--{words[0]}", *words[1:]), asked is not None)
-
-    parts = [
-        # The program is a child of perfkit run's Python, or of a launcher.
-        part("target-processes", "all"),
-        part("set", options.set or _SET, asked=options.set),
+    check_ncu_options(options)
+    return [
+        *supported_words(list(_tool_options(options, inside)), tool),
+        *split_words("--ncu-args", options.extra),
     ]
-    sections = options.sections or (_SECTIONS if options.set is None else ())
-    parts += [part("section", section, asked=options.sections or None) for section in sections]
+
+
+def _tool_options(options: NcuOptions, inside: bool) -> Iterator[ToolOption]:
+    def option(name: str, *values: object, requested: object = True) -> ToolOption:
+        return ToolOption((f"--{name}", *map(str, values)), bool(requested))
+
+    # The program is a child of perfkit run's Python, or of a launcher.
+    yield option("target-processes", "all", requested=False)
+    yield option("set", options.set or _SET, requested=options.set)
+    for section in options.sections or (_SECTIONS if options.set is None else ()):
+        yield option("section", section, requested=options.sections)
     if options.kernel is not None:
-        parts.append(part("kernel-name", f"regex:{options.kernel}", asked=True))
+        yield option("kernel-name", f"regex:{options.kernel}")
     if options.launch_skip is not None:
-        parts.append(part("launch-skip", str(options.launch_skip), asked=True))
+        yield option("launch-skip", options.launch_skip)
     if not options.all_kernels:
-        count = LAUNCHES if options.launch_count is None else options.launch_count
-        parts.append(part("launch-count", str(count), asked=True))
+        yield option("launch-count", LAUNCHES if options.launch_count is None else options.launch_count)
     if options.nvtx_include:
-        parts.append(part("nvtx", asked=True))
-        parts += [part("nvtx-include", one, asked=True) for one in options.nvtx_include]
+        yield option("nvtx")
+        for name in options.nvtx_include:
+            yield option("nvtx-include", name)
     if options.replay_mode is not None:
-        parts.append(part("replay-mode", options.replay_mode, asked=True))
+        yield option("replay-mode", options.replay_mode)
     if inside and not options.from_start:
-        # perfkit opens it with the window; in a program without perfkit nothing would, and ncu record nothing.
-        parts.append(part("profile-from-start", "off", asked=True))
+        # perfkit starts the profiling with the window; in a program without perfkit nothing would.
+        yield option("profile-from-start", "off")
     if options.clock_control is not None:
-        parts.append(part("clock-control", options.clock_control, asked=True))
+        yield option("clock-control", options.clock_control)
     if options.force_overwrite:
-        parts.append(part("force-overwrite", asked=True))
-    return [*fit(parts, tool), *split_options("--ncu-args", options.extra)]
-
-
-def ncu_command(words: Sequence[str], program: Program, tool: Tool | None, output: str) -> list[str]:
-    """The whole command, with ``words`` from `ncu_words`."""
-    path = tool.path if tool is not None else "ncu"
-    return [*program.launcher, path, *words, "--export", output, *program.words]
+        yield option("force-overwrite")

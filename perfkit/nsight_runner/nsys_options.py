@@ -1,15 +1,16 @@
-"""The command line of ``nsys profile``: what is recorded, when, and what happens to the program when that ends."""
+"""The options of ``nsys profile``: what is recorded, when, and what happens to the program when the recording ends."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Annotated
 
-import msgspec
+import typer
 
 from perfkit.errors import UsageError
-from perfkit.nsight_runner.installed_tools import Part, Tool, fit, split_options
-from perfkit.nsight_runner.target_program import Program
+from perfkit.nsight_runner._common_options import NsightOptions, ToolOption, split_words, supported_words
+from perfkit.nsight_runner.installed_tools import InstalledTool
 from perfkit.ranges.range_arguments import DOMAIN
 from perfkit.record.windows.cuda_profiler import RANGE
 
@@ -17,54 +18,92 @@ CAPTURE_RANGES = ("cudaProfilerApi", "nvtx", "none")
 _RANGE_END = re.compile(r"none|stop|stop-shutdown|repeat(?::[1-9]\d*)?|repeat-shutdown:[1-9]\d*")
 _KILL = re.compile(r"none|sigterm|sigkill|[1-9]\d?")
 
-#: What is traced: calls of the system always, because a thread that waits for a file or a lock shows nowhere else.
+#: What is traced: system calls always, because nothing else shows a thread that waits for a file or a lock.
 _TRACE_CUDA, _TRACE_HOST = "cuda,nvtx,osrt,cudnn,cublas", "nvtx,osrt"
 
 
-class NsysOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for; None where it was left to perfkit. Times are seconds."""
+class NsysOptions(NsightOptions, frozen=True, kw_only=True):
+    """The options of `perfkit nsys`; times are seconds."""
 
-    trace: str | None = None
-    capture_range: str | None = None
-    nvtx_capture: str | None = None
-    capture_range_end: str | None = None
-    kill: str | None = None
-    delay: int | None = None
-    duration: int | None = None
-    domains: tuple[str, ...] = ()
-    no_domains: tuple[str, ...] = ()
-    sample: str | None = None
-    cpuctxsw: str | None = None
-    force_overwrite: bool = False
-    #: How many windows the schedule opens; 0 for as many as the run has time for.
-    windows: int = 1
-    #: More options of nsys', as they are.
-    extra: str = ""
+    capture_range: Annotated[
+        str | None,
+        typer.Option(
+            "--capture-range",
+            help="Start the recording with: cudaProfilerApi (perfkit calls it for each window; the default with CUDA),"
+            " nvtx (the range perfkit.window; works without CUDA), none (record the whole program and cut the report"
+            " to the window; the default without CUDA).",
+        ),
+    ] = None
+    nvtx_capture: Annotated[
+        str | None,
+        typer.Option(
+            "--nvtx-capture", help="Record another range with --capture-range nvtx, given as range@domain or range@*."
+        ),
+    ] = None
+    capture_range_end: Annotated[
+        str | None,
+        typer.Option(
+            "--capture-range-end",
+            help="At the end of a window: stop (default), repeat[:N] (one report per window; default with several"
+            " windows), none, or stop-shutdown and repeat-shutdown:N, which need --kill.",
+        ),
+    ] = None
+    kill: Annotated[
+        str | None,
+        typer.Option(
+            "--kill",
+            help="Send this signal to the program when the recording ends: none, sigterm, sigkill, or a number."
+            " Default: none, so that training continues.",
+        ),
+    ] = None
+    delay: Annotated[
+        int | None, typer.Option("--delay", help="Start the recording after N seconds.", metavar="N", min=0)
+    ] = None
+    duration: Annotated[int | None, typer.Option("--duration", help="Record for N seconds.", metavar="N", min=1)] = None
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "-t", "--trace", help=f"Trace these APIs. Default: {_TRACE_CUDA} with CUDA, {_TRACE_HOST} without."
+        ),
+    ] = None
+    domains: Annotated[
+        list[str], typer.Option("--nvtx-domain-include", help="Record only this NVTX domain. Repeatable.")
+    ] = []
+    no_domains: Annotated[
+        list[str], typer.Option("--nvtx-domain-exclude", help="Skip this NVTX domain. Repeatable.")
+    ] = []
+    sample: Annotated[str | None, typer.Option("-s", "--sample", help="Sample the CPU. Default: none.")] = None
+    cpuctxsw: Annotated[str | None, typer.Option("--cpuctxsw", help="Trace CPU context switches. Default: none.")] = (
+        None
+    )
+    extra: Annotated[
+        str, typer.Option("--nsys-args", help="Pass more options to nsys profile, as one quoted string.")
+    ] = ""
 
 
 def capture_range_of(options: NsysOptions, *, cuda: bool) -> str:
-    """The capture range: as asked; else the one that perfkit opens, where there is CUDA; else the whole program."""
+    """The requested capture range; by default the one that perfkit opens with CUDA, else the whole program."""
     return options.capture_range or ("cudaProfilerApi" if cuda else "nvtx" if options.nvtx_capture else "none")
 
 
-def check(options: NsysOptions, *, cuda: bool) -> None:
-    """Refuse what cannot be, and what would end a training unasked.
+def check_nsys_options(options: NsysOptions, *, cuda: bool) -> None:
+    """Refuse invalid options, and those that would end a training unless that is requested.
 
     Raises:
         UsageError: says what must hold and what to do.
     """
-    chosen = capture_range_of(options, cuda=cuda)
-    if chosen not in CAPTURE_RANGES:
-        raise UsageError(f"--capture-range takes {', '.join(CAPTURE_RANGES)}, got {chosen!r}")
+    capture_range = capture_range_of(options, cuda=cuda)
+    if capture_range not in CAPTURE_RANGES:
+        raise UsageError(f"--capture-range takes {', '.join(CAPTURE_RANGES)}, got {capture_range!r}")
     if options.kill is not None and not _KILL.fullmatch(options.kill):
-        raise UsageError(f"--kill takes none, sigterm, sigkill or a signal's number, got {options.kill!r}")
+        raise UsageError(f"--kill takes none, sigterm, sigkill or the number of a signal, got {options.kill!r}")
     if (end := options.capture_range_end) is not None:
         if not _RANGE_END.fullmatch(end):
             raise UsageError(
                 "--capture-range-end takes none, stop, repeat, repeat:N, stop-shutdown or repeat-shutdown:N, got"
                 f" {end!r}"
             )
-        if chosen == "none":
+        if capture_range == "none":
             raise UsageError(
                 "--capture-range-end needs a capture range, and without CUDA the whole program is recorded: add"
                 " --capture-range nvtx"
@@ -72,70 +111,73 @@ def check(options: NsysOptions, *, cuda: bool) -> None:
         if "shutdown" in end and options.kill in (None, "none"):
             raise UsageError(
                 f"--capture-range-end {end} ends the training with the capture range: use"
-                f" {end.replace('-shutdown', '')}, or add --kill sigterm if it shall end"
+                f" {end.replace('-shutdown', '')}, or add --kill sigterm to end the training"
             )
-    if options.nvtx_capture is not None and chosen != "nvtx":
-        raise UsageError(f"--nvtx-capture needs --capture-range nvtx, got {chosen}")
+    if options.nvtx_capture is not None and capture_range != "nvtx":
+        raise UsageError(f"--nvtx-capture needs --capture-range nvtx, got {capture_range}")
     if options.domains and options.no_domains:
         raise UsageError("--nvtx-domain-include and --nvtx-domain-exclude exclude each other: give one of them")
     if DOMAIN in options.no_domains:
-        raise UsageError(f"the domain {DOMAIN} holds the window, by which a report is cut: do not exclude it")
-    traced = (options.trace or _TRACE_HOST).split(",")
-    if "nvtx" not in traced:
-        raise UsageError(f"--trace must hold nvtx, for the window and all ranges come through it, got {options.trace}")
+        raise UsageError(f"the domain {DOMAIN} contains the window, to which reports are cut: do not exclude it")
+    if "nvtx" not in (options.trace or _TRACE_HOST).split(","):
+        raise UsageError(f"--trace must include nvtx, which has the window and all ranges, got {options.trace}")
 
 
-def nsys_words(options: NsysOptions, tool: Tool | None, *, inside: bool, cuda: bool) -> list[str]:
-    """The options of ``nsys profile``, without its output; ``tool`` says which it has, None for all.
+def nsys_words(
+    options: NsysOptions, tool: InstalledTool | None, *, windows: int = 1, inside: bool, cuda: bool
+) -> list[str]:
+    """The options of ``nsys profile``, without its output.
 
-    ``inside`` is whether perfkit records in the program.
+    Args:
+        options: What the user requested.
+        tool: The installed nsys; None to assume that it has all options.
+        windows: Number of windows that the schedule opens; 0 for no limit.
+        inside: Whether perfkit records in the program.
+        cuda: Whether there is a CUDA device.
 
     Raises:
-        UsageError: see `check`, and where the tool is too old for what was asked for.
+        UsageError: as `check_nsys_options`, or the tool lacks a requested option.
     """
-    check(options, cuda=cuda)
-    chosen = capture_range_of(options, cuda=cuda)
-    device = cuda or chosen == "cudaProfilerApi"
-
-    def part(name: str, value: str, asked: object = None) -> Part:
-        return Part((f"--{name}={value}",), asked is not None)
-
-    parts = [
-        part("trace", options.trace or (_TRACE_CUDA if device else _TRACE_HOST), options.trace),
-        # Sampling needs rights that containers lack, and makes ten times the data; perfkit has lines from its own.
-        part("sample", options.sample or "none", options.sample),
-        part("cpuctxsw", options.cpuctxsw or "none", options.cpuctxsw),
-        # nsys' own default ends the program with the recording.
-        part("kill", options.kill or "none", options.kill),
+    check_nsys_options(options, cuda=cuda)
+    return [
+        *supported_words(list(_tool_options(options, windows, inside, cuda)), tool),
+        *split_words("--nsys-args", options.extra),
     ]
+
+
+def _tool_options(options: NsysOptions, windows: int, inside: bool, cuda: bool) -> Iterator[ToolOption]:
+    def option(name: str, value: object, requested: object = True) -> ToolOption:
+        return ToolOption((f"--{name}={value}",), requested is not None)
+
+    capture_range = capture_range_of(options, cuda=cuda)
+    device = cuda or capture_range == "cudaProfilerApi"
+    yield option("trace", options.trace or (_TRACE_CUDA if device else _TRACE_HOST), options.trace)
+    # Sampling needs rights that containers lack, and makes ten times the data; perfkit samples lines itself.
+    yield option("sample", options.sample or "none", options.sample)
+    yield option("cpuctxsw", options.cpuctxsw or "none", options.cpuctxsw)
+    # By default nsys ends the program with the recording.
+    yield option("kill", options.kill or "none", options.kill)
     if device:
-        # The default draws a CUDA graph as one block, without the kernels in it.
-        parts.append(part("cuda-graph-trace", "node"))
-    if chosen != "none":
-        # nsys' default, stop-shutdown, ends the program too, and records one window of several.
-        end = options.capture_range_end or ("stop" if options.windows == 1 else "repeat")
-        parts += [part("capture-range", chosen, chosen), part("capture-range-end", end, end)]
-    if chosen == "nvtx":
-        parts.append(part("nvtx-capture", options.nvtx_capture or f"{RANGE}@{DOMAIN}", chosen))
+        # By default a CUDA graph is one event, without its kernels.
+        yield option("cuda-graph-trace", "node", None)
+    if capture_range != "none":
+        yield option("capture-range", capture_range)
+        # By default, stop-shutdown, nsys ends the program too, and records one window of several.
+        yield option("capture-range-end", options.capture_range_end or ("stop" if windows == 1 else "repeat"))
+    if capture_range == "nvtx":
+        yield option("nvtx-capture", options.nvtx_capture or f"{RANGE}@{DOMAIN}")
         if options.nvtx_capture is not None:
-            # Otherwise names that are not registered, as torch.cuda.nvtx's, never open it.
-            parts.append(part("env-var", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0", chosen))
+            # Otherwise names that are not registered, such as those of torch.cuda.nvtx, never open it.
+            yield option("env-var", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0")
     if options.delay is not None:
-        parts.append(part("delay", str(options.delay), True))
+        yield option("delay", options.delay)
     if options.duration is not None:
-        parts.append(part("duration", str(options.duration), True))
+        yield option("duration", options.duration)
     if options.domains:
-        # Without it the window, which cuts the report, would be missing.
+        # Reports are cut to the window, so its domain is needed.
         domains = dict.fromkeys((*options.domains, *((DOMAIN,) if inside else ())))
-        parts.append(part("nvtx-domain-include", ",".join(domains), True))
+        yield option("nvtx-domain-include", ",".join(domains))
     if options.no_domains:
-        parts.append(part("nvtx-domain-exclude", ",".join(options.no_domains), True))
+        yield option("nvtx-domain-exclude", ",".join(options.no_domains))
     if options.force_overwrite:
-        parts.append(part("force-overwrite", "true", True))
-    return [*fit(parts, tool), *split_options("--nsys-args", options.extra)]
-
-
-def nsys_command(words: Sequence[str], program: Program, tool: Tool | None, output: str) -> list[str]:
-    """The whole command, with ``words`` from `nsys_words`."""
-    path = tool.path if tool is not None else "nsys"
-    return [*program.launcher, path, "profile", *words, f"--output={output}", *program.words]
+        yield option("force-overwrite", "true")

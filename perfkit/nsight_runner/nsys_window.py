@@ -1,6 +1,6 @@
-"""Cuts an export of nsys to its last window: the NVTX range ``perfkit.window`` of a program that was recorded whole.
+"""Cuts an nsys export of a whole program to its last window, which is the NVTX range ``perfkit.window``.
 
-What threads did in it stays, cut at its two ends, and all device work that was launched in it, also if it ran later.
+Keeps what threads did in the window, cut at its two ends, and all device work launched in it, also if it ran later.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from perfkit.record.windows.cuda_profiler import RANGE
 
 _RANGES = "NVTX_EVENTS"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-#: Marks and ranges of NVTX_EVENTS; its other rows say what domains and categories are called.
+#: Marks and ranges of NVTX_EVENTS; its other rows name domains and categories.
 _TIMED = "(34, 59, 60, 70, 71)"
 
 
-class Window(NamedTuple):
-    """A window of an export: its number in the run, how many the export holds, and its extent in the export's own time.
+class NsysWindow(NamedTuple):
+    """A window of an export: its number in the run, the number of windows in the export, and its extent in export time.
 
-    The number is the range's payload; where an export has none, it is the place in the export.
+    The number is the payload of the range; without a payload, it is the index in the export.
     """
 
     number: int
-    of: int
+    windows: int
     start_ns: int
     end_ns: int
 
 
-def cut_to_window(export: Path, target: Path) -> Window | None:
-    """Write the last window of an export as an export of its own; None, and nothing written, where there is no window.
+def cut_to_last_window(export: Path, target: Path) -> NsysWindow | None:
+    """Write the last window of an export as an export of its own; None without writing if there is no window.
 
     Raises:
-        TraceError: the export cannot be read, or the target not written.
+        TraceError: the export cannot be read, or the target cannot be written.
     """
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
@@ -50,7 +50,7 @@ def cut_to_window(export: Path, target: Path) -> Window | None:
             part.replace(target)
         return window
     except (sqlite3.Error, OSError) as error:
-        raise TraceError(f"{export} could not be cut to its window: {error}") from None
+        raise TraceError(f"{export} could not be cut to its last window: {error}") from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -60,24 +60,24 @@ def _columns(database: sqlite3.Connection, table: str) -> set[str]:
     return {str(row[1]) for row in database.execute(f'pragma whole.table_info("{table}")')}
 
 
-def _last_window(database: sqlite3.Connection) -> Window | None:
+def _last_window(database: sqlite3.Connection) -> NsysWindow | None:
     columns = _columns(database, _RANGES)
     if not {"start", "end", "eventType", "textId"} <= columns:
         return None
     text = "coalesce(text, value)" if "text" in columns else "value"
-    number = "int64Value" if "int64Value" in columns else "null"
+    payload = "int64Value" if "int64Value" in columns else "null"
     found = database.execute(
-        f'select {number}, start, "end" from whole.{_RANGES} left join whole.StringIds on id = textId'
+        f'select {payload}, start, "end" from whole.{_RANGES} left join whole.StringIds on id = textId'
         f' where {text} = ? and eventType in {_TIMED} and "end" > start order by start',
         (RANGE,),
     ).fetchall()
     if not found:
         return None
-    told, start_ns, end_ns = found[-1]
-    return Window(told if told is not None else len(found) - 1, len(found), start_ns, end_ns)
+    number, start_ns, end_ns = found[-1]
+    return NsysWindow(number if number is not None else len(found) - 1, len(found), start_ns, end_ns)
 
 
-def _copy(database: sqlite3.Connection, window: Window) -> None:
+def _copy(database: sqlite3.Connection, window: NsysWindow) -> None:
     names = [
         (name, sql)
         for name, sql in database.execute("select name, sql from whole.sqlite_master where type = 'table'")
@@ -87,7 +87,7 @@ def _copy(database: sqlite3.Connection, window: Window) -> None:
     inside = f'(start < {high} and "end" > {low} or start >= {low} and start < {high})'
     has_calls = _has(database, _CALLS, "correlationId", "globalTid")
     if has_calls:
-        # Once, and sorted: each device row is looked up in both.
+        # Indexed, because each device row is looked up in it.
         database.execute(
             "create temp table launches as select globalTid >> 24 as process, correlationId,"
             f" coalesce(max({inside}), 0) as inside from whole.{_CALLS} group by 1, 2"

@@ -1,4 +1,4 @@
-"""One run of a program under a tool: where it is recorded, how the tool is started, and which reports it left."""
+"""One run of a program under nsys or ncu: its folder, its command, and the reports that it leaves."""
 
 from __future__ import annotations
 
@@ -12,66 +12,87 @@ from typing import NamedTuple
 
 from perfkit import _env
 from perfkit._stderr import print_message
-from perfkit.errors import PerfkitError, UsageError
-from perfkit.nsight_runner.foreground_process import run_command
-from perfkit.nsight_runner.installed_tools import Tool
-from perfkit.nsight_runner.report_files import check_free, import_recording, output_of, reports_in
-from perfkit.nsight_runner.target_program import Program
+from perfkit.errors import PerfkitError
+from perfkit.nsight_runner.foreground_process import run_in_foreground
+from perfkit.nsight_runner.installed_tools import InstalledTool
+from perfkit.nsight_runner.report_files import import_recording, output_of, remove_old_reports, reports_in
+from perfkit.nsight_runner.target_program import TargetProgram
 from perfkit.run.folder_claim import claim_folder, launch_id
 from perfkit.trace.nsight.report_export import RECORDING
 
-#: How a tool is told to put the rank into a name: it reads the variable itself, on each rank.
+#: The rank in a file name: the tools replace it by the environment variable, on each rank.
 _RANK = "%q{RANK}"
 
 
-class Session(NamedTuple):
-    """A run of a program under ``tool``, recorded into ``folder``, where perfkit's own run lies too."""
+class RecordingSession(NamedTuple):
+    """A run of a program under ``tool``, recorded into ``folder``, which also has perfkit's own run."""
 
     tool: _env.NsightName
     folder: Path
-    #: Whether there are several ranks, each with a tool of its own: RANK is set here, or the launcher will set it.
+    #: Whether each rank has its own tool: RANK is set here, or the launcher will set it.
     per_rank: bool
 
     @property
     def output(self) -> str:
-        """What the tool's option for its report takes, without an ending."""
+        """The value of the tool's output option, without an ending."""
         return output_of(self.tool, self.folder, _RANK if self.per_rank else None)
 
     @property
-    def reads_nothing(self) -> bool:
-        """Whether this is a rank that leaves the diagnosis to rank 0: windows are recorded there."""
-        return os.environ.get("RANK", "0") != "0"
+    def is_rank_0(self) -> bool:
+        """Whether this rank diagnoses the report: windows are recorded on rank 0."""
+        return os.environ.get("RANK", "0") == "0"
 
 
-def open_session(tool: _env.NsightName, program: Program, *, out: str | None, claim: bool, overwrite: bool) -> Session:
-    """Choose the folder of a run, and take it where ``claim`` says so.
+def open_session(
+    tool: _env.NsightName, program: TargetProgram, *, out: str | None, claim: bool, overwrite: bool
+) -> RecordingSession:
+    """Choose the folder of a run, and create it if ``claim``.
 
     Raises:
-        UsageError: it cannot be made, or holds reports that may not be replaced.
+        UsageError: it cannot be created, or has reports that may not be replaced.
     """
     launch = launch_id()
     when = launch if _env.world_size() > 1 else time.strftime("%Y%m%d-%H%M%S")
     folder = Path(out) if out is not None else Path("runs") / f"{program.name}-{when}"
     if claim:
-        chosen = claim_folder(folder, launch, overwrite=overwrite)
-        if chosen != folder:
-            print_message(f"{folder} holds another run; this one is recorded into {chosen}")
-        folder = chosen
-        check_free(folder, tool, os.environ.get("RANK"), overwrite=overwrite)
-    return Session(tool, folder, bool(program.launcher) or "RANK" in os.environ)
+        claimed = claim_folder(folder, launch, overwrite=overwrite)
+        if claimed != folder:
+            print_message(f"{folder} has another run; this one is recorded into {claimed}")
+        folder = claimed
+        remove_old_reports(folder, tool, os.environ.get("RANK"), overwrite=overwrite)
+    return RecordingSession(tool, folder, bool(program.launcher) or "RANK" in os.environ)
 
 
-def run_options(session: Session, schedule: str | None, stop_after: int | None) -> list[str]:
-    """Options for the `perfkit run` in the program: it tells its verdict to nobody, for the tool's report has more."""
-    options = ["--quiet", "--out", str(session.folder)]
-    options += ["--schedule", schedule] if schedule is not None else []
-    return options + (["--stop-after", str(stop_after)] if stop_after is not None else [])
+def build_command(
+    session: RecordingSession,
+    words: Sequence[str],
+    program: TargetProgram,
+    tool: InstalledTool | None,
+    run_options: Sequence[str] = (),
+) -> list[str]:
+    """The complete command.
+
+    Args:
+        session: Where the report goes.
+        words: The tool's options, from `nsys_words` or `ncu_words`.
+        program: What the tool starts.
+        tool: The installed tool; None for the one on the PATH.
+        run_options: More options for the `perfkit run` in the program. Its verdict is not printed, because that of the
+            tool's report has more.
+    """
+    path = tool.path if tool is not None else session.tool
+    if session.tool == "nsys":
+        words = ("profile", *words, f"--output={session.output}")
+    else:
+        words = (*words, "--export", session.output)
+    program = program.with_options(["--quiet", "--out", str(session.folder), *run_options])
+    return [*program.launcher, path, *words, *program.words]
 
 
-def record(session: Session, command: Sequence[str]) -> tuple[int, list[Path]]:
-    """Say and run the command; its exit code, and what the tool left: of this rank, else of the lowest that has any."""
+def record(session: RecordingSession, command: Sequence[str]) -> tuple[int, list[Path]]:
+    """Print and run the command; its exit code, and the reports of this rank, else of the lowest rank that has any."""
     print_message(f"running: {shlex.join(command)}")
-    code = run_command(command)
+    code = run_in_foreground(command)
     if not session.per_rank:
         return code, reports_in(session.folder, session.tool)
     if (rank := os.environ.get("RANK")) is not None:
@@ -80,38 +101,32 @@ def record(session: Session, command: Sequence[str]) -> tuple[int, list[Path]]:
     if not ranks:
         return code, []
     if len(ranks) > 1:
-        print_message(f"reports of {len(ranks)} ranks are in {session.folder}; rank {ranks[0]}'s is diagnosed")
+        print_message(f"reports of {len(ranks)} ranks are in {session.folder}; that of rank {ranks[0]} is diagnosed")
     return code, reports_in(session.folder, session.tool, ranks[0])
 
 
-def _ranks(session: Session) -> set[str]:
+def _ranks(session: RecordingSession) -> set[str]:
     names = (file.name.removeprefix(f"{session.tool}-rank-") for file in reports_in(session.folder, session.tool))
     digits = ("".join(character for character in name.split(".")[0] if character.isdigit()) for name in names)
     return {rank for rank in digits if rank}
 
 
-def newest_report(reports: Sequence[Path], tool: Tool) -> Path:
-    """The last report of one rank, imported where the tool has not done it; the others are named.
+def newest_report(reports: Sequence[Path], tool: InstalledTool) -> Path:
+    """The newest report of one rank, imported if the tool has not done so; the number of others is printed.
 
     Raises:
         UsageError: it cannot be imported.
     """
-    last = reports[-1]
-    others = [file for file in reports if file.stem != last.stem]
+    newest = reports[-1]
+    others = [file for file in reports if file.stem != newest.stem]
     if others:
-        print_message(f"{len(others)} more reports are in {last.parent}; the last, {last.name}, is diagnosed")
-    return import_recording(last, tool.path) if last.suffix == RECORDING else last
-
-
-def no_report(session: Session, code: int, why: str) -> UsageError:
-    """What to raise where the tool left nothing."""
-    ended = f"{session.tool} ended with exit code {code} and left no report in {session.folder}"
-    return UsageError(f"{ended}: {why}")
+        print_message(f"{len(others)} more reports are in {newest.parent}; the newest, {newest.name}, is diagnosed")
+    return import_recording(newest, tool.path) if newest.suffix == RECORDING else newest
 
 
 @contextmanager
 def program_first(code: int) -> Iterator[None]:
-    """What the program did counts first: where it failed, an error of perfkit's is said, and its exit code stays."""
+    """Let the program's exit code win: if the program failed, an error of perfkit is only printed."""
     try:
         yield
     except PerfkitError as error:

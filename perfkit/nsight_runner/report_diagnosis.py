@@ -1,10 +1,9 @@
-"""The diagnosis of what a tool recorded; and where it recorded nothing, why."""
+"""The diagnosis of a report of nsys or ncu, and the reason if the report is empty."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,94 +12,90 @@ from perfkit._stderr import print_message
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.gathering import measure
-from perfkit.measures.results.measured import Measured
-from perfkit.nsight_runner.nsys_window import cut_to_window
+from perfkit.nsight_runner.nsys_window import NsysWindow, cut_to_last_window
 from perfkit.record.windows.cuda_profiler import RANGE
 from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import nsys_name
 from perfkit.run.reading import is_run_folder
-from perfkit.trace.nsight.ncu_export import export_report as export_report_of_ncu
-from perfkit.trace.nsight.report_export import export_report
-
-Progress = Callable[[int, int], None]
+from perfkit.trace.file_text import Progress
+from perfkit.trace.nsight.report_export import export_ncu_report, export_nsys_report
 
 
 def diagnose_nsys(
     report: Path, folder: Path, *, inside: bool, ranged: bool, progress: Progress | None = None
 ) -> Diagnosis:
-    """The diagnosis of a report of nsys, cut to its last window, together with the steps of the run in ``folder``.
+    """Diagnose a report of nsys, cut to its last window, together with the steps of the run in ``folder``.
 
     Args:
         report: ``.nsys-rep``.
-        folder: Where the run was recorded, if one was; what is written goes there.
+        folder: The folder of the run, if one was recorded; the output goes there.
         inside: Whether perfkit recorded in the program, so that a window is expected.
         ranged: Whether only a capture range was recorded.
-        progress: Called with (done, in all) while the report is read.
+        progress: Called with (done, total) while the report is read.
 
     Raises:
-        TraceError: the report cannot be read, or is empty; the text says why as far as that can be told.
+        TraceError: the report cannot be read, or is empty; the text says why, if that is known.
     """
     print_message(f"exporting {report} to SQLite")
-    export = export_report(report)
+    export = export_nsys_report(report)
     target = report.with_suffix(".window.sqlite")
-    window = cut_to_window(export, target)
-    source = report
+    window = cut_to_last_window(export, target)
+    source = export
     if window is not None:
-        home = folder / f"rank-{_rank_of(report)}"
-        if home.is_dir():
-            # A window of the run like any other: read with the run, now and by whoever diagnoses it again.
-            target = target.replace(home / nsys_name(window.number))
-        source = folder if home.is_dir() else target
-        print_message(
-            f"{target} is {_which(window.number, window.of)}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms"
-        )
+        rank_folder = folder / f"rank-{_rank_of(report)}"
+        source = target
+        if rank_folder.is_dir():
+            # A window of the run like any other, so that later diagnoses of the run read it too.
+            target = target.replace(rank_folder / nsys_name(window.number))
+            source = folder
+        print_message(f"{target} is {_describe(window)}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms")
+
+    def why() -> str:
+        return why_empty(folder, inside=inside, ranged=ranged)
+
     try:
-        measured = measure(source if window is not None else export, progress=progress)
+        measured = measure(source, progress=progress)
     except TraceError as error:
-        raise TraceError(
-            f"{report} holds nothing that can be diagnosed: {error}; {why_empty(folder, inside=inside, ranged=ranged)}"
-        ) from None
+        raise TraceError(f"{report} has nothing that can be diagnosed: {error}; {why()}") from None
     trace = measured.trace
     if trace is None or not trace.events:
-        raise TraceError(f"{report} is empty: {why_empty(folder, inside=inside, ranged=ranged)}")
-    if inside and window is None:
-        measured = _with_missing(
-            measured, f"the report has no range {RANGE}: {why_empty(folder, inside=inside, ranged=ranged)}"
-        )
-        print_message(
-            f"no window is in {report}, so all of it is diagnosed: {why_empty(folder, inside=inside, ranged=ranged)}"
-        )
+        raise TraceError(f"{report} is empty: {why()}")
     if window is None:
+        missing = measured.missing
+        if inside:
+            reason = why()
+            missing = (*missing, f"the report has no range {RANGE}: {reason}")
+            print_message(f"{report} has no window, so all of it is diagnosed: {reason}")
         measured = msgspec.structs.replace(
-            measured, source=str(report), trace=msgspec.structs.replace(trace, path=str(report))
+            measured, source=str(report), trace=msgspec.structs.replace(trace, path=str(report)), missing=missing
         )
-    answer = diagnose(measured)
+    diagnosis = diagnose(measured)
     if source == folder:
-        write_atomically(folder / "diagnosis.json", answer.to_json().encode())
-    return answer
+        write_atomically(folder / "diagnosis.json", diagnosis.to_json().encode())
+    return diagnosis
 
 
 def diagnose_ncu(report: Path, progress: Progress | None = None) -> Diagnosis:
-    """The diagnosis of a report of ncu, through its table of kernels, which stays beside it as CSV.
+    """Diagnose a report of ncu, through its table of kernels, which is kept next to it as CSV.
 
     Raises:
-        TraceError: ncu cannot read it, or it holds no kernels.
+        TraceError: ncu cannot read the report, or it has no kernels.
     """
     table = report.with_suffix(".csv")
     print_message(f"exporting {report} to {table}")
-    # Beside it, so that the table is moved and not copied; what a failed export has begun goes with the folder.
+    # Next to the report, so that the table is moved and not copied; a failed export is removed with the folder.
     with tempfile.TemporaryDirectory(dir=report.parent) as work:
-        export_report_of_ncu(report, Path(work)).replace(table)
+        export_ncu_report(report, Path(work)).replace(table)
     return diagnose(measure(table, progress=progress))
 
 
 def why_empty(folder: Path, *, inside: bool, ranged: bool) -> str:
-    """What is known of why a tool recorded nothing, or no window.
+    """The reason why a tool recorded nothing, or no window, as far as it is known.
 
     Args:
-        folder: Where perfkit's run would be.
+        folder: The folder of perfkit's run, if there is one.
         inside: Whether perfkit recorded in the program.
-        ranged: Whether only a capture range was to be recorded.
+        ranged: Whether only a capture range should be recorded.
     """
     if not inside and ranged:
         return (
@@ -108,32 +103,26 @@ def why_empty(folder: Path, *, inside: bool, ranged: bool) -> str:
             " NVTX range): record the whole program, or name a Python script"
         )
     if not inside:
-        return "what it printed above may say why; a program that ends at once leaves nothing"
+        return "its output above may say why; a program that ends at once leaves nothing"
     if not is_run_folder(folder):
-        return "the program never imported torch, or ended before it did, so that perfkit recorded no run"
+        return "the program never imported torch, or ended before that, so perfkit recorded no run"
     try:
         rank = measure(folder).rank
     except (RunError, TraceError) as error:
         return str(error)
     if rank is not None and not rank.windows:
-        steps = f"{rank.steps} steps" if rank.steps else "no step that perfkit saw"
-        return (
-            f"the run had {steps} and no window was opened: give it an earlier one with --schedule wait,warmup,active"
-        )
+        steps = f"{rank.steps} steps" if rank.steps else "no step that perfkit detected"
+        return f"the run had {steps} and no window was opened: open one earlier with --schedule wait,warmup,active"
     if ranged and rank is not None and not rank.devices:
         return "torch sees no CUDA device, so cudaProfilerStart was never called: use --capture-range nvtx or none"
-    return "the window was opened, but the tool recorded nothing in it: what it printed above may say why"
+    return "the window was opened, but the tool recorded nothing in it: its output above may say why"
 
 
-def _which(number: int, of: int) -> str:
-    return "the window" if of == 1 else f"window {number}, the last of {of}"
-
-
-def _with_missing(measured: Measured, sentence: str) -> Measured:
-    return msgspec.structs.replace(measured, missing=(*measured.missing, sentence))
+def _describe(window: NsysWindow) -> str:
+    return "the window" if window.windows == 1 else f"window {window.number}, the last of {window.windows}"
 
 
 def _rank_of(report: Path) -> int:
-    """Whose report it is; of a program of one process rank 0's."""
-    named = re.search(r"-rank-(\d+)$", report.stem)
-    return int(named[1]) if named else 0
+    """The rank in the name of a report; 0 for a program of one process."""
+    match = re.search(r"-rank-(\d+)$", report.stem)
+    return int(match[1]) if match else 0

@@ -1,4 +1,4 @@
-"""A trace as numpy columns: `read_trace` takes any file that torch.profiler or Nsight Systems leaves."""
+"""A trace as numpy columns: `read_trace` reads any file that torch.profiler or Nsight Systems writes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from perfkit.errors import TraceError
 from perfkit.trace.columns import DeviceProperties, Field, Kind, Metadata, ProfilerSteps, Trace, Track
 from perfkit.trace.file_text import Progress
 from perfkit.trace.kineto import read_kineto
+from perfkit.trace.nsight.report_export import NSYS
 
 __all__ = ["DeviceProperties", "Field", "Kind", "Metadata", "ProfilerSteps", "Trace", "Track", "read_trace"]
 
 SQLITE = b"SQLite format 3\0"
-#: What Nsight Systems records itself: a closed format, which an installed nsys exports for us.
-NSYS_OWN = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def read_trace(
     path: str | os.PathLike[str], progress: Progress | None = None, *, processes: int | None = None
 ) -> Trace:
-    """Read a trace, whatever its format: what is in the file decides, not its name.
+    """Read a trace of any format, which is detected from the content of the file, not from its name.
 
     Args:
-        path: A Kineto trace (JSON, also gzip), an nsys SQLite export, or nsys' own report (``.nsys-rep``, which an
+        path: A Kineto trace (JSON, also gzip), an nsys SQLite export, or an nsys report (``.nsys-rep``, which an
             installed nsys exports into the user's cache folder).
-        progress: Called with (bytes done, bytes in all) while reading.
-        processes: How many read a long Kineto trace; by default one for each 64 MB of text, up to the cores, 8 at
-            most. With 1, and where processes cannot be started, this one reads alone.
+        progress: Called with (bytes done, bytes in total) while reading.
+        processes: Number of processes that read a Kineto trace; by default one for each 64 MB of text, up to the
+            number of cores, at most 8. With 1, and where processes cannot be started, this process reads alone.
 
     Raises:
-        TraceError: there is no such file, or no trace in it. Damage is no error: it is read as far as it
-            is sound, and `Trace.lost` says what is missing.
+        TraceError: the file does not exist, or is not a trace. Damage is not an error: the undamaged part is read, and
+            `Trace.lost` says what is missing.
     """
     file = Path(path)
     if file.is_dir():
@@ -44,14 +43,13 @@ def read_trace(
     except (OSError, ValueError) as error:
         raise TraceError(f"{file} cannot be read: {error}") from None
     if not start:
-        raise TraceError(f"{file} is empty; the program that wrote it was probably stopped: record it again")
+        raise TraceError(f"{file} is empty; the program that wrote it was probably stopped; record it again")
     if start == SQLITE:
-        # Here, not above: some builds of Python lack sqlite3, and Kineto traces do not need it.
-        from perfkit.trace.nsight.nsys import read_nsys
+        from perfkit.trace.nsight.nsys import read_nsys  # some builds of Python lack sqlite3; Kineto does not need it
 
         return read_nsys(file, progress)
-    if file.suffix in NSYS_OWN:
-        from perfkit.trace.nsight.nsys import read_nsys_report
+    if file.suffix in NSYS.endings:
+        from perfkit.trace.nsight.nsys import read_nsys_report  # as above
 
         return read_nsys_report(file, progress)
     if start.startswith(b"PK\x03\x04"):

@@ -1,4 +1,4 @@
-"""Traces that several ask for, read once."""
+"""Reads each trace once, however many callers need it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class ReadTrace(Protocol):
 
 
 class CachedTraceReader:
-    """Reads each trace once and holds it: what is measured first and drawn then is read once for both.
+    """Reads each trace once and keeps it, so that measuring and then drawing it reads it once.
 
-    Columns take 66 bytes per event, so let go of the reader when all have what they want.
+    Columns take 66 bytes per event, so drop the reader when it is no longer needed.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Path, int, int], Trace] = {}
+        self._traces: dict[tuple[Path, int, int], Trace] = {}
 
     def __call__(self, path: Path, progress: Progress | None = None) -> Trace:
-        """The trace in a file, read again where the file has changed.
+        """The trace in a file, read again if the file has changed.
 
         Raises:
             TraceError: as `perfkit.trace.read_trace`.
@@ -35,8 +35,8 @@ class CachedTraceReader:
         try:
             status = path.stat()
         except OSError:
-            return read_trace(path, progress)  # which says what is wrong with it
+            return read_trace(path, progress)  # which reports what is wrong
         key = path.resolve(), status.st_size, status.st_mtime_ns
-        if key not in self._known:
-            self._known[key] = read_trace(path, progress)
-        return self._known[key]
+        if key not in self._traces:
+            self._traces[key] = read_trace(path, progress)
+        return self._traces[key]

@@ -1,4 +1,4 @@
-"""A trace as numpy columns: one row per event, whatever file it came from."""
+"""A trace as numpy columns: one row per event, whatever the format of its file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.trace.intervals import Bools, Ints
-from perfkit.trace.nesting import find_parents, nearest
+from perfkit.trace.intervals import Bools, Codes, Ints
+from perfkit.trace.nesting import find_parents, nearest_ancestor
 
-Codes = npt.NDArray[np.int32]
 Kinds = npt.NDArray[np.int8]
 
 
 class Kind(IntEnum):
-    """What an event is."""
+    """The kind of an event."""
 
     OTHER = 0
     OP = 1
@@ -34,13 +33,13 @@ class Kind(IntEnum):
     KERNEL = 5
     COPY = 6
     MEMSET = 7
-    #: The device's side of a sync: no work.
+    #: A sync as the device records it: no work.
     SYNC = 8
     #: A host range drawn over the kernels it launched: no work.
     PROJECTION = 9
-    #: The profiler's own time.
+    #: Time of the profiler itself.
     OVERHEAD = 10
-    #: An allocation or a free, an instant: ``bytes`` is signed, ``device`` is -1 for memory of the host.
+    #: An allocation or a free, an instant: ``bytes`` is signed, ``device`` is -1 for host memory.
     MEMORY = 11
 
 
@@ -53,7 +52,7 @@ STEP_NAME = re.compile(r"ProfilerStep\s?#(\d{1,18})$")
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
-    """Where events run: a thread of a process, or (``device``) a row of a device."""
+    """What events run on: a thread of a process, or (``device``) a stream of a device."""
 
     process: str
     thread: str
@@ -63,7 +62,7 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says about one device."""
+    """The properties of one device, from the file."""
 
     id: int
     name: str
@@ -73,10 +72,10 @@ class DeviceProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says about itself, from a fixed list of keys: other keys were seen to hold access tokens.
+    """The metadata of a file, from a fixed list of keys: other keys were seen to hold access tokens.
 
-    ``base_ns`` is what was added to the times of the file to make them unix time; None where they are
-    unix time already, or where the file does not say it: they then count from the file's own zero.
+    ``base_ns`` was added to the times of the file to make them unix time; None where they are unix time already, or
+    where the file does not give it: they then count from the file's own zero.
     """
 
     format: Literal["kineto", "nsys"]
@@ -90,7 +89,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfilerSteps(NamedTuple):
-    """The steps on the host, in order of time: ``ProfilerStep#N`` with N, its extent, its track and its row."""
+    """The steps on the host, in order of time: ``ProfilerStep#N`` ranges with N, their extent, track and row."""
 
     number: Ints
     start_ns: Ints
@@ -99,22 +98,30 @@ class ProfilerSteps(NamedTuple):
     row: Ints
 
 
-class Field(NamedTuple):
-    """One argument of many events: ``values[codes[i]]`` is that of the i-th row asked for, code -1 where it has none.
+class CodeTable(dict[Any, int]):
+    """Gives each new key the next code."""
 
-    Equal values stand once in ``values``, so what is worked out per value (a shape, a grid) is worked out once.
+    def __missing__(self, key: Any) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+class Field(NamedTuple):
+    """One argument of many events: ``values[codes[i]]`` for the i-th requested row; code -1 where it has none.
+
+    Equal values are in ``values`` once, so that work per value (a shape, a grid) is done once.
     """
 
     codes: Codes
     values: tuple[Any, ...]
 
     def numbers(self) -> npt.NDArray[np.float64]:
-        """The argument as a number of each row; NaN where it is absent or no number (``"inf"`` is infinite)."""
+        """The argument of each row as a number; NaN where it is absent or not a number (``"inf"`` is infinite)."""
         table = np.array([*(_number(value) for value in self.values), math.nan])
         return np.asarray(table[self.codes], np.float64)
 
     def list(self) -> list[Any]:
-        """The argument of each row, decoded; None where it has none. Lists and dicts are shared: do not change them."""
+        """The argument of each row, decoded; None where it has none. Lists and dicts are shared: do not modify them."""
         table = [*self.values, None]
         return [table[code] for code in self.codes.tolist()]
 
@@ -144,18 +151,18 @@ class FieldsReader(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trace:
-    """The events of one trace, in the order of the file; an event's row number is its identity.
+    """The events of one trace, in the order of the file; an event is identified by its row number.
 
     Columns (length n):
-        start_ns, end_ns: int64, unix time where the file tells it (`Metadata.base_ns`).
+        start_ns, end_ns: int64, unix time where the file gives it (`Metadata.base_ns`).
         name, track: int32 codes into ``names`` and ``tracks``.
         kind: int8, see `Kind`.
         correlation: int64, links a launch to its device work; unique over processes; -1 for none.
-        device, stream: int32, for events of a device only; -1 for none.
-        bytes: int64, for copies and memsets; -1 for none. For `Kind.MEMORY` what was allocated, negative for a free.
+        device, stream: int32, only for events of a device; -1 for none.
+        bytes: int64, for copies and memsets; -1 for none. For `Kind.MEMORY` the size allocated, negative for a free.
         sequence: int64, autograd's sequence number of ops; -1 for none.
 
-    ``lost`` says in one sentence each what was damaged, left out, or is not known.
+    ``lost`` has one sentence for each thing that is damaged, left out, or not known.
     """
 
     path: Path
@@ -174,7 +181,7 @@ class Trace:
     sequence: Ints
     lost: tuple[str, ...]
     args_reader: ArgsReader
-    #: Where a format has a faster way than ``args_reader``.
+    #: For formats with a faster way than ``args_reader``.
     fields_reader: FieldsReader | None = None
 
     def __len__(self) -> int:
@@ -184,18 +191,18 @@ class Trace:
         """The arguments of these rows, read again from the file; empty where the format has none.
 
         Raises:
-            TraceError: the file changed or is gone since it was read.
+            TraceError: the file was changed or deleted since it was read.
         """
         return self.args_reader(rows)
 
     def fields(self, rows: Ints | Sequence[int], keys: Sequence[str]) -> dict[str, Field]:
-        """Chosen arguments of many rows, in one pass over the parts of the file that hold them.
+        """Selected arguments of many rows, in one pass over the parts of the file that hold them.
 
-        Made for 100,000 rows and more: ask once for all the keys that are needed, since every call reads the text
-        of the rows again, at about a third of what loading it took.
+        Made for 100,000 rows and more: request all keys in one call, because every call reads the text of the rows
+        again, in about a third of the time that loading took.
 
         Raises:
-            TraceError: the file changed or is gone since it was read.
+            TraceError: the file was changed or deleted since it was read.
         """
         rows = np.asarray(rows, np.int64)
         if self.fields_reader is not None:
@@ -222,12 +229,12 @@ class Trace:
         return hit[self.name] if len(self) else np.zeros(0, bool)
 
     def above(self, wanted: Bools) -> Ints:
-        """For each row the nearest row above it on its thread, itself excluded, that is wanted; -1 for none."""
-        return nearest(wanted, self.parent)
+        """For each row its nearest ancestor on its thread (itself excluded) that is wanted; -1 for none."""
+        return nearest_ancestor(wanted, self.parent)
 
     @cached_property
     def duration_ns(self) -> Ints:
-        """How long each event took."""
+        """The duration of each event."""
         return self.end_ns - self.start_ns
 
     @cached_property
@@ -242,14 +249,14 @@ class Trace:
 
     @cached_property
     def parent(self) -> Ints:
-        """Row of the event that contains each host event most closely on its thread; -1 for none."""
+        """Row of the innermost event on its thread that contains each host event; -1 for none."""
         return find_parents(self.track, self.start_ns, self.end_ns, self.host_rows)
 
     @cached_property
     def caller(self) -> Ints:
-        """Row of the Python frame that called each Python frame, as the profiler's ids say; -1 for none.
+        """Row of the Python frame that called each Python frame, by the profiler's ids; -1 for none.
 
-        Recorded ids hold where times do not: two frames within one microsecond, frames of an unknown thread.
+        Ids are exact where times are not: two frames within one microsecond, frames of an unknown thread.
         """
         rows = np.flatnonzero(self.is_kind(Kind.PYTHON))
         caller = np.full(len(self), -1, np.int64)
@@ -264,7 +271,7 @@ class Trace:
 
     @cached_property
     def launch(self) -> Ints:
-        """Row of the API call that put each device event on its stream; -1 where the trace has none."""
+        """Row of the API call that launched each device event; -1 where the trace has none."""
         launch = np.full(len(self), -1, np.int64)
         calls = np.flatnonzero(self.is_kind(Kind.RUNTIME) & (self.correlation > 0))
         work = self.device_rows
@@ -290,7 +297,7 @@ class Trace:
 
     @cached_property
     def ranges(self) -> Ints:
-        """Rows of the user's ranges; the steps are not among them."""
+        """Rows of the user's ranges, without the steps."""
         is_range = self.is_kind(Kind.RANGE)
         is_range[self.steps.row] = False
         return np.flatnonzero(is_range)

@@ -1,10 +1,11 @@
-"""The text of a trace file in blocks, plain or gzip, in bounded memory."""
+"""The text of a file in blocks, plain or gzip, in bounded memory; and whether a file has changed since it was read."""
 
 from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -14,33 +15,57 @@ Progress = Callable[[int, int], None]
 
 GZIP = b"\x1f\x8b"
 
-#: Text handed on at once: measured, 0.5 to 2 MB are the fastest here; more means more objects than the cache holds.
+#: Bytes of text in one block: measured, 0.5 to 2 MB are the fastest here; more makes more objects than fit the cache.
 BLOCK = 1 << 20
 
-#: Of a gzip file this much is read at once: it inflates to about a block.
+#: Bytes read at once from a gzip file: they inflate to about a block.
 GZIP_BLOCK = 64 << 10
 
-#: A gzip file may inflate to this without question: a few seconds of reading, below 1 GB of memory in columns.
-FREE_TEXT = 256 << 20
-#: Beyond that, to this many times its size: traces compress 10 to 35 fold, gzip's own limit is 1032.
-MOST_INFLATION = 150
+#: A gzip file may always inflate to this: a few seconds of reading, below 1 GB of memory in columns.
+UNCHECKED_TEXT = 256 << 20
+#: Beyond that, at most to this many times its size: traces compress 10 to 35 fold, gzip's own limit is 1032.
+MAX_INFLATION = 150
 
-#: A gzip stream can be entered again every so often (16 MB inflate in 15 ms); each entry keeps about 100 kB.
-ENTRY_EVERY = 16 << 20
-#: Beyond this many entries every other one is dropped.
-MOST_ENTRIES = 128
+#: Bytes of text between two places where a gzip stream can be resumed (16 MB inflate in 15 ms); each takes 100 kB.
+RESUME_EVERY = 16 << 20
+#: Beyond this many places every other one is dropped.
+MAX_RESUME_POINTS = 128
 
 
-class _Entry(NamedTuple):
-    """A place where a gzip stream can be entered again."""
+class _ResumePoint(NamedTuple):
+    """A place where inflating a gzip stream can be resumed."""
 
     text: int  # position in the text
     file: int  # position in the file
     stream: Any  # zlib's state there; its type has no public name
 
 
+class FileStamp:
+    """The size and the modification time of a file when it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = self._read()
+
+    def check(self) -> None:
+        """Refuse a file that is not the one that was read.
+
+        Raises:
+            TraceError: the file has changed, or is missing.
+        """
+        if self._read() != self._stamp:
+            raise TraceError(f"{self._path} changed since it was read; read it again")
+
+    def _read(self) -> tuple[int, int]:
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            raise TraceError(f"{self._path} can no longer be read: {error.strerror}") from None
+        return status.st_size, status.st_mtime_ns
+
+
 class FileText:
-    """A file's text; after it was read through, ``damage`` says why a gzip stream could not be read to its end."""
+    """The text of a file; after reading, ``damage`` says why a gzip stream could not be read to its end."""
 
     def __init__(self, path: Path, progress: Progress | None = None, block: int = BLOCK) -> None:
         self.path = path
@@ -50,25 +75,25 @@ class FileText:
         self.damage: str | None = None
         with path.open("rb") as file:
             self.is_gzip = file.read(2) == GZIP
-        self._entries: list[_Entry] = []
-        self._entry_every = ENTRY_EVERY
+        self._resume_points: list[_ResumePoint] = []
+        self._resume_every = RESUME_EVERY
 
     def __iter__(self) -> Iterator[bytes]:
         return self.blocks()
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """The text from this position on."""
+        """The text from this position on, in blocks."""
         with self.path.open("rb") as file:
             if self.is_gzip:
                 yield from self._inflated(file, start)
                 return
             file.seek(start)
             while data := file.read(self.block):
-                self._tell(file)
+                self._report(file)
                 yield data
 
     def spans(self, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-        """Parts of the text, (position, length) each, in order."""
+        """Parts of the text in order, each given by its position and length."""
         if not self.is_gzip:
             with self.path.open("rb") as file:
                 for position, length in spans:
@@ -77,8 +102,8 @@ class FileText:
             return
         begin, buffer, blocks = 0, b"", self.blocks()
         for position, length in spans:
-            place = bisect_right(self._entries, position, key=lambda entry: entry.text) - 1
-            if place >= 0 and self._entries[place].text > begin + len(buffer):
+            place = bisect_right(self._resume_points, position, key=attrgetter("text")) - 1
+            if place >= 0 and self._resume_points[place].text > begin + len(buffer):
                 begin, buffer, blocks = position, b"", self.blocks(position)
             while True:
                 drop = min(len(buffer), max(0, position - begin))
@@ -91,14 +116,14 @@ class FileText:
                 buffer += block
             yield buffer[:length]
 
-    def _tell(self, file: BinaryIO) -> None:
+    def _report(self, file: BinaryIO) -> None:
         if self.progress is not None:
             self.progress(file.tell(), self.size)
 
     def _inflated(self, file: BinaryIO, start: int) -> Iterator[bytes]:
-        place = bisect_right(self._entries, start, key=lambda entry: entry.text) - 1
+        place = bisect_right(self._resume_points, start, key=attrgetter("text")) - 1
         if place >= 0:
-            at, begin, stream = self._entries[place]
+            at, begin, stream = self._resume_points[place]
             stream = stream.copy()
             file.seek(begin)
         else:
@@ -110,20 +135,20 @@ class FileText:
                 yield text[skip:] if skip else text
 
     def _inflate(self, file: BinaryIO, inflated: int, stream: Any) -> Iterator[bytes]:
-        limit = max(FREE_TEXT, MOST_INFLATION * self.size)
+        limit = max(UNCHECKED_TEXT, MAX_INFLATION * self.size)
         self.damage = None
         within = inflated > 0  # a member has begun and not ended
         size = min(self.block, GZIP_BLOCK)
         while True:
-            if within and inflated - (self._entries[-1].text if self._entries else 0) >= self._entry_every:
-                self._entries.append(_Entry(inflated, file.tell(), stream.copy()))
-                if len(self._entries) > MOST_ENTRIES:
-                    del self._entries[::2]
-                    self._entry_every *= 2
+            if within and inflated - (self._resume_points[-1].text if self._resume_points else 0) >= self._resume_every:
+                self._resume_points.append(_ResumePoint(inflated, file.tell(), stream.copy()))
+                if len(self._resume_points) > MAX_RESUME_POINTS:
+                    del self._resume_points[::2]
+                    self._resume_every *= 2
             part = file.read(size)
             if not part:
                 break
-            self._tell(file)
+            self._report(file)
             while part:
                 within = True
                 try:
@@ -134,8 +159,8 @@ class FileText:
                 inflated += len(text)
                 if inflated > limit:
                     raise TraceError(
-                        f"{self.path} inflates to more than {limit >> 20} MiB, over {MOST_INFLATION} times its"
-                        " size, which no recorded trace does; if it is one, unpack it with gunzip first"
+                        f"{self.path} inflates to more than {limit >> 20} MiB, over {MAX_INFLATION} times its"
+                        " size, which no recorded trace does; if it is a trace, unpack it with gunzip first"
                     )
                 if text:
                     yield text
@@ -145,7 +170,7 @@ class FileText:
                 within = False
                 part = stream.unused_data.lstrip(b"\0")
                 if part and not part.startswith(GZIP):
-                    self.damage = "bytes that are no gzip follow the gzip stream"
+                    self.damage = "bytes that are not gzip follow the gzip stream"
                     return
                 stream = zlib.decompressobj(31)
         if within:

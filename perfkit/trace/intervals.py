@@ -1,7 +1,7 @@
-"""Algebra of time intervals: unions, what lies inside them, what they leave free.
+"""Algebra of time intervals: unions, their parts, and the gaps between them.
 
 Intervals are half-open ``[start, end)`` in integer ns, so every length is exact. A *union* is the pair
-(starts, ends) of disjoint intervals in order that `union` gives; functions that take one say so.
+(starts, ends) of disjoint intervals in order that `union` returns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+#: Indices into a table of distinct values, such as names.
+Codes = npt.NDArray[np.int32]
 
 
 class Union(NamedTuple):
@@ -23,12 +25,12 @@ class Union(NamedTuple):
 
     @property
     def length_ns(self) -> int:
-        """The time covered."""
+        """Length of the covered time."""
         return int((self.ends - self.starts).sum())
 
 
 def union(starts: Ints, ends: Ints) -> Union:
-    """Merge intervals that overlap or touch. They may come in any order; empty ones vanish."""
+    """Merge intervals that overlap or touch. They may come in any order; empty intervals are dropped."""
     kept = ends > starts
     starts, ends = starts[kept], ends[kept]
     if not starts.size:
@@ -50,7 +52,7 @@ def clip(of: Union, low: int, high: int) -> Union:
 
 
 def free(of: Union, low: int, high: int) -> Union:
-    """What a union leaves of ``[low, high)``."""
+    """The gaps of a union inside ``[low, high)``."""
     covered = clip(of, low, high)
     starts = np.concatenate((np.array([low], np.int64), covered.ends))
     ends = np.concatenate((covered.starts, np.array([high], np.int64)))
@@ -79,7 +81,7 @@ def without(one: Union, other: Union) -> Union:
 
 
 def covered_before(of: Union, times: Ints) -> Ints:
-    """How much of a union lies before each time."""
+    """How much of a union is before each time."""
     if not of.starts.size:
         return np.zeros(times.shape, np.int64)
     total = np.concatenate((np.zeros(1, np.int64), np.cumsum(of.ends - of.starts)))

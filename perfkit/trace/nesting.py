@@ -1,10 +1,9 @@
-"""Which event contains which, and which one a thread was in at any time.
+"""Which event contains which, and which event a thread was in at any time.
 
-With Python stacks, events of one thread are not properly nested: the frame of
-``record_function.__enter__`` contains the *start* of a range that outlives it. Such an event is
-*crossing*. So the innermost event at a time is the open event that began last, not the top of a
-containment stack, and the parent of a crossing event is the nearest one that contains it wholly. Both are one
-question in order of begin: the last event before this one that reaches at least as far.
+With Python stacks, events of one thread are not properly nested: the frame of ``record_function.__enter__`` contains
+the *start* of a range that outlives it. Such an event is *crossing*. So the innermost event at a time is the open event
+that began last, not the top of a containment stack, and the parent of a crossing event is the nearest event that
+contains it completely. In order of start, both are the last event before this one that ends no earlier.
 """
 
 from __future__ import annotations
@@ -13,24 +12,21 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from perfkit.trace.intervals import Bools, Ints, expand
+from perfkit.trace.intervals import Bools, Codes, Ints, expand
 
-Codes = npt.NDArray[np.int32]
-
-#: Tracks are worked on together up to this many events: 10 MB per array, and no Python for each of many small tracks.
+#: Tracks are processed together up to this many events: 10 MB per array, and no Python for each of many small tracks.
 BATCH = 1 << 18
 
-#: Candidates move on together this often, which real traces need 40 times; the rest is looked up one by one.
-ROUNDS = 200
+#: Rounds in which all candidates advance together (real traces need 40); the rest is looked up one by one.
+MAX_ROUNDS = 200
 
 
 def find_parents(track: Codes | Ints, start: Ints, end: Ints, among: Ints | None = None) -> Ints:
-    """For each event the index of the event on its track that contains it most closely; -1 for none.
+    """For each event the index of the innermost event on its track that contains it; -1 for none.
 
-    Of two events of equal extent the earlier index contains the later. What ended at the instant at which an event
-    without a length stands does not contain it. Events may come in any order. With ``among``, the others contain
+    Of two events of equal extent the earlier index contains the later. An event does not contain an event of zero
+    length at the instant of its own end. Events may come in any order. With ``among``, the other events contain
     nothing and have no parent.
     """
     parent = np.full(start.size, -1, np.int64)
@@ -49,7 +45,7 @@ def find_parents(track: Codes | Ints, start: Ints, end: Ints, among: Ints | None
 
 
 class Segments(NamedTuple):
-    """Which event a track was in: ``owner[k]`` on ``[starts[k], ends[k])``; free time is left out."""
+    """Which event a track was in: ``owner[k]`` during ``[starts[k], ends[k])``; time outside any event is left out."""
 
     starts: Ints
     ends: Ints
@@ -58,23 +54,23 @@ class Segments(NamedTuple):
 
 def find_innermost(start: Ints, end: Ints) -> Segments:
     """The innermost event of **one** track as a function of time."""
-    rows = np.flatnonzero(end > start)  # an event without length owns no time
+    rows = np.flatnonzero(end > start)  # an event of zero length owns no time
     rows = rows[_outer_first(start[rows], end[rows])]
     begin, stop = start[rows], end[rows]
     parent = _last_not_less(_reach(begin, stop), np.arange(rows.size) == 0)
-    times = np.sort(np.concatenate((begin, stop)))  # np.unique hashes, six times as long
+    times = np.sort(np.concatenate((begin, stop)))  # np.unique hashes, which takes six times as long
     times = times[np.append(True, times[1:] > times[:-1])] if times.size else times
-    # The event that began last, or where it has ended the nearest above it that has not.
+    # The event that began last, or where that has ended, its nearest ancestor that has not.
     owner = np.searchsorted(begin, times, side="right") - 1
     ended = np.flatnonzero(stop[owner] <= times)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not ended.size:
             break
         above = parent[owner[ended]]
         owner[ended] = above
         ended = ended[(above >= 0) & (stop[above] <= times[ended])]
     else:
-        owner = _innermost_in_turn(begin, stop, times)
+        owner = _innermost_one_by_one(begin, stop, times)
     kept = np.flatnonzero(owner[:-1] >= 0)
     return Segments(times[kept], times[kept + 1], rows[owner[kept]])
 
@@ -90,15 +86,15 @@ def overlap(segments: Segments, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints
     return mine[kept], segments.owner[theirs[kept]], starts[kept], ends[kept]
 
 
-def nearest(wanted: Bools, parent: Ints) -> Ints:
-    """For each event the nearest one above it (itself excluded) that is wanted; -1 for none."""
+def nearest_ancestor(wanted: Bools, parent: Ints) -> Ints:
+    """For each event its nearest ancestor (itself excluded) that is wanted; -1 for none."""
     if not wanted.any():
         return np.full(parent.size, -1, np.int64)
     found = parent.copy()
     open_ = np.flatnonzero(found >= 0)
     open_ = open_[~wanted[found[open_]]]
     while open_.size:
-        # Each round doubles how far up an event has looked: no chain, however deep, costs more than its logarithm.
+        # Each round doubles how far up an event has searched: a chain costs the logarithm of its depth.
         found[open_] = found[found[open_]]
         open_ = open_[found[open_] >= 0]
         open_ = open_[~wanted[found[open_]]]
@@ -119,15 +115,15 @@ def _batches(track: Codes | Ints, rows: Ints) -> Iterator[Ints]:
 
 
 def order_of_codes(codes: Codes | Ints) -> Ints:
-    """The order that sorts codes, equal ones as they stand."""
+    """The order that sorts codes; equal codes keep their order."""
     few = codes.size and codes.min() >= 0 and codes.max() < 2**16
     # numpy sorts 16 bits in one pass.
     return np.asarray(np.argsort(codes.astype(np.uint16) if few else codes, kind="stable"), np.int64)
 
 
 def _outer_first(start: Ints, end: Ints) -> Ints:
-    """The order of start, and of those that start together the longest first."""
-    # Files hold events nearly in order of time, which a stable sort by one key makes use of.
+    """The order of start; of events that start together the longest comes first."""
+    # Events are nearly in order of time in files, which makes a stable sort by one key fast.
     order = np.argsort(start, kind="stable")
     ordered = start[order]
     same = np.append(ordered[1:] == ordered[:-1], False)
@@ -139,7 +135,7 @@ def _outer_first(start: Ints, end: Ints) -> Ints:
 
 
 def _reach(start: Ints, end: Ints) -> Ints:
-    """How far an event contains others, so that an instant is contained by what ends after it and not at it."""
+    """How far an event contains others: twice its end, plus one for an instant, which its parent must end after."""
     reach = end - (int(start.min()) if start.size else 0)
     reach *= 2
     reach[end <= start] += 1
@@ -147,17 +143,17 @@ def _reach(start: Ints, end: Ints) -> Ints:
 
 
 def _last_not_less(reach: Ints, first: Bools) -> Any:
-    """For each place the last one before it with a value that is not less; -1 for none since the last ``first``.
+    """For each position the last earlier position with a value that is not less; -1 for none since the last ``first``.
 
-    All places look at once: the one before, then whatever that one has found so far, since all between is less. The
-    places come as int32 where that is enough.
+    All positions search at once: the position before, then what that one has found so far, because everything between
+    is less. The result is int32 where that is enough.
     """
     found: Any = np.arange(-1, reach.size - 1, dtype=np.int32 if reach.size < 2**31 else np.int64)
     found[first] = -1
     open_ = np.flatnonzero(~first[1:] & (reach[:-1] < reach[1:])).astype(found.dtype) + found.dtype.type(1)
     found[open_] = found[open_ - 1]
     open_ = open_[found[open_] >= 0]
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         at = found[open_]
         less = reach[at] < reach[open_]
         open_, at = open_[less], at[less]
@@ -166,25 +162,25 @@ def _last_not_less(reach: Ints, first: Bools) -> Any:
         onwards = found[at]
         found[open_] = onwards
         open_ = open_[onwards >= 0]
-    # Thousands of open events that one later event outlives: never recorded, but a file may claim it.
-    return _last_not_less_in_turn(reach, first)
+    # Thousands of open events that one later event outlives: never seen in a recording, but a file may claim it.
+    return _last_not_less_one_by_one(reach, first)
 
 
-def _last_not_less_in_turn(reach: Ints, first: Bools) -> Ints:
+def _last_not_less_one_by_one(reach: Ints, first: Bools) -> Ints:
     found: list[int] = []
     stack: list[int] = []
     values = reach.tolist()
-    for place, (value, is_first) in enumerate(zip(values, first.tolist(), strict=True)):
+    for position, (value, is_first) in enumerate(zip(values, first.tolist(), strict=True)):
         if is_first:
             stack.clear()
         while stack and values[stack[-1]] < value:
             stack.pop()
         found.append(stack[-1] if stack else -1)
-        stack.append(place)
+        stack.append(position)
     return np.array(found, np.int64)
 
 
-def _innermost_in_turn(begin: Ints, stop: Ints, times: Ints) -> Ints:
+def _innermost_one_by_one(begin: Ints, stop: Ints, times: Ints) -> Ints:
     owner: list[int] = []
     stack: list[int] = []
     begins, stops = begin.tolist(), stop.tolist()

@@ -1,7 +1,7 @@
-"""How much of a multiprocessor a kernel can fill, from its launch and the device's limits.
+"""How much of a multiprocessor a kernel can occupy, from its launch and the device's limits.
 
-The rules are those of NVIDIA's occupancy calculator for devices of capability 5.0 and later: registers are handed out
-to warps in units of 256 within each of four partitions, shared memory to blocks in units that depend on the device.
+The rules are those of NVIDIA's occupancy calculator for devices of capability 5.0 and later: warps get registers in
+units of 256 within each of four partitions, blocks get shared memory in units that depend on the device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PARTITIONS = 4
 
 
 class MultiprocessorLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one multiprocessor of a device can hold at once."""
+    """The maximum that one multiprocessor of a device can hold at once."""
 
     warps: int
     blocks: int
@@ -39,7 +39,7 @@ BY_CAPABILITY = {
 
 
 def limits_of(capability: tuple[int, int] | None) -> MultiprocessorLimits | None:
-    """The limits of devices of this compute capability; None where it is not in the table."""
+    """The limits of devices of this compute capability; None if it is not in the table."""
     known = BY_CAPABILITY.get(capability) if capability is not None else None
     if known is None or capability is None:
         return None
@@ -52,16 +52,16 @@ def limits_of(capability: tuple[int, int] | None) -> MultiprocessorLimits | None
 def occupancy_percent(
     limits: MultiprocessorLimits, *, threads: int, registers: int, shared_bytes: int, blocks_per_multiprocessor: float
 ) -> float | None:
-    """Warps that a kernel keeps on a multiprocessor, as a percentage of the most that fit.
+    """Warps that a kernel keeps on a multiprocessor, as a percentage of the maximum.
 
-    What Kineto calls "est. achieved occupancy %": bounded by registers, shared memory and slots, and by the number of
+    Kineto's "est. achieved occupancy %": limited by registers, shared memory and slots, and by the number of
     blocks that the grid has for each multiprocessor. None for a block that cannot run on the device.
 
     Args:
-        limits: Of the device.
-        threads: Of a block.
-        registers: Of a thread.
-        shared_bytes: Static and dynamic shared memory of a block.
+        limits: Limits of the device.
+        threads: Threads per block.
+        registers: Registers per thread.
+        shared_bytes: Static and dynamic shared memory per block.
         blocks_per_multiprocessor: Blocks of the grid / multiprocessors of the device.
     """
     if threads <= 0 or limits.warps <= 0 or limits.warp_size <= 0:
@@ -71,7 +71,7 @@ def occupancy_percent(
     if registers > 0:
         of_warp = _rounded_up(registers * limits.warp_size, REGISTER_UNIT)
         fitting = min(fitting, limits.registers // PARTITIONS // of_warp * PARTITIONS // warps)
-    # From 8.0 on the system keeps 1 KB of each block's share for itself.
+    # From 8.0 on the system reserves 1 KB per block.
     reserved, unit = (1024, 128) if limits.capability >= (8, 0) else (0, 256)
     if shared := _rounded_up(shared_bytes + reserved, unit):
         fitting = min(fitting, limits.shared_bytes // shared)

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfkit.errors import UsageError
-from perfkit.nsight_runner.installed_tools import Tool, find_tool
-from perfkit.nsight_runner.ncu_options import LAUNCHES, NcuOptions, ncu_command, ncu_words
-from perfkit.nsight_runner.nsys_options import NsysOptions, nsys_command, nsys_words
-from perfkit.nsight_runner.target_program import Program
+from perfkit.nsight_runner.installed_tools import InstalledTool, find_tool
+from perfkit.nsight_runner.ncu_options import LAUNCHES, NcuOptions, ncu_words
+from perfkit.nsight_runner.nsys_options import NsysOptions, nsys_words
+from perfkit.nsight_runner.recording_session import RecordingSession, build_command
+from perfkit.nsight_runner.target_program import TargetProgram
 
-INSIDE = Program((), ("python", "train.py"), 1, "train")
-PLAIN = Program((), ("./train",), None, "train")
-
-
-def nsys(program: Program = INSIDE, cuda: bool = False, tool: Tool | None = None, **options: Any) -> str:
-    words = nsys_words(NsysOptions(**options), tool, inside=program.inside, cuda=cuda)
-    return " ".join(nsys_command(words, program, tool, "r"))
+INSIDE = TargetProgram((), ("python", "train.py"), 1, "train")
+PLAIN = TargetProgram((), ("./train",), None, "train")
 
 
-def ncu(program: Program = INSIDE, tool: Tool | None = None, **options: Any) -> str:
-    words = ncu_words(NcuOptions(**options), tool, inside=program.inside)
-    return " ".join(ncu_command(words, program, tool, "r"))
+def nsys(program: TargetProgram = INSIDE, cuda: bool = False, tool: InstalledTool | None = None, **options: Any) -> str:
+    windows = options.pop("windows", 1)
+    words = nsys_words(NsysOptions(program=[], **options), tool, windows=windows, inside=program.inside, cuda=cuda)
+    return " ".join(build_command(RecordingSession("nsys", Path("runs"), False), words, program, tool))
+
+
+def ncu(program: TargetProgram = INSIDE, tool: InstalledTool | None = None, **options: Any) -> str:
+    words = ncu_words(NcuOptions(program=[], **options), tool, inside=program.inside)
+    return " ".join(build_command(RecordingSession("ncu", Path("runs"), False), words, program, tool))
 
 
 def test_without_cuda_nsys_records_the_whole_program_and_leaves_it_alone() -> None:
     assert nsys() == (
-        "nsys profile --trace=nvtx,osrt --sample=none --cpuctxsw=none --kill=none --output=r python train.py"
+        "nsys profile --trace=nvtx,osrt --sample=none --cpuctxsw=none --kill=none --output=runs/nsys"
+        " python --quiet --out runs train.py"
     )
 
 
 def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_training_go_on() -> None:
     assert nsys(cuda=True) == (
         "nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --sample=none --cpuctxsw=none --kill=none"
-        " --cuda-graph-trace=node --capture-range=cudaProfilerApi --capture-range-end=stop --output=r python train.py"
+        " --cuda-graph-trace=node --capture-range=cudaProfilerApi --capture-range-end=stop"
+        " --output=runs/nsys python --quiet --out runs train.py"
     )
 
 
@@ -56,7 +61,7 @@ def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_train
         ({"force_overwrite": True}, "--force-overwrite=true "),
         (
             {"extra": "--gpu-metrics-device=0 --nic-metrics 'a b'"},
-            "--gpu-metrics-device=0 --nic-metrics a b --output=r ",
+            "--gpu-metrics-device=0 --nic-metrics a b --output=runs/nsys ",
         ),
     ],
 )
@@ -75,8 +80,8 @@ def test_what_is_asked_of_nsys_is_in_its_command(options: dict[str, Any], words:
         ({"nvtx_capture": "x@y"}, "--nvtx-capture needs --capture-range nvtx"),
         ({"kill": "please"}, "--kill takes none, sigterm, sigkill"),
         ({"domains": ("a",), "no_domains": ("b",)}, "exclude each other"),
-        ({"no_domains": ("perfkit",)}, "the domain perfkit holds the window"),
-        ({"trace": "cuda"}, "--trace must hold nvtx"),
+        ({"no_domains": ("perfkit",)}, "the domain perfkit contains the window"),
+        ({"trace": "cuda"}, "--trace must include nvtx"),
     ],
 )
 def test_what_nsys_could_not_do_or_would_end_the_training_with_is_refused(options: dict[str, Any], says: str) -> None:
@@ -85,7 +90,7 @@ def test_what_nsys_could_not_do_or_would_end_the_training_with_is_refused(option
 
 
 def test_behind_torchrun_the_launcher_comes_first() -> None:
-    program = Program(("torchrun", "--no-python"), ("python", "train.py"), 1, "train")
+    program = TargetProgram(("torchrun", "--no-python"), ("python", "train.py"), 1, "train")
 
     assert nsys(program).startswith("torchrun --no-python nsys profile ")
     assert ncu(program).startswith("torchrun --no-python ncu ")
@@ -94,8 +99,8 @@ def test_behind_torchrun_the_launcher_comes_first() -> None:
 def test_ncu_looks_at_some_kernels_of_the_window_with_the_sections_that_the_rules_read() -> None:
     assert ncu() == (
         "ncu --target-processes all --set basic --section MemoryWorkloadAnalysis --section WarpStateStats"
-        f" --section SpeedOfLight_RooflineChart --launch-count {LAUNCHES} --profile-from-start off --export r"
-        " python train.py"
+        f" --section SpeedOfLight_RooflineChart --launch-count {LAUNCHES} --profile-from-start off --export runs/ncu"
+        " python --quiet --out runs train.py"
     )
 
 
@@ -110,7 +115,7 @@ def test_ncu_looks_at_some_kernels_of_the_window_with_the_sections_that_the_rule
         ({"replay_mode": "app-range"}, "--replay-mode app-range "),
         ({"clock_control": "none"}, "--clock-control none "),
         ({"force_overwrite": True}, "--force-overwrite "),
-        ({"extra": "--cache-control none"}, "--cache-control none --export r "),
+        ({"extra": "--cache-control none"}, "--cache-control none --export runs/ncu "),
     ],
 )
 def test_what_is_asked_of_ncu_is_in_its_command(options: dict[str, Any], words: str) -> None:
@@ -141,15 +146,17 @@ def test_an_old_tool_loses_perfkits_own_option_with_a_word_and_refuses_the_users
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     known = frozenset({"--trace", "--sample", "--kill", "--capture-range", "--capture-range-end"})
-    old = Tool("nsys", "/opt/nsys", "2019.5", known)
+    old = InstalledTool("nsys", "/opt/nsys", "2019.5", known)
 
     assert "--cpuctxsw" not in nsys(tool=old)
-    assert "/opt/nsys (2019.5) has no --cpuctxsw, which is left out; nsys 2022.4 has it" in capsys.readouterr().err
-    with pytest.raises(UsageError, match=r"\(2019\.5\) has no --delay: nsys 2022\.4 has it; install that or a later"):
+    assert "/opt/nsys (2019.5) has no --cpuctxsw, so it is left out; it is in nsys 2022.4" in capsys.readouterr().err
+    with pytest.raises(
+        UsageError, match=r"\(2019\.5\) has no --delay: it is in nsys 2022\.4; install that or a later version"
+    ):
         nsys(tool=old, delay=3)
 
 
-def test_the_help_of_nsys_names_two_options_at_once(fake_tool: Any) -> None:
+def test_the_help_of_nsys_gives_two_options_at_once(fake_tool: Any) -> None:
     fake_tool("nsys")
     tool = find_tool("nsys")
 

@@ -143,7 +143,7 @@ def test_what_nsys_has_not_imported_is_imported_with_what_lies_beside_it(
     tools = fake_tool("nsys", 'echo recording >"$out.qdstrm"')
     export(tools / "ready", [("perfkit.window", 100, 200)])
     assert main(["nsys", "--out", "a", "train.py"]) == 2
-    assert "its QdstrmImporter is not beside" in capsys.readouterr().err
+    assert "QdstrmImporter is not installed with" in capsys.readouterr().err
 
     (tools / "host-linux-x64").mkdir()
     importer = tools / "host-linux-x64" / "QdstrmImporter"
@@ -187,7 +187,7 @@ def test_behind_torchrun_the_lowest_ranks_report_is_read(
 
     assert main(["nsys", "--out", "a", "torchrun", "--standalone", "train.py"]) == 0
     said = capsys.readouterr()
-    assert "reports of 2 ranks are in a; rank 0's is diagnosed" in said.err
+    assert "reports of 2 ranks are in a; that of rank 0 is diagnosed" in said.err
     assert said.out.startswith("a/nsys-rank-0.window.sqlite")
 
 
@@ -249,7 +249,7 @@ def test_ctrl_c_ends_the_program_and_what_was_recorded_is_diagnosed(
         (["nsys", "--capture-range-end", "stop-shutdown", "--capture-range", "nvtx", "train.py"], "ends the training"),
         (["nsys", "no-such-program"], "there is no program no-such-program"),
         (["nsys", "--schedule", "soon", "train.py"], "--schedule takes wait,warmup,active"),
-        (["nsys", "--nsys-args", "--x='a", "train.py"], "--nsys-args takes options as a shell would"),
+        (["nsys", "--nsys-args", "--x='a", "train.py"], "--nsys-args takes options as in a shell"),
         (["ncu", "--all-kernels", "-c", "3", "train.py"], "exclude each other"),
         (["ncu", "--no-such-option", "train.py"], "--no-such-option"),
         (["nsys"], "Missing argument"),
@@ -273,6 +273,6 @@ def test_an_nsys_that_is_too_old_for_an_option_is_named_with_its_version_and_one
 
     assert main(["nsys", "--delay", "3", "train.py"]) == 2
     assert not (tmp_path / "runs").exists()
-    assert "tools/nsys (2019.5) has no --delay: nsys 2022.4 has it; install that or a later one" in " ".join(
+    assert "tools/nsys (2019.5) has no --delay: it is in nsys 2022.4; install that or a later version" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import TraceError
-from perfkit.nsight_runner.nsys_window import cut_to_window
+from perfkit.nsight_runner.nsys_window import cut_to_last_window
 from perfkit.trace import Trace, read_trace
 
 Export = Callable[..., Path]
@@ -26,7 +26,7 @@ def test_ranges_outside_are_gone_and_those_across_end_with_the_window(tmp_path: 
     rows = [("epoch", 0, 1000), ("warm", 10, 90), ("perfkit.window", 100, 200), ("loss", 120, 130), ("late", 190, 300)]
     whole = export(tmp_path / "whole.sqlite", [*rows, ("after", 300, 310)])
 
-    window = cut_to_window(whole, tmp_path / "cut.sqlite")
+    window = cut_to_last_window(whole, tmp_path / "cut.sqlite")
 
     assert window == (0, 1, 100, 200)
     assert spans(read_trace(tmp_path / "cut.sqlite")) == [
@@ -44,7 +44,7 @@ def test_kernels_stay_where_they_were_launched_in_the_window_also_if_they_ran_la
     kernels = [(50, 110, 120), (150, 210, 220), (250, 260, 270)]
     whole = export(tmp_path / "whole.sqlite", [("perfkit.window", 100, 200)], kernels=kernels)
 
-    cut_to_window(whole, tmp_path / "cut.sqlite")
+    cut_to_last_window(whole, tmp_path / "cut.sqlite")
     trace = read_trace(tmp_path / "cut.sqlite")
 
     assert spans(trace) == [("perfkit.window", 100, 200), ("launch", 150, 151), ("k", 210, 220)]
@@ -54,7 +54,7 @@ def test_kernels_stay_where_they_were_launched_in_the_window_also_if_they_ran_la
 def test_of_several_windows_the_last_is_taken(tmp_path: Path, export: Export) -> None:
     rows = [("perfkit.window", 100, 200), ("a", 110, 120), ("perfkit.window", 300, 400), ("b", 310, 320)]
 
-    window = cut_to_window(export(tmp_path / "whole.sqlite", rows), tmp_path / "cut.sqlite")
+    window = cut_to_last_window(export(tmp_path / "whole.sqlite", rows), tmp_path / "cut.sqlite")
 
     assert window == (1, 2, 300, 400)
     assert [name for name, _, _ in spans(read_trace(tmp_path / "cut.sqlite"))] == ["perfkit.window", "b"]
@@ -66,19 +66,19 @@ def test_a_report_of_one_window_of_several_tells_which_one_it_is(tmp_path: Path,
         database.execute("alter table NVTX_EVENTS add column int64Value int")
         database.execute("update NVTX_EVENTS set int64Value = 4 where eventType = 59")
 
-    assert cut_to_window(whole, tmp_path / "cut.sqlite") == (4, 1, 100, 200)
+    assert cut_to_last_window(whole, tmp_path / "cut.sqlite") == (4, 1, 100, 200)
 
 
 def test_without_a_window_nothing_is_written(tmp_path: Path, export: Export) -> None:
     whole = export(tmp_path / "whole.sqlite", [("a", 110, 120)])
 
-    assert cut_to_window(whole, tmp_path / "cut.sqlite") is None
+    assert cut_to_last_window(whole, tmp_path / "cut.sqlite") is None
     assert [file.name for file in tmp_path.iterdir()] == ["whole.sqlite"]
 
 
 def test_a_damaged_export_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "whole.sqlite").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
 
-    with pytest.raises(TraceError, match="could not be cut to its window"):
-        cut_to_window(tmp_path / "whole.sqlite", tmp_path / "cut.sqlite")
+    with pytest.raises(TraceError, match="could not be cut to its last window"):
+        cut_to_last_window(tmp_path / "whole.sqlite", tmp_path / "cut.sqlite")
     assert [file.name for file in tmp_path.iterdir()] == ["whole.sqlite"]

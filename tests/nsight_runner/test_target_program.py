@@ -80,13 +80,13 @@ def test_what_cannot_be_started_is_refused(words: tuple[str, ...], says: str) ->
         plan_program(words, module=False, plain=False)
 
 
-def test_a_program_that_is_not_python_is_told_to_have_nothing_of_perfkit_inside(
+def test_a_program_that_is_not_python_gets_a_message_that_perfkit_is_not_inside(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     program = plan_program(["sh", "train.sh"], module=False, plain=False)
 
     assert not program.inside
-    assert "sh is not started as a Python program: nothing of perfkit's is inside" in capsys.readouterr().err
+    assert "sh is not started as a Python program: perfkit is not inside" in capsys.readouterr().err
 
 
 def test_a_python_without_perfkit_runs_the_script_as_it_is(

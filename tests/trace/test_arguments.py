@@ -72,14 +72,14 @@ def test_fields_of_a_file_that_changed_are_refused(tmp_path: Path) -> None:
     trace = read_trace(file)
     file.unlink()
 
-    with pytest.raises(TraceError, match="cannot be read any more"):
+    with pytest.raises(TraceError, match="can no longer be read"):
         trace.fields([0], ["a"])
 
 
 def test_a_gzip_file_is_entered_near_the_rows_and_not_read_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_text, "ENTRY_EVERY", 50_000)
+    monkeypatch.setattr(file_text, "RESUME_EVERY", 50_000)
     file = tmp_path / "t.json.gz"
     events = [{"ph": "X", "ts": i, "dur": 1, "args": {"k": str(hash(("x", i)))}} for i in range(20_000)]
     whole = json.dumps({"traceEvents": events}).encode()

@@ -201,7 +201,7 @@ def test_an_event_beyond_repair_costs_only_itself(tmp_path: Path, block: int) ->
     trace = read_kineto(file, block=block)
 
     assert len(trace) == 359
-    assert "1 events were damaged beyond reading and are left out" in trace.lost
+    assert "1 events were skipped because they are damaged beyond repair" in trace.lost
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -214,7 +214,7 @@ def test_a_file_that_lost_its_last_lines_keeps_every_event(tmp_path: Path, block
     trace = read_kineto(cut, block=block)
 
     same_events(trace, read_kineto(plain))
-    assert trace.lost == ("the file is cut: the trace is read as far as it goes",)
+    assert trace.lost == ("the file is cut: events after the cut are missing",)
 
 
 def test_metadata_after_the_events_may_be_long(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_cut_gzip_file_is_read_as_far_as_it_inflates(tmp_path: Path) -> None:
 
     assert 50 < len(trace) < 360
     same_events(trace, read_kineto(plain), len(trace))
-    assert trace.lost == ("the gzip stream is cut: the trace is read as far as it goes",)
+    assert trace.lost == ("the gzip stream is cut: events after that point are missing",)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

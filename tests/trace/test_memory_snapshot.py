@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from perfkit._location import Location
 from perfkit.errors import TraceError
 from perfkit.trace import memory_snapshot
-from perfkit.trace.memory_snapshot import Block, Frame, Segment, read_memory_snapshot
+from perfkit.trace.memory_snapshot import MemoryBlock, MemorySegment, read_memory_snapshot
 
 
 def snapshot() -> dict[str, Any]:
@@ -41,9 +42,14 @@ def test_segments_blocks_stacks_and_history_of_a_snapshot(tmp_path: Path, protoc
 
     read = read_memory_snapshot(file)
 
-    assert read.segments == (Segment(1, 4096, 2048, 512, 512, 0, "small"),)
-    assert read.blocks == (Block(0, 4096, 512, 500, "active_allocated", 0), Block(0, 4608, 1536, 0, "inactive", -1))
-    assert read.stacks == ((Frame("train.py", 12, "step"), Frame("main.py", 3, "<m>")),)
+    assert read.segments == (MemorySegment(1, 4096, 2048, 512, 512, 0, "small"),)
+    assert read.blocks == (
+        MemoryBlock(0, 4096, 512, 500, "active_allocated", 0),
+        MemoryBlock(0, 4608, 1536, 0, "inactive", -1),
+    )
+    assert read.stacks == (
+        (Location(file="train.py", line=12, function="step"), Location(file="main.py", line=3, function="<m>")),
+    )
     assert [read.actions[code] for code in read.action] == ["alloc", "free_requested", "oom"]
     assert read.device.tolist() == [1, 1, 1]
     assert read.stack.tolist() == [0, 0, -1]
@@ -64,7 +70,7 @@ def test_what_torch_does_not_write_is_left_out_and_said(tmp_path: Path) -> None:
 
     assert len(read.segments) == 1
     assert read.bytes.tolist()[-1] == -1
-    assert read.lost == ("3 records are not what torch writes and are left out",)
+    assert read.lost == ("3 records were skipped because they are not in torch's format",)
 
 
 class Calls:
@@ -99,27 +105,27 @@ def nested(opening: bytes, count: int) -> bytes:
     [
         (b"cos\nsystem\n(S'true'\ntR.", "asks for a class or a function"),
         (b"(ios\nsystem\n.", "asks for a class or a function"),
-        (b"(S'true'\no.", "holds what no snapshot holds"),
+        (b"(S'true'\no.", "contains what no snapshot contains"),
         (pickle.dumps(OrderedDict(segments=[])), "asks for a class or a function"),
-        (pickle.dumps({"segments": {1, 2}}), "holds what no snapshot holds"),
-        (pickle.dumps({"segments": b"bytes"}), "holds what no snapshot holds"),
+        (pickle.dumps({"segments": {1, 2}}), "contains what no snapshot contains"),
+        (pickle.dumps({"segments": b"bytes"}), "contains what no snapshot contains"),
         (b"\x80\x02Pid\n.", "refers to things outside itself"),
         (b"\x80\x02\x82\x01.", "refers to things outside itself"),
         (b"\x80\x04]r\xff\xff\xff\x7f.", "numbers that no pickler gives"),
         (b"\x80\x04X\xff\xff\xff\x7fabc.", "it is cut"),
         (b"\x80\x04\x8d" + b"\xff" * 8 + b"abc.", "it is cut"),
-        (nested(b"(", 100), "more than 64 deep"),
+        (nested(b"(", 100), "nested more than 64 deep"),
         (nested(b"]", 20_000), "values wait"),
-        (nested(b")0", 10), "holds what no snapshot holds"),
-        (b"\x80\x04)" + b"\x85" * 6_000_000 + b".", "more than 5,000,000 containers"),
+        (nested(b")0", 10), "contains what no snapshot contains"),
+        (b"\x80\x04)" + b"\x85" * 6_000_000 + b".", "over 5,000,000 containers"),
         (b"\x80\x04)" + b"\x85" * 500_000 + b".", "no list of segments"),
-        (b"\x80\x04}(" + b")" + b"\x86" * 3 + b"K\x01u.", "does not add up"),
-        (b"\x80\x04}()K\x01u.", "does not add up"),
-        (b"\x80\x04]h\x05a.", "does not add up"),
-        (b"\x80\x04ae.", "does not add up"),
-        (b"\x80\x04}", "does not add up"),
-        (b"", "does not add up"),
-        (b"{}", "holds what no snapshot holds"),
+        (b"\x80\x04}(" + b")" + b"\x86" * 3 + b"K\x01u.", "its pickle is invalid"),
+        (b"\x80\x04}()K\x01u.", "its pickle is invalid"),
+        (b"\x80\x04]h\x05a.", "its pickle is invalid"),
+        (b"\x80\x04ae.", "its pickle is invalid"),
+        (b"\x80\x04}", "its pickle is invalid"),
+        (b"", "its pickle is invalid"),
+        (b"{}", "contains what no snapshot contains"),
         (pickle.dumps([1, 2]), "no list of segments"),
         (pickle.dumps({"segments": None}), "no list of segments"),
     ],
@@ -138,7 +144,7 @@ def test_a_hostile_or_foreign_pickle_is_refused_in_one_line(tmp_path: Path, cont
 def test_lists_that_stand_in_each_other_many_times_are_not_followed_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_snapshot, "MOST_CONTAINERS", 200_000)
+    monkeypatch.setattr(memory_snapshot, "MAX_RECORDS", 200_000)
     file = tmp_path / "memory-0.pickle"
     blocks: list[Any] = [{"size": 1}] * 10_000
     file.write_bytes(pickle.dumps({"segments": [{"total_size": 1, "blocks": blocks}] * 10_000}))
@@ -154,12 +160,12 @@ def test_a_cut_pickle_and_a_missing_or_too_large_one_are_told_apart(
     whole = pickle.dumps(snapshot())
     for length in range(len(whole)):
         file.write_bytes(whole[:length])
-        with pytest.raises(TraceError, match=r"does not add up|it is cut"):
+        with pytest.raises(TraceError, match=r"its pickle is invalid|it is cut"):
             read_memory_snapshot(file)
 
     with pytest.raises(TraceError, match="does not exist"):
         read_memory_snapshot(tmp_path / "none.pickle")
-    monkeypatch.setattr(memory_snapshot, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(memory_snapshot, "MAX_BYTES", 1 << 20)
     file.write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(TraceError, match="more than the 1 MiB that are read"):
         read_memory_snapshot(file)

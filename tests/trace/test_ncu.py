@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfkit.errors import TraceError
-from perfkit.trace.nsight import ncu
+from perfkit.trace.nsight import _ncu_tables
 from perfkit.trace.nsight.ncu import NcuReport, is_ncu, read_ncu
 
 HEAD = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream"]
@@ -262,11 +262,11 @@ def test_fields_without_an_end_and_rows_of_wrong_length_are_counted_and_the_othe
 def test_numbers_that_are_none_are_told_with_their_metric(tmp_path: Path) -> None:
     report = read(tmp_path, details(("gemm", [("Duration", "us", "1.50"), (COMPUTE, "%", "twelve")])))
 
-    assert report.lost == (f"{COMPUTE}: 1 of its values is no number",)
+    assert report.lost == (f"{COMPUTE}: 1 of its values is not a number",)
 
 
 def test_more_launches_than_are_kept_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ncu, "_MOST_VALUES", 300)
+    monkeypatch.setattr(_ncu_tables, "_MAX_VALUES", 300)
 
     report = read(tmp_path, details(*((f"kernel{n}", [("Duration", "us", f"{n}.25")]) for n in range(200))))
 
@@ -278,13 +278,13 @@ def test_more_launches_than_are_kept_are_left_out_and_counted(tmp_path: Path, mo
     ("text", "said"),
     [
         (b"", "is empty"),
-        (b"a,b\n1,2\n", r"holds no table of Nsight Compute.*--page raw --csv"),
-        (bytes(range(256)) * 40, "holds no table of Nsight Compute"),
-        (b"x" * (5 << 20), "holds no table of Nsight Compute"),
+        (b"a,b\n1,2\n", r"has no table of Nsight Compute.*--page raw --csv"),
+        (bytes(range(256)) * 40, "has no table of Nsight Compute"),
+        (b"x" * (5 << 20), "has no table of Nsight Compute"),
         (b'"Time (%)","Total Time (ns)","Instances","Name"\n"9","1","1","gemm"\n', "is a table of nsys stats"),
-        (b'"Kernel Name","gemm"\n"#","Address","Source"\n', "holds no table of Nsight Compute"),
+        (b'"Kernel Name","gemm"\n"#","Address","Source"\n', "has no table of Nsight Compute"),
         (details().encode(), "without a launch: no kernel was profiled"),
-        (b"==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ncu said: ERR_NVGPUCTRPERM"),
+        (b"==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ncu reported: ERR_NVGPUCTRPERM"),
     ],
     ids=["empty", "other table", "binary", "one line", "nsys stats", "source page", "no launch", "no permission"],
 )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.trace import nesting
-from perfkit.trace.nesting import find_innermost, find_parents, nearest, order_of_codes, overlap
+from perfkit.trace.nesting import find_innermost, find_parents, nearest_ancestor, order_of_codes, overlap
 
 events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 15)), max_size=14)
 
@@ -92,7 +92,7 @@ def test_a_chain_as_deep_as_the_file_is_long_costs_no_quadratic_time(depth: int)
     at = np.arange(depth)
 
     parent = find_parents(np.zeros(depth, np.int64), at, 3 * depth - at)
-    root = nearest(at == 0, parent)
+    root = nearest_ancestor(at == 0, parent)
 
     assert parent.tolist()[:3] == [-1, 0, 1]
     assert (root[1:] == 0).all()
@@ -100,7 +100,7 @@ def test_a_chain_as_deep_as_the_file_is_long_costs_no_quadratic_time(depth: int)
 
 def test_one_event_that_outlives_thousands_of_open_ones_is_found_in_turn_and_equally() -> None:
     # A staircase: each event lies in the one before, and the last begins in all of them and outlives all but one.
-    depth = 5 * nesting.ROUNDS
+    depth = 5 * nesting.MAX_ROUNDS
     start = np.arange(depth + 1)
     end = np.append(4 * depth - start[:-1], 4 * depth)
     track = np.zeros(depth + 1, np.int64)
@@ -123,7 +123,7 @@ def test_looking_together_and_in_turn_find_the_same(rows: list[tuple[int, int, i
     together = find_parents(track, start, end), find_innermost(start, end)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nesting, "ROUNDS", 0)
+        patch.setattr(nesting, "MAX_ROUNDS", 0)
         in_turn = find_parents(track, start, end), find_innermost(start, end)
 
     np.testing.assert_array_equal(together[0], in_turn[0])

@@ -111,8 +111,8 @@ def test_nvtx_ranges_have_inline_or_shared_text_and_may_be_open(export: Export) 
     assert names(trace, Kind.RANGE) == ["forward", "aten::mm", "still open"]
     assert trace.end_ns[trace.is_kind(Kind.RANGE)].tolist() == [90, 50, 120]
     assert trace.lost == (
-        "1 NVTX ranges had not ended: they are taken to reach to the last event",
-        "1 NVTX ranges ended on another thread than they began on and are left out",
+        "1 NVTX ranges had not ended: they are assumed to end with the last event",
+        "1 NVTX ranges were skipped because they ended on another thread",
     )
 
 
@@ -129,7 +129,7 @@ def test_start_of_the_capture_devices_and_what_nsys_said_are_told(export: Export
     assert trace.metadata.devices[0].name == "NVIDIA H200"
     assert trace.metadata.devices[0].multiprocessors == 132
     assert trace.tracks[0].thread_name == "main"
-    assert trace.lost == ("nsys said: events were lost",)
+    assert trace.lost == ("nsys reported: events were lost",)
 
 
 def test_values_of_the_wrong_type_and_out_of_range_break_nothing(export: Export) -> None:
@@ -140,7 +140,7 @@ def test_values_of_the_wrong_type_and_out_of_range_break_nothing(export: Export)
 
     assert len(trace) == 1
     assert trace.names[trace.name[0]] == ""
-    assert "1 events had no usable time and are left out" in trace.lost
+    assert "1 events were skipped because they have no usable time" in trace.lost
 
 
 def test_calls_of_the_system_are_events_of_their_thread_without_the_rows_that_mark_their_ends(export: Export) -> None:
@@ -161,7 +161,7 @@ def test_a_graph_that_was_recorded_whole_is_device_work_and_that_is_told(export:
 
     assert names(trace, Kind.KERNEL) == ["[CUDA graph]"]
     assert trace.start_ns[trace.launch[trace.device_rows]].tolist() == [1]
-    assert "1 launches of CUDA graphs were recorded whole" in trace.lost[0]
+    assert "1 launches of CUDA graphs were recorded without the kernels in them" in trace.lost[0]
 
 
 GPU = {"id": 0, "name": "A100", "smCount": 100, "computeMajor": 8, "computeMinor": 0, "totalMemory": 2**36}
@@ -229,21 +229,22 @@ def test_where_all_processes_number_the_gpus_alike_cudas_numbers_stay(export: Ex
 
 
 def test_what_nsys_missed_is_told_with_the_kind_of_its_events_and_without_control_characters(export: Export) -> None:
-    said = (
+    diagnostics = (
         (1, "Number of NVTX events collected: 12."),
         (1, "Not all NVTX events might have been collected."),
         (2, "Not all OS runtime libraries events\x1b[31m might have been collected."),
         (2, "CUDA device 0: Unified Memory cannot be traced on this device"),
         (3, "x" * 1000),
     )
-    trace = export(DIAGNOSTIC_EVENT=[{"severity": s, "text": t} for s, t in said], **{CALL: [call(1, 2, 3)]})
+    trace = export(DIAGNOSTIC_EVENT=[{"severity": s, "text": t} for s, t in diagnostics], **{CALL: [call(1, 2, 3)]})
 
     assert trace.lost == (
-        "NVTX events are incomplete: nsys said: Not all NVTX events might have been collected.",
-        "OS call events are incomplete: nsys said: Not all OS runtime libraries events [31m might have been collected.",
+        "NVTX events are incomplete: nsys reported: Not all NVTX events might have been collected.",
+        "OS call events are incomplete: nsys reported:"
+        " Not all OS runtime libraries events [31m might have been collected.",
         "unified memory events are incomplete:"
-        " nsys said: CUDA device 0: Unified Memory cannot be traced on this device",
-        f"nsys said: {'x' * 300}",
+        " nsys reported: CUDA device 0: Unified Memory cannot be traced on this device",
+        f"nsys reported: {'x' * 300}",
     )
 
 
@@ -275,7 +276,7 @@ def test_pages_that_contain_each_other_are_not_read_for_ever(export: Export, tmp
     data[28:32] = pages.to_bytes(4, "big")
     file.write_bytes(data[: pages * size])
 
-    with pytest.raises(TraceError, match="more rows than fit into it"):
+    with pytest.raises(TraceError, match="more rows than fit into the file"):
         read_trace(file)
 
 
@@ -294,7 +295,7 @@ def test_a_schema_that_is_no_utf8_is_damage(export: Export, tmp_path: Path) -> N
     file = tmp_path / "r.sqlite"
     file.write_bytes(file.read_bytes().replace(b"CREATE TABLE", b"CREATE \xff\xb6\xff\xb6\xff", 1))
 
-    with pytest.raises(TraceError, match=r"damaged SQLite file \(its schema is no text\)"):
+    with pytest.raises(TraceError, match=r"damaged SQLite file \(its schema is not text\)"):
         read_trace(file)
 
 
@@ -336,7 +337,7 @@ def test_rows_that_stand_only_in_a_write_ahead_log_are_told_to_be_missing(export
 
     writer.close()
     assert len(trace) == 1
-    assert trace.lost[0].startswith("a write-ahead log lies beside r.sqlite")
+    assert trace.lost[0].startswith("there is a write-ahead log next to r.sqlite")
 
 
 def test_a_view_in_place_of_a_table_is_not_run(tmp_path: Path) -> None:
@@ -345,7 +346,7 @@ def test_a_view_in_place_of_a_table_is_not_run(tmp_path: Path) -> None:
         database.execute(f"create view {KERNEL} as {endless}")
     database.close()
 
-    with pytest.raises(TraceError, match="is no nsys export"):
+    with pytest.raises(TraceError, match="is not an nsys export"):
         read_trace(tmp_path / "r.sqlite")
 
 

@@ -23,7 +23,7 @@ COLUMNS = ("start_ns", "end_ns", "name", "track", "kind", "correlation", "device
 def _short_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     # Many tasks in a small file.
     monkeypatch.setattr(workers, "TASK", 60_000)
-    monkeypatch.setattr(workers, "SENT_TASK", 60_000)
+    monkeypatch.setattr(workers, "GZIP_TASK", 60_000)
     monkeypatch.setattr(workers, "SEARCH", 8_000)
 
 
@@ -127,13 +127,13 @@ def test_without_an_interpreter_to_start_one_process_reads(tmp_path: Path, monke
 def test_a_worker_that_is_killed_costs_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "t.json"
     file.write_text(text_of())
-    start = workers._Worker.__init__
+    start = workers._WorkerProcess.__init__
 
-    def start_and_kill(self: workers._Worker) -> None:
+    def start_and_kill(self: workers._WorkerProcess) -> None:
         start(self)
         self.process.kill()
 
-    monkeypatch.setattr(workers._Worker, "__init__", start_and_kill)
+    monkeypatch.setattr(workers._WorkerProcess, "__init__", start_and_kill)
 
     assert len(read_kineto(file, processes=2)) == 2_000
 
@@ -141,14 +141,14 @@ def test_a_worker_that_is_killed_costs_no_event(tmp_path: Path, monkeypatch: pyt
 def test_an_interrupt_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "t.json"
     file.write_text(text_of())
-    started: list[workers._Worker] = []
-    start = workers._Worker.__init__
+    started: list[workers._WorkerProcess] = []
+    start = workers._WorkerProcess.__init__
 
-    def note(self: workers._Worker) -> None:
+    def note(self: workers._WorkerProcess) -> None:
         start(self)
         started.append(self)
 
-    monkeypatch.setattr(workers._Worker, "__init__", note)
+    monkeypatch.setattr(workers._WorkerProcess, "__init__", note)
 
     def interrupted(done: int, total: int) -> None:
         if started:
@@ -202,4 +202,4 @@ def test_workers_are_started_for_long_files_only(tmp_path: Path) -> None:
         assert pool.apply(workers.count_workers, (text, None)) == 1
         pool.close()
         pool.join()
-    assert 1 <= workers.count_workers(text, None) <= workers.MOST_WORKERS
+    assert 1 <= workers.count_workers(text, None) <= workers.MAX_WORKERS

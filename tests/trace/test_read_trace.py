@@ -231,7 +231,7 @@ def test_another_sqlite_database_is_no_nsys_export(tmp_path: Path) -> None:
         database.execute("create table users (name text)")
     database.close()
 
-    with pytest.raises(TraceError, match="is no nsys export"):
+    with pytest.raises(TraceError, match="is not an nsys export"):
         read_trace(file)
 
 
@@ -245,7 +245,7 @@ def test_nesting_without_end_costs_one_event_and_no_stack(tmp_path: Path, openin
     trace = read_trace(file)
 
     assert trace.names == ("a",)
-    assert trace.lost == ("the file is cut: the trace is read as far as it goes",)
+    assert trace.lost == ("the file is cut: events after the cut are missing",)
 
 
 def test_numbers_out_of_every_range_do_not_overflow_a_column(trace_of: TraceOf) -> None:
@@ -263,7 +263,7 @@ def test_numbers_out_of_every_range_do_not_overflow_a_column(trace_of: TraceOf) 
     assert len(trace) == 2
     assert (trace.correlation.tolist(), trace.bytes.tolist()) == ([-1, -1], [-1, -1])
     assert trace.end_ns[1] == trace.start_ns[1]
-    assert any("2 events had no usable time" in sentence for sentence in trace.lost)
+    assert any("2 events were skipped because they have no usable time" in sentence for sentence in trace.lost)
 
 
 def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from perfkit.errors import TraceError
 from perfkit.trace import Kind
 from perfkit.trace.nsight.nsys import read_nsys_report
-from perfkit.trace.nsight.report_export import KEPT, export_report
+from perfkit.trace.nsight.report_export import KEPT, export_nsys_report
 
 #: `.ci/run` says where it has put one; a developer's own is on the PATH.
 NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
@@ -74,7 +74,7 @@ def test_a_report_that_changed_is_exported_again_and_only_the_newest_exports_are
     made = set()
     for size in range(KEPT + 3):
         report.write_bytes(b"x" * size)
-        made.add(export_report(report))
+        made.add(export_nsys_report(report))
 
     assert len(calls.read_text().splitlines()) == len(made) == KEPT + 3
     assert len(list(made.pop().parent.iterdir())) == KEPT
@@ -85,10 +85,10 @@ def test_without_nsys_the_error_says_what_to_install_and_what_to_run_elsewhere(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(TraceError, match=r"install Nsight Systems.*nsys export --type sqlite -o '--a run\.sqlite'"):
-        export_report(report)
+        export_nsys_report(report)
     monkeypatch.setenv("PERFKIT_NSYS", "/nowhere/nsys")
     with pytest.raises(TraceError, match="PERFKIT_NSYS names /nowhere/nsys, which is no program"):
-        export_report(report)
+        export_nsys_report(report)
 
 
 def test_what_nsys_says_when_it_cannot_read_a_report_is_told_without_its_progress(
@@ -99,12 +99,12 @@ def test_what_nsys_says_when_it_cannot_read_a_report_is_told_without_its_progres
     with pytest.raises(
         TraceError, match=r"\(The report needs a newer nsys\.\).*at least as new as the one that recorded"
     ):
-        export_report(report)
+        export_nsys_report(report)
 
 
 def test_a_recording_that_was_not_imported_is_named_as_that(report: Path) -> None:
     with pytest.raises(TraceError, match="QdstrmImporter -i"):
-        export_report(report.with_suffix(".qdstrm"))
+        export_nsys_report(report.with_suffix(".qdstrm"))
 
 
 @pytest.mark.skipif(NSYS is None, reason="nsys is not installed")

@@ -15,7 +15,7 @@ from perfkit.errors import PerfkitError, TraceError, UsageError
 from perfkit.trace import Kind, Trace, read_trace
 from perfkit.trace.columns import DEVICE_KINDS, HOST_KINDS
 from perfkit.trace.kineto._trim_selection import LAUNCH_FLOWS
-from perfkit.trace.kineto.trimming import Trimmed, trim_trace
+from perfkit.trace.kineto.trimming import TrimResult, trim_trace
 
 Events = list[dict[str, Any]]
 
@@ -219,10 +219,10 @@ def test_whatever_is_damaged_the_result_is_json_or_there_is_none(
     ("how", "words"),
     [
         ({"steps": (7, 9)}, "has steps 0 to 2"),
-        ({"time_ns": (10**9, None)}, "nothing in the time asked for"),
+        ({"time_ns": (10**9, None)}, "nothing in the requested time"),
         ({"steps": (0, 1), "time_ns": (0, 1)}, "not by both"),
         ({"drop": ["kernel"], "keep": ["kernel"]}, "not both"),
-        ({"keep": ["zebra"], "drop": []}, "no event that was asked for"),
+        ({"keep": ["zebra"], "drop": []}, "none of the requested events"),
     ],
 )
 def test_what_cannot_work_is_refused_and_leaves_nothing_behind(tmp_path: Path, how: dict[str, Any], words: str) -> None:
@@ -267,7 +267,7 @@ def _columns(trace: Trace, rows: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-def _trim_real(source: Path, out: Path, **how: Any) -> tuple[Trace, Trace, Trimmed]:
+def _trim_real(source: Path, out: Path, **how: Any) -> tuple[Trace, Trace, TrimResult]:
     done = trim_trace(source, out, **how)
     return read_trace(source), read_trace(out), done
 

@@ -21,7 +21,7 @@ from perfkit.measures.results.device import Gap, IdleCause
 from perfkit.measures.steps._trace_steps import backward_nodes, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, Union, covered_before, expand, free, union, without
-from perfkit.trace.nesting import find_innermost, nearest, overlap
+from perfkit.trace.nesting import find_innermost, nearest_ancestor, overlap
 
 #: Two queued kernels with less between them ran back to back: scheduling one takes some microseconds.
 BACK_TO_BACK_NS = 10_000
@@ -105,7 +105,7 @@ class Host:
         place[rows] = np.arange(rows.size)
         own = self._cause_of_name[trace.name[rows]]
         parent = trace.parent[rows]
-        above = nearest(own >= 0, np.where(parent >= 0, place[parent], -1))
+        above = nearest_ancestor(own >= 0, np.where(parent >= 0, place[parent], -1))
         cause = np.where((own >= 0) | (above < 0), own, own[above])
         plain = self._cause_of_kind[trace.kind[rows]]
         plain[self._is_os_call[rows]] = CODE["OS call"]

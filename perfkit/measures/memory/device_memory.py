@@ -14,8 +14,8 @@ from perfkit.measures.memory._levels import MOST_HOLDERS, alive_at, levels_at, t
 from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
 from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
 from perfkit.run.records import Phase
-from perfkit.trace.columns import Codes, Kind, Trace
-from perfkit.trace.intervals import Ints
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Codes, Ints
 
 
 class _MemoryEvents(NamedTuple):

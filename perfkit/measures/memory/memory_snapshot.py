@@ -10,12 +10,13 @@ from collections import defaultdict
 
 import numpy as np
 
-from perfkit._code_owner import USER, owner_of
+from perfkit._code_owner import USER
+from perfkit._location import Location
 from perfkit.measures.memory._allocations import device_name
 from perfkit.measures.memory._levels import MOST_HOLDERS, alive_at, timeline
 from perfkit.measures.results.memory import MemoryHolder, MemorySnapshot
 from perfkit.trace.intervals import Ints
-from perfkit.trace.memory_snapshot import Frame, MemoryHistory
+from perfkit.trace.memory_snapshot import MemoryHistory
 
 #: Actions that change how much is allocated: memory counts from its allocation until its free is requested.
 CHANGES = {"alloc": 1, "free_requested": -1}
@@ -81,11 +82,9 @@ def _code(history: MemoryHistory, action: str) -> int:
     return history.actions.index(action) if action in history.actions else -1
 
 
-def _line(stack: tuple[Frame, ...]) -> str | None:
+def _line(stack: tuple[Location, ...]) -> str | None:
     """The innermost frame of the user's, else of a library's; stacks begin with the innermost."""
-    owners = [
-        (owner_of(frame.file), frame) for frame in stack if frame.file.endswith(".py") or frame.file.startswith("<i")
-    ]
-    known = [frame for owner, frame in owners if owner == USER]
-    known += [frame for owner, frame in owners if owner not in ("perfkit", "torch", "python")]
+    frames = [frame for frame in stack if frame.file.endswith(".py") or frame.file.startswith("<i")]
+    known = [frame for frame in frames if frame.owner == USER]
+    known += [frame for frame in frames if frame.owner not in ("perfkit", "torch", "python")]
     return f"{known[0].file}({known[0].line}): {known[0].function}" if known else None

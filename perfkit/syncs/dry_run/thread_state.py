@@ -152,16 +152,13 @@ class DryRun:
         return self.simulate and default is not None and default.type == "cuda"
 
 
-class _ThreadLocal(threading.local):
-    run: DryRun | None = None
-
-
-_local = _ThreadLocal()
+_local = threading.local()
 
 
 def current() -> DryRun | None:
     """The dry run of this thread, None if there is none."""
-    return _local.run
+    run: DryRun | None = getattr(_local, "run", None)
+    return run
 
 
 def simulation() -> DryRun | None:

@@ -1,8 +1,8 @@
 """Reads a Chrome trace as Kineto (torch.profiler) writes it, in one pass and bounded memory.
 
-The text is cut into chunks at event boundaries (`cutting`), each is decoded on its own (`decoding`) and becomes
-rows (`table`), in this process or, a long file's parts, in several (`workers`). What does not decode is repaired,
-then taken apart event by event; what was lost is counted and said.
+The text is cut into chunks at event boundaries (`_event_chunks`), each chunk is decoded on its own (`_event_decoding`)
+and becomes rows (`_event_table`), in this process or, for a long file, in several (`_parallel_reading`). A chunk that
+does not decode is repaired event by event (`_json_repair`); what is lost is counted and reported.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfkit.errors import TraceError
-from perfkit.trace.columns import DEVICE_KINDS, Kind, Trace, Track
+from perfkit.trace.columns import Kind, Trace, Track
 from perfkit.trace.file_text import BLOCK, FileText, Progress
 from perfkit.trace.kineto._arguments import ArgumentsReader, no_collection
-from perfkit.trace.kineto._event_chunks import MOST_TEXT, WHAT_TO_GIVE, Cutter, Head, Piece, find_head
-from perfkit.trace.kineto._event_decoding import TYPED_TEXT, lenient, strict
-from perfkit.trace.kineto._event_table import NeedsText, Table, text_of
-from perfkit.trace.kineto._metadata import describe, read_facts
-from perfkit.trace.kineto._parallel_reading import Unclean, count_workers, expected_text, read_in_workers
+from perfkit.trace.kineto._event_chunks import (
+    EXPECTED_FILE,
+    MAX_TEXT,
+    ChunkCutter,
+    EventChunk,
+    TraceHeader,
+    read_header,
+)
+from perfkit.trace.kineto._event_decoding import TYPED_TEXT, strict
+from perfkit.trace.kineto._event_kinds import ON_DEVICE_TRACK, RANGE_PREFIXES
+from perfkit.trace.kineto._event_table import EventTable, text_of
+from perfkit.trace.kineto._exact_numbers import NeedsText
+from perfkit.trace.kineto._json_repair import lenient
+from perfkit.trace.kineto._metadata import metadata_of, read_metadata
+from perfkit.trace.kineto._parallel_reading import CannotRunInParallel, count_workers, expected_text, read_in_workers
 
 __all__ = ["read_kineto"]
-
-#: Ranges that traces of 2021 and 2022 hold as ops.
-RANGE_NAMES = ("ProfilerStep", "enumerate(DataLoader)#", "enumerate(DataPipe)#", "Optimizer.")
 
 #: Times of a file above this (in 2001) are unix times already, and its base must not be added.
 ABSOLUTE_NS = 10**18
@@ -39,85 +46,83 @@ def read_kineto(
 
     Args:
         path: The file.
-        progress: Called with (bytes read, bytes in all).
-        processes: How many to read with; by default one for each 64 MB of text, up to the cores, 8 at most.
+        progress: Called with (bytes read, bytes in total).
+        processes: Number of processes; by default one for each 64 MB of text, up to the number of cores, at most 8.
         block: Bytes of text that are decoded at once.
 
     Raises:
-        TraceError: the file holds no trace events at all.
+        TraceError: the file has no trace events at all.
     """
     text = FileText(path, progress, block)
     with no_collection():
-        head = find_head(text)
+        header = read_header(text)
         count = count_workers(text, processes)
-        loaded = _read_in_parts(text, head, count) if count > 1 else None
+        loaded = _read_in_parallel(text, header, count) if count > 1 else None
         if loaded is None:
-            loaded = _read_here(text, head)
-        if head.bare_list and not loaded.table.counts.seen:
-            raise TraceError(f"{path} is not a trace: a JSON list without events; {WHAT_TO_GIVE}")
-        return _trace(text, head, loaded)
+            loaded = _read_here(text, header)
+        if header.bare_list and not loaded.table.counts.seen:
+            raise TraceError(f"{path} is not a trace: a JSON list without events; {EXPECTED_FILE}")
+        return _trace(text, header, loaded)
 
 
-class _Loaded(NamedTuple):
-    table: Table
+class _LoadedEvents(NamedTuple):
+    table: EventTable
     #: The text after the events.
     tail: bytes
     truncated: bool
     endless: bool = False
 
 
-def _read_in_parts(text: FileText, head: Head, count: int) -> _Loaded | None:
-    """Read with workers; None where that does not go, or only a reading in order can tell what is damaged."""
+def _read_in_parallel(text: FileText, header: TraceHeader, count: int) -> _LoadedEvents | None:
+    """Read with workers; None where only a reading in order works."""
     for times_as_text in (False, True):
-        table = Table(expected_text(text))
+        table = EventTable(expected_text(text))
         try:
-            tail, truncated = read_in_workers(
-                text, count, table, offset=head.events, bare_list=head.bare_list, times_as_text=times_as_text
-            )
+            tail, truncated = read_in_workers(text, count, table, header, times_as_text=times_as_text)
         except NeedsText:
             continue
-        except Unclean:
+        except CannotRunInParallel:
             return None
-        return _Loaded(table, tail, truncated)
+        return _LoadedEvents(table, tail, truncated)
     return None
 
 
-def _read_here(text: FileText, head: Head) -> _Loaded:
-    table = Table(expected_text(text))
-    cutter = Cutter(head.events, text.block, head.bare_list)
-    for piece in cutter.cut(text.blocks(head.events)):
-        _add(table, piece, cutter)
-    return _Loaded(table, cutter.tail, cutter.truncated, cutter.endless)
+def _read_here(text: FileText, header: TraceHeader) -> _LoadedEvents:
+    table = EventTable(expected_text(text))
+    cutter = ChunkCutter(header.events_at, text.block, header.bare_list)
+    for chunk in cutter.cut(text.blocks(header.events_at)):
+        _add(table, chunk, cutter)
+    return _LoadedEvents(table, cutter.tail, cutter.truncated, cutter.endless)
 
 
-def _add(table: Table, piece: Piece, cutter: Cutter) -> None:
-    events = piece.events
+def _add(table: EventTable, chunk: EventChunk, cutter: ChunkCutter) -> None:
+    events = chunk.events
     while True:
         lost = 0
         if events is None:
-            events, lost = lenient(bytes(piece.text), cutter.decoder)
+            events, lost = lenient(bytes(chunk.text), cutter.decoder)
         try:
-            table.add(piece.offset, len(piece.text), events)
+            table.add(chunk.offset, len(chunk.text), events)
         except NeedsText:
-            # Absolute times with decimals: this file is read digit by digit from here on.
+            # Absolute times with decimals: from here on the times of this file are read as text.
             cutter.decoder = TYPED_TEXT
-            events = strict(piece.text, TYPED_TEXT)
+            events = strict(chunk.text, TYPED_TEXT)
             continue
         table.counts.beyond_repair += lost
-        table.counts.repaired += piece.events is None
+        table.counts.repaired += chunk.events is None
         return
 
 
-def _trace(text: FileText, head: Head, loaded: _Loaded) -> Trace:
-    table, lost = loaded.table, list(_what_was_lost(text, loaded))
-    facts = read_facts(head.text, b"" if loaded.truncated or head.bare_list else loaded.tail, lost)
-    columns = {name: column.done() for name, column in table.columns.items()}
+def _trace(text: FileText, header: TraceHeader, loaded: _LoadedEvents) -> Trace:
+    table, lost = loaded.table, list(_losses(text, loaded))
+    metadata = read_metadata(header.text, b"" if loaded.truncated or header.bare_list else loaded.tail, lost)
+    columns = table.columns()
     names = tuple(map(text_of, table.names))
     kind, start, end = columns["kind"], columns["start"], columns["end"]
-    as_range = np.array([name.startswith(RANGE_NAMES) for name in names] or [False])
+    as_range = np.array([name.startswith(RANGE_PREFIXES) for name in names] or [False])
     if as_range.any():
         kind[(kind == Kind.OP) & as_range[columns["name"]]] = Kind.RANGE
-    base_ns = facts.base_ns
+    base_ns = metadata.base_ns
     if base_ns and start.size and int(start.max()) > ABSOLUTE_NS:
         base_ns = None
     if base_ns:
@@ -127,7 +132,7 @@ def _trace(text: FileText, head: Head, loaded: _Loaded) -> Trace:
     reader = ArgumentsReader(text, table.chunks)
     return Trace(
         path=text.path,
-        metadata=describe(facts, base_ns),
+        metadata=metadata_of(metadata, base_ns),
         names=names,
         tracks=tracks,
         start_ns=start,
@@ -146,10 +151,10 @@ def _trace(text: FileText, head: Head, loaded: _Loaded) -> Trace:
     )
 
 
-def _tracks(table: Table, code: Any, kind: Any) -> tuple[Any, tuple[Track, ...]]:
-    """Tracks by (process, thread) as text, the device's rows apart: a thread's ids may equal a stream's."""
+def _tracks(table: EventTable, code: Any, kind: Any) -> tuple[Any, tuple[Track, ...]]:
+    """Tracks by (process, thread) as text, those of devices apart: a thread's ids may equal a stream's."""
     keys = [(text_of(pid), text_of(tid)) for pid, tid in table.tracks]
-    both = code * np.int32(2) + OF_DEVICE[kind]
+    both = code * np.int32(2) + ON_DEVICE_TRACK[kind]
     final: dict[tuple[tuple[str, str], bool], int] = {}
     codes = np.zeros(2 * max(len(keys), 1), np.int32)
     for used in np.flatnonzero(np.bincount(both, minlength=1)).tolist():
@@ -167,24 +172,19 @@ def _tracks(table: Table, code: Any, kind: Any) -> tuple[Any, tuple[Track, ...]]
     return codes[both], tracks
 
 
-#: By kind: whether an event stands in a row of a device.
-OF_DEVICE = np.zeros(max(Kind) + 1, np.int32)
-OF_DEVICE[[*DEVICE_KINDS, Kind.SYNC, Kind.PROJECTION]] = 1
-
-
-def _what_was_lost(text: FileText, loaded: _Loaded) -> Iterator[str]:
+def _losses(text: FileText, loaded: _LoadedEvents) -> Iterator[str]:
     counts = loaded.table.counts
     if text.damage:
-        yield f"{text.damage}: the trace is read as far as it goes"
+        yield f"{text.damage}: events after that point are missing"
     elif loaded.truncated:
-        yield "the file is cut: the trace is read as far as it goes"
+        yield "the file is cut: events after the cut are missing"
     elif loaded.endless:
-        yield f"an event is longer than {MOST_TEXT >> 20} MiB, which no profiler writes: the trace is read up to it"
+        yield f"an event is longer than {MAX_TEXT >> 20} MiB, which no profiler writes: it and later ones are missing"
     if counts.beyond_repair:
-        yield f"{counts.beyond_repair} events were damaged beyond reading and are left out"
+        yield f"{counts.beyond_repair} events were skipped because they are damaged beyond repair"
     if counts.repaired:
-        yield f"{counts.repaired} parts of the file held text that is no JSON, or odd values, and were repaired"
+        yield f"{counts.repaired} parts of the file contained invalid JSON or unusual values and were repaired"
     if counts.without_time:
-        yield f"{counts.without_time} events had no usable time and are left out"
+        yield f"{counts.without_time} events were skipped because they have no usable time"
     if counts.lost_device_events:
-        yield f"{counts.lost_device_events} device events were written without their times and are left out"
+        yield f"{counts.lost_device_events} device events were skipped because they were written without their times"

@@ -1,7 +1,7 @@
-"""Cuts a trace's text into chunks of whole events, and holds what stands around them.
+"""Cuts the text of a trace into chunks of whole events, and keeps the text around them.
 
-A cut is never guessed: ``[`` + chunk + ``]`` must decode as a JSON array, which it cannot when the cut lies
-inside a string (the string would not end) or inside an object or array (the brackets would not balance).
+A cut is never guessed: ``[`` + chunk + ``]`` must decode as a JSON array, which it cannot where the cut is inside a
+string (the string would not end) or inside an object or array (the brackets would not balance).
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ import msgspec
 
 from perfkit.errors import TraceError
 from perfkit.trace.file_text import FileText
-from perfkit.trace.kineto._event_decoding import BOUNDARY, NOT_JSON, TYPED, Decoder, Event, repair, strict, strict_array
+from perfkit.trace.kineto._event_decoding import NOT_JSON, TYPED, Decoder, Event, strict, strict_array
+from perfkit.trace.kineto._json_repair import BOUNDARY, repair
 
-WHAT_TO_GIVE = "give a file that torch.profiler wrote (*.json, *.json.gz) or an nsys export (*.sqlite)"
+EXPECTED_FILE = "give a file that torch.profiler wrote (*.json, *.json.gz) or an nsys export (*.sqlite)"
 
-#: The text before the events, and one event, may be this long (the longest seen: 9 MB).
-MOST_TEXT = 64 << 20
+#: Maximum length of the text before the events, and of one event (the longest seen: 9 MB).
+MAX_TEXT = 64 << 20
 
 EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: Behind the array's bracket only keys can follow: a bracket before another event is damage.
+#: Only keys can follow the array's closing bracket: a bracket before another event is damage.
 MORE_EVENTS = re.compile(rb"\s*,?\s*\{")
 COMMA = re.compile(rb"\s*,")
 KINETO_BOUNDARY = b"\n  },\n  {"
 BLANK = b"\xef\xbb\xbf \t\r\n"
 
 
-class Head(NamedTuple):
-    """What stands before the events."""
+class TraceHeader(NamedTuple):
+    """The text before the events."""
 
     text: bytes
-    #: Where the first event begins.
-    events: int
+    #: Position of the first event.
+    events_at: int
     bare_list: bool
 
 
-class Piece(NamedTuple):
-    """A chunk: elements of the array without the brackets; ``text`` is valid until the next chunk is asked for."""
+class EventChunk(NamedTuple):
+    """Elements of the array without the brackets; ``text`` is valid until the next chunk is requested."""
 
     offset: int
     text: memoryview
@@ -63,23 +64,23 @@ def find_cuts(text: bytes | bytearray, size: int) -> Iterator[int]:
         high, window = low, window * 16
 
 
-def find_head(text: FileText) -> Head:
-    """Read up to the first event.
+def read_header(text: FileText) -> TraceHeader:
+    """Read the text up to the first event.
 
     Raises:
-        TraceError: there is none.
+        TraceError: there is no event.
     """
     buffer = b""
     for block in text:
         buffer += block
         start = buffer.lstrip(BLANK)
         if start.startswith(b"["):
-            return Head(b"", len(buffer) - len(start) + 1, True)
+            return TraceHeader(b"", len(buffer) - len(start) + 1, True)
         if start and not start.startswith(b"{"):
             break
         if match := EVENTS_BEGIN.search(buffer):
-            return Head(buffer[len(buffer) - len(start) : match.start()], match.end(), False)
-        if len(buffer) > MOST_TEXT:
+            return TraceHeader(buffer[len(buffer) - len(start) : match.start()], match.end(), False)
+        if len(buffer) > MAX_TEXT:
             break
     start = buffer.lstrip(BLANK)
     if text.damage:
@@ -88,11 +89,11 @@ def find_head(text: FileText) -> Head:
         reason = "it has no 'traceEvents' array"
     else:
         reason = "it begins neither like JSON nor like an nsys export"
-    raise TraceError(f"{text.path} is not a trace: {reason}; {WHAT_TO_GIVE}")
+    raise TraceError(f"{text.path} is not a trace: {reason}; {EXPECTED_FILE}")
 
 
-class Cutter:
-    """Cuts text that begins at the first event; afterwards holds what followed the last one."""
+class ChunkCutter:
+    """Cuts text that begins at the first event; afterwards ``tail`` is the text behind the last one."""
 
     def __init__(self, offset: int, block: int, bare_list: bool) -> None:
         self.decoder: Decoder = TYPED
@@ -106,51 +107,51 @@ class Cutter:
         self.buffer = bytearray(b"[") + bytes(2 * block)
         self.filled = 1
 
-    def cut(self, blocks: Iterator[bytes]) -> Iterator[Piece]:
-        """The chunks of the text that these blocks are, up to the array's end or the text's."""
+    def cut(self, blocks: Iterator[bytes]) -> Iterator[EventChunk]:
+        """The chunks of a text that comes in blocks, up to the end of the array or of the text."""
         wait = 0
         for block in blocks:
             self._append(block)
-            # After each failure twice the text, so that one endless event is not searched again for every block.
+            # Wait for twice the text after each failure, so that an endless event is not searched for each block.
             if self.filled < wait:
                 continue
             cut, events = self._cut()
-            # Four blocks and no cut that decodes: something in here is damaged, and is repaired later.
+            # No cut decodes within four blocks: the text is damaged, and is repaired later.
             if not cut and self.filled >= 4 * self.block:
                 cut = next(find_cuts(self.buffer, self.filled), 0)
             if cut:
-                yield self._piece(cut, events)
+                yield self._chunk(cut, events)
                 self._drop(cut)
-            elif self.filled >= MOST_TEXT:
+            elif self.filled >= MAX_TEXT:
                 self.endless = True
                 return
-            wait = 0 if cut else min(2 * self.filled, MOST_TEXT)
+            wait = 0 if cut else min(2 * self.filled, MAX_TEXT)
         yield from self._end()
 
-    def cut_whole(self, blocks: Iterator[bytes]) -> Iterator[Piece]:
-        """The same for text that is supposed to hold whole events up to its end."""
+    def cut_whole(self, blocks: Iterator[bytes]) -> Iterator[EventChunk]:
+        """The same for text that should hold whole events up to its end."""
         for block in blocks:
             self._append(block)
             cut, events = self._cut()
             if cut:
-                yield self._piece(cut, events)
+                yield self._chunk(cut, events)
                 self._drop(cut)
-        yield self._piece(self.filled, self._decode(self.filled))
+        yield self._chunk(self.filled, self._decode(self.filled))
 
     def _append(self, block: bytes) -> None:
         end = self.filled + len(block)
-        if end >= len(self.buffer):  # one more than the text, for the closing bracket
+        if end >= len(self.buffer):  # one byte more than the text, for the closing bracket
             larger = bytearray(2 * end)
             larger[: self.filled] = self.buffer[: self.filled]
             self.buffer = larger
         self.buffer[self.filled : end] = block
         self.filled = end
 
-    def _piece(self, cut: int, events: list[Event] | None) -> Piece:
-        return Piece(self.offset, memoryview(self.buffer)[1:cut], events)
+    def _chunk(self, cut: int, events: list[Event] | None) -> EventChunk:
+        return EventChunk(self.offset, memoryview(self.buffer)[1:cut], events)
 
     def _cut(self) -> tuple[int, list[Event] | None]:
-        """Where in the buffer the chunk ends, and its events; 0 = nowhere yet."""
+        """Where in the buffer the chunk ends, and its events; 0 where no cut decodes yet."""
         for point in islice(find_cuts(self.buffer, self.filled), 9):
             events = self._decode(point)
             if events is not None:
@@ -158,7 +159,7 @@ class Cutter:
         return 0, None
 
     def _decode(self, end: int) -> list[Event] | None:
-        """The events up to here, if it is a place between two of them."""
+        """The events up to here, if this is a place between two events."""
         kept = self.buffer[end]
         self.buffer[end] = ord("]")
         events = strict_array(memoryview(self.buffer)[: end + 1], self.decoder)
@@ -173,27 +174,27 @@ class Cutter:
         self.filled = 1 + len(rest)
         self.offset += cut - 1
 
-    def _end(self) -> Iterator[Piece]:
+    def _end(self) -> Iterator[EventChunk]:
         text = bytes(self.buffer[1 : self.filled])
-        # The second looks at everything: for files whose text after the events is long, or cut itself.
+        # The second searches everything, for files whose text after the events is long, or cut.
         for find in (self._find_close, _find_close_from_the_front):
             close = find(text)
             if close is None or MORE_EVENTS.match(text, close + 1):
                 continue
             events = self._decode(1 + close)
-            # What ends there must be a whole event, else the bracket belongs to an event that is cut.
-            if events is not None or _is_whole(_last_piece(text[:close])):
+            # An event must end there, else the bracket belongs to an event that is cut.
+            if events is not None or _is_whole(_last_event(text[:close])):
                 self.tail = text[close + 1 :]
                 self.truncated = not self.bare_list and not _is_rest_of_object(self.tail)
-                yield self._piece(1 + close, events)
+                yield self._chunk(1 + close, events)
                 return
         self.truncated = True
         cut, events = self._cut()
         cut = cut or next(find_cuts(self.buffer, self.filled), 0)
         if cut:
-            yield self._piece(cut, events)
+            yield self._chunk(cut, events)
             self._drop(cut)
-        # The last event may be whole with nothing after it. Its own last brace is among the last few.
+        # The last event may be whole with nothing after it. Its closing brace is among the last few.
         text = bytes(self.buffer[1 : self.filled])
         brace = len(text)
         for _ in range(16):
@@ -201,16 +202,16 @@ class Cutter:
             if brace < 0:
                 return
             if _is_whole(text[: brace + 1]):
-                yield self._piece(brace + 2, None)
+                yield self._chunk(brace + 2, None)
                 return
 
     def _find_close(self, text: bytes) -> int | None:
-        """Position of the array's closing bracket: the first one after which the rest is the object's rest."""
+        """Position of the array's closing bracket: the first one with only the rest of the object after it."""
         if self.bare_list:
             stripped = text.rstrip()
             return len(stripped) - 1 if stripped.endswith(b"]") else None
         found, close = None, len(text)
-        # What Kineto writes after the events has few brackets (log lines, process groups) and is below 1 MB.
+        # Kineto writes few brackets after the events (log lines, process groups), in less than 1 MB.
         for _ in range(200):
             close = text.rfind(b"]", max(0, len(text) - (1 << 20)), close)
             if close < 0:
@@ -221,7 +222,7 @@ class Cutter:
 
 
 def _is_rest_of_object(text: bytes) -> bool:
-    """Whether this is what may follow a value in a JSON object, up to the object's end."""
+    """Whether this text may follow a value in a JSON object, up to the end of the object."""
     try:
         msgspec.json.decode(b"{" + text.lstrip().removeprefix(b","), type=dict[str, msgspec.Raw])
     except NOT_JSON:
@@ -230,7 +231,7 @@ def _is_rest_of_object(text: bytes) -> bool:
 
 
 def _find_close_from_the_front(text: bytes) -> int | None:
-    """The array's closing bracket, whatever follows it; None if it does not close, or is damaged."""
+    """Position of the array's closing bracket, whatever follows; None if the array does not close, or is damaged."""
     # latin-1 maps each byte to one character, so positions stay positions.
     try:
         _, stop = json.JSONDecoder(strict=False).raw_decode("[" + text.decode("latin-1"))
@@ -239,15 +240,15 @@ def _find_close_from_the_front(text: bytes) -> int | None:
     return stop - 2
 
 
-def _last_piece(text: bytes) -> bytes:
-    """What follows the last place where an event might end."""
+def _last_event(text: bytes) -> bytes:
+    """The text behind the last place where an event might end."""
     cut = next(find_cuts(text, len(text)), 0)
     comma = COMMA.match(text, cut)
     return text[comma.end() if comma else cut :]
 
 
 def _is_whole(text: bytes) -> bool:
-    """Whether the text is whole events, repaired where needed."""
+    """Whether the text consists of whole events, repaired where needed."""
     if strict(text, TYPED) is not None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""What stands around the events: devices, rank, the zero of the clock; nothing else, it may be secret."""
+"""Metadata before and after the events: devices, rank, the base of the clock; other keys may hold secrets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from perfkit.trace.columns import DeviceProperties, Metadata
-from perfkit.trace.kineto._event_decoding import NOT_JSON, repair
+from perfkit.trace.kineto._event_decoding import NOT_JSON
+from perfkit.trace.kineto._json_repair import repair
 
 #: With a time of the file added this still fits int64.
-MOST_BASE_NS = 2**62
+MAX_BASE_NS = 2**62
 
 
-class Facts(msgspec.Struct):
+class KinetoMetadata(msgspec.Struct):
     """The keys that are read; others were seen to hold a whole environment with its access tokens."""
 
     deviceProperties: Any = None
@@ -26,35 +27,35 @@ class Facts(msgspec.Struct):
     def base_ns(self) -> int | None:
         """What to add to the times of the file."""
         base = self.baseTimeNanoseconds
-        return base if type(base) is int and 0 <= base < MOST_BASE_NS else None
+        return base if type(base) is int and 0 <= base < MAX_BASE_NS else None
 
 
-def read_facts(head: bytes, tail: bytes, lost: list[str]) -> Facts:
-    """The facts before and after the events; the later win. What cannot be read is said in ``lost``."""
-    before = _read(head.rstrip().removesuffix(b",") + b"}", lost, "before") if head else Facts()
-    after = _read(b"{" + tail.strip().removeprefix(b","), lost, "after") if tail.strip() else Facts()
-    later = {key: value for key in Facts.__struct_fields__ if (value := getattr(after, key)) is not None}
+def read_metadata(head: bytes, tail: bytes, lost: list[str]) -> KinetoMetadata:
+    """The metadata before and after the events; the latter wins. Unreadable metadata is reported in ``lost``."""
+    before = _read(head.rstrip().removesuffix(b",") + b"}", lost, "before") if head else KinetoMetadata()
+    after = _read(b"{" + tail.strip().removeprefix(b","), lost, "after") if tail.strip() else KinetoMetadata()
+    later = {key: value for key in KinetoMetadata.__struct_fields__ if (value := getattr(after, key)) is not None}
     return msgspec.structs.replace(before, **later)
 
 
-def _read(text: bytes, lost: list[str], where: str) -> Facts:
+def _read(text: bytes, lost: list[str], position: str) -> KinetoMetadata:
     try:
-        return msgspec.json.decode(text, type=Facts)
+        return msgspec.json.decode(text, type=KinetoMetadata)
     except NOT_JSON:
         pass
     try:
         (repaired,) = repair(text)
-        return Facts(**{key: repaired.get(key) for key in Facts.__struct_fields__})
+        return KinetoMetadata(**{key: repaired.get(key) for key in KinetoMetadata.__struct_fields__})
     except NOT_JSON:
-        lost.append(f"the metadata {where} the events could not be read")
-        return Facts()
+        lost.append(f"the metadata {position} the events could not be read")
+        return KinetoMetadata()
 
 
-def describe(facts: Facts, base_ns: int | None) -> Metadata:
-    """The facts as users see them; ``base_ns`` is what was really added to the times."""
-    distributed = facts.distributedInfo if isinstance(facts.distributedInfo, dict) else {}
+def metadata_of(found: KinetoMetadata, base_ns: int | None) -> Metadata:
+    """The metadata as users see it; ``base_ns`` is what was really added to the times."""
+    distributed = found.distributedInfo if isinstance(found.distributedInfo, dict) else {}
     devices = []
-    for one in facts.deviceProperties if isinstance(facts.deviceProperties, list) else []:
+    for one in found.deviceProperties if isinstance(found.deviceProperties, list) else []:
         if not isinstance(one, dict) or type(one.get("id")) is not int:
             continue
         major, minor = one.get("computeMajor"), one.get("computeMinor")
@@ -75,8 +76,8 @@ def describe(facts: Facts, base_ns: int | None) -> Metadata:
         world_size=_whole(distributed.get("world_size")),
         backend=backend if isinstance(backend, str) else None,
         base_ns=base_ns,
-        with_stack=bool(facts.with_stack) if facts.with_stack is not None else None,
-        record_shapes=bool(facts.record_shapes) if facts.record_shapes is not None else None,
+        with_stack=bool(found.with_stack) if found.with_stack is not None else None,
+        record_shapes=bool(found.record_shapes) if found.record_shapes is not None else None,
     )
 
 

@@ -1,13 +1,12 @@
-"""Which events of a trace stay when it is cut to steps or to some time, or loses kinds of events.
+"""Which events of a trace are kept when it is cut to some steps or some time, or loses kinds of events.
 
-Decided event by event, as they stand in the text, by what the columns of the whole trace tell: when the steps were,
-and which device work their launches made.
+Decided event by event, in the order of the text, from the columns of the whole trace: when the steps ran, and which
+device work their launches made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -17,25 +16,24 @@ import numpy as np
 from perfkit.errors import UsageError
 from perfkit.trace.columns import DEVICE_KINDS, STEP_NAME, Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
-from perfkit.trace.kineto._event_decoding import MEMORY, NOT_JSON
-from perfkit.trace.kineto._event_table import KIND_OF
+from perfkit.trace.kineto._event_decoding import NOT_JSON
+from perfkit.trace.kineto._event_kinds import KIND_OF, MEMORY
+from perfkit.trace.kineto._exact_numbers import ids, times_ns
 
-#: Flows from launches to their work, in the three eras of the format: their id is the correlation.
+#: Flows from launches to their work, in the three versions of the format: their id is the correlation.
 LAUNCH_FLOWS = {"ac2g", "async_cpu_to_gpu", "async"}
-#: The profiler's span over the whole recording, which is no longer true of a part.
+#: The category of the profiler's span over the whole recording, which is not true of a part.
 WHOLE_SPAN = "trace"
 
-#: Letters of flows: their start, steps on the way, their end.
-FLOW_LETTERS = ("s", "t", "f")
+#: Event types of flows: the start, steps on the way, the end.
+FLOW_TYPES = ("s", "t", "f")
 
-ENDLESS = 2**62
-NO_TIME = -(2**63)
-#: Times in us beyond this do not fit ns.
-MOST_US = 4_000_000_000_000_000
+#: Later than any time in ns.
+NEVER_NS = 2**62
 
 
 class TextEvent(msgspec.Struct, gc=False):
-    """What decides whether an event of any letter stays; any types, since the file may hold anything."""
+    """The part of an event that decides whether it is kept; of any type, because a file may hold anything."""
 
     ph: Any = ""
     name: Any = ""
@@ -45,21 +43,21 @@ class TextEvent(msgspec.Struct, gc=False):
     ts: Any = None
     dur: Any = None
     id: Any = None
-    #: Read only where it decides: most of a trace's text is arguments.
+    #: Decoded only where it decides: most of the text of a trace is arguments.
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Linked(msgspec.Struct, gc=False):
+class _LinkArgs(msgspec.Struct, gc=False):
     """The argument that links device work to its launch."""
 
     correlation: Any = None
 
 
-LINKED = msgspec.json.Decoder(_Linked)
+LINK_DECODER = msgspec.json.Decoder(_LinkArgs)
 
 
-class Selection:
-    """Which events stay."""
+class TrimSelection:
+    """Decides which events are kept; the arguments are those of `perfkit.trace.kineto.trimming.trim_trace`."""
 
     def __init__(
         self,
@@ -73,135 +71,131 @@ class Selection:
         self.by_time = time_ns is not None
         self.drop = {word.lower() for word in drop}
         self.keep = {word.lower() for word in keep}
-        self.seen: set[str] = set()
-        self.rules = _Rules(self)
-        # Times as they stand in the file, which the copying compares.
+        self.kinds_seen: set[str] = set()
+        self._criteria = _Criteria(self)
+        # Times as they are in the file, which the copy compares.
         base = trace.metadata.base_ns or 0
         start, end = trace.start_ns - base, trace.end_ns - base
         self.low, self.high, self.steps = _window(trace, start, end, steps, time_ns)
         calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & (trace.correlation > 0))
         inside = self._overlap(start[calls], end[calls])
-        #: Correlations of all launches, and of those that stay.
-        self.launches = _sorted(trace.correlation[calls])
-        self.launched = _sorted(trace.correlation[calls[inside]])
+        # Correlations of all launches, and of the launches that are kept.
+        self._launches = np.unique(trace.correlation[calls])
+        self._kept_launches = np.unique(trace.correlation[calls[inside]])
         work = trace.device_rows
-        stays = _among(trace.correlation[work], self.launched)
-        alone = ~_among(trace.correlation[work], self.launches)
-        stays |= (alone | self.by_time) & self._overlap(start[work], end[work])
-        self.work_starts = np.sort(start[work[stays]])
-        self.work_end = int(end[work[stays]].max()) if stays.any() else self.low
-        kinds = trace.kind[work]
-        linked = stays & np.isin(kinds, [kind for kind in DEVICE_KINDS if not self._drops_kind(kind)])
-        drops_calls = self._drops_kind(Kind.RUNTIME)
-        self.flows = _sorted(
-            np.zeros(0, np.int64) if drops_calls else _shared(trace.correlation[work[linked]], self.launched)
-        )
-        self.keeps_ops = not self._drops_kind(Kind.OP)
+        correlation = trace.correlation[work]
+        kept = _among(correlation, self._kept_launches)
+        unlinked = ~_among(correlation, self._launches)
+        kept |= (unlinked | self.by_time) & self._overlap(start[work], end[work])
+        self._work_starts = np.sort(start[work[kept]])
+        self._work_end = int(end[work[kept]].max()) if kept.any() else self.low
+        # A flow is kept with both its ends: the launch and the work.
+        linked = kept & np.isin(trace.kind[work], [kind for kind in DEVICE_KINDS if not self._drops_kind(kind)])
+        linked &= _among(correlation, self._kept_launches) & (not self._drops_kind(Kind.RUNTIME))
+        self._flows = np.unique(correlation[linked])
+        self._keeps_ops = not self._drops_kind(Kind.OP)
 
     def _drops_kind(self, kind: Kind) -> bool:
-        """Whether events of a kind are left out, all or some."""
+        """Whether events of a kind are dropped, all or some."""
         cats = {cat for cat, of in KIND_OF.items() if of == kind}
         return bool(self.drop & cats) or (bool(self.keep) and not self.keep & cats)
 
     def _overlap(self, start: Ints, end: Ints) -> Bools:
-        # An instant, or an event without length, lies where it begins.
+        # An instant, or an event of zero length, is where it begins.
         return np.asarray((start < self.high) & ((end > self.low) | (start >= self.low)), bool)
 
-    def stays(self, events: list[TextEvent]) -> Bools:
-        """Which events stay; of flows, which ends."""
-        rules = self.rules
+    def keeps(self, events: list[TextEvent]) -> Bools:
+        """Which events are kept; of flows, which ends."""
+        criteria = self._criteria
         try:
-            found = [rules[event.ph, event.cat, event.ph == "i" and event.name == MEMORY] for event in events]
-        except TypeError:  # a list or an object where a word should be
-            found = [rules[str(event.ph), str(event.cat), False] for event in events]
-        rule = np.array(found, np.int8)
-        stays = np.asarray(rule == _Rule.NAMING, bool)
-        flows = np.flatnonzero(rule == _Rule.LAUNCH_FLOW)
-        stays[flows] = _among(_integers(_number(events[i].id) for i in flows.tolist()), self.flows)
-        if not self.is_cut:
-            stays |= rule > _Rule.LAUNCH_FLOW
-            return stays
-        timed = np.flatnonzero(rule > _Rule.LAUNCH_FLOW)
-        rule = rule[timed]
-        start = _integers(_ns(events[i].ts) for i in timed.tolist())
-        length = _integers(_ns(events[i].dur) if events[i].ph == "X" else 0 for i in timed.tolist())
-        good = (start != NO_TIME) & (length != NO_TIME)
+            found = [criteria[event.ph, event.cat, event.ph == "i" and event.name == MEMORY] for event in events]
+        except TypeError:  # a list or an object in place of a word
+            found = [criteria[str(event.ph), str(event.cat), False] for event in events]
+        criterion = np.array(found, np.int8)
+        keeps = np.asarray(criterion == _Criterion.ALWAYS, bool)
+        flows = np.flatnonzero(criterion == _Criterion.LAUNCH_FLOW)
+        keeps[flows] = _among(ids([events[i].id for i in flows.tolist()]), self._flows)
+        timed = np.flatnonzero(criterion > _Criterion.LAUNCH_FLOW)
+        keeps[timed] = self._keeps_timed([events[i] for i in timed.tolist()], criterion[timed]) if self.is_cut else True
+        return keeps
+
+    def _keeps_timed(self, events: list[TextEvent], criterion: Any) -> Bools:
+        """Which of the events that are kept by their time are kept."""
+        start, has_start = times_ns([event.ts for event in events])
+        length, has_length = times_ns([event.dur if event.ph == "X" else 0 for event in events])
         end = start + np.maximum(length, 0)
-        chosen = np.where(rule == _Rule.INSTANT, (start >= self.low) & (start < self.high), self._overlap(start, end))
-        chosen &= rule != _Rule.WHOLE
-        device = np.flatnonzero(rule == _Rule.DEVICE)
-        correlation = _integers(_correlation(events[i].args) for i in timed[device].tolist())
-        alone = self.by_time | ~_among(correlation, self.launches)
-        chosen[device] = _among(correlation, self.launched) | (alone & chosen[device])
-        # Time 0 and no length: the profiler lost it.
-        chosen[device] &= (start[device] != 0) | (length[device] != 0)
-        for place in np.flatnonzero(rule == _Rule.PROJECTION).tolist():
-            chosen[place] = self._keeps_projection(events[int(timed[place])], int(start[place]), int(end[place]))
-        of_profiler = rule == _Rule.OVERHEAD
-        chosen |= of_profiler & (start < self.work_end) & (end > self.low)
-        stays[timed] = chosen & good
-        return stays
+        keeps = self._overlap(start, end)
+        keeps &= criterion != _Criterion.WHOLE
+        device = np.flatnonzero(criterion == _Criterion.DEVICE)
+        correlation = ids([_correlation(events[i].args) for i in device.tolist()])
+        unlinked = self.by_time | ~_among(correlation, self._launches)
+        keeps[device] = _among(correlation, self._kept_launches) | (unlinked & keeps[device])
+        # Device events with time 0 and no length are those that the profiler lost.
+        keeps[device] &= (start[device] != 0) | (length[device] != 0)
+        for i in np.flatnonzero(criterion == _Criterion.PROJECTION).tolist():
+            keeps[i] = self._keeps_projection(events[i], int(start[i]), int(end[i]))
+        keeps |= (criterion == _Criterion.OVERHEAD) & (start < self._work_end) & (end > self.low)
+        return keeps & has_start & has_length
 
     def _keeps_projection(self, event: TextEvent, start: int, end: int) -> bool:
-        """Whether a range drawn over device work stays: a step's by its number, any other with some of its work."""
+        """Whether a range drawn over device work is kept: a step by its number, any other with some of its work."""
         step = STEP_NAME.match(event.name) if isinstance(event.name, str) else None
         if step is not None and self.steps:
             return int(step[1]) in self.steps
-        return bool(np.searchsorted(self.work_starts, end, "right") > np.searchsorted(self.work_starts, start))
+        return bool(np.searchsorted(self._work_starts, end, "right") > np.searchsorted(self._work_starts, start))
 
-    def rule_of(self, letter: Any, cat: Any, is_memory: bool) -> _Rule:
-        """What decides about events of this letter and kind."""
-        if letter == "M":
-            return _Rule.NAMING
-        word = "memory" if is_memory else cat.lower() if isinstance(cat, str) else ""
-        self.seen.add(word)
-        if letter in FLOW_LETTERS:
-            if word in self.drop:
-                return _Rule.NEVER
-            if word in LAUNCH_FLOWS:
-                return _Rule.LAUNCH_FLOW
-            return _Rule.INSTANT if self.keeps_ops else _Rule.NEVER
-        if word not in self.keep if self.keep else word in self.drop:
-            return _Rule.NEVER
-        if letter != "X":
-            return _Rule.INSTANT
-        if word == WHOLE_SPAN:
-            return _Rule.WHOLE
-        return _RULE_OF_KIND.get(KIND_OF.get(word, Kind.OTHER), _Rule.OVERLAP)
+    def criterion_of(self, event_type: Any, cat: Any, is_memory: bool) -> _Criterion:
+        """What decides about events of this type and category."""
+        if event_type == "M":
+            return _Criterion.ALWAYS
+        kind = "memory" if is_memory else cat.lower() if isinstance(cat, str) else ""
+        self.kinds_seen.add(kind)
+        if event_type in FLOW_TYPES:
+            if kind in self.drop:
+                return _Criterion.NEVER
+            if kind in LAUNCH_FLOWS:
+                return _Criterion.LAUNCH_FLOW
+            return _Criterion.OVERLAP if self._keeps_ops else _Criterion.NEVER
+        if kind not in self.keep if self.keep else kind in self.drop:
+            return _Criterion.NEVER
+        if event_type != "X":
+            return _Criterion.OVERLAP
+        if kind == WHOLE_SPAN:
+            return _Criterion.WHOLE
+        return _CRITERION_OF_KIND.get(KIND_OF.get(kind, Kind.OTHER), _Criterion.OVERLAP)
 
 
-class _Rule(IntEnum):
-    """What decides whether an event stays."""
+class _Criterion(IntEnum):
+    """What decides whether an event is kept."""
 
     NEVER = 0
-    #: Names of processes and threads always stay.
-    NAMING = 1
-    #: By the launch, from here on by time.
+    #: Names of processes and threads.
+    ALWAYS = 1
+    #: By the launch; all that follow, by time.
     LAUNCH_FLOW = 2
-    INSTANT = 3
-    OVERLAP = 4
-    DEVICE = 5
-    PROJECTION = 6
-    OVERHEAD = 7
-    WHOLE = 8
+    OVERLAP = 3
+    DEVICE = 4
+    PROJECTION = 5
+    OVERHEAD = 6
+    WHOLE = 7
 
 
-_RULE_OF_KIND = {
-    **dict.fromkeys((*DEVICE_KINDS, Kind.SYNC), _Rule.DEVICE),
-    Kind.PROJECTION: _Rule.PROJECTION,
-    Kind.OVERHEAD: _Rule.OVERHEAD,
+_CRITERION_OF_KIND = {
+    **dict.fromkeys((*DEVICE_KINDS, Kind.SYNC), _Criterion.DEVICE),
+    Kind.PROJECTION: _Criterion.PROJECTION,
+    Kind.OVERHEAD: _Criterion.OVERHEAD,
 }
 
 
-class _Rules(dict[tuple[Any, Any, bool], int]):
-    """The rule of each letter and kind, asked for once."""
+class _Criteria(dict[tuple[Any, Any, bool], int]):
+    """The criterion of each event type and category, worked out once."""
 
-    def __init__(self, choice: Selection) -> None:
-        self.choice = choice
+    def __init__(self, selection: TrimSelection) -> None:
+        self._selection = selection
 
     def __missing__(self, key: tuple[Any, Any, bool]) -> int:
-        rule = self[key] = int(self.choice.rule_of(*key))
-        return rule
+        criterion = self[key] = int(self._selection.criterion_of(*key))
+        return criterion
 
 
 def _window(
@@ -211,79 +205,44 @@ def _window(
     steps: tuple[int | None, int | None] | None,
     time_ns: tuple[int | None, int | None] | None,
 ) -> tuple[int, int, tuple[int, ...]]:
-    """First ns and the one after the last, on the file's clock; and the steps, where they were asked for."""
+    """First ns and the one after the last, on the file's clock; and the steps, where steps were requested."""
     if steps is not None:
         known = trace.steps
         first, stop = steps
-        chosen = (known.number >= (first or 0)) & (known.number < (ENDLESS if stop is None else stop))
+        chosen = (known.number >= (first or 0)) & (known.number < (NEVER_NS if stop is None else stop))
         if not known.row.size:
             raise UsageError(f"{trace.path} has no steps (ProfilerStep ranges); cut it by --time")
         if not chosen.any():
-            have = f"steps {known.number.min()} to {known.number.max()}"
-            raise UsageError(f"{trace.path} has {have}, none of those asked for")
+            raise UsageError(
+                f"{trace.path} has steps {known.number.min()} to {known.number.max()}, none of the requested steps"
+            )
         rows = known.row[chosen]
         numbers = tuple(sorted(set(known.number[chosen].tolist())))
         return int(start[rows].min()), int(end[rows].max()), numbers
     if time_ns is None:
-        return -ENDLESS, ENDLESS, ()
+        return -NEVER_NS, NEVER_NS, ()
     rows = np.concatenate((trace.host_rows, trace.device_rows))
     rows = rows[start[rows] > 0] if (start[rows] > 0).any() else rows
     if not rows.size:
-        raise UsageError(f"{trace.path} holds no events; there is no time to cut")
-    origin, whole = int(start[rows].min()), int(end[rows].max())
+        raise UsageError(f"{trace.path} has no events, so it cannot be cut by time")
+    origin, last = int(start[rows].min()), int(end[rows].max())
     low = origin + (time_ns[0] or 0)
-    high = ENDLESS if time_ns[1] is None else origin + time_ns[1]
-    if low >= min(high, whole):
-        raise UsageError(f"{trace.path} holds {(whole - origin) / 1e6:.3f} ms, nothing in the time asked for")
+    high = NEVER_NS if time_ns[1] is None else origin + time_ns[1]
+    if low >= min(high, last):
+        raise UsageError(f"{trace.path} is {(last - origin) / 1e6:.3f} ms long, with nothing in the requested time")
     return low, high, ()
 
 
-def _sorted(correlations: Ints) -> Ints:
-    return np.unique(correlations[correlations > 0])
-
-
-def _shared(one: Ints, other: Ints) -> Ints:
-    return one[_among(one, other)]
-
-
-def _among(values: Ints, known: Ints) -> Bools:
+def _among(correlations: Ints, known: Ints) -> Bools:
+    """Which of these are in ``known``, which is sorted."""
     if not known.size:
-        return np.zeros(values.shape, bool)
-    at = np.minimum(np.searchsorted(known, values), known.size - 1)
-    return np.asarray(known[at] == values, bool)
+        return np.zeros(correlations.shape, bool)
+    at = np.minimum(np.searchsorted(known, correlations), known.size - 1)
+    return np.asarray(known[at] == correlations, bool)
 
 
-def _integers(values: Iterable[int]) -> Ints:
-    return np.fromiter(values, np.int64)
-
-
-def _correlation(args: msgspec.Raw) -> int:
+def _correlation(args: msgspec.Raw) -> Any:
     try:
-        return _number(LINKED.decode(args).correlation)
+        return LINK_DECODER.decode(args).correlation
     except NOT_JSON:
-        return -1
-
-
-def _number(value: Any) -> int:
-    """A correlation; -1 for anything else."""
-    try:
-        number = int(value, 0) if isinstance(value, str) else int(value)
-    except (ValueError, TypeError, OverflowError):
-        return -1
-    return number if 0 < number < 2**62 else -1
-
-
-def _ns(value: Any) -> int:
-    """A time in us, as it stands in the file, in ns; `NO_TIME` where it is none."""
-    if type(value) is int:
-        return value * 1000 if abs(value) < MOST_US else NO_TIME
-    if not isinstance(value, str) or len(value) > 64:
-        return NO_TIME
-    whole, _, part = value.partition(".")
-    if len(part) == 3 and len(whole) < 16 and whole.isdecimal() and part.isdecimal():
-        return int(whole + part)  # as profilers write it
-    try:
-        us = Decimal(value)
-    except InvalidOperation:
-        return NO_TIME
-    return int((us * 1000).to_integral_value()) if us.is_finite() and abs(us) < MOST_US else NO_TIME
+        return None

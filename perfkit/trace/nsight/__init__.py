@@ -1,1 +1,1 @@
-"""Reads what Nsight Systems and Nsight Compute export."""
+"""Reads exports of Nsight Systems and reports of Nsight Compute; `perfkit.nsight_runner` starts these tools."""

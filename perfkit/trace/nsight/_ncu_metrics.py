@@ -1,4 +1,4 @@
-"""Metrics as Nsight Compute writes them: names and labels of all versions, units that vary, numbers of any locale."""
+"""Metrics as Nsight Compute writes them: names and labels of all versions, varying units, numbers of any locale."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-#: ncu's name of a metric, wherever it stands in a cell: alone, or beside its label.
+#: ncu's name of a metric in a cell: alone, or next to its label.
 _METRIC = re.compile(r"\b[a-z][a-z0-9]*__[a-zA-Z0-9_.]+")
-#: The metrics that are looked at; of the others there are thousands.
+#: The metrics that are read; there are thousands of others.
 _WANTED = re.compile(
     r"gpu__time_duration\.(sum|avg)$"
     r"|(sm__|gpu__compute_memory_|gpu__dram_|dram__|l1tex__|lts__)throughput\.avg\.pct_of_peak_sustained_\w+$"
@@ -63,9 +63,9 @@ _LABELS = {
 }
 _STALL_LABEL = re.compile(r"stall ([a-z0-9/ ]+)")
 
-#: The rule about stalls on the details page, which without ``--print-details all`` is all that the page says of them.
+#: The rule about stalls on the details page, which has nothing else on stalls without ``--print-details all``.
 _STALL_RULE = re.compile(r"represents about ([\d.,]+)% of the total average of")
-#: Words of that rule -> the stall.
+#: Text in that rule -> the stall reason.
 _STALL_WORDS = {
     "L1TEX (local, global": "long_scoreboard",
     "MIO (memory input/output) operation": "short_scoreboard",
@@ -86,7 +86,7 @@ _NUMBER = re.compile(r"[+-]?\d[\d., ' \u00a0\u202f]*(?:[eE][+-]?\d+)?")
 
 
 def metric_of(cell: str, unit: str) -> str | None:
-    """ncu's name of the metric that a cell names, by its name or its label; None for one that is not looked at."""
+    """ncu's name of the metric in a cell, given by name or label; None for a metric that is not read."""
     if match := _METRIC.search(cell):
         return match[0] if _WANTED.match(match[0]) else None
     label = cell.strip().lower()
@@ -99,7 +99,7 @@ def metric_of(cell: str, unit: str) -> str | None:
 
 
 def stall_of_rule(description: str) -> tuple[str, str] | None:
-    """The metric and the value (percent, as written) that the text of ncu's rule about stalls tells."""
+    """The metric and its value (percent, as text) in the description of ncu's rule about stalls; None without one."""
     match = _STALL_RULE.search(description)
     name = next((stall for words, stall in _STALL_WORDS.items() if words in description), None)
     if match is None or name is None:
@@ -107,8 +107,8 @@ def stall_of_rule(description: str) -> tuple[str, str] | None:
     return f"smsp__warp_issue_stalled_{name}_per_warp_active.pct", match[1].rstrip(".,")
 
 
-def decimal_comma(texts: Iterable[str]) -> bool:
-    """Whether the comma is the decimal sign, by the numbers that can be read in one way only."""
+def is_decimal_comma(texts: Iterable[str]) -> bool:
+    """Whether the comma is the decimal separator, by the numbers that can be read in one way only."""
     votes: Counter[str] = Counter()
     for text in texts:
         match = _NUMBER.match(text.strip())
@@ -127,7 +127,7 @@ def decimal_comma(texts: Iterable[str]) -> bool:
 
 
 def number(text: str, comma: bool) -> float | None:
-    """A number as ncu writes it (``1,234.5``); of a value with instances behind it (``12 (3; 9)``) the first."""
+    """A number as ncu writes it (``1,234.5``); the first one of a value with instances (``12 (3; 9)``)."""
     match = _NUMBER.match(text.strip())
     if match is None:
         return None
@@ -140,8 +140,8 @@ def number(text: str, comma: bool) -> float | None:
     return value if abs(value) < 1e30 else None
 
 
-def factor(unit: str) -> float:
-    """What a value in this unit is multiplied by to be in bytes, seconds, cycles, or those per second."""
+def unit_factor(unit: str) -> float:
+    """The factor that converts a value in this unit to bytes, seconds, cycles, or these per second."""
     over, _, under = unit.strip().partition("/")
     product = 1.0
     for part, power in ((over, 1), (under, -1)):
@@ -152,8 +152,8 @@ def factor(unit: str) -> float:
     return product
 
 
-def whole(text: str) -> int | None:
-    """A whole number that is an ID; None for anything else."""
+def integer(text: str) -> int | None:
+    """A non-negative integer; None for anything else."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
@@ -164,8 +164,8 @@ def dimensions(text: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def sized(what: str, metrics: dict[str, float]) -> tuple[int, int, int] | None:
-    """Dimensions from metrics, where there are no columns; from their product alone in one dimension."""
+def dimensions_from_metrics(what: str, metrics: dict[str, float]) -> tuple[int, int, int] | None:
+    """The size of a ``grid`` or a ``block`` from its metrics; one-dimensional where only the product is known."""
     x, y, z = (metrics.get(f"launch__{what}_dim_{axis}") for axis in "xyz")
     if x is not None and y is not None and z is not None:
         return int(x), int(y), int(z)

@@ -1,4 +1,4 @@
-"""The arguments of device work in an nsys export, under the names that Kineto gives them."""
+"""The arguments of device work in an nsys export, under Kineto's names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.errors import TraceError
-from perfkit.trace.columns import Codes, Kind, Kinds
-from perfkit.trace.intervals import Ints
+from perfkit.trace.columns import Kind, Kinds
+from perfkit.trace.file_text import FileStamp
+from perfkit.trace.intervals import Codes, Ints
 from perfkit.trace.nsight._nsys_metadata import UNKNOWN, Multiprocessors
 from perfkit.trace.nsight._nsys_tables import NsysTables
 from perfkit.trace.occupancy import occupancy_percent
@@ -27,8 +27,8 @@ KERNEL_COLUMNS = (
 COPY_COLUMNS = ("contextId", "bytes", "graphId", "graphNodeId")
 
 
-class ArgsOfRows:
-    """Reads the arguments of rows again from the export; those of the host have none."""
+class NsysArguments:
+    """Reads the arguments of rows again from the export; rows of the host have none."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class ArgsOfRows:
         devices: dict[int, Multiprocessors],
     ) -> None:
         self.path = path
-        self.stamp = _stamp(path)
-        # Of the rows with arguments only: most rows are the host's.
+        self.stamp = FileStamp(path)
+        # Only rows with arguments: most rows are the host's.
         self.rows = np.flatnonzero(row_id >= 0)
         self.kind, self.device = kind[self.rows], device[self.rows]
         self.row_id, self.duration_ns = row_id[self.rows], duration_ns[self.rows]
@@ -49,14 +49,13 @@ class ArgsOfRows:
 
     def __call__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """The arguments of each row."""
-        if _stamp(self.path) != self.stamp:
-            raise TraceError(f"{self.path} changed since it was read; read it again")
-        asked = np.asarray(rows, np.int64)
+        self.stamp.check()
+        wanted = np.asarray(rows, np.int64)
         found: list[dict[str, Any]] = [{} for _ in rows]
-        if not asked.size or not self.rows.size:
+        if not wanted.size or not self.rows.size:
             return found
-        at = np.minimum(np.searchsorted(self.rows, asked), self.rows.size - 1)
-        known = self.rows[at] == asked
+        at = np.minimum(np.searchsorted(self.rows, wanted), self.rows.size - 1)
+        known = self.rows[at] == wanted
         with NsysTables(self.path) as tables:
             for kind, table, columns in (
                 (Kind.KERNEL, KERNELS, KERNEL_COLUMNS),
@@ -64,7 +63,7 @@ class ArgsOfRows:
                 (Kind.MEMSET, MEMSETS, COPY_COLUMNS),
             ):
                 places = np.flatnonzero(known & (self.kind[at] == kind))
-                # In the order of the file, so that neighbours are read together.
+                # In the order of the file, so that adjacent rows are read together.
                 places = places[np.argsort(self.row_id[at[places]], kind="stable")]
                 read = tables.rows(table, self.row_id[at[places]].tolist(), *columns)
                 for place, row in zip(places.tolist(), read, strict=True):
@@ -85,7 +84,7 @@ class ArgsOfRows:
             if duration := int(self.duration_ns[at]):
                 yield "memory bandwidth (GB/s)", row["bytes"] / duration
 
-    def _launch(self, row: dict[str, int], of: Multiprocessors) -> Iterator[tuple[str, Any]]:
+    def _launch(self, row: dict[str, int], device: Multiprocessors) -> Iterator[tuple[str, Any]]:
         grid = [row.get(f"grid{axis}") for axis in "XYZ"]
         block = [row.get(f"block{axis}") for axis in "XYZ"]
         registers = row.get("registersPerThread")
@@ -97,27 +96,19 @@ class ArgsOfRows:
             yield "registers per thread", registers
         if shared is not None:
             yield "shared memory", shared
-        if None in grid or None in block or of.number is None:
+        if None in grid or None in block or device.number is None:
             return
         blocks = prod(size for size in grid if size is not None)
         threads = prod(size for size in block if size is not None)
-        each = blocks / of.number
+        each = blocks / device.number
         yield "blocks per SM", each
-        if of.limits is None:
+        if device.limits is None:
             return
-        yield "warps per SM", each * threads / of.limits.warp_size
+        yield "warps per SM", each * threads / device.limits.warp_size
         if registers is None or shared is None:
             return
         occupancy = occupancy_percent(
-            of.limits, threads=threads, registers=registers, shared_bytes=shared, blocks_per_multiprocessor=each
+            device.limits, threads=threads, registers=registers, shared_bytes=shared, blocks_per_multiprocessor=each
         )
         if occupancy is not None:
             yield "est. achieved occupancy %", occupancy
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        now = path.stat()
-    except OSError as error:
-        raise TraceError(f"{path} is gone since it was read: {error}") from None
-    return now.st_size, now.st_mtime_ns

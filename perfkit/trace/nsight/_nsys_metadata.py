@@ -1,4 +1,4 @@
-"""What an nsys export says about its recording: when it began, on which GPUs, and what nsys itself found missing."""
+"""The metadata of an nsys export: when the recording began, on which GPUs, and the events that nsys reports missing."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from perfkit.trace.columns import DeviceProperties
 from perfkit.trace.intervals import Ints
-from perfkit.trace.nsight._nsys_tables import NsysTables, recoded
+from perfkit.trace.nsight._nsys_tables import NsysTables, recode
 from perfkit.trace.occupancy import MultiprocessorLimits
 
 #: Later than any recording (in the year 2043), and far from the end of int64.
-MOST_NS = 2**61
+MAX_NS = 2**61
 
-#: Which kinds of events a message of nsys is about, the first that fits, and which messages say that some are missing:
-#: "Not all NVTX events might have been collected", "NVTX profiling might have not been started correctly", "CUDA device
-#: 0: Unified Memory cannot be traced". Their severity differs between versions, so the words decide.
+#: The kind of events that a message of nsys is about (the first match), and the messages about missing events: "Not all
+#: NVTX events might have been collected", "NVTX profiling might have not been started correctly", "CUDA device 0:
+#: Unified Memory cannot be traced". Their severity differs between versions, so the words decide.
 SUBJECTS = (
     ("unified memory", re.compile(r"unified memory", re.IGNORECASE)),
     ("NVTX", re.compile(r"\bNVTX\b", re.IGNORECASE)),
@@ -29,12 +29,12 @@ INCOMPLETE = re.compile(
     re.IGNORECASE,
 )
 WARNING, ERROR = 2, 3
-#: Messages that are told, and characters of each.
-MOST_MESSAGES, MOST_MESSAGE = 10, 300
+#: Maximum number of messages that are reported, and of characters of each.
+MAX_MESSAGES, MAX_MESSAGE = 10, 300
 
 
 class Multiprocessors(NamedTuple):
-    """How many multiprocessors a GPU has, and what one can hold; None where the export does not tell."""
+    """The number of multiprocessors of a GPU, and the limits of one; None where the export does not have them."""
 
     number: int | None
     limits: MultiprocessorLimits | None
@@ -44,10 +44,10 @@ UNKNOWN = Multiprocessors(None, None)
 
 
 class Gpus:
-    """The GPUs of an export, by the number that its trace gives them.
+    """The GPUs of an export, by their number in the trace.
 
-    That is CUDA's number, which kernels carry. Where processes number them differently (``CUDA_VISIBLE_DEVICES`` sets
-    one GPU for each), two GPUs would become one: there it is the number that nsys gives them.
+    That is CUDA's number, which kernels have. Where processes number GPUs differently (``CUDA_VISIBLE_DEVICES`` sets
+    one GPU for each), two GPUs would become one: there it is nsys' own number.
     """
 
     def __init__(self, tables: NsysTables) -> None:
@@ -64,7 +64,7 @@ class Gpus:
         counts = {gpu: count for _, _, gpu, count in rows}
         self.properties: tuple[DeviceProperties, ...] = ()
         self.multiprocessors: dict[int, Multiprocessors] = {}
-        for gpu, name, processors, memory, *most, major, minor in tables.values(
+        for gpu, name, processors, memory, *maxima, major, minor in tables.values(
             *("TARGET_INFO_GPU", "id", "name", "smCount", "totalMemory", "maxWarpsPerSm", "maxBlocksPerSm"),
             *("maxRegistersPerSm", "maxShmemPerSm", "computeMajor", "computeMinor"),
         ):
@@ -83,8 +83,8 @@ class Gpus:
                 ),
             )
             limits = None
-            if capability is not None and all(type(one) is int and one > 0 for one in most):
-                warps, blocks, registers, shared = most
+            if capability is not None and all(type(one) is int and one > 0 for one in maxima):
+                warps, blocks, registers, shared = maxima
                 limits = MultiprocessorLimits(
                     warps=warps, blocks=blocks, registers=registers, shared_bytes=shared, capability=capability
                 )
@@ -94,7 +94,7 @@ class Gpus:
         """The GPU of each row, from CUDA's number in the process ``owner`` (a globalPid)."""
         if not self._gpu_of:
             return device
-        return recoded((owner >> 24 & 0xFFFFFF) << 32 | device + 1, self._number)
+        return recode((owner >> 24 & 0xFFFFFF) << 32 | device + 1, self._number)
 
     def _number(self, packed: int) -> int:
         cuda = (packed & 0xFFFFFFFF) - 1
@@ -102,29 +102,31 @@ class Gpus:
 
 
 def start_time_ns(tables: NsysTables) -> int | None:
-    """When the recording began, in unix time; None where the export does not tell."""
+    """When the recording began, in unix time; None where the export does not have it."""
     for table in tables.names:
         if table.endswith("_START_TIME") and tables.has(table, "utcEpochNs"):
             for (ns,) in tables.values(table, "utcEpochNs"):
-                if type(ns) is int and 0 <= ns < MOST_NS:
+                if type(ns) is int and 0 <= ns < MAX_NS:
                     return ns
     return None
 
 
 def messages(tables: NsysTables) -> list[str]:
-    """What nsys said is missing or went wrong, those that name a kind of event first."""
+    """Events that nsys reports missing, by kind, then its other warnings and errors."""
     incomplete, others = [], []
     for severity, text in tables.values("DIAGNOSTIC_EVENT", "severity", "text"):
         if not isinstance(text, str):
             continue
-        # One line without control characters: it goes to a terminal as it is.
-        said = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MOST_MESSAGE]).split())[:MOST_MESSAGE]
-        about = next((subject for subject, pattern in SUBJECTS if pattern.search(said)), None)
-        if about is not None and INCOMPLETE.search(said):
-            incomplete.append(f"{about} events are incomplete: nsys said: {said}")
+        # One line without control characters: it is printed to a terminal.
+        message = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())[
+            :MAX_MESSAGE
+        ]
+        about = next((subject for subject, pattern in SUBJECTS if pattern.search(message)), None)
+        if about is not None and INCOMPLETE.search(message):
+            incomplete.append(f"{about} events are incomplete: nsys reported: {message}")
         elif severity in (WARNING, ERROR):
-            others.append(f"nsys said: {said}")
-    told = list(dict.fromkeys((*incomplete, *others)))
-    if len(told) > MOST_MESSAGES:
-        return [*told[:MOST_MESSAGES], f"nsys said {len(told) - MOST_MESSAGES} more things went wrong"]
-    return told
+            others.append(f"nsys reported: {message}")
+    found = list(dict.fromkeys((*incomplete, *others)))
+    if len(found) > MAX_MESSAGES:
+        return [*found[:MAX_MESSAGES], f"nsys reported {len(found) - MAX_MESSAGES} more problems"]
+    return found

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from perfkit.errors import TraceError
-from perfkit.trace.columns import Codes, Kind, Kinds, Metadata, Trace, Track
+from perfkit.trace.columns import CodeTable, Kind, Metadata, Trace, Track
 from perfkit.trace.file_text import Progress
 from perfkit.trace.intervals import Ints
-from perfkit.trace.nsight._nsys_arguments import COPIES, KERNELS, MEMSETS, ArgsOfRows
-from perfkit.trace.nsight._nsys_metadata import Gpus, messages, start_time_ns
-from perfkit.trace.nsight._nsys_tables import Column, NsysTables, recoded
-from perfkit.trace.nsight.report_export import export_report
+from perfkit.trace.nsight._nsys_arguments import COPIES, KERNELS, MEMSETS, NsysArguments
+from perfkit.trace.nsight._nsys_metadata import MAX_NS, Gpus, messages, start_time_ns
+from perfkit.trace.nsight._nsys_tables import NsysTables, recode
+from perfkit.trace.nsight.report_export import export_nsys_report
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
@@ -27,11 +27,11 @@ GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RANGES = "NVTX_EVENTS"
 OS_CALLS = "OSRT_API"
 OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
-#: One of these makes a database an nsys export that can be read.
-WANTED = (KERNELS, COPIES, MEMSETS, GRAPHS, CALLS, RANGES, OS_CALLS)
+#: A database with one of these tables is an nsys export that can be read.
+EXPECTED_TABLES = (KERNELS, COPIES, MEMSETS, GRAPHS, CALLS, RANGES, OS_CALLS)
 
-#: What the numbers in the tables stand for, by the symbols of the export's own ENUM tables; those are missing in
-#: older exports, which have used these numbers always.
+#: The meaning of the numbers in the tables, and the symbols of the export's own ENUM tables; those are missing in older
+#: exports, which have always used these numbers.
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD"}
 COPY_KINDS |= {9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
 COPY_SYMBOL = re.compile(r"KIND_(?:UVM_)?([HDAP])TO([HDAP])$")
@@ -40,99 +40,99 @@ MEMORY_SYMBOL = re.compile(r"KIND_(PAGEABLE|PINNED|DEVICE|ARRAY|MANAGED)(?:_STAT
 SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 SYNC_SYMBOL = re.compile(r"TYPE_(EVENT|STREAM|CONTEXT)_SYNCHRONIZE$|TYPE_(STREAM_WAIT_EVENT)$")
 
-#: A launch of a graph whose kernels were not recorded one by one.
+#: The name of a graph launch whose kernels were not recorded one by one.
 WHOLE_GRAPH = "[CUDA graph]"
 
 #: Push/pop and start/end ranges, from the program (59, 60) and from nvtxt files (70, 71).
 RANGE_TYPES = (59, 60, 70, 71)
-#: Rows that only say where a call of the system began or ended, beside the row of the call.
+#: Rows that mark where a system call began or ended, in addition to the row of the call.
 OS_MARKERS = (31, 32)
 
 API_VERSION = re.compile(r"_v\d+$")
-#: torch.autograd.profiler.emit_nvtx writes these behind an op's name.
+#: What torch.autograd.profiler.emit_nvtx appends to an op's name.
 EMITTED = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
 
-#: -1 as uint32: how "no stream" is written.
+#: -1 as uint32, which stands for "no stream".
 NO_ID = 2**32 - 1
-#: Later than any capture, and far from the end of int64.
-MOST_NS = 2**61
+
+#: The columns of device work and of host events, with what replaces a missing value.
+_DEVICE_COLUMNS = {"deviceId": 0, "streamId": -1, "correlationId": -1, "globalPid": 0}
+_RANGE_COLUMNS = {"textId": -1, "globalTid": 0, "endGlobalTid": -1}
+
+#: Columns of a table of the export, by their names there.
+_Block = dict[str, Ints]
+
+#: Columns of events, with their types.
+_DTYPES: dict[str, type] = {
+    "start": np.int64,
+    "end": np.int64,
+    "name": np.int32,
+    "track": np.int32,
+    "kind": np.int8,
+    "correlation": np.int64,
+    "device": np.int32,
+    "stream": np.int32,
+    "bytes": np.int64,
+    "row_id": np.int64,
+}
+_Events = dict[str, Any]
 
 
-class _Rows(NamedTuple):
-    start: Ints
-    end: Ints
-    name: Codes
-    track: Codes
-    kind: Kinds
-    correlation: Ints
-    device: Codes
-    stream: Codes
-    bytes: Ints
-    row_id: Ints
-
-
-#: What each column holds, also where the trace has no event.
-DTYPES = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int32, np.int32, np.int64, np.int64)
-
-
-def _part(*columns: npt.NDArray[Any]) -> _Rows:
-    return _Rows(*(np.asarray(column, dtype) for column, dtype in zip(columns, DTYPES, strict=True)))
-
-
-class _Codes(dict[Any, int]):
-    def __missing__(self, key: Any) -> int:
-        code = self[key] = len(self)
-        return code
+def _events(block: _Block, kind: Kind, **columns: Ints) -> _Events:
+    """The events of a block; -1 in the columns that are not given."""
+    none = np.full(block["start"].size, -1, np.int64)
+    columns |= {"start": block["start"], "end": block["end"], "kind": np.full(none.size, kind)}
+    return {name: np.asarray(columns.get(name, none), dtype) for name, dtype in _DTYPES.items()}
 
 
 def read_nsys(path: Path, progress: Progress | None = None) -> Trace:
     """Read an nsys export.
 
     Raises:
-        TraceError: another SQLite database, or a damaged one with nothing to read.
+        TraceError: another SQLite database, or one that is damaged so that nothing can be read.
     """
     with NsysTables(path) as tables:
-        return _Load(tables, progress).run()
+        return _NsysLoad(tables, progress).run()
 
 
 def read_nsys_report(path: Path, progress: Progress | None = None) -> Trace:
-    """Read what Nsight Systems recorded (``.nsys-rep``), through the nsys that is installed.
+    """Read a report of Nsight Systems (``.nsys-rep``), through the installed nsys.
 
     Raises:
         TraceError: nsys is not installed, or cannot read the report.
     """
-    return dataclasses.replace(read_nsys(export_report(path), progress), path=path)
+    return dataclasses.replace(read_nsys(export_nsys_report(path), progress), path=path)
 
 
-class _Load:
+class _NsysLoad:
     def __init__(self, tables: NsysTables, progress: Progress | None) -> None:
         self.tables = tables
         self.path = tables.path
         self.progress = progress
-        self.names = _Codes()
-        self.tracks = _Codes()
-        self.processes = _Codes()
+        self.names = CodeTable()
+        self.tracks = CodeTable()
+        self.processes = CodeTable()
         self.strings = {i: s for i, s in tables.values("StringIds", "id", "value") if isinstance(s, str)}
-        self.parts: list[_Rows] = []
+        self.parts: list[_Events] = []
         self.lost = tables.lost
-        #: Correlation ids are per process; exports made by other tools may have dropped the process.
+        # Correlation ids are unique per process; exports made by other tools may lack the process.
         self.per_process = all(tables.has(t, "globalPid") for t in (KERNELS, COPIES, MEMSETS, GRAPHS) if tables.has(t))
         self.gpus = Gpus(tables)
 
     def run(self) -> Trace:
-        if not any(self.tables.has(table) for table in WANTED):
+        if not any(self.tables.has(table) for table in EXPECTED_TABLES):
             raise TraceError(
-                f"{self.path} is no nsys export, or an empty one: none of the tables {', '.join(WANTED)};"
-                " export the report again with: nsys export --type sqlite"
+                f"{self.path} is not an nsys export, or is empty: it has none of the tables"
+                f" {', '.join(EXPECTED_TABLES)}; export the report again with: nsys export --type sqlite"
             )
         readers = (
             *(self._kernels, self._copies, self._memsets, self._graphs),
-            *(self._calls, self._os_calls, self._syncs, self._overhead),
+            *(self._calls, self._os_calls, self._syncs, self._overhead, self._ranges),
         )
-        for done, read in enumerate((*readers, self._ranges)):
+        for done, read in enumerate(readers, 1):
             self.parts.extend(read())
             if self.progress is not None:
-                self.progress(done + 1, len(readers) + 1)
+                self.progress(done, len(readers))
         if self.lost and not self.parts:
             raise TraceError(
                 f"{self.path} is a damaged SQLite file ({self.lost[0]}); export it again from the .nsys-rep"
@@ -141,223 +141,217 @@ class _Load:
 
     # -- columns ------------------------------------------------------------------------------------------
 
-    def _select(self, table: str, *columns: Column, where: str = "") -> Iterator[list[Ints]]:
-        """Start, end and other columns of a table of events."""
+    def _select(self, table: str, columns: dict[str, int], where: str = "") -> Iterator[_Block]:
+        """Start, end and other columns of a table of events, in blocks."""
         if self.tables.has(table, "start", "end"):
             # A missing time is made unusable, not zero.
-            times = (Column("start", MOST_NS), Column("end", MOST_NS))
-            yield from self.tables.integers(table, *times, *columns, where=where)
+            yield from self.tables.integers(table, {"start": MAX_NS, "end": MAX_NS, **columns}, where)
 
-    def _name_codes(self, ids: Ints, strip: re.Pattern[str] | None = None) -> Ints:
+    def _name_codes(self, string_ids: Ints, remove: re.Pattern[str] | None = None) -> Ints:
         def code(i: int) -> int:
             text = self.strings.get(i, "")
-            return self.names[strip.sub("", text) if strip is not None else text]
+            return self.names[remove.sub("", text) if remove is not None else text]
 
-        return recoded(ids, code)
+        return recode(string_ids, code)
 
-    def _enum(self, table: str, known: dict[int, str], symbol: re.Pattern[str], word: str) -> dict[int, str]:
-        """What numbers stand for: as the export says, and as it always was where it does not."""
+    def _enum(self, table: str, known: dict[int, str], symbol: re.Pattern[str], template: str) -> dict[int, str]:
+        """The meaning of numbers: from the export's ENUM table, and ``known`` where it has none."""
         found = dict(known)
         for i, name, label in self.tables.values(table, "id", "name", "label"):
             if type(i) is int and isinstance(name, str):
                 if match := symbol.search(name):
-                    found[i] = word.format(*(part.title().replace("_", " ") for part in match.groups() if part))
+                    found[i] = template.format(*(part.title().replace("_", " ") for part in match.groups() if part))
                 elif i not in known and isinstance(label, str):
                     found[i] = label
         return found
 
-    def _correlations(self, ids: Ints, owner: Ints) -> Ints:
+    def _correlations(self, correlation_ids: Ints, owner: Ints) -> Ints:
         """(process, correlation id) as one number."""
         if not self.per_process:
-            return np.where(ids > 0, ids, -1)
-        process = recoded(owner >> 24, self.processes.__getitem__)
-        return np.where((ids > 0) & (ids < NO_ID), process << 32 | ids & NO_ID, -1)
+            return np.where(correlation_ids > 0, correlation_ids, -1)
+        process = recode(owner >> 24, self.processes.__getitem__)
+        is_id = (correlation_ids > 0) & (correlation_ids < NO_ID)
+        return np.where(is_id, process << 32 | correlation_ids & NO_ID, -1)
 
-    def _thread_track(self, thread: Ints) -> Ints:
-        return recoded(thread, lambda one: self.tracks["thread", one, 0])
+    def _device_events(
+        self, table: str, kind: Kind, names: Callable[[_Block], Ints], columns: dict[str, int] | None = None
+    ) -> Iterator[_Events]:
+        """The events of a table of device work."""
+        for block in self._select(table, {**(columns or {}), **_DEVICE_COLUMNS}):
+            owner, device, stream = block["globalPid"], block["deviceId"], block["streamId"]
+            device = self.gpus.numbers(np.where((device < 0) | (device >= 2**31), -1, device), owner)
+            stream = np.where((stream < 0) | (stream >= 2**31), -1, stream)
+            both = device << 32 | stream + 1
+            optional = {name: block[key] for name, key in (("bytes", "bytes"), ("row_id", "rowid")) if key in block}
+            yield _events(
+                block,
+                kind,
+                name=names(block),
+                track=recode(both, lambda one: self.tracks["device", one >> 32, (one & NO_ID) - 1]),
+                correlation=self._correlations(block["correlationId"], owner),
+                device=device,
+                stream=stream,
+                **optional,
+            )
 
-    def _on_device(
-        self, kind: Kind, name: Ints, start: Ints, end: Ints, device: Ints, stream: Ints, ids: Ints, owner: Ints,
-        size: Ints, row_id: Ints,
-    ) -> _Rows:  # fmt: skip
-        device = self.gpus.numbers(np.where((device < 0) | (device >= 2**31), -1, device), owner)
-        stream = np.where((stream < 0) | (stream >= 2**31), -1, stream)
-        track = recoded(device << 32 | stream + 1, lambda both: self.tracks["device", both >> 32, (both & NO_ID) - 1])
-        kinds = np.full(start.size, kind)
-        return _part(
-            start, end, name, track, kinds, self._correlations(ids, owner), device, stream, size, row_id
-        )  # fmt: skip
-
-    def _on_thread(self, kind: Kind, name: Ints, start: Ints, end: Ints, thread: Ints, correlation: Ints) -> _Rows:
-        none = np.full(start.size, -1, np.int64)
-        track = self._thread_track(thread)
-        return _part(start, end, name, track, np.full(start.size, kind), correlation, none, none, none, none)
+    def _thread_events(self, block: _Block, kind: Kind, names: Ints, **columns: Ints) -> _Events:
+        track = recode(block["globalTid"], lambda thread: self.tracks["thread", thread, 0])
+        return _events(block, kind, name=names, track=track, **columns)
 
     # -- tables -------------------------------------------------------------------------------------------
 
-    def _kernels(self) -> Iterator[_Rows]:
-        names = ("demangledName", "shortName", "mangledName")
-        name = next((n for n in names if self.tables.has(KERNELS, n)), names[0])
-        for start, end, name_ids, device, stream, ids, owner, row_id in self._select(
-            KERNELS, Column(name), Column("deviceId", 0), Column("streamId"), Column("correlationId"),
-            Column("globalPid", 0), Column("rowid"),
-        ):  # fmt: skip
-            none = np.full(start.size, -1, np.int64)
-            codes = self._name_codes(name_ids)
-            yield self._on_device(Kind.KERNEL, codes, start, end, device, stream, ids, owner, none, row_id)
+    def _kernels(self) -> Iterator[_Events]:
+        columns = ("demangledName", "shortName", "mangledName")
+        name = next((column for column in columns if self.tables.has(KERNELS, column)), columns[0])
+        return self._device_events(
+            KERNELS, Kind.KERNEL, lambda block: self._name_codes(block[name]), {name: -1, "rowid": -1}
+        )
 
-    def _copies(self) -> Iterator[_Rows]:
-        ways = self._enum("ENUM_CUDA_MEMCPY_OPER", COPY_KINDS, COPY_SYMBOL, "{}to{}")
+    def _copies(self) -> Iterator[_Events]:
+        directions = self._enum("ENUM_CUDA_MEMCPY_OPER", COPY_KINDS, COPY_SYMBOL, "{}to{}")
         memory = self._enum("ENUM_CUDA_MEM_KIND", MEMORY_KINDS, MEMORY_SYMBOL, "{}")
 
         def code(packed: int) -> int:
-            way, source, target = packed >> 32, packed >> 16 & 0xFFFF, packed & 0xFFFF
+            direction, source, target = packed >> 32, packed >> 16 & 0xFFFF, packed & 0xFFFF
             kinds = f" ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
-            return self.names[f"Memcpy {ways.get(way, 'unknown')}{kinds}"]
+            return self.names[f"Memcpy {directions.get(direction, 'unknown')}{kinds}"]
 
-        for start, end, kind, source, target, device, stream, ids, owner, size, row_id in self._select(
-            COPIES, Column("copyKind", 0), Column("srcKind", 7), Column("dstKind", 7), Column("deviceId", 0),
-            Column("streamId"), Column("correlationId"), Column("globalPid", 0), Column("bytes"), Column("rowid"),
-        ):  # fmt: skip
-            packed = (kind & 0xFFFF) << 32 | (source & 0xFFFF) << 16 | target & 0xFFFF
-            names = recoded(packed, code)
-            yield self._on_device(Kind.COPY, names, start, end, device, stream, ids, owner, size, row_id)
+        def names(block: _Block) -> Ints:
+            source, target = block["srcKind"] & 0xFFFF, block["dstKind"] & 0xFFFF
+            return recode((block["copyKind"] & 0xFFFF) << 32 | source << 16 | target, code)
 
-    def _memsets(self) -> Iterator[_Rows]:
+        columns = {"copyKind": 0, "srcKind": 7, "dstKind": 7, "bytes": -1, "rowid": -1}
+        return self._device_events(COPIES, Kind.COPY, names, columns)
+
+    def _memsets(self) -> Iterator[_Events]:
         memory = self._enum("ENUM_CUDA_MEM_KIND", MEMORY_KINDS, MEMORY_SYMBOL, "{}")
-        for start, end, kind, device, stream, ids, owner, size, row_id in self._select(
-            MEMSETS, Column("memKind", 7), Column("deviceId", 0), Column("streamId"), Column("correlationId"),
-            Column("globalPid", 0), Column("bytes"), Column("rowid"),
-        ):  # fmt: skip
-            names = recoded(kind, lambda one: self.names[f"Memset ({memory.get(one, 'Unknown')})"])
-            yield self._on_device(Kind.MEMSET, names, start, end, device, stream, ids, owner, size, row_id)
 
-    def _graphs(self) -> Iterator[_Rows]:
-        """Graphs that nsys recorded whole, its default: device work, though not of one kernel."""
+        def code(kind: int) -> int:
+            return self.names[f"Memset ({memory.get(kind, 'Unknown')})"]
+
+        columns = {"memKind": 7, "bytes": -1, "rowid": -1}
+        return self._device_events(MEMSETS, Kind.MEMSET, lambda block: recode(block["memKind"], code), columns)
+
+    def _graphs(self) -> Iterator[_Events]:
+        """Graphs that nsys recorded as a whole, its default: device work, but not of one kernel."""
         launches = 0
-        for start, end, device, stream, ids, owner in self._select(
-            GRAPHS, Column("deviceId", 0), Column("streamId"), Column("correlationId"), Column("globalPid", 0)
+        for events in self._device_events(
+            GRAPHS, Kind.KERNEL, lambda block: np.full(block["start"].size, self.names[WHOLE_GRAPH], np.int64)
         ):
-            launches += start.size
-            none = np.full(start.size, -1, np.int64)
-            names = np.full(start.size, self.names[WHOLE_GRAPH], np.int64)
-            yield self._on_device(Kind.KERNEL, names, start, end, device, stream, ids, owner, none, none)
+            launches += events["start"].size
+            yield events
         if launches:
             self.lost.append(
-                f"{launches} launches of CUDA graphs were recorded whole, without the kernels in them: record with"
-                " `nsys profile --cuda-graph-trace=node` to see those"
+                f"{launches} launches of CUDA graphs were recorded without the kernels in them: record with"
+                " `nsys profile --cuda-graph-trace=node` to see the kernels"
             )
 
-    def _calls(self) -> Iterator[_Rows]:
-        # Exports of schema 2 hold a second row of an interception layer around each call (class 67).
-        where = "where eventClass in (0, 1)" if self.tables.has(CALLS, "eventClass") else ""
-        for start, end, names, thread, ids in self._select(
-            CALLS, Column("nameId"), Column("globalTid", 0), Column("correlationId"), where=where
-        ):
-            codes = self._name_codes(names, API_VERSION)
-            yield self._on_thread(Kind.RUNTIME, codes, start, end, thread, self._correlations(ids, thread))
-
-    def _os_calls(self) -> Iterator[_Rows]:
-        where = f"where eventClass not in {OS_MARKERS}" if self.tables.has(OS_CALLS, "eventClass") else ""
-        for start, end, names, thread in self._select(OS_CALLS, Column("nameId"), Column("globalTid", 0), where=where):
-            none = np.full(start.size, -1, np.int64)
-            yield self._on_thread(Kind.RUNTIME, self._name_codes(names), start, end, thread, none)
-
-    def _syncs(self) -> Iterator[_Rows]:
+    def _syncs(self) -> Iterator[_Events]:
         kinds = self._enum("ENUM_CUPTI_SYNC_TYPE", SYNC_KINDS, SYNC_SYMBOL, "{}")
         kinds = {i: word if word in SYNC_KINDS.values() else f"{word} Sync" for i, word in kinds.items()}
-        for start, end, kind, device, stream, ids, owner in self._select(
-            SYNCS, Column("syncType", 0), Column("deviceId", 0), Column("streamId"), Column("correlationId"),
-            Column("globalPid", 0),
-        ):  # fmt: skip
-            names = recoded(kind, lambda one: self.names[kinds.get(one, "Sync")])
-            none = np.full(start.size, -1, np.int64)
-            yield self._on_device(Kind.SYNC, names, start, end, device, stream, ids, owner, none, none)
 
-    def _overhead(self) -> Iterator[_Rows]:
+        def code(kind: int) -> int:
+            return self.names[kinds.get(kind, "Sync")]
+
+        return self._device_events(SYNCS, Kind.SYNC, lambda block: recode(block["syncType"], code), {"syncType": 0})
+
+    def _calls(self) -> Iterator[_Events]:
+        # Exports of schema 2 have a second row of an interception layer for each call (class 67).
+        where = "where eventClass in (0, 1)" if self.tables.has(CALLS, "eventClass") else ""
+        for block in self._select(CALLS, {"nameId": -1, "globalTid": 0, "correlationId": -1}, where):
+            correlation = self._correlations(block["correlationId"], block["globalTid"])
+            names = self._name_codes(block["nameId"], API_VERSION)
+            yield self._thread_events(block, Kind.RUNTIME, names, correlation=correlation)
+
+    def _os_calls(self) -> Iterator[_Events]:
+        where = f"where eventClass not in {OS_MARKERS}" if self.tables.has(OS_CALLS, "eventClass") else ""
+        for block in self._select(OS_CALLS, {"nameId": -1, "globalTid": 0}, where):
+            yield self._thread_events(block, Kind.RUNTIME, self._name_codes(block["nameId"]))
+
+    def _overhead(self) -> Iterator[_Events]:
         for table in OVERHEADS:
-            for start, end, names, thread in self._select(table, Column("nameId"), Column("globalTid", 0)):
-                none = np.full(start.size, -1, np.int64)
-                yield self._on_thread(Kind.OVERHEAD, self._name_codes(names), start, end, thread, none)
+            for block in self._select(table, {"nameId": -1, "globalTid": 0}):
+                yield self._thread_events(block, Kind.OVERHEAD, self._name_codes(block["nameId"]))
 
-    def _ranges(self) -> Iterator[_Rows]:
+    def _ranges(self) -> Iterator[_Events]:
         if not self.tables.has(RANGES, "start", "end", "eventType"):
             return
         blocks = list(self._named_ranges())
-        ends = [*(part.end for part in self.parts), *(end for _, _, end, *_ in blocks)]
-        still_open = max((int(end[end < MOST_NS].max(initial=0)) for end in ends), default=0)
-        unended = elsewhere = 0
-        for names, start, end, thread, end_thread in blocks:
-            # What ends on another thread does not nest on its own.
-            here = (end_thread == -1) | (end_thread == thread)
-            is_open = here & (end == MOST_NS) & (start < MOST_NS)
+        ends = [part["end"] for part in (*self.parts, *blocks)]
+        last_end = max((int(end[end < MAX_NS].max(initial=0)) for end in ends), default=0)
+        still_open = elsewhere = 0
+        for block in blocks:
+            # A range that ends on another thread does not nest on its own.
+            here = (block["endGlobalTid"] == -1) | (block["endGlobalTid"] == block["globalTid"])
+            is_open = here & (block["end"] == MAX_NS) & (block["start"] < MAX_NS)
             elsewhere += int((~here).sum())
-            unended += int(is_open.sum())
-            end = np.where(is_open, np.maximum(start, still_open), end)
-            none = np.full(int(here.sum()), -1, np.int64)
-            yield self._on_thread(Kind.RANGE, names[here], start[here], end[here], thread[here], none)
-        if unended:
-            self.lost.append(f"{unended} NVTX ranges had not ended: they are taken to reach to the last event")
+            still_open += int(is_open.sum())
+            block["end"] = np.where(is_open, np.maximum(block["start"], last_end), block["end"])
+            block = {key: column[here] for key, column in block.items()}
+            yield self._thread_events(block, Kind.RANGE, block["name"])
+        if still_open:
+            self.lost.append(f"{still_open} NVTX ranges had not ended: they are assumed to end with the last event")
         if elsewhere:
-            self.lost.append(f"{elsewhere} NVTX ranges ended on another thread than they began on and are left out")
+            self.lost.append(f"{elsewhere} NVTX ranges were skipped because they ended on another thread")
 
-    def _named_ranges(self) -> Iterator[list[Ints]]:
-        """Codes of names, and columns, of the ranges whose text stands elsewhere, then of those with their own."""
-        columns = (Column("textId"), Column("globalTid", 0), Column("endGlobalTid"))
-        ours = f"where eventType in {RANGE_TYPES}"
+    def _named_ranges(self) -> Iterator[_Block]:
+        """Ranges with the codes of their names (``name``): those with shared text, then those with their own."""
+        is_range = f"where eventType in {RANGE_TYPES}"
         has_text = self.tables.has(RANGES, "text")
-        theirs = f"{ours} and typeof(text) <> 'text'" if has_text else ours
-        for start, end, ids, *rest in self._select(RANGES, *columns, where=theirs):
-            yield [self._name_codes(ids, EMITTED), start, end, *rest]
+        shared = f"{is_range} and typeof(text) <> 'text'" if has_text else is_range
+        for block in self._select(RANGES, _RANGE_COLUMNS, shared):
+            yield {**block, "name": self._name_codes(block["textId"], EMITTED)}
         if not has_text:
             return
-        inline = f"{ours} and typeof(text) = 'text'"
+        inline = f"{is_range} and typeof(text) = 'text'"
         texts = self.tables.values(RANGES, "text", where=inline)
-        codes = _Stripped(self.names)
-        for start, end, ids, *rest in self._select(RANGES, *columns, where=inline):
-            names = np.array([codes[text] for (text,) in islice(texts, ids.size)], np.int64)
-            yield [names, *(column[: names.size] for column in (start, end, *rest))]
+        code = cache(lambda text: self.names[EMITTED.sub("", text)])
+        for block in self._select(RANGES, _RANGE_COLUMNS, inline):
+            names = np.array([code(text) for (text,) in islice(texts, block["start"].size)], np.int64)
+            yield {"name": names, **{key: column[: names.size] for key, column in block.items()}}
 
-    # -- the whole ----------------------------------------------------------------------------------------
+    # -- the trace ----------------------------------------------------------------------------------------
 
     def _trace(self) -> Trace:
-        columns = _Rows(
-            *map(np.concatenate, zip(_part(*[np.zeros(0, np.int64)] * len(DTYPES)), *self.parts, strict=True))
-        )
+        columns = {
+            name: np.concatenate([np.zeros(0, dtype), *(part[name] for part in self.parts)])
+            for name, dtype in _DTYPES.items()
+        }
         self.parts.clear()
-        usable = (np.abs(columns.start) < MOST_NS) & (np.abs(columns.end) < MOST_NS)
+        usable = (np.abs(columns["start"]) < MAX_NS) & (np.abs(columns["end"]) < MAX_NS)
         if not usable.all():
-            self.lost.append(f"{int((~usable).sum())} events had no usable time and are left out")
-            columns = _part(*(column[usable] for column in columns))
-        base = start_time_ns(self.tables)
-        base_ns = base if base is not None else 0
-        start, end = columns.start + base_ns, np.maximum(columns.end, columns.start) + base_ns
+            self.lost.append(f"{int((~usable).sum())} events were skipped because they have no usable time")
+            columns = {name: column[usable] for name, column in columns.items()}
+        base_ns = start_time_ns(self.tables)
+        start = columns["start"] + (base_ns or 0)
+        end = np.maximum(columns["end"], columns["start"]) + (base_ns or 0)
+        kind, device = columns["kind"], columns["device"]
         return Trace(
             path=self.path,
-            metadata=Metadata(format="nsys", devices=self.gpus.properties, base_ns=base),
+            metadata=Metadata(format="nsys", devices=self.gpus.properties, base_ns=base_ns),
             names=tuple(self.names),
             tracks=tuple(self._tracks()),
             start_ns=start,
             end_ns=end,
-            name=columns.name,
-            track=columns.track,
-            kind=columns.kind,
-            correlation=columns.correlation,
-            device=columns.device,
-            stream=columns.stream,
-            bytes=columns.bytes,
-            sequence=np.full(columns.start.size, -1, np.int64),
+            name=columns["name"],
+            track=columns["track"],
+            kind=kind,
+            correlation=columns["correlation"],
+            device=device,
+            stream=columns["stream"],
+            bytes=columns["bytes"],
+            sequence=np.full(start.size, -1, np.int64),
             lost=(*self.lost, *messages(self.tables)),
-            args_reader=ArgsOfRows(
-                self.path, columns.kind, columns.device, columns.row_id, end - start, self.gpus.multiprocessors
+            args_reader=NsysArguments(
+                self.path, kind, device, columns["row_id"], end - start, self.gpus.multiprocessors
             ),
         )
 
     def _tracks(self) -> Iterator[Track]:
         threads = self._labels("ThreadNames", "globalTid", "nameId")
         processes = self._labels("PROCESSES", "globalPid", "name")
-        for where, first, second in self.tracks:
-            if where == "device":
+        for runs_on, first, second in self.tracks:
+            if runs_on == "device":
                 yield Track(process=str(first), thread=str(second), device=True)
             else:
                 yield Track(
@@ -374,15 +368,3 @@ class _Load:
             if isinstance(text, str) and isinstance(one, int):
                 found[one] = text
         return found
-
-
-class _Stripped(dict[str, int]):
-    """Codes of range names by their text."""
-
-    def __init__(self, names: _Codes) -> None:
-        super().__init__()
-        self.names = names
-
-    def __missing__(self, text: str) -> int:
-        code = self[text] = self.names[EMITTED.sub("", text)]
-        return code

@@ -1,4 +1,4 @@
-"""Exports a report of Nsight Systems (``.nsys-rep``) to SQLite: its own format is closed, so nsys itself must do it."""
+"""Exports reports of nsys and ncu to files that can be read: their own formats are closed, so the tools must do it."""
 
 from __future__ import annotations
 
@@ -7,88 +7,172 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
-from perfkit._env import find_nsight
+import msgspec
+
+from perfkit._env import NsightName, find_nsight
 from perfkit.errors import TraceError
 
-#: What nsys has recorded and not yet made a report of.
+#: The ending of an nsys recording that was not imported, so that it is not a report yet.
 RECORDING = ".qdstrm"
 #: An hour: a report of 10 GB takes some minutes.
-MOST_SECONDS = 3600
-#: Exports that are kept, the newest: each is several times its report.
+TIMEOUT_S = 3600
+#: Exports of nsys that are kept, the newest: each is several times as large as its report.
 KEPT = 4
+#: Characters of a tool's output that go into an error.
+_MAX_OUTPUT = 300
 
 
-def export_report(report: Path) -> Path:
-    """Export a report with the nsys that is installed; the path of the SQLite file, in the user's cache folder.
+class _ReportFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool's report format, and the command that exports it; ``{report}`` and ``{export}`` are file names."""
 
-    An export made before is used again as long as the report has not changed. The environment variable
-    ``PERFKIT_NSYS`` names an nsys that is not on the PATH. Nothing is written beside the report.
+    tool: NsightName
+    #: Today's ending, and older ones.
+    endings: tuple[str, ...]
+    export_ending: str
+    install: str
+    command: str
+
+
+NSYS = _ReportFormat(
+    tool="nsys",
+    endings=(".nsys-rep", ".qdrep", RECORDING),
+    export_ending=".sqlite",
+    install="install Nsight Systems (its command line package is enough)",
+    command="nsys export --type sqlite -o {export} {report}",
+)
+NCU = _ReportFormat(
+    tool="ncu",
+    endings=(".ncu-rep", ".nsight-cuprof-report"),
+    export_ending=".csv",
+    install="install Nsight Compute (no GPU is needed to read a report)",
+    command="ncu --import {report} --page raw --csv > {export}",
+)
+
+
+def export_nsys_report(report: Path) -> Path:
+    """Export a report of Nsight Systems to SQLite, in the user's cache folder; the path of the export.
+
+    An earlier export is used again as long as the report has not changed. The environment variable ``PERFKIT_NSYS``
+    names an nsys that is not on the PATH. Nothing is written next to the report.
 
     Raises:
         TraceError: nsys is not installed, is too old for this report, or cannot read it.
     """
-    name, export = (shlex.quote(text) for text in (report.name, f"{report.stem}.sqlite"))
-    by_hand = f"nsys export --type sqlite -o {export} {name}"
     if report.suffix == RECORDING:
+        by_hand = _by_hand(NSYS, report.with_suffix(NSYS.endings[0]))
         raise TraceError(
-            f"{report} is a recording that nsys has not imported yet; run nsys' own `QdstrmImporter -i {name}`,"
-            f" then: nsys export --type sqlite -o {export} {shlex.quote(report.stem)}.nsys-rep"
+            f"{report} is a recording that nsys has not imported yet; run `QdstrmImporter -i"
+            f" {shlex.quote(report.name)}`, which comes with nsys, then: {by_hand}"
         )
-    nsys = _find_nsys(report, by_hand)
+    nsys = _find(NSYS, report)
     try:
-        now = report.stat()
+        status = report.stat()
         folder = _cache()
         folder.mkdir(parents=True, exist_ok=True)
-        key = f"{report.absolute()}\0{now.st_size}\0{now.st_mtime_ns}"
+        key = f"{report.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
         target = folder / f"{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}.sqlite"
         if target.exists():
-            target.touch()  # The newest are kept.
+            target.touch()  # the newest are kept
             return target
         with tempfile.TemporaryDirectory(dir=folder) as work:
-            made = Path(work) / "export.sqlite"
-            _run(nsys, report, made, by_hand)
-            made.replace(target)
+            export = Path(work) / "export.sqlite"
+            words = ["export", "--type", "sqlite", "--force-overwrite=true", "-o", str(export), str(report.absolute())]
+            code, output = _run(NSYS, report, [nsys, *words], export.parent)
+            if code or not export.exists():
+                # Progress is drawn over itself with carriage returns; the error is at the end.
+                lines = [line.strip() for line in output.replace("\r", "\n").split("\n") if "%" not in line]
+                raise _failed(NSYS, report, nsys, code, " ".join(filter(None, lines))[-_MAX_OUTPUT:])
+            export.replace(target)
         for old in sorted(folder.glob("*.sqlite"), key=lambda file: file.stat().st_mtime_ns)[:-KEPT]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        raise TraceError(f"{report} cannot be exported: {error}; do it by hand: {by_hand}") from None
+        raise _impossible(NSYS, report, error) from None
     return target
 
 
-def _find_nsys(report: Path, by_hand: str) -> str:
-    found, why = find_nsight("nsys")
-    if found is None:
-        raise TraceError(
-            f"{report} is nsys' own format, which only nsys can read, and {why}: install Nsight Systems (its command"
-            f" line package is enough), or run where it was recorded: {by_hand}"
-        )
-    return found
+def export_ncu_report(report: Path, folder: Path) -> Path:
+    """Export a report of Nsight Compute to CSV, in ``folder``; the path of the export.
 
+    The environment variable ``PERFKIT_NCU`` names an ncu that is not on the PATH.
 
-def _run(nsys: str, report: Path, made: Path, by_hand: str) -> None:
-    command = [nsys, "export", "--type", "sqlite", "--force-overwrite=true", "-o", str(made), str(report.absolute())]
+    Raises:
+        TraceError: ncu is not installed, is too old for this report, or cannot read it.
+    """
+    if not report.is_file():
+        raise TraceError(f"{report} does not exist; give the path of a report of ncu")
+    ncu = _find(NCU, report)
+    export = folder / "export.csv"
     try:
-        done = subprocess.run(
-            command,
-            cwd=made.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=MOST_SECONDS,
-            check=False,
-        )
+        with export.open("w+b") as out:
+            words = [ncu, "--import", str(report.absolute()), "--page", "raw", "--csv"]
+            code, output = _run(NCU, report, words, folder, out)
+            if code:
+                out.seek(0)
+                output += " " + out.read(4096).decode("utf-8", "replace")
+                raise _failed(NCU, report, ncu, code, " ".join(output.split())[:_MAX_OUTPUT])
+    except OSError as error:
+        raise _impossible(NCU, report, error) from None
+    return export
+
+
+def run_quietly(command: Sequence[str], folder: Path, out: IO[bytes] | int = subprocess.PIPE) -> tuple[int, str]:
+    """Run a tool without a terminal in ``folder``; its exit code and output (only stderr where ``out`` is a file).
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.TimeoutExpired: it took more than an hour.
+    """
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT if out == subprocess.PIPE else subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, (done.stdout or done.stderr or b"").decode("utf-8", "replace")
+
+
+def _run(
+    format: _ReportFormat, report: Path, command: list[str], folder: Path, out: IO[bytes] | int = subprocess.PIPE
+) -> tuple[int, str]:
+    try:
+        return run_quietly(command, folder, out)
     except subprocess.TimeoutExpired:
-        raise TraceError(f"{nsys} took more than an hour to export {report}; do it by hand: {by_hand}") from None
-    if done.returncode or not made.exists():
-        # Progress is drawn over itself with carriage returns; what went wrong stands at the end.
-        lines = done.stdout.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-        said = " ".join(line.strip() for line in lines if line.strip() and "%" not in line)[-300:]
         raise TraceError(
-            f"{nsys} could not export {report} ({said or f'exit code {done.returncode}'}); a report needs an nsys at"
-            f" least as new as the one that recorded it: run there: {by_hand}"
+            f"{command[0]} took more than an hour to export {report}; export it by hand: {_by_hand(format, report)}"
+        ) from None
+
+
+def _find(format: _ReportFormat, report: Path) -> str:
+    path, why = find_nsight(format.tool)
+    if path is None:
+        raise TraceError(
+            f"{report} is a report of {format.tool}, which only {format.tool} can read, and {why}: {format.install}, or"
+            f" run on the machine that recorded it: {_by_hand(format, report)}"
         )
+    return path
+
+
+def _impossible(format: _ReportFormat, report: Path, error: OSError) -> TraceError:
+    return TraceError(f"{report} cannot be exported: {error}; export it by hand: {_by_hand(format, report)}")
+
+
+def _failed(format: _ReportFormat, report: Path, tool: str, code: int, output: str) -> TraceError:
+    return TraceError(
+        f"{tool} could not export {report} ({output or f'exit code {code}'}); a report needs an {format.tool} at least"
+        f" as new as the one that recorded it: run there: {_by_hand(format, report)}"
+    )
+
+
+def _by_hand(format: _ReportFormat, report: Path) -> str:
+    export = report.with_suffix(format.export_ending)
+    return format.command.format(report=shlex.quote(report.name), export=shlex.quote(export.name))
 
 
 def _cache() -> Path:

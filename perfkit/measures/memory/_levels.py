@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfkit.measures.results.memory import MemoryTimeline
-from perfkit.trace.columns import Codes
-from perfkit.trace.intervals import Ints
+from perfkit.trace.intervals import Codes, Ints
 
 #: Levels of a timeline: about two for each column of a figure in a page.
 BUCKETS = 1_000

@@ -1,11 +1,11 @@
-"""What `detect_syncs` costs: armed for CUDA, per sync that is told, and as a dry run.
+"""What `detect_syncs` costs: armed for CUDA, per reported sync, and as a dry run.
 
     python benchmarks/bench_detect_syncs.py
 
 One process, one thread, process time. A training step runs plainly and under each candidate, interleaved round by
 round, in reversed order every other round, with the garbage collector off. A ratio is that of the minima. Without a
-GPU the CUDA path is armed all the same, with torch's debug mode left out: what it costs is Python, and that is the
-same. Two modes of torch that do nothing stand beside the dry run: what it would cost to build it on these.
+GPU, detection on CUDA is armed without torch's debug mode: its cost is in Python, which is the same. Two torch modes
+that do nothing are measured next to the dry run: what it would cost if it used them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _two_empty_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def armed(**options: Any) -> Iterator[Any]:
-    """A detection on the CUDA path, also where there is no GPU."""
+    """A detection on CUDA, also without a GPU."""
     with contextlib.ExitStack() as stack:
         if not torch.cuda.is_available():
             answers = {"is_available": True, "device_count": 0, "get_sync_debug_mode": 0, "set_sync_debug_mode": None}
@@ -114,7 +114,7 @@ def measure(name: str, parts: tuple[nn.Module, torch.optim.Optimizer, torch.Tens
 
 
 def pair() -> float:
-    """A ``perf_counter_ns`` pair: the floor of any timer, ns."""
+    """A ``perf_counter_ns`` pair in ns: the minimum cost of any timer."""
     return _fastest(lambda: (time.perf_counter_ns(), time.perf_counter_ns()))
 
 
@@ -134,7 +134,7 @@ def _fastest(call: Callable[[], object]) -> float:
     return (best - empty) / 1000
 
 
-def _tell_sync() -> None:
+def _warn_of_sync() -> None:
     warnings.warn(SYNC, UserWarning, stacklevel=1)
 
 
@@ -161,14 +161,14 @@ def _print_calls() -> None:
     host = torch.ones(())
     plain = _fastest(host.item)
     with armed() as syncs:
-        delivered = _fastest(_tell_sync)
+        delivered = _fastest(_warn_of_sync)
         wrapped = _fastest(host.item)
     assert sum(event.count for event in syncs.events) == 50_000
     print(f"\nA `perf_counter_ns` pair takes {floor:.0f} ns.\n")
     print("| call | min ns | in clock pairs |")
     print("|---|---|---|")
     for name, took in (
-        ("a sync told by torch, booked at its line", delivered),
+        ("a sync that torch warns of, counted at its line", delivered),
         ("`item()` of a tensor on the host", plain),
         ("the same, armed", wrapped),
     ):

@@ -53,3 +53,12 @@ def test_a_file_below_the_current_folder_is_named_from_there(tmp_path: Path, mon
 
     assert place(str(tmp_path / "src" / "train.py"), 7) == "src/train.py:7"
     assert place("/elsewhere/train.py", None) == "/elsewhere/train.py"
+
+
+def test_a_file_is_named_in_full_if_the_current_folder_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deleted() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("os.getcwd", deleted)
+
+    assert place("/home/me/train.py", 7) == "/home/me/train.py:7"

@@ -39,7 +39,7 @@ PRIVATE_NAMES = (
     ("torch.autograd", "_profiler_enabled", "windows beside somebody else's profiler"),
     ("torch.autograd.profiler", "_run_on_profiler_start", "ranges in the torch profiler"),
     ("torch._C._autograd", "_record_function_with_args_enter", "ranges in the torch profiler"),
-    ("torch._C._nn", "_parse_to", "the dry run of detect_syncs"),
+    ("torch.autograd.graph", "_engine_run_backward", "the dry run of detect_syncs"),
     ("torch._C", "_dispatch_tls_set_dispatch_key_included", "the dry run of detect_syncs"),
     *((f"lightning.pytorch.{module}", name, what) for module, name, what in _LIGHTNING),
     *((f"pytorch_lightning.{module}", name, what) for module, name, what in _LIGHTNING),

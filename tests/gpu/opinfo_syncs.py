@@ -1,10 +1,10 @@
-"""Which ATen ops make the host wait, found out on a GPU: PyTorch's own samples, each op under torch's sync debug mode.
+"""Which ATen ops make the host wait, measured on a GPU: PyTorch's own samples, under torch's sync debug mode.
 
     python tests/gpu/opinfo_syncs.py sync_table.json
 
 Writes {"torch", "cuda", "device", "ops": {overload: {"calls", "syncs"}}, "failed": {operator: error}}. Each op that a
-sample runs is called with the debug mode on "error"; where it raises, that is one sync, and it is called again without.
-A sync inside the C++ of a composite counts for the part that made it.
+sample runs is called with the debug mode "error"; if it raises, that is one sync, and it is called again without the
+mode. A sync inside the C++ of a composite op counts for the op inside it that synced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: As many as show the branches of an op that depend on its arguments; all of them take hours.
+#: Enough for the branches of an op that depend on its arguments; all samples take hours.
 SAMPLES = 12
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
@@ -29,7 +29,7 @@ _SYNC_TEXT = "called a synchronizing"
 
 
 class _Counter(TorchDispatchMode):
-    """Calls each op with the debug mode on "error", and counts."""
+    """Calls each op with the debug mode "error", and counts calls and syncs."""
 
     def __init__(self, set_debug_mode: Callable[[int], None]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Counter(TorchDispatchMode):
 
 def operators() -> list[Any]:
     """PyTorch's descriptions of its operators, with samples."""
-    # common_utils imports it for its own tests; nothing here calls it.
+    # torch's common_utils imports expecttest for its own tests; nothing here calls it.
     stub: Any = types.ModuleType("expecttest")
     stub.TestCase = object
     sys.modules.setdefault("expecttest", stub)
@@ -66,7 +66,7 @@ def operators() -> list[Any]:
 def count_syncs(
     described: Iterable[Any], device: str, set_debug_mode: Callable[[int], None]
 ) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
-    """Overload -> calls and syncs over the samples of the operators; and operator -> error for samples that failed."""
+    """Overload -> calls and syncs in all samples of the operators; operator -> error of samples that failed."""
     counter, failed = _Counter(set_debug_mode), {}
     kind = torch.device(device).type
     for operator in described:
@@ -95,7 +95,7 @@ def table() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the table to the file that is named."""
+    """Write the table to the file in the argument."""
     if len(sys.argv) != 2:
         print("usage: python tests/gpu/opinfo_syncs.py FILE.json", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The dry run's table of syncs against torch's sync debug mode on a GPU, and the CUDA path itself."""
+"""On a GPU: the dry run's table of syncs against torch's sync debug mode, and detection by the debug mode."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_line(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(("line", "label"), [*cases.BOTH, *cases.SIMULATED])
-def test_the_gpu_says_of_a_line_what_the_dry_run_says(
+def test_the_gpu_agrees_with_the_dry_run_on_each_line(
     line: str, label: str, run_line: Callable[[str, dict[str, Any]], None]
 ) -> None:
     names = {name: tensor.detach().cuda() for name, tensor in cases._tensors().items()}
@@ -62,7 +62,7 @@ def test_the_gpu_says_of_a_line_what_the_dry_run_says(
     found = cases._labels(syncs.events)
     if label.startswith("may"):
         return
-    assert bool(found) == bool(label), f"the dry run says {label or 'no sync'}, the GPU {found or 'no sync'}"
+    assert bool(found) == bool(label), f"the dry run reports {label or 'no sync'}, the GPU {found or 'no sync'}"
 
 
 def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path
     assert without_rule == [], "these ops always synced and the dry run has no rule for them"
 
 
-def test_a_sync_in_a_backward_hook_is_told_at_the_hooks_line(tmp_path: Path, run_line: Any) -> None:
+def test_a_sync_in_a_backward_hook_is_reported_at_the_hooks_line(tmp_path: Path, run_line: Any) -> None:
     program = """\
 y = x * 2
 y.register_hook(lambda grad: grad.sum().item())
@@ -93,7 +93,7 @@ y.sum().backward()
     assert [(event.line, event.op, event.count) for event in syncs.events] == [(2, "item", 1)]
 
 
-def test_a_sync_in_the_cpp_code_of_a_backward_is_told_at_the_line_that_called_it(run_line: Any) -> None:
+def test_a_sync_in_the_cpp_code_of_a_backward_is_reported_at_the_line_of_backward(run_line: Any) -> None:
     x = torch.ones(4, device="cuda", requires_grad=True)
     with perfkit.detect_syncs("cuda") as syncs:
         run_line("y = x[x > 0]\ny.sum().backward()", {"x": x})
@@ -101,7 +101,7 @@ def test_a_sync_in_the_cpp_code_of_a_backward_is_told_at_the_line_that_called_it
     assert sorted({event.line for event in syncs.events}) == [1, 2]
 
 
-def test_a_read_is_priced_with_the_work_it_waits_for() -> None:
+def test_the_blocked_time_of_a_read_includes_the_work_it_waits_for() -> None:
     x = torch.randn(8192, 8192, device="cuda")
     (x @ x).sum().item()
     with perfkit.detect_syncs("cuda") as syncs:
@@ -115,7 +115,7 @@ def test_a_read_is_priced_with_the_work_it_waits_for() -> None:
     assert syncs.events[0].blocked_ns > 1_000_000
 
 
-def test_only_the_threads_asked_for_count() -> None:
+def test_only_the_requested_threads_count() -> None:
     x = torch.ones(4, device="cuda")
 
     def work() -> None:
@@ -130,7 +130,7 @@ def test_only_the_threads_asked_for_count() -> None:
     assert [event.thread for event in everywhere.events] == ["logger"]
 
 
-def test_copies_that_torch_does_not_tell_are_seen_where_may_is_asked_for() -> None:
+def test_copies_that_torch_does_not_warn_of_are_reported_with_certainty_may() -> None:
     host, device = torch.ones(1 << 20), torch.ones(1 << 20, device="cuda")
     with perfkit.detect_syncs("cuda", certainty="may") as syncs:
         host.to("cuda", non_blocking=True)
@@ -157,7 +157,7 @@ def test_each_explicit_wait_counts_once() -> None:
     ]
 
 
-def test_the_armed_path_changes_no_compiled_function_and_leaves_nothing() -> None:
+def test_detection_changes_no_compiled_function_and_nothing_stays_installed() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         return (x.relu() * 2).sum()
 

@@ -18,7 +18,7 @@ def weight() -> torch.Tensor:
     return torch.ones(3)
 
 
-def test_a_block_lets_its_syncs_pass_and_says_so(weight: torch.Tensor) -> None:
+def test_a_block_allows_its_syncs_and_the_result_notes_them(weight: torch.Tensor) -> None:
     with detect_syncs("dry", device_of=weight, on_sync="raise") as syncs:
         with perfkit.allow_sync("epoch metrics"), perfkit.allow_sync("inner"):
             weight.sum().item()
@@ -92,11 +92,11 @@ def test_a_comment_allows_its_statement_and_only_that(weight: torch.Tensor, run_
     assert set(syncs.allowed) == {"logged every 100 steps", "inside a longer statement", "the head of a block"}
 
 
-def test_a_comment_without_a_reason_allows_nothing_and_says_so(
+def test_a_comment_without_a_reason_allows_nothing_and_causes_a_warning(
     weight: torch.Tensor, run_program: Callable[..., Any]
 ) -> None:
-    said = pytest.warns(perfkit.PerfkitWarning, match=r"program0.py:1: .* needs a reason in brackets")
-    with said, detect_syncs("dry", device_of=weight) as syncs:
+    warned = pytest.warns(perfkit.PerfkitWarning, match=r"program0.py:1: .* needs a reason in brackets")
+    with warned, detect_syncs("dry", device_of=weight) as syncs:
         run_program("w.sum().item()  # perfkit: allow-sync", w=weight)
 
     assert len(syncs.events) == 1

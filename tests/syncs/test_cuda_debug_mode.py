@@ -1,4 +1,4 @@
-"""The Python machinery of the CUDA path, driven on the CPU by the text of torch's warning."""
+"""Detection by torch's sync debug mode: its Python code, run on the CPU with the text of torch's warning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYNC = "called a synchronizing CUDA operation (Triggered internally at c10/cuda/
 
 
 class DeviceTensor(torch.Tensor):
-    """A CPU tensor that says it is on CUDA, so that the timed methods take notice."""
+    """A CPU tensor whose ``is_cuda`` is true, so that the timed methods measure it."""
 
     is_cuda = True
 
@@ -33,7 +33,7 @@ def torch_warns() -> None:
 
 @pytest.fixture
 def device_tensor() -> Iterator[torch.Tensor]:
-    """A tensor whose ``item`` and ``__repr__`` tell a sync each time, as on CUDA; `__repr__` through items."""
+    """A tensor whose ``item`` and ``__repr__`` warn of a sync each time, as on CUDA; `__repr__` through items."""
     item = torch.Tensor.item
 
     def syncing_item(self: torch.Tensor) -> Any:
@@ -50,7 +50,7 @@ def device_tensor() -> Iterator[torch.Tensor]:
         yield torch.tensor(2.0).as_subclass(DeviceTensor)
 
 
-def test_each_sync_is_booked_at_the_users_line_and_swallowed(
+def test_each_sync_is_counted_at_the_users_line_and_its_warning_is_not_shown(
     pretended_cuda: list[int], run_program: Callable[..., Any]
 ) -> None:
     with detect_syncs("cuda") as syncs:
@@ -60,17 +60,17 @@ def test_each_sync_is_booked_at_the_users_line_and_swallowed(
     assert syncs.observed
 
 
-def test_where_no_wrapper_tells_the_expression_of_the_line_is_the_name(
+def test_without_a_wrapped_function_the_expression_of_the_line_is_the_name(
     pretended_cuda: list[int], run_program: Callable[..., Any]
 ) -> None:
     # Called from C as torch's ops are, so that the program's own frame is the top one.
-    tell = functools.partial(warnings.warn, SYNC, UserWarning, 1)
-    x = type("Tensor", (), {"nonzero": tell, "__getitem__": tell})()
+    warn = functools.partial(warnings.warn, SYNC, UserWarning, 1)
+    x = type("Tensor", (), {"nonzero": warn, "__getitem__": warn})()
     with detect_syncs("cuda") as syncs:
         run_program("total = x.nonzero(); y = x[0]", x=x)
 
     found = {(event.kind, event.op) for event in syncs.events}
-    # Python 3.10 does not tell columns, so there the sync has no name.
+    # Python 3.10 has no columns, so the sync has no name there.
     named = sys.version_info >= (3, 11)
     assert found == ({("shape", "x.nonzero()"), ("other", "x[0]")} if named else {("other", "sync")})
 
@@ -133,7 +133,7 @@ def test_a_backward_in_a_thread_of_torchs_counts_for_the_current_thread(pretende
     assert [(event.thread, event.count) for event in syncs.events] == [("autograd", 1)]
 
 
-def test_a_sync_in_a_python_backward_is_told_at_its_own_line(
+def test_a_sync_in_a_python_backward_is_reported_at_its_own_line(
     pretended_cuda: list[int], run_program: Callable[..., Any]
 ) -> None:
     program = """\
@@ -149,14 +149,14 @@ y.backward()
 
 @pytest.fixture
 def copying_tensor(device_tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A "device" tensor; `host.to(..)` gives one, and tells no sync."""
+    """A "device" tensor; `host.to(..)` returns one, and warns of no sync."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "to", lambda self, *a, **k: self.as_subclass(DeviceTensor), raising=False)
         patch.setattr(torch.Tensor, "copy_", lambda self, *a, **k: self, raising=False)
         yield device_tensor
 
 
-def test_pageable_non_blocking_copies_are_seen_where_may_is_asked_for(
+def test_pageable_non_blocking_copies_are_reported_with_certainty_may(
     pretended_cuda: list[int], copying_tensor: torch.Tensor
 ) -> None:
     def copy() -> None:
@@ -179,13 +179,13 @@ def test_pageable_non_blocking_copies_are_seen_where_may_is_asked_for(
     ]
 
 
-def test_the_private_parts_that_the_cuda_path_stands_on_are_there() -> None:
+def test_the_private_parts_that_the_debug_mode_needs_exist() -> None:
     assert torch._C._current_graph_task_id() == -1
     assert issubclass(threading._DummyThread, threading.Thread)  # type: ignore[attr-defined]
     assert callable(warnings._add_filter)  # type: ignore[attr-defined]
 
 
-def test_a_users_simplefilter_error_inside_the_block_does_not_come_first(pretended_cuda: list[int]) -> None:
+def test_a_users_simplefilter_error_inside_the_block_does_not_take_precedence(pretended_cuda: list[int]) -> None:
     with detect_syncs("cuda") as syncs, warnings.catch_warnings():
         warnings.simplefilter("error")
         torch_warns()
@@ -196,13 +196,13 @@ def test_a_users_simplefilter_error_inside_the_block_does_not_come_first(pretend
 
 
 def test_other_warnings_reach_their_filters(pretended_cuda: list[int]) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with detect_syncs("cuda"):
             torch_warns()
             warnings.warn("mine", stacklevel=1)
 
-    assert [str(warning.message) for warning in told] == ["mine"]
+    assert [str(warning.message) for warning in caught] == ["mine"]
 
 
 def test_a_filter_left_behind_by_an_open_catch_warnings_is_inert(pretended_cuda: list[int]) -> None:
@@ -212,16 +212,16 @@ def test_a_filter_left_behind_by_an_open_catch_warnings_is_inert(pretended_cuda:
     syncs.stop()
     block.__exit__(None, None, None)
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch_warns()
     warnings.filters[:] = [entry for entry in warnings.filters if not hasattr(entry[1], "enter")]  # type: ignore[index]
 
-    assert len(told) == 1
+    assert len(caught) == 1
     assert syncs.events == ()
 
 
-def test_a_timed_method_owns_the_syncs_and_the_time_inside_it(
+def test_a_timed_method_is_reported_with_the_syncs_and_the_time_inside_it(
     pretended_cuda: list[int], device_tensor: torch.Tensor
 ) -> None:
     with detect_syncs("cuda") as syncs:
@@ -234,7 +234,7 @@ def test_a_timed_method_owns_the_syncs_and_the_time_inside_it(
     assert all(event.blocked_ns is not None and event.blocked_ns > 0 for event in syncs.events)
 
 
-def test_a_timed_method_that_does_not_sync_is_not_booked(pretended_cuda: list[int]) -> None:
+def test_a_timed_method_that_does_not_sync_is_not_counted(pretended_cuda: list[int]) -> None:
     with detect_syncs("cuda") as syncs:
         torch.ones(1).as_subclass(DeviceTensor).tolist()
         torch.ones(1).tolist()
@@ -242,7 +242,7 @@ def test_a_timed_method_that_does_not_sync_is_not_booked(pretended_cuda: list[in
     assert syncs.events == ()
 
 
-def test_an_explicit_wait_is_booked_though_torch_does_not_tell_it(pretended_cuda: list[int]) -> None:
+def test_an_explicit_wait_is_counted_although_torch_does_not_warn_of_it(pretended_cuda: list[int]) -> None:
     with detect_syncs("cuda") as syncs:
         torch.cuda.synchronize()
 
@@ -275,7 +275,7 @@ def test_a_blocked_budget_is_checked(pretended_cuda: list[int], device_tensor: t
         device_tensor.item()
 
 
-def test_an_allowed_sync_is_swallowed_and_not_booked(pretended_cuda: list[int]) -> None:
+def test_an_allowed_sync_is_not_counted_and_its_warning_is_not_shown(pretended_cuda: list[int]) -> None:
     with detect_syncs("cuda") as syncs, perfkit.allow_sync("metrics"):
         torch_warns()
 
@@ -283,7 +283,7 @@ def test_an_allowed_sync_is_swallowed_and_not_booked(pretended_cuda: list[int]) 
     assert syncs.allowed == {"metrics": 1}
 
 
-def test_nested_detections_arm_once_and_both_count(pretended_cuda: list[int]) -> None:
+def test_nested_detections_set_the_debug_mode_once_and_both_count(pretended_cuda: list[int]) -> None:
     with detect_syncs("cuda") as outer:
         with detect_syncs("cuda") as inner:
             torch_warns()
@@ -303,7 +303,7 @@ def test_without_any_memory_on_a_device_nothing_was_checked(pretended_cuda: list
 
 
 @pytest.mark.parametrize("certainty", ["certain", "may"])
-def test_the_armed_path_causes_no_graph_break(pretended_cuda: list[int], certainty: Any) -> None:
+def test_detection_causes_no_graph_break(pretended_cuda: list[int], certainty: Any) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         y = x.relu().cpu() * 2 if x.shape[0] > 1 else x
         return y.to(torch.float64).copy_(x, non_blocking=True)

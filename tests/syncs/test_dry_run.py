@@ -390,7 +390,7 @@ assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == 0
     assert counts(syncs) == marks(program)
 
 
-def test_errors_of_ops_come_as_they_are(run_program: Callable[..., Any]) -> None:
+def test_errors_of_ops_are_unchanged(run_program: Callable[..., Any]) -> None:
     with detect_syncs("dry"):
         x = torch.ones(4, 4, device="cuda", requires_grad=True)
         with pytest.raises(IndexError, match="out of bounds"):
@@ -403,7 +403,7 @@ def test_errors_of_ops_come_as_they_are(run_program: Callable[..., Any]) -> None
             y.sum().backward()
 
 
-def test_a_line_that_cuda_would_refuse_is_said(run_program: Callable[..., Any]) -> None:
+def test_a_line_that_raises_on_cuda_is_noted(run_program: Callable[..., Any]) -> None:
     with detect_syncs("dry") as syncs:
         x = torch.ones(2, 2, device="cuda")
         run_program("x + 1.0\nx + one\ny = host @ x", x=x, one=torch.tensor(1.0), host=torch.ones(2, 2))
@@ -412,7 +412,7 @@ def test_a_line_that_cuda_would_refuse_is_said(run_program: Callable[..., Any]) 
     assert re.fullmatch(r"on CUDA these lines raise an error, .*program0\.py:3 \(aten::mm\)", syncs.note)
 
 
-def test_the_advice_fits_the_torch_code_that_synced() -> None:
+def test_the_advice_depends_on_the_torch_code_that_synced() -> None:
     with detect_syncs("dry") as syncs:
         weight = torch.ones(3, device="cuda", requires_grad=True)
         optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cuda")
@@ -423,7 +423,7 @@ def test_the_advice_fits_the_torch_code_that_synced() -> None:
     assert "fused=True" in syncs.events[0].advice
 
 
-def test_a_librarys_sync_says_whose_it_is_and_where(tmp_path: Path, run_program: Callable[..., Any]) -> None:
+def test_a_sync_in_a_library_has_its_owner_and_line(tmp_path: Path, run_program: Callable[..., Any]) -> None:
     library = tmp_path / "site-packages" / "bars" / "progress.py"
     library.parent.mkdir(parents=True)
     library.write_text("def show(value):\n    return value.item()\n")
@@ -441,7 +441,7 @@ def test_a_librarys_sync_says_whose_it_is_and_where(tmp_path: Path, run_program:
     assert "by bars" in repr(syncs)
 
 
-def test_numpy_of_a_device_tensor_fails_as_on_cuda_where_the_script_asks_for_cuda() -> None:
+def test_numpy_of_a_device_tensor_fails_as_on_cuda_if_the_script_requests_cuda() -> None:
     with detect_syncs("dry"):
         x = torch.ones(3, device="cuda")
         with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
@@ -480,7 +480,7 @@ def test_the_mark_stays_with_a_model_between_two_dry_runs() -> None:
     assert [event.op for event in syncs.events] == ["item"]
 
 
-def test_an_op_in_a_thread_that_torch_starts_from_a_dry_run_is_left_alone() -> None:
+def test_an_op_in_a_thread_that_torch_starts_from_a_dry_run_is_unchanged() -> None:
     def forked(x: torch.Tensor) -> torch.Tensor:
         return x.relu()
 
@@ -493,20 +493,20 @@ def test_an_op_in_a_thread_that_torch_starts_from_a_dry_run_is_left_alone() -> N
     assert syncs.events == ()
 
 
-def test_no_rule_of_the_table_stands_for_an_op_that_is_made_of_others() -> None:
+def test_the_table_has_no_rule_for_a_composite_op() -> None:
     from perfkit.syncs.dry_run.op_table import rule_for
 
-    made_of_others = [
+    composite = [
         name
         for name in torch._C._dispatch_get_all_op_names()
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
         and rule_for(name.split(".")[0], name.partition(".")[2]) is not None
     ]
 
-    assert made_of_others == []
+    assert composite == []
 
 
-def test_the_private_parts_of_torch_that_the_dry_run_stands_on_are_there() -> None:
+def test_the_private_parts_of_torch_that_the_dry_run_needs_exist() -> None:
     key = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
     assert not torch._C._dispatch_tls_is_dispatch_key_included(key)
     assert torch._C._functorch.is_functorch_wrapped_tensor(torch.ones(1)) is False
@@ -517,7 +517,9 @@ def test_the_private_parts_of_torch_that_the_dry_run_stands_on_are_there() -> No
     assert callable(torch._C._group_tensors_by_device_and_dtype)
 
 
-def test_a_torch_without_those_parts_is_told_and_nothing_stays_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_those_parts_is_an_error_and_nothing_stays_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(op_kernels, "_KEY", None)
 
     with pytest.raises(perfkit.UsageError, match="the dry run does not work with torch"), detect_syncs(mode="dry"):

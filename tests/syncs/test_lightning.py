@@ -45,7 +45,7 @@ with syncs(module):
 
 
 @pytest.mark.parametrize("accelerator", ["gpu", "cpu"])
-def test_a_trainer_runs_dry_and_the_report_says_whose_each_sync_is(
+def test_a_trainer_runs_dry_and_each_sync_has_its_owner(
     accelerator: str, tmp_path: Path, run_program: Callable[..., Any], marks: Callable[[str], dict[int, int]]
 ) -> None:
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2)

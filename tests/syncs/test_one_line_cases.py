@@ -278,7 +278,7 @@ def test_in_a_script_on_the_cpu_a_line_reports(
 
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("line", "label"), [*BOTH, *SIMULATED])
-def test_in_a_script_that_asks_for_cuda_a_line_reports(
+def test_in_a_script_that_requests_cuda_a_line_reports(
     line: str, label: str, context: str, run_program: Callable[..., Any]
 ) -> None:
     with perfkit.detect_syncs("dry"):
@@ -292,7 +292,7 @@ def test_in_a_script_that_asks_for_cuda_a_line_reports(
     assert "refuses" not in (syncs.note or "")
 
 
-def test_at_least_120_lines_are_labelled_of_all_three_sorts() -> None:
+def test_at_least_120_lines_of_all_three_kinds_are_labelled() -> None:
     labels = dict([*BOTH, *SIMULATED, *FOLLOWED])
     may = [line for line, label in labels.items() if label.startswith("may")]
     silent = [line for line, label in labels.items() if not label]

@@ -1,4 +1,4 @@
-"""What makes the table of syncing ops on a GPU, driven on the CPU with a debug mode that one op breaks."""
+"""The script that measures the table of syncing ops on a GPU, run on the CPU with a debug mode that one op breaks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_op_that_raises_in_the_error_mode_counts_as_a_sync_and_runs_again(har
     assert (failed, len(results), modes[-1]) == ({}, 2, 0)
 
 
-def test_other_errors_are_told_and_do_not_end_the_table(harness: Any) -> None:
+def test_other_errors_are_recorded_and_do_not_end_the_table(harness: Any) -> None:
     def fail(x: torch.Tensor) -> None:
         raise RuntimeError("mine")
 
@@ -79,6 +79,6 @@ def test_pytorchs_own_samples_run_through_it(harness: Any) -> None:
 
     assert len(ops) > 200
     assert all(counts["syncs"] == 0 and counts["calls"] > 0 for counts in ops.values())
-    # Samples that need what this machine has not; a sample that fails keeps its op out of the table.
+    # Some samples need hardware that this machine lacks; a sample that fails keeps its op out of the table.
     assert len(failed) < 10, failed
     assert "expecttest" in sys.modules

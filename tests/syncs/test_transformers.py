@@ -1,4 +1,4 @@
-"""The dry run of a Hugging Face Trainer: the user's lines are found, the others are told as the libraries' own."""
+"""The dry run of a Hugging Face Trainer: syncs are reported at the user's lines, with the library that made them."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def build() -> Any:
     return transformers.BertForSequenceClassification(config)
 
 
-def test_a_trainer_runs_dry_and_the_report_says_whose_each_sync_is(
-    tmp_path: Path, run_program: Any, marks: Any
-) -> None:
+def test_a_trainer_runs_dry_and_each_sync_has_its_owner(tmp_path: Path, run_program: Any, marks: Any) -> None:
     arguments = {
         "output_dir": str(tmp_path),
         "max_steps": 3,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from perfkit._patches import Patches
 from perfkit.record.hooks.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode
 
@@ -32,7 +33,7 @@ class LoopObserver:
         self._seen = SeenLoaders(on_samples)
         self._optimizers: dict[int, Any] = {}
         self._thread = get_ident()
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
         self._last: Callable[[], Any] = lambda: None
         self._counts = self._fetching = self._training = False
@@ -49,23 +50,14 @@ class LoopObserver:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-        iterators: Any = _BaseDataLoaderIter
-        fetch = iterators.__next__
-        seen_fetch = self._around(fetch)
-        iterators.__next__ = seen_fetch
-
-        def undo() -> None:
-            # A program that wrapped it after us keeps its wrapper; ours then does nothing but call the original.
-            if iterators.__next__ is seen_fetch:
-                iterators.__next__ = fetch
-
-        self._undo += [register_optimizer_step_pre_hook(self._before_optimizer).remove, undo]
+        self._patches.wrap(_BaseDataLoaderIter, "__next__", self._around)
+        before = register_optimizer_step_pre_hook(self._before_optimizer)
+        self._patches.add("torch.optim: step pre-hook", before.remove)
 
     def detach(self) -> None:
         """Put everything back."""
         self._thread = -1
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo()
 
     def finish(self) -> None:
         """The loop is over; nothing of it is open here."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from perfkit._patches import Patches
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode
@@ -53,7 +54,7 @@ class LoopHooks:
         self._on_epoch_end = on_epoch_end
         self._on_evaluation = on_evaluation
         self._thread = get_ident()
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         self._fetches = 0
         self._engines = 0
         self._optimizing = 0
@@ -87,47 +88,20 @@ class LoopHooks:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-        # Any: a type checker rightly minds that methods are assigned to.
-        iterators: Any = _BaseDataLoaderIter
-        autograd: Any = torch.autograd
-        scalers: Any = torch.amp.GradScaler
         self._grad_enabled = torch.is_grad_enabled
-        fetch = iterators.__next__
-        backward = autograd.backward
-        scaler_step = scalers.step
-
-        __next__ = self._timed_fetch(fetch)
-        run_backward = self._timed_backward(backward)
-
-        @functools.wraps(scaler_step)
-        def step(instance: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._scaled_step(scaler_step, instance, args, kwargs)
-
-        iterators.__next__ = __next__
-        autograd.backward = run_backward
-        scalers.step = step
+        patches = self._patches
+        patches.wrap(_BaseDataLoaderIter, "__next__", self._timed_fetch)
+        patches.wrap(torch.autograd, "backward", self._timed_backward)
+        patches.wrap(torch.amp.GradScaler, "step", self._timed_scaler_step)
         before_optimizer, after_optimizer = self._timed_optimizers()
-        before = register_optimizer_step_pre_hook(before_optimizer)
-        after = register_optimizer_step_post_hook(after_optimizer)
-
-        def undo() -> None:
-            # Only what is still ours: a program that wrapped it after us keeps its wrapper, which calls ours
-            # through; ours then does nothing but call the original.
-            if iterators.__next__ is __next__:
-                iterators.__next__ = fetch
-            if autograd.backward is run_backward:
-                autograd.backward = backward
-            if scalers.step is step:
-                scalers.step = scaler_step
-
-        self._undo += [before.remove, after.remove, undo]
+        patches.add("torch.optim: step pre-hook", register_optimizer_step_pre_hook(before_optimizer).remove)
+        patches.add("torch.optim: step post-hook", register_optimizer_step_post_hook(after_optimizer).remove)
         self._clock.knows("backward", "optimizer")
 
     def detach(self) -> None:
         """Put everything back."""
         self._thread = -1
-        while self._undo:
-            self._undo.pop()()
+        self._patches.undo()
 
     def _forget_broken_optimizer(self) -> None:
         """Close an optimizer step that raised, for which torch calls no post hook.
@@ -281,15 +255,19 @@ class LoopHooks:
 
     # -- optimizer
 
-    def _scaled_step(self, step: Callable[..., Any], scaler: Any, args: Any, kwargs: Any) -> Any:
-        if get_ident() != self._thread or not self._clock.running or self._optimizing:
-            return step(scaler, *args, **kwargs)
-        optimizer = args[0] if args else kwargs.get("optimizer")
-        self._optimizer_begins(optimizer)
-        try:
-            return step(scaler, *args, **kwargs)
-        finally:
-            self._optimizer_ends(optimizer)
+    def _timed_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if get_ident() != self._thread or not self._clock.running or self._optimizing:
+                return original(scaler, *args, **kwargs)
+            optimizer = args[0] if args else kwargs.get("optimizer")
+            self._optimizer_begins(optimizer)
+            try:
+                return original(scaler, *args, **kwargs)
+            finally:
+                self._optimizer_ends(optimizer)
+
+        return step
 
     def _timed_optimizers(self) -> tuple[Callable[..., Any], Callable[..., None]]:
         clock = self._clock

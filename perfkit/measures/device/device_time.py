@@ -41,71 +41,61 @@ def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> De
     directions = {way: copies[ways == way] for way in sorted(set(ways.tolist()))}
     kernels = rows[kind == Kind.KERNEL]
     idle = charge_idle(trace, work, host)
-    total = idle.by_step.sum(axis=1)
     calls = find_rows(trace, GRAPH_LAUNCH, Kind.RUNTIME)
-    exposed = without(work.communication, joined(work.compute, work.copying))
-    exposed_copy = without(work.copying, work.compute)
+    parts = {
+        "busy_ns": work.busy,
+        "idle_ns": idle.intervals,
+        "compute_ns": work.compute,
+        "communication_ns": work.communication,
+        "copy_ns": work.copying,
+        "exposed_communication_ns": without(work.communication, joined(work.compute, work.copying)),
+        "exposed_copy_ns": without(work.copying, work.compute),
+    }
     return DeviceTime(
         device=work.device,
         name=name or None,
         window_ns=high - low,
-        busy_ns=work.busy.length_ns,
-        idle_ns=idle.intervals.length_ns,
-        compute_ns=work.compute.length_ns,
-        communication_ns=work.communication.length_ns,
-        copy_ns=work.copying.length_ns,
         memset_ns=work.memset.length_ns,
         copies_ns={way: covered(found).length_ns for way, found in directions.items()},
         copy_bytes={way: int(np.maximum(trace.bytes[found], 0).sum()) for way, found in directions.items()},
         pageable_ns=covered(pageable).length_ns,
         overlap_ns=common(work.communication, work.compute).length_ns,
-        exposed_communication_ns=exposed.length_ns,
-        exposed_copy_ns=exposed_copy.length_ns,
+        **{name: part.length_ns for name, part in parts.items()},
         kernels=kernels.size,
         mean_kernel_ns=int(trace.duration_ns[kernels].mean()) if kernels.size else None,
-        causes={CAUSES[code]: int(total[code]) for code in np.argsort(-total, kind="stable") if total[code]},
+        causes=_causes(idle.by_step.sum(axis=1)),
         longest=tuple(longest_gaps(trace, work, idle)),
         unlinked_share=float((trace.launch[work.everything] < 0).mean()),
         graph_launches=int(((trace.start_ns[calls] >= low) & (trace.start_ns[calls] < high)).sum()),
         steps=max(1, work.steps.row.size),
-        per_step=tuple(_per_step(trace, work, idle, exposed, exposed_copy)) if work.steps.row.size else (),
+        per_step=tuple(_per_step(trace, work, idle, parts)) if work.steps.row.size else (),
         streams=tuple(_streams(trace, work)),
     )
 
 
-def _per_step(trace: Trace, work: DeviceWork, idle: Idle, exposed: Union, exposed_copy: Union) -> Iterator[DeviceStep]:
-    n = work.steps.row.size
-
-    def parts(of: Union) -> list[int]:
-        return [int(ns) for ns in np.diff(covered_before(of, work.bounds))]
-
-    lengths = [int(ns) for ns in np.diff(work.bounds)]
-    columns = zip(
-        *(parts(of) for of in (work.busy, idle.intervals, work.compute, work.communication, work.copying)),
-        *(parts(of) for of in (exposed, exposed_copy)),
-        strict=True,
-    )
-    is_kernel = trace.kind[work.rows] == Kind.KERNEL
-    launched = np.bincount(work.step[is_kernel & (work.step >= 0)], minlength=n).tolist()
+def _per_step(trace: Trace, work: DeviceWork, idle: Idle, parts: dict[str, Union]) -> Iterator[DeviceStep]:
+    lengths = {name: np.diff(covered_before(part, work.bounds)).tolist() for name, part in parts.items()}
+    walls = np.diff(work.bounds).tolist()
+    launched = work.step >= 0
+    kernels = launched & (trace.kind[work.rows] == Kind.KERNEL)
+    counts = np.bincount(work.step[kernels], minlength=work.steps.row.size).tolist()
     last = work.steps.end_ns.copy()
-    np.maximum.at(last, work.step[work.step >= 0], trace.end_ns[work.rows[work.step >= 0]])
+    np.maximum.at(last, work.step[launched], trace.end_ns[work.rows[launched]])
     late = (last - work.steps.end_ns).tolist()
-    for i, (busy, free, compute, communication, copying, bare, bare_copy) in enumerate(columns):
-        spent = idle.by_step[:, i]
+    for i, number in enumerate(work.steps.number.tolist()):
         yield DeviceStep(
-            step=int(work.steps.number[i]),
-            wall_ns=lengths[i],
-            busy_ns=busy,
-            idle_ns=free,
-            compute_ns=compute,
-            communication_ns=communication,
-            copy_ns=copying,
-            exposed_communication_ns=bare,
-            exposed_copy_ns=bare_copy,
-            causes={CAUSES[code]: int(spent[code]) for code in np.argsort(-spent, kind="stable") if spent[code]},
-            kernels=launched[i],
+            step=number,
+            wall_ns=walls[i],
+            **{name: int(values[i]) for name, values in lengths.items()},
+            causes=_causes(idle.by_step[:, i]),
+            kernels=counts[i],
             late_ns=late[i],
         )
+
+
+def _causes(spent: Ints) -> dict[str, int]:
+    """Idle time by cause, longest first, from the time of each of `CAUSES`."""
+    return {CAUSES[code]: int(spent[code]) for code in np.argsort(-spent, kind="stable").tolist() if spent[code]}
 
 
 def _streams(trace: Trace, work: DeviceWork) -> Iterator[StreamTime]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures._nested import sum_by
-from perfkit.measures._rows import find_rows, mask_of, nearest_above
+from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_above
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import Backward
 from perfkit.measures.results.host import Repeat
@@ -56,7 +56,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     if steps.row.size:
         thread = int(steps.track[0])
     else:
-        spent = sum_by(trace.track[top[users]].astype(np.int64), duration[top[users]], len(trace.tracks))
+        spent = sum_by(trace.track[top[users]], duration[top[users]], len(trace.tracks))
         thread = int(spent.argmax())
     here = trace.track[top] == thread
     top, users = top[here], users[here]
@@ -77,7 +77,9 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     is_users = mask_of(trace, trace.ranges)
     stacks = trace.is_kind(Kind.PYTHON)
     is_frame = PythonFrames(trace, None, ()).is_frame if stacks.any() else stacks
-    launched = _launched(trace, thread)
+    work = launched_work(trace)
+    work = work[trace.track[trace.launch[work]] == thread]
+    launched_ns = trace.start_ns[trace.launch[work]]
     repeats = []
     for found in bodies.values():
         # The same loop seen from another op of its body, where the op before it happens to match: the commonest counts.
@@ -94,7 +96,9 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
                 ops=iterations * len(body) / count,
                 host_ns=int((ends - begins).sum()) // count,
                 op_ns=int(duration[top[inside]].sum()) // count,
-                device_ns=launched.between(begins, ends) // count if trace.device_rows.size else None,
+                device_ns=int(duration[work[_within(launched_ns, begins, ends)]].sum()) // count
+                if trace.device_rows.size
+                else None,
                 backward_ns=_backward_time(trace, backward, thread, begins, ends, count),
                 range=_usual_name(trace, nearest_above(trace, top[inside], is_users)),
                 function=_usual_name(trace, nearest_above(trace, top[inside], is_frame)),
@@ -135,23 +139,6 @@ def _within(times: Ints, begins: Ints, ends: Ints) -> Bools:
     order = np.argsort(begins)
     at = np.searchsorted(begins[order], times, side="right") - 1
     return (at >= 0) & (times < ends[order][np.maximum(at, 0)])
-
-
-class _Launched(NamedTuple):
-    """Device work launched by a thread: when, and how long it ran."""
-
-    at: Ints
-    length: Ints
-
-    def between(self, begins: Ints, ends: Ints) -> int:
-        """How long that ran which was launched in these disjoint intervals."""
-        return int(self.length[_within(self.at, begins, ends)].sum())
-
-
-def _launched(trace: Trace, thread: int) -> _Launched:
-    work = trace.device_rows[trace.launch[trace.device_rows] >= 0]
-    work = work[trace.track[trace.launch[work]] == thread]
-    return _Launched(trace.start_ns[trace.launch[work]], trace.duration_ns[work])
 
 
 def _usual_name(trace: Trace, rows: Ints) -> str | None:

@@ -41,21 +41,15 @@ def measure_traced_step(trace: Trace) -> TracedStep | None:
 
     inside = Union(steps.start_ns, steps.end_ns)
     left = inside
-    totals = {}
-    # Exclusive: what one phase has taken is not there for the next.
-    for phase, where in (("data", data), ("optimizer", optimizer), ("backward", backward), ("transfer", transfer)):
-        totals[phase] = common(left, where).length_ns
-        left = without(left, where)
-    totals["forward"] = common(left, _before_backward(inside, backward, joined(data, optimizer))).length_ns
-    known = {
-        "data": bool(data.starts.size),
-        "transfer": bool(transfer.starts.size),
-        "forward": bool(backward.starts.size),
-        "backward": bool(backward.starts.size),
-        "optimizer": bool(optimizer.starts.size),
-    }
     wall_ns = int(walls.sum()) // n
-    phases: dict[str, int | None] = {phase: total // n if known[phase] else None for phase, total in totals.items()}
+    phases: dict[str, int | None] = {}
+    # Exclusive: the time of one phase is not there for the next.
+    for phase, of in (("data", data), ("optimizer", optimizer), ("backward", backward), ("transfer", transfer)):
+        phases[phase] = common(left, of).length_ns // n if of.starts.size else None
+        left = without(left, of)
+    if backward.starts.size:
+        forward = _before_backward(inside, backward, joined(data, optimizer))
+        phases["forward"] = common(left, forward).length_ns // n
     phases["other"] = wall_ns - sum(ns for ns in phases.values() if ns is not None)
     marked = trace.steps.row.size
     left_out = marked - n if marked else fetches(trace).size - 1 - n
@@ -107,8 +101,6 @@ def _backward(trace: Trace, thread: int, ranges: Union) -> Union:
 
 def _before_backward(steps: Union, backward: Union, others: Union) -> Union:
     """The time of each step that leads to a backward in it, from the end of what came before."""
-    if not backward.starts.size:
-        return backward
     rest = common(steps, free(joined(backward, others), int(steps.starts[0]), int(steps.ends[-1])))
     leads = np.isin(rest.ends, backward.starts) & ~np.isin(rest.ends, steps.ends)
     return Union(rest.starts[leads], rest.ends[leads])

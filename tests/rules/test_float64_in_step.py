@@ -13,7 +13,7 @@ MS = 1_000_000
 
 def wide(line: int, ns: int, *, mixed: bool = False) -> DtypeTime:
     return DtypeTime(
-        dtype="float64", ns=ns, ops=9, mixed=mixed, at=Location(file="loss.py", line=line, function="forward")
+        dtype="float64", ns=ns, count=9, mixed=mixed, at=Location(file="loss.py", line=line, function="forward")
     )
 
 

@@ -38,4 +38,4 @@ def find_wide_dtypes(calls: OpCalls, arguments: TensorArgumentReader, inner: Inn
         if mixed[i]:
             enters.add(at)
     for at, total in sums.per_step(calls.steps):
-        yield DtypeTime(dtype="float64", ns=total["ns"], ops=total["count"], mixed=at in enters, at=at)
+        yield DtypeTime(dtype="float64", mixed=at in enters, at=at, **total)

@@ -7,7 +7,18 @@ import msgspec
 from perfkit._location import Location
 
 
-class UnfusedAttention(msgspec.Struct, frozen=True, kw_only=True):
+class Pattern(msgspec.Struct, frozen=True, kw_only=True):
+    """Ops of one kind at one line: ``count`` of them per step, and their time ``ns`` per step.
+
+    ``at`` is None where no Python frame is known.
+    """
+
+    count: float
+    ns: int
+    at: Location | None = None
+
+
+class UnfusedAttention(Pattern, frozen=True, kw_only=True):
     """Attention written out: a product, a softmax over the scores, a product with the values.
 
     Times are per step, of all ``count`` calls at ``at``; ``matmuls_ns`` and ``matmuls_backward_ns`` are the part
@@ -17,14 +28,11 @@ class UnfusedAttention(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ops: tuple[str, ...]
-    count: float
-    ns: int
     backward_ns: int
     matmuls_ns: int
     matmuls_backward_ns: int
     lines_ns: int
     masked: bool
-    at: Location | None = None
     scores_bytes: int | None = None
     inputs_bytes: int | None = None
     shape: str | None = None
@@ -35,7 +43,7 @@ class UnfusedAttention(msgspec.Struct, frozen=True, kw_only=True):
         return self.backward_ns > 0
 
 
-class ElementwiseChain(msgspec.Struct, frozen=True, kw_only=True):
+class ElementwiseChain(Pattern, frozen=True, kw_only=True):
     """Elementwise ops in a row over tensors of one size, each of which reads and writes all of it.
 
     Times are per step, of all ``count`` runs; ``longest_ns`` is that of the longest forward op and the longest
@@ -44,8 +52,6 @@ class ElementwiseChain(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ops: tuple[str, ...]
-    count: float
-    ns: int
     backward_ns: int
     longest_ns: int
     functions_ns: int
@@ -53,34 +59,27 @@ class ElementwiseChain(msgspec.Struct, frozen=True, kw_only=True):
     avoided_bytes: int
     shape: str
     dtype: str
-    at: Location | None = None
 
 
-class LayoutCopies(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutCopies(Pattern, frozen=True, kw_only=True):
     """Copies of tensors to another order of their dimensions in memory, at one place; per step."""
 
     op: str
-    count: float
-    ns: int
     bytes: int
     shape: str
-    at: Location | None = None
 
 
-class DtypeTime(msgspec.Struct, frozen=True, kw_only=True):
+class DtypeTime(Pattern, frozen=True, kw_only=True):
     """Time of the ops that read tensors of one type, at one place, with the backward of that line; per step.
 
     ``mixed`` is whether an op there also read a narrower float: where the type enters.
     """
 
     dtype: str
-    ns: int
-    ops: float
     mixed: bool
-    at: Location | None = None
 
 
-class MatmulShape(msgspec.Struct, frozen=True, kw_only=True):
+class MatmulShape(Pattern, frozen=True, kw_only=True):
     """Matrix products of one shape (``batch``, m, k, n) and type; device time of their kernels per step."""
 
     op: str
@@ -88,17 +87,10 @@ class MatmulShape(msgspec.Struct, frozen=True, kw_only=True):
     k: int
     n: int
     dtype: str
-    count: float
-    ns: int
-    at: Location | None = None
 
 
-class BiasBeforeNorm(msgspec.Struct, frozen=True, kw_only=True):
+class BiasBeforeNorm(Pattern, frozen=True, kw_only=True):
     """Convolutions with a bias whose result a batch norm reads; ``ns`` is device time for the bias alone, per step."""
-
-    count: float
-    ns: int
-    at: Location | None = None
 
 
 class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):

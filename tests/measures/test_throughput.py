@@ -1,4 +1,4 @@
-"""Rates, percentiles, slow steps and MFU; every number is done by hand."""
+"""Rates, percentiles and slow steps; every number is computed by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.device.peaks import PEAKS, peaks_of
 from perfkit.measures.steps.throughput import measure_throughput
-from perfkit.measures.steps.typical_step import measure_typical_step
-from perfkit.measures.steps.utilization import measure_utilization
-from perfkit.run.records import Phases, Step, StepFlops
+from perfkit.run.records import Phases, Step
 
 MS = 1_000_000
 
@@ -31,7 +28,7 @@ def test_rates_are_totals_over_totals_without_validation() -> None:
     assert found.tokens_per_s == pytest.approx(100_000)
 
 
-def test_a_rate_that_not_every_step_told_is_not_known() -> None:
+def test_a_rate_that_not_every_step_has_is_not_known() -> None:
     found = measure_throughput([row(2, 10, samples=8), row(3, 10)])
 
     assert found is not None
@@ -55,7 +52,7 @@ def test_a_percentile_of_too_few_steps_is_not_known() -> None:
     assert (some.p90_ns, some.p99_ns) == (MS, None)
 
 
-def test_a_merged_row_counts_as_the_steps_it_stands_for() -> None:
+def test_a_merged_row_counts_as_the_steps_it_represents() -> None:
     found = measure_throughput([row(0, 90, steps=90), row(90, 5), *(row(91 + step, 9) for step in range(9))])
 
     assert found is not None
@@ -88,79 +85,3 @@ def test_a_slow_step_names_the_phase_that_made_it_slow() -> None:
 
 def test_without_a_timed_step_there_is_no_throughput() -> None:
     assert measure_throughput([row(0, 10, kind="window")]) is None
-
-
-def test_memory_of_a_run_is_its_highest_peak_and_the_sum_of_its_allocator_calls() -> None:
-    rows = [row(0, 1, memory_peak_bytes=5), row(1, 1), row(2, 1, memory_peak_bytes=9, alloc_retries=0, device_allocs=2)]
-    found = measure_typical_step([*rows, row(3, 1, alloc_retries=1, device_allocs=2)])
-
-    assert found is not None
-    assert (found.memory_peak_bytes, found.alloc_retries, found.device_allocs) == (9, 1, 4)
-
-
-# -- MFU
-
-
-def flops(device: str | None = "NVIDIA A100-SXM4-40GB", recomputed: int = 0, **by_precision: int) -> StepFlops:
-    return StepFlops(step=9, by_precision=by_precision, recomputed=recomputed, device=device)
-
-
-def test_mfu_is_the_share_of_the_dense_peak() -> None:
-    # 312e12 operations a second for 0.1 s are 31.2e12; half of them were done.
-    found = measure_utilization(flops(bfloat16=15_600_000_000_000), 100 * MS)
-
-    assert found is not None
-    assert found.mfu == pytest.approx(0.5)
-    assert (found.precision, found.peak_flops_per_s) == ("bfloat16", 312e12)
-    assert found.source == "operations counted in step 9; dense peak of NVIDIA A100-SXM4-40GB in bfloat16, 312 TFLOP/s"
-
-
-def test_each_precision_is_held_against_its_own_peak() -> None:
-    # At their peaks 31.2e12 bfloat16 operations take 0.1 s and 1.95e12 float32 operations as long again.
-    found = measure_utilization(flops(bfloat16=31_200_000_000_000, float32=1_950_000_000_000), 400 * MS)
-
-    assert found is not None
-    assert found.mfu == pytest.approx(0.5)
-
-
-def test_what_was_computed_again_does_not_raise_the_mfu() -> None:
-    found = measure_utilization(flops(bfloat16=20_800_000_000_000, recomputed=5_200_000_000_000), 100 * MS)
-
-    assert found is not None
-    assert found.mfu == pytest.approx(0.5)
-    assert found.flops == 15_600_000_000_000
-
-
-@pytest.mark.parametrize(
-    "unknown",
-    [
-        flops(device=None, float32=10**9),
-        flops(device="NVIDIA A100-SXM4-40GB MIG 1g.5gb", bfloat16=10**9),
-        flops(device="NVIDIA GeForce RTX 3080", bfloat16=10**9),
-        flops(device="Tesla V100-SXM2-16GB", bfloat16=10**9),
-        flops(),
-        StepFlops(step=0, problem="compiled"),
-        None,
-    ],
-    ids=["cpu", "slice", "no peak", "no units for it", "nothing counted", "not countable", "not counted"],
-)
-def test_without_a_known_count_and_peak_there_is_no_mfu(unknown: StepFlops | None) -> None:
-    assert measure_utilization(unknown, 100 * MS) is None
-
-
-def test_the_tensor_peaks_are_dense_ones() -> None:
-    # Sparse figures are twice these, and have doubled MFU before.
-    tflops = {
-        name: known.tflops
-        for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L4", "NVIDIA L40S")
-        if (known := peaks_of(name)) is not None
-    }
-    assert {name: peaks["bfloat16"] for name, peaks in tflops.items()} == {
-        "NVIDIA H100 80GB HBM3": 989.5,
-        "NVIDIA H200": 989.5,
-        "NVIDIA L4": 121,
-        "NVIDIA L40S": 362.05,
-    }
-    for peaks in PEAKS.values():
-        assert peaks.tflops.get("float8", 0) <= 2.1 * peaks.tflops["float16"]
-        assert peaks.tflops.get("tf32", 0) <= 0.51 * peaks.tflops["float16"]

@@ -1,4 +1,4 @@
-"""What rows of steps tell beyond their phases: ranks beside each other, levels that rise, time that follows size."""
+"""Ranks are compared by the time in which they wait for no other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfkit.measures.memory.memory_growth import measure_memory_growth
 from perfkit.measures.ranks.rank_times import measure_rank_times
-from perfkit.measures.steps.batch_time import measure_batch_time
-from perfkit.measures.steps.compile_cost import measure_compile_cost
-from perfkit.run.records import LineRow, Lines, NodeHealth, Padding, Phases, Rank, Step
+from perfkit.run.records import LineRow, Lines, NodeHealth, Phases, Rank, Step
 
 MS = 1_000_000
 
@@ -51,7 +48,7 @@ def test_a_rank_with_more_work_of_its_own_is_the_slowest_in_every_step() -> None
     assert found.ranks[1].line.line == 31
     assert [rank.size_per_step for rank in found.ranks] == [None, 640.0]
     assert found.waited_for == found.ranks[1]
-    # What is known of GPUs is kept of the rank that the others wait for.
+    # The health of a GPU is kept only for the rank that the others wait for.
     assert [(rank.host, rank.node.uuid if rank.node else None) for rank in found.ranks] == [
         ("node0", None),
         ("node1", "GPU 1"),
@@ -87,52 +84,3 @@ def test_one_rank_or_few_common_steps_are_not_compared() -> None:
     assert measure_rank_times([(0, [row(step) for step in range(40)], None, None)]) is None
     apart = [(rank, [row(step) for step in range(40 * rank, 40 * rank + 40)], None, None) for rank in (0, 1)]
     assert measure_rank_times(apart) is None
-
-
-def levels(*values: int | None, field: str = "rss_bytes") -> list[Step]:
-    return [row(50 * (number + 1) - 1, **{field: value}) for number, value in enumerate(values)]
-
-
-def test_a_level_that_rises_steadily_grows_by_its_median_rise() -> None:
-    # 100 MB in 50 steps, with one jump of a cache.
-    growth = measure_memory_growth(levels(*(n * 10**8 + (n > 3) * 10**9 for n in range(10))))
-
-    assert growth is not None
-    assert growth.process_bytes_per_step == 2_000_000
-    assert growth.device_bytes_per_step is None
-
-
-@pytest.mark.parametrize("values", [(5, 5, 5, 5), (5, 9, 4, 9, 5), (9, 8, 7, 6)])
-def test_a_level_that_does_not_rise_steadily_does_not_grow(values: tuple[int, ...]) -> None:
-    growth = measure_memory_growth(levels(*(value * 10**8 for value in values), field="memory_bytes"))
-
-    assert growth is not None
-    assert growth.device_bytes_per_step == 0
-    assert measure_memory_growth(levels(None, 10**8)) is None
-
-
-def test_compiling_is_counted_for_the_second_half_of_the_timed_steps() -> None:
-    rows = [row(step, recompiles=1, compile_ns=4 * MS) for step in range(42)]
-    once = [row(step, recompiles=1 if step < 3 else 0, compile_ns=4 * MS if step < 3 else 0) for step in range(42)]
-
-    found, healthy = measure_compile_cost(rows), measure_compile_cost(once)
-
-    assert found is not None
-    assert (found.late_steps, found.late_graphs, found.late_ns, found.graphs) == (20, 20, 80 * MS, 42)
-    assert healthy is not None
-    assert (healthy.late_graphs, healthy.total_ns) == (0, 12 * MS)
-    assert measure_compile_cost([row(step) for step in range(42)]) is None
-
-
-def test_the_time_of_an_element_is_the_median_slope() -> None:
-    sizes = [1000 + 100 * (step % 9) for step in range(42)]
-    rows = [row(step, 5 + size / 100, 0, batch_elements=size) for step, size in enumerate(sizes)]
-    rows[20] = row(20, 500, 0, batch_elements=1000)  # a neighbour
-
-    found = measure_batch_time(rows, Padding(batches=4, elements=1000, padded=250))
-
-    assert found is not None
-    assert found.ns_per_element == pytest.approx(10_000)
-    assert found.follows > 0.85
-    assert found.padded_share == 0.25
-    assert measure_batch_time([row(step, batch_elements=64) for step in range(42)], None) is None

@@ -1,4 +1,4 @@
-"""Traces with known answers: built event by event, recorded by torch, and the real ones beside the checkout."""
+"""Traces with known answers: built event by event, recorded by torch, and the real ones next to the checkout."""
 
 from __future__ import annotations
 

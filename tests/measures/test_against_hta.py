@@ -112,7 +112,7 @@ def test_busy_idle_compute_and_overlap_are_those_of_hta(
 
 
 @pytest.mark.parametrize("name", [name for name in RIGHT if name != "v100-2ranks-training"])
-def test_what_the_streams_waited_for_is_what_hta_says(
+def test_what_the_streams_waited_for_equals_what_hta_reports(
     name: str, hta: Callable[[str], Figures], shared: Callable[[str], Trace]
 ) -> None:
     theirs = hta(name)
@@ -167,7 +167,7 @@ def test_hta_cannot_read_a_trace_without_a_device(
         hta("cpu-only-rank34")
 
 
-def test_hta_rounds_kernels_away_unless_told_not_to(
+def test_hta_rounds_kernels_away_by_default(
     hta: Callable[[str], Figures], shared: Callable[[str], Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (device,) = measure_device_time(as_hta_sees_it(shared("a100-2ranks-nccl.json.gz")))

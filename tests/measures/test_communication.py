@@ -85,7 +85,7 @@ def test_kernels_without_arguments_have_those_of_the_op_that_recorded_them(build
     assert (only(build).name, only(build).bytes, only(build).group_size) == ("allreduce", 2_000, 8)
 
 
-def test_old_traces_tell_the_message_by_the_shapes_of_the_range(build: TraceBuilder) -> None:
+def test_old_traces_have_the_message_in_the_shapes_of_the_range(build: TraceBuilder) -> None:
     build.add("user_annotation", "nccl:all_to_all", 0, 1_000, **{"Input Dims": [[8, 100]], "Input type": ["float"]})
     build.launch(100, 2_000, 3_000, "ncclKernel_SendRecv_RING_SIMPLE", stream=20)
 
@@ -93,10 +93,10 @@ def test_old_traces_tell_the_message_by_the_shapes_of_the_range(build: TraceBuil
 
     assert (found.name, found.bytes, found.group_size) == ("alltoall", 3_200, None)
     assert found.algorithm_bytes_per_s == pytest.approx(3.2e9)
-    assert found.bus_bytes_per_s is None  # nothing says how many ranks there are
+    assert found.bus_bytes_per_s is None  # the number of ranks is unknown
 
 
-def test_what_no_argument_tells_is_none_and_named_by_its_kernel(build: TraceBuilder) -> None:
+def test_a_collective_without_arguments_is_named_by_its_kernel(build: TraceBuilder) -> None:
     build.work("void deep_ep::intranode::dispatch<8>()", 0, 1_000, 20)
 
     found = only(build)
@@ -111,7 +111,7 @@ def test_without_communication_there_is_nothing_to_hide(build: TraceBuilder) -> 
     assert measure_communication(build.read()) == ()
 
 
-def test_a_real_trace_tells_bandwidths_a_link_can_have(shared: Callable[[str], Trace]) -> None:
+def test_bandwidths_of_a_real_trace_are_those_of_a_link(shared: Callable[[str], Trace]) -> None:
     (found,) = measure_communication(shared("a100-2ranks-nccl.json.gz"))
 
     by_kind = {(one.name, one.dtype): one for one in found.collectives}

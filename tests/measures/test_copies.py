@@ -21,7 +21,7 @@ def only(build: TraceBuilder) -> CopyTime:
     return found
 
 
-def test_copies_are_told_by_direction_and_memory_with_their_bandwidth(build: TraceBuilder) -> None:
+def test_copies_are_by_direction_and_memory_with_their_bandwidth(build: TraceBuilder) -> None:
     build.step(0, 0, 50_000)
     build.step(1, 50_000, 100_000)
     build.op("aten::mm", 60_000, 61_000)
@@ -37,7 +37,7 @@ def test_copies_are_told_by_direction_and_memory_with_their_bandwidth(build: Tra
     assert (memset.kind, memset.direction, memset.source, memset.target) == ("memset", None, None, "Device")
 
 
-def test_copies_beside_compute_are_overlapped(build: TraceBuilder) -> None:
+def test_copies_during_compute_are_overlapped(build: TraceBuilder) -> None:
     build.launch(0, 1_000, 5_000, PINNED, stream=9)
     build.launch(200, 4_000, 9_000)
     build.work("ncclDevKernel_AllReduce", 1_000, 3_000, 20)  # communication is no compute

@@ -64,7 +64,7 @@ def test_the_peak_its_step_phase_and_holders(build: TraceBuilder, change: Callab
     assert (found.other_bytes, found.before_bytes, found.step_end_bytes) == (0, 1_000, (1_300,))
 
 
-def test_host_and_devices_are_told_apart_and_the_host_counts_from_the_start(
+def test_host_and_devices_are_separate_and_the_host_counts_from_the_start(
     build: TraceBuilder, change: Callable[..., None]
 ) -> None:
     change(100, 64, 7, device=-1, **{"Total Allocated": 5_064})
@@ -78,7 +78,7 @@ def test_host_and_devices_are_told_apart_and_the_host_counts_from_the_start(
     assert (found["cpu"].allocations, found["cpu"].frees) == (1, 1)
 
 
-def test_old_traces_hold_changes_only(build: TraceBuilder, change: Callable[..., None]) -> None:
+def test_old_traces_have_changes_only(build: TraceBuilder, change: Callable[..., None]) -> None:
     change(100, -50)
     change(200, 80)
 

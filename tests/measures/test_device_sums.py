@@ -1,4 +1,4 @@
-"""Sums that must hold on any trace, however odd: crossing events, launches after their work, overlapping streams."""
+"""Sums that are true of any trace, however odd: crossing events, launches after their work, overlapping streams."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_work_queued_before_the_idle_began_waited_for_its_own_queue(build: Trace
     build.launch(300, 2_500, 3_000)  # 500 ns later: back to back
     build.launch(500, 43_000, 44_000, stream=9)  # queued early, 40 us late: a dependency
     build.launch(700, 94_000, 95_000, api="cudaGraphLaunch")
-    build.work("gemm", 96_000, 97_000)  # nothing says who launched it
+    build.work("gemm", 96_000, 97_000)  # its launch is unknown
 
     found = causes(build)
 
@@ -122,7 +122,7 @@ def test_idle_at_the_end_of_the_steps_belongs_to_what_the_loop_did(build: TraceB
     assert causes(build) == {"data loading": 50_000, "uninstrumented": 9_000}
 
 
-def test_busy_is_told_by_its_parts_and_what_is_hidden_under_what(build: TraceBuilder) -> None:
+def test_busy_time_has_its_parts_and_their_overlap(build: TraceBuilder) -> None:
     build.work("gemm", 0, 10_000)
     build.work("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", 6_000, 16_000, 20)
     build.work("Memcpy HtoD (Pageable -> Device)", 14_000, 19_000, 21, bytes=5_000)
@@ -166,14 +166,14 @@ def test_a_step_has_the_work_that_it_launched_however_late_it_runs(build: TraceB
     assert (second.causes, second.exposed_communication_ns) == ({}, 15_000)
 
 
-def test_the_gaps_of_a_stream_are_told_apart_from_idle_time_of_the_device(build: TraceBuilder) -> None:
+def test_the_gaps_of_a_stream_are_separate_from_idle_time_of_the_device(build: TraceBuilder) -> None:
     build.launch(0, 0, 90_000, stream=9)
     build.launch(100, 100, 1_000)
     build.launch(200, 3_000, 4_000)  # queued, 2 us later
     build.launch(300, 34_000, 35_000)  # queued, 30 us later
     build.launch(60_000, 61_000, 62_000)  # late
-    build.work("gemm", 61_500, 63_000)  # beside it on the same stream
-    build.work("gemm", 70_000, 71_000)  # nothing says who launched it
+    build.work("gemm", 61_500, 63_000)  # at the same time on the same stream
+    build.work("gemm", 70_000, 71_000)  # its launch is unknown
 
     (device,) = measure_device_time(build.read())
 
@@ -183,7 +183,7 @@ def test_the_gaps_of_a_stream_are_told_apart_from_idle_time_of_the_device(build:
     assert (seven.back_to_back_ns, seven.queued_ns, seven.late_ns, seven.unlinked_ns) == (2_000, 30_000, 26_000, 7_000)
 
 
-def test_sums_hold_on_every_real_trace(shared_trace: Trace) -> None:
+def test_sums_are_true_of_every_real_trace(shared_trace: Trace) -> None:
     devices = measure_device_time(shared_trace)
 
     assert bool(devices) == bool(shared_trace.device_rows.size)

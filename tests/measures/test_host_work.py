@@ -1,4 +1,4 @@
-"""Host work is told by kind: libraries, the place in the step, and whether a line calls ops; amounts add up."""
+"""Host work by kind: libraries, the place in the step, and whether a line calls ops; amounts add up."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_file_without_samples_or_period_is_no_error() -> None:
         ("numpy", "python"),
     ],
 )
-def test_libraries_tell_the_kind(within: str, kind: str) -> None:
+def test_libraries_determine_the_kind(within: str, kind: str) -> None:
     assert list(measured(row(5, {within: 20}))) == [kind]
 
 
@@ -158,7 +158,7 @@ def test_a_line_with_a_small_op_over_a_function_of_plain_python_is_python_and_ov
     assert below(1_500) == []
 
 
-def test_a_line_unknown_because_the_step_was_not_followed_to_its_end_is_not_told_as_python() -> None:
+def test_a_line_unknown_because_the_step_was_not_followed_to_its_end_is_not_python() -> None:
     known = msgspec.structs.replace(source(of_line(9, 100, 4)), complete=False)
 
     got = measured(row(9, {"": 20}), row(12, {"": 20}), source=known)
@@ -166,7 +166,7 @@ def test_a_line_unknown_because_the_step_was_not_followed_to_its_end_is_not_told
     assert [line.line for line in got["python"].lines] == [9]
 
 
-def test_without_stacks_a_lines_own_code_is_not_told() -> None:
+def test_without_stacks_a_lines_own_code_is_not_reported() -> None:
     assert list(measured(row(5, {"": 20}), row(7, {"PIL": 20}), source=None)) == ["preprocessing"]
 
 
@@ -215,6 +215,6 @@ def test_the_hottest_line_is_hot_in_samples_and_in_stacks() -> None:
     assert [line.line for line in got.lines] == [5, 6]
 
 
-def test_nothing_sampled_is_nothing_told() -> None:
+def test_without_samples_there_is_no_host_work() -> None:
     assert measure_host_work(None, source(), 10) == ()
     assert measured(row(5, {"": 20}), steps=0) == {}

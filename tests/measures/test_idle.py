@@ -94,7 +94,7 @@ class Planted:
 def test_every_planted_cause_comes_back_to_the_nanosecond(build: TraceBuilder, seed: int) -> None:
     dice = random.Random(seed)
     planted = Planted(build)
-    causes = [cause for cause in CAUSES if cause != "OS call"] * 3  # nsys tells those, see below
+    causes = [cause for cause in CAUSES if cause != "OS call"] * 3  # only nsys has those, see below
     dice.shuffle(causes)
 
     for cause in causes:
@@ -109,7 +109,7 @@ def test_waits_that_the_device_recorded_name_the_stream_themselves(build: TraceB
     build.add("cuda_sync", "Stream Wait Event", 250, 255, 7, 0, device=0, stream=7)
     build.add("cuda_sync", "Stream Wait Event", 450, 455, 9, 0, device=0, stream=9)
     build.launch(300, 32_000, 33_000)
-    build.launch(500, 73_000, 74_000)  # stream 9 was told to wait, this is 7
+    build.launch(500, 73_000, 74_000)  # stream 9 had to wait, this is 7
 
     assert measured(build.read()).causes == {"dependency": 40_000, "another stream": 30_000}
 
@@ -135,7 +135,7 @@ def test_between_two_backwards_an_autograd_thread_waits_for_the_main_thread(buil
     assert measured(build.read()).causes == {"python": 55_000, "uninstrumented": 13_000, "operators": 10_000}
 
 
-def test_calls_of_the_operating_system_are_told_apart_in_traces_of_nsys(build: TraceBuilder) -> None:
+def test_calls_of_the_operating_system_are_separate_in_traces_of_nsys(build: TraceBuilder) -> None:
     build.launch(900, 1_000, 2_000)
     build.call("pthread_cond_wait", 2_000, 30_000)
     build.call("cudaMalloc", 30_000, 50_000)
@@ -148,7 +148,7 @@ def test_calls_of_the_operating_system_are_told_apart_in_traces_of_nsys(build: T
     assert device.causes == {"OS call": 28_000, "allocation": 20_000}
 
 
-def test_the_longest_gap_tells_step_stream_range_event_and_what_ended_it(build: TraceBuilder) -> None:
+def test_the_longest_gap_has_step_stream_range_event_and_what_ended_it(build: TraceBuilder) -> None:
     build.step(7, 0, 50_000)
     build.step(8, 50_000, 200_000)
     build.launch(0, 0, 2_000)

@@ -102,7 +102,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "found", "precision", "tensor_cores"), NAMES, ids=[name[:50] for name, *_ in NAMES])
-def test_a_name_tells_class_precision_and_tensor_cores(
+def test_class_precision_and_tensor_cores_follow_from_the_name(
     name: str, found: str, precision: str | None, tensor_cores: bool | None
 ) -> None:
     assert (class_of(name), precision_of(name), uses_tensor_cores(name)) == (found, precision, tensor_cores)

@@ -57,7 +57,7 @@ def test_a_mean_over_launches_counts_for_all_of_them() -> None:
     assert (row.launches, row.total_ns) == (15, 150_000)
 
 
-def test_a_report_without_times_counts_launches_and_says_so() -> None:
+def test_a_report_without_times_counts_launches_and_reports_that() -> None:
     report = NcuReport(path=Path("r.csv"), launches=(launch(None), launch(None), launch(None, "relu")), lost=())
     profiles = measure_kernel_profiles(report)
 
@@ -139,7 +139,7 @@ def test_work_of_tensor_cores_that_was_not_counted_leaves_the_roofline_empty() -
         ("(", "("),
     ],
 )
-def test_a_short_name_keeps_what_tells_kernels_apart(name: str, short: str) -> None:
+def test_a_short_name_keeps_what_distinguishes_kernels(name: str, short: str) -> None:
     assert short_name(name) == short
 
 
@@ -221,7 +221,7 @@ def test_diagnose_of_a_report_gives_the_verdict_the_table_and_the_findings(
     assert max(len(line) for line in shown.splitlines()) <= 80
 
 
-def test_diagnose_of_a_report_as_data_holds_every_kernel(reports: tuple[Path, Path], cli: Cli) -> None:
+def test_diagnose_of_a_report_as_data_has_every_kernel(reports: tuple[Path, Path], cli: Cli) -> None:
     answer: dict[str, Any] = json.loads(cli("diagnose", "before.csv", "--json"))
 
     first = answer["figures"]["kernel_profiles"]["rows"][0]
@@ -273,7 +273,7 @@ def test_kernels_are_matched_by_their_grid_first_and_then_by_name(reports: tuple
     assert sorted(one.changed for one in changes) == ["+0%", "gone", "new", "new"]
 
 
-def test_a_report_and_a_trace_cannot_be_compared_and_the_verdict_says_why(
+def test_a_report_and_a_trace_cannot_be_compared_and_the_verdict_has_the_reason(
     reports: tuple[Path, Path], tmp_path: Path
 ) -> None:
     event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 5, "pid": 1, "tid": 1}

@@ -122,9 +122,7 @@ def test_copies_are_summed_by_direction_whatever_their_memory(measured: Callable
     assert (found.rows, found.total_ns, found.occupancy) == ((), 0, None)
 
 
-def test_few_launches_of_each_name_are_looked_at(
-    measured: Callable[..., Kernels], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_launches_of_each_name_are_read(measured: Callable[..., Kernels], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     fields = Trace.fields
     monkeypatch.setattr(Trace, "fields", lambda trace, rows, keys: (asked.extend(rows), fields(trace, rows, keys))[1])

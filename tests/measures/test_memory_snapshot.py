@@ -38,7 +38,7 @@ def measure(folder: Path, entries: list[dict[str, Any]], active: dict[int, tuple
     return found
 
 
-def test_who_held_the_peak_is_told_by_line_also_what_was_there_before(tmp_path: Path) -> None:
+def test_holders_of_the_peak_are_by_line_also_those_from_before(tmp_path: Path) -> None:
     history = [
         entry("alloc", 1, 100, line=10, at=1_000),
         entry("segment_alloc", 1, 9_999, at=1_000),
@@ -77,7 +77,7 @@ def test_a_history_of_frees_alone_was_highest_before_it(tmp_path: Path) -> None:
     assert (found.peak_bytes, found.before_bytes) == (38, 30)
 
 
-def test_without_a_history_what_is_held_now_is_told(tmp_path: Path) -> None:
+def test_without_a_history_what_is_held_now_is_reported(tmp_path: Path) -> None:
     found = measure(tmp_path, [], {5: (8, 1), 6: (4, 2)})
 
     assert (found.peak_bytes, found.before_bytes, len(found.held)) == (12, 0, 2)

@@ -116,7 +116,7 @@ def test_a_number_that_two_threads_used_is_not_paired(build: TraceBuilder) -> No
     assert [op.backward_ns for op in ops.rows] == [None, None]
 
 
-def test_a_loop_is_told_with_its_range_and_the_users_function(build: TraceBuilder) -> None:
+def test_a_loop_has_its_range_and_the_users_function(build: TraceBuilder) -> None:
     build.frame("train.py(12): mix", 0, 9_000)
     build.range("mixing", 100, 8_000)
     for i in range(10):

@@ -1,4 +1,4 @@
-"""Patterns of ops are found by order, types, shapes and strides, priced alike on busy machines, placed at a line."""
+"""Patterns of ops are found by order, types, shapes and strides, with times that a busy machine does not change."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_short_rows_small_tensors_and_one_op_over_many_tensors_are_no_chain(tmp_
     assert recorded(tmp_path, step).chains == ()
 
 
-def test_copies_to_another_layout_are_told_from_copies_and_from_moved_heads(tmp_path: Path) -> None:
+def test_copies_to_another_layout_are_distinguished_from_copies_and_moved_heads(tmp_path: Path) -> None:
     x = torch.randn(4, 32, 32, 32)
 
     def step() -> None:
@@ -104,7 +104,7 @@ def test_copies_to_another_layout_are_told_from_copies_and_from_moved_heads(tmp_
     assert found.bytes == 4 * 32 * 32 * 32 * 4
 
 
-def test_time_in_float64_holds_the_products_and_their_backward_and_no_scalars(tmp_path: Path) -> None:
+def test_time_in_float64_includes_the_products_and_their_backward_and_no_scalars(tmp_path: Path) -> None:
     wide = torch.randn(256, 256, dtype=torch.float64, requires_grad=True)
     narrow = torch.randn(256, 256)
 
@@ -117,7 +117,7 @@ def test_time_in_float64_holds_the_products_and_their_backward_and_no_scalars(tm
     assert [one.mixed for one in mixed] == [True]
 
 
-def test_an_optimizers_step_is_told_by_its_single_and_its_list_ops(tmp_path: Path) -> None:
+def test_an_optimizers_step_counts_its_single_and_its_list_ops(tmp_path: Path) -> None:
     def update(**how: Any) -> Any:
         parameters = [torch.randn(8, requires_grad=True) for _ in range(20)]
         for one in parameters:
@@ -225,6 +225,6 @@ def test_collectives_of_the_host_cost_what_the_training_thread_waited(build: Any
 
     assert found is not None
     [allreduce] = found.collectives
-    # From 1,000 to 9,000 four times; the last one runs beside an op for 3,000 of it.
+    # From 1,000 to 9,000 four times; the last one runs during an op for 3,000 of it.
     assert allreduce.waited_ns == pytest.approx(4 * 8_000 - 3_000, abs=2)
     assert (allreduce.count, allreduce.bytes) == (4.0, 4 * 64 * 64 * 4)

@@ -149,7 +149,7 @@ def _device(build: TraceBuilder, name: str) -> Callable[[], Roofline]:
     return read
 
 
-def test_each_kernel_lands_on_the_side_that_its_numbers_say(build: TraceBuilder) -> None:
+def test_each_kernel_is_bound_by_what_its_numbers_show(build: TraceBuilder) -> None:
     read = _device(build, "NVIDIA A100-SXM4-40GB")
     shapes = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": [BF16, BF16]}
     build.op("aten::mm", 0, 1_000, **shapes)
@@ -175,7 +175,7 @@ def test_each_kernel_lands_on_the_side_that_its_numbers_say(build: TraceBuilder)
     assert mm.confidence == "high"
 
 
-def test_float32_is_held_against_the_units_that_its_kernel_used(build: TraceBuilder) -> None:
+def test_float32_is_compared_with_the_units_that_its_kernel_used(build: TraceBuilder) -> None:
     read = _device(build, "NVIDIA A100-SXM4-40GB")
     for at, name in ((0, "ampere_sgemm_128x64_nn"), (2_000, "cutlass_80_tensorop_s1688gemm_128x128")):
         build.op("aten::mm", at, at + 1_000, **{"Input Dims": [[512, 512], [512, 512]], "Input type": ["float"] * 2})
@@ -201,7 +201,7 @@ def test_a_share_above_the_peak_is_not_believed(build: TraceBuilder) -> None:
 
 
 @pytest.mark.parametrize(("device", "shapes"), [("My GPU", True), ("", True), ("NVIDIA H200", False)])
-def test_what_cannot_be_placed_is_unknown_and_says_why(build: TraceBuilder, device: str, shapes: bool) -> None:
+def test_what_cannot_be_placed_is_unknown_with_the_reason(build: TraceBuilder, device: str, shapes: bool) -> None:
     read = _device(build, device)
     args = {"Input Dims": [[8, 8], [8, 8]], "Input type": [BF16, BF16]} if shapes else {}
     build.op("aten::mm", 0, 1_000, **args)
@@ -213,7 +213,7 @@ def test_what_cannot_be_placed_is_unknown_and_says_why(build: TraceBuilder, devi
     assert found.problem is not None
 
 
-def test_of_a_long_trace_steps_in_the_middle_stand_for_all(
+def test_of_a_long_trace_steps_in_the_middle_represent_all(
     build: TraceBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perfkit.measures.device.roofline.MOST_CALLS", 8)

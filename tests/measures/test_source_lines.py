@@ -1,4 +1,4 @@
-"""Lines of the user's, from traces with known answers: which line called what, and which made a backward node."""
+"""The user's lines, from traces with known answers: what each line called, and which made a backward node."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_ops_belong_to_the_line_the_function_was_in_not_to_its_first(build: Any)
     assert (found.steps, found.wall_ns, found.exact, found.function_only) == (1, 100_000, 1.0, 0.0)
 
 
-def test_self_times_share_the_frames_out_and_total_holds_what_was_called(build: Any) -> None:
+def test_self_times_divide_the_frames_and_total_includes_what_was_called(build: Any) -> None:
     times = a_step(build)
     rows = lines_of(measure_source_lines(build.read(), times))
 
@@ -84,7 +84,7 @@ def test_self_times_share_the_frames_out_and_total_holds_what_was_called(build: 
     assert rows["loss", 4].total_ns == own["loss", 4]
 
 
-def test_times_of_lines_alone_tell_lines_ops_and_what_was_called(build: Any) -> None:
+def test_times_of_lines_alone_give_lines_ops_and_what_was_called(build: Any) -> None:
     rows = lines_of(found := measure_source_lines(*a_step_without_stacks(build)))
 
     assert found is not None
@@ -106,7 +106,7 @@ def test_times_of_lines_alone_tell_lines_ops_and_what_was_called(build: Any) -> 
     assert rows["loss", 5].total_ns == own["loss", 5]
 
 
-def test_a_call_of_itself_that_only_line_times_tell_is_counted_once_in_the_total(build: Any) -> None:
+def test_a_recursive_call_known_by_line_times_only_is_counted_once_in_the_total(build: Any) -> None:
     build.step(7, 0, 100_000)
     entries = [(10_000, 1, 4, 1), (20_000, 1, 4, 2), (30_000, 1, 4, 3), (70_000, 1, 4, 2), (80_000, 1, 4, 1)]
     times = followed(*entries, (90_000, 1, 4, 0))
@@ -207,7 +207,7 @@ def test_a_backward_of_the_users_own_is_its_own_line(build: Any) -> None:
     assert rows["Trainer.step", 11].backward_ns == 20_000
 
 
-def test_waits_for_the_device_are_counted_and_priced_by_line(build: Any) -> None:
+def test_waits_for_the_device_are_counted_and_timed_by_line(build: Any) -> None:
     times = a_step(build)
     build.call("cudaStreamSynchronize", 61_000, 71_000)
     build.launch(31_000, 41_000, 42_000)
@@ -247,7 +247,7 @@ def test_a_function_that_calls_itself_is_counted_once_in_the_total(build: Any) -
     assert rows["loss", 4].self_ns == rows["loss", 4].total_ns == 80_000
 
 
-def test_what_ran_in_a_library_alone_is_the_librarys_and_says_so(build: Any) -> None:
+def test_what_ran_in_a_library_alone_has_the_library_as_owner(build: Any) -> None:
     build.step(7, 0, 100_000)
     build.frame("threading.py(9): run", 1_000, 90_000, 3)
     build.frame("fetcher/pool.py(9): work", 2_000, 90_000, 3)
@@ -267,7 +267,7 @@ def test_a_trace_without_stacks_has_no_lines(build: Any, name: str) -> None:
     assert measure_source_lines(build.read()) is None
 
 
-def test_times_of_frames_deeper_than_python_goes_add_up(build: Any) -> None:
+def test_times_of_frames_deeper_than_pythons_limit_add_up(build: Any) -> None:
     depth = 5_000
     build.step(7, 0, 10 * depth)
     for level in range(depth):

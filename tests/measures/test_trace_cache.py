@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .conftest import TraceBuilder
 
 
-def test_a_question_about_a_trace_is_answered_once_and_the_answer_goes_with_the_trace(build: TraceBuilder) -> None:
+def test_a_result_is_computed_once_and_freed_with_the_trace(build: TraceBuilder) -> None:
     build.op("aten::mm", 0, 10)
     asked = []
 

@@ -74,14 +74,14 @@ def test_a_backward_that_opens_a_step_gives_the_step_before_no_forward(build: Tr
     assert phases(measure_traced_step(build.read())) == {"forward": 0, "backward": 10, "other": 90}
 
 
-def test_what_the_trace_cannot_tell_is_none(build: TraceBuilder) -> None:
+def test_a_phase_that_the_trace_does_not_show_is_none(build: TraceBuilder) -> None:
     build.step(0, 0, 100)
     build.op("aten::mm", 10, 60)
 
     assert phases(measure_traced_step(build.read())) == {"other": 100}
 
 
-def test_a_last_step_in_which_nothing_ran_is_left_out_and_said(build: TraceBuilder) -> None:
+def test_a_last_step_in_which_nothing_ran_is_left_out_and_reported(build: TraceBuilder) -> None:
     one_step(build, 0, 1_000)
     build.step(1, 101_000, 101_003)
 
@@ -110,7 +110,7 @@ def test_a_trace_without_steps_or_loader_has_no_breakdown(build: TraceBuilder) -
     assert measure_traced_step(build.read()) is None
 
 
-def test_a_recorded_cpu_trace_tells_data_forward_backward_and_optimizer(recorded: Trace) -> None:
+def test_a_recorded_cpu_trace_has_data_forward_backward_and_optimizer(recorded: Trace) -> None:
     found = measure_traced_step(recorded)
 
     assert found is not None

@@ -1,4 +1,4 @@
-"""``StepMeans``: what a Trainer's loggers are given of its steps."""
+"""``StepMeans``: the step times that a Trainer's loggers get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class StepMeans:
-    """Mean milliseconds per step since they were last taken, from the host's clock alone: no device is asked."""
+    """Mean milliseconds per step since the last `take`, by the host's clock alone: without any sync."""
 
     def __init__(self) -> None:
         self._steps = self._step_ns = self._data_ns = 0
@@ -18,7 +18,7 @@ class StepMeans:
         self._began = time.perf_counter_ns()
 
     def end_step(self) -> None:
-        """The running step, if there is one, ends; the time until the next begins is in none."""
+        """The running step, if any, ends; the time until the next one begins is in none."""
         if self._began is not None:
             self._steps += 1
             self._step_ns += time.perf_counter_ns() - self._began
@@ -26,11 +26,11 @@ class StepMeans:
         self._began, self._fetch_ns = None, 0
 
     def waited(self, ns: int) -> None:
-        """The running step has waited so long for data."""
+        """The running step has waited ``ns`` for data."""
         self._fetch_ns += ns
 
     def take(self) -> dict[str, float]:
-        """The means, as plain floats; nothing where no step has ended since the last time."""
+        """The means as plain floats; empty where no step has ended since the last call."""
         if not self._steps:
             return {}
         means = {

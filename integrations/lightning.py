@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import perfkit
 from perfkit import MissingDependency
-from perfkit.integrations._lightning_actions import STATE_KEY, Listener, warn
+from perfkit.integrations._lightning_actions import STATE_KEY, warn
+from perfkit.integrations._lightning_observer import TrainerObserver
 
 __all__ = ["ProfilerCallback"]
 
@@ -55,11 +56,11 @@ class _Recording:
         self._options = options
         #: The profile of all that this callback has recorded in this process: its folder, its diagnosis.
         self.profile: perfkit.profile | None = None
-        self._listener: Listener | None = None
+        self._observer: TrainerObserver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # A profile is of one process; a spawned child makes its own.
-        return {**vars(self), "profile": None, "_listener": None}
+        return {**vars(self), "profile": None, "_observer": None}
 
     # -- what the Trainer calls
 
@@ -101,7 +102,7 @@ class _Recording:
         if self.profile.folder is None:
             return  # PERFKIT_DISABLE=1, or another profile records: it has said so
         self.profile.drop_step()  # the time until the first fetch belongs to no step
-        self._listener = Listener(
+        self._observer = TrainerObserver(
             trainer, pl_module, self.profile, training=training, log=self._log, phases=self._phases
         )
 
@@ -117,9 +118,9 @@ class _Recording:
         return options
 
     def _end(self, error: BaseException | None) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.remove()
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.remove()
         if self.profile is not None:
             self.profile.stop(error)
 

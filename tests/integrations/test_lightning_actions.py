@@ -78,16 +78,16 @@ def test_each_action_counts_as_its_phase() -> None:
 
 
 def test_lightnings_own_hooks_are_known_as_empty_and_a_written_one_as_not(either: Any) -> None:
-    from perfkit.integrations._lightning_actions import _is_lightnings
+    from perfkit.integrations._lightning_actions import is_lightnings
 
     model, written = either.model(), either.model(on_train_batch_start=lambda *_: None)
     callback = either.framework.Callback()
     trainer = either.trainer()
 
-    assert _is_lightnings(model, "on_train_batch_start", ".core.")
-    assert not _is_lightnings(written, "on_train_batch_start", ".core.")
-    assert _is_lightnings(callback, "on_train_batch_start", ".callbacks.callback")
-    assert not _is_lightnings(either.hook(on_train_batch_start=print), "on_train_batch_start", ".callbacks.callback")
-    assert _is_lightnings(trainer.strategy, "on_train_batch_start", ".strategies.")
-    assert _is_lightnings(trainer.profiler, "profile", ".profilers.profiler")
+    assert is_lightnings(model, "on_train_batch_start", ".core.")
+    assert not is_lightnings(written, "on_train_batch_start", ".core.")
+    assert is_lightnings(callback, "on_train_batch_start", ".callbacks.callback")
+    assert not is_lightnings(either.hook(on_train_batch_start=print), "on_train_batch_start", ".callbacks.callback")
+    assert is_lightnings(trainer.strategy, "on_train_batch_start", ".strategies.")
+    assert is_lightnings(trainer.profiler, "profile", ".profilers.profiler")
     assert type(trainer.profiler).__name__ == "PassThroughProfiler"

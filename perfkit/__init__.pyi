@@ -21,7 +21,7 @@ from perfkit.profiler import steps as steps
 from perfkit.ranges import annotate_modules as annotate_modules
 from perfkit.ranges import mark as mark
 from perfkit.ranges import range as range
-from perfkit.record.triggers.trigger_watch import triggers as triggers
+from perfkit.record.triggers.trigger_settings import triggers as triggers
 from perfkit.record.windows.schedules import schedule as schedule
 from perfkit.run.records import Phase as Phase
 from perfkit.syncs import allow_sync as allow_sync

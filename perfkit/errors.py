@@ -44,5 +44,15 @@ class SyncBudgetExceeded(PerfkitError, AssertionError):
     """More syncs than a budget, an assertion or a pytest marker allows."""
 
 
+def check_whole_number(name: str, value: object, *, minimum: int) -> None:
+    """Check an argument that is a number of things.
+
+    Raises:
+        UsageError: it is no whole number, or below ``minimum``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UsageError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+
+
 class PerfkitWarning(UserWarning):
     """Something was given up or switched off; the text says why."""

@@ -20,7 +20,7 @@ from perfkit.errors import RunError, UsageError
 from perfkit.record.clock.step_iterator import StepIterator
 from perfkit.record.options import DetectSyncs, Options
 from perfkit.record.run_recorder import RunRecorder
-from perfkit.record.triggers.trigger_watch import Triggers, as_triggers, check_thread
+from perfkit.record.triggers.trigger_settings import Triggers, as_triggers, check_thread
 from perfkit.record.windows.schedules import Schedule, as_action
 from perfkit.run.atomic import write_atomically
 from perfkit.run.folder_claim import claim_folder, default_folder, launch_id

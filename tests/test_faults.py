@@ -184,7 +184,7 @@ def test_a_part_of_perfkit_that_cannot_start_is_told_and_training_goes_on(
 
     places: dict[str, tuple[Any, str]] = {
         "hooks": (perfkit.record.hooks.torch_hooks.LoopHooks, "attach"),
-        "sampler": (perfkit.record.samplers.line_sampler.StackSampler, "start"),
+        "sampler": (perfkit.record.samplers.line_sampler.LineSampler, "start"),
         "recorder": (perfkit.ranges, "start_recorder"),
         "window": (perfkit.record.windows.kineto.KinetoRecorder, "open"),
     }

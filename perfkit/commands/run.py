@@ -19,7 +19,7 @@ from perfkit._code_owner import claim
 from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
-from perfkit.record.triggers.trigger_watch import DEFAULT
+from perfkit.record.triggers.trigger_settings import DEFAULT
 from perfkit.record.windows.schedules import schedule as make_schedule
 
 

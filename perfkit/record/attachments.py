@@ -17,8 +17,8 @@ from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.torch_hooks import LoopHooks
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.garbage_collections import GarbageWatch
-from perfkit.record.watchers.node_health import NodeWatch, watch_node
-from perfkit.record.watchers.self_memory import held_bytes
+from perfkit.record.watchers.node_health import NodeWatch
+from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import MemoryWatch, watch_memory
 from perfkit.run.merging import merged
 from perfkit.run.rank_recording import RankRecording
@@ -27,7 +27,7 @@ from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, Sync
 if TYPE_CHECKING:
     from perfkit.ranges.nvtx_bridge import NvtxBridge
     from perfkit.ranges.recorder import RangeRecorder
-    from perfkit.record.samplers.line_sampler import StackSampler
+    from perfkit.record.samplers.line_sampler import LineSampler
     from perfkit.record.samplers.worker_sampler import WorkerSampler
     from perfkit.syncs import SyncDetector
 
@@ -53,7 +53,7 @@ class Attachments:
         self.batches = BatchWatch(clock)
         self.garbage = GarbageWatch(lambda: clock.step_num, recording.trouble)
         self.armed: SyncDetector | None = None
-        self._sampler: StackSampler | None = None
+        self._sampler: LineSampler | None = None
         self._workers: WorkerSampler | None = None
         self._recorder: RangeRecorder | None = None
         self._nvtx_bridge: NvtxBridge | None = None
@@ -78,7 +78,7 @@ class Attachments:
         """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
         # Not at the top: importing perfkit must stay quick.
         from perfkit.ranges import bridge_nvtx, start_recorder
-        from perfkit.record.samplers.line_sampler import StackSampler
+        from perfkit.record.samplers.line_sampler import LineSampler
         from perfkit.record.samplers.worker_sampler import WorkerSampler
 
         if _env.cuda_in_use():
@@ -113,14 +113,14 @@ class Attachments:
             self.armed = self.armed or detect_syncs(mode="cuda")
             self.armed.start()
         if not self._sampling_stopped:
-            self._sampler = self._sampler or StackSampler(threading.get_ident(), self._phase)
+            self._sampler = self._sampler or LineSampler(threading.get_ident(), self._phase)
             self._sampler.thread = threading.get_ident()
             self._sampler.start()
             self._workers = self._workers or WorkerSampler(self._recording.workers_folder())
             self._workers.attach()
         self.memory = self.memory or watch_memory()
         if _env.cuda_in_use():
-            self.node = self.node or watch_node(lambda: self._clock.step_num)
+            self.node = self.node or NodeWatch(lambda: self._clock.step_num)
 
     def leave_loop(self, *, close_last: bool) -> None:
         """Detach from the loop; with ``close_last`` its last step is closed if it is complete."""
@@ -203,7 +203,7 @@ class Attachments:
         """
         own_ns = round(self._sampler.cost_s * 1e9) if self._sampler is not None else 0
         own_ns += round(self.node.cost_s * 1e9) if self.node is not None else 0
-        return own_ns + round(self._workers.share() * timed_ns if self._workers is not None else 0)
+        return own_ns + round(self._workers.sampling_share() * timed_ns if self._workers is not None else 0)
 
     def stop_sampling(self) -> bool:
         """Stop sampling lines, the most expensive optional part; returns whether it was on."""
@@ -218,7 +218,7 @@ class Attachments:
         """Memory of perfkit's own parts now, and of ``more`` of them."""
         parts = (self._clock, self.hooks, self._sampler, self._workers, self._recorder, self.armed, self.memory)
         parts = (*parts, self.node, *more)
-        return held_bytes(*(part for part in parts if part is not None))
+        return deep_size(*(part for part in parts if part is not None))
 
     def lines(self, *, sampled_steps: int, steps: int, traced: tuple[TracedLine, ...]) -> Lines | None:
         """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled."""

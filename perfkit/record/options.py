@@ -11,7 +11,7 @@ import msgspec
 
 from perfkit import _env
 from perfkit.errors import UsageError
-from perfkit.record.triggers.trigger_watch import Triggers
+from perfkit.record.triggers.trigger_settings import Triggers
 from perfkit.record.windows.schedules import Action, Schedule
 from perfkit.run.folder_claim import check_folder
 from perfkit.run.remote import check_url, is_url

@@ -19,12 +19,13 @@ from perfkit.record.first_verdict import FirstVerdict
 from perfkit.record.options import Options
 from perfkit.record.step_plan import StepPlan
 from perfkit.record.step_rows import StepRows
-from perfkit.record.triggers.failure import failure_of, in_words
+from perfkit.record.triggers.failure import failure_of, sentence
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.watchers.compilations import break_lines, graph_breaks
-from perfkit.record.watchers.settings_probe import Inspection, device_bytes
+from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
+from perfkit.record.watchers.settings_probe import SettingsProbe, device_bytes
 from perfkit.record.watchers.step_memory import next_reading
-from perfkit.record.watchers.tensor_leaks import TensorWatch
+from perfkit.record.watchers.tensor_leaks import TensorLeakWatch
 from perfkit.record.windows.schedules import Schedule, default_schedule
 from perfkit.run.rank_recording import FLUSH_NS, Parts, RankRecording
 from perfkit.run.rank_writer import write_record
@@ -52,13 +53,14 @@ class RunRecorder:
             write_record(folder, self._record(launch))
         self.attachments = Attachments(self.clock, self.recording, phase=self._sampled_phase)
         self._optimizers: list[Any] = []
-        self._inspection = Inspection(self._optimizers)
-        self._tensors = TensorWatch()
+        self._settings = SettingsProbe(self._optimizers)
+        self._evaluation = EvaluationGraphs()
+        self._leaks = TensorLeakWatch()
         self.triggers = TriggerWatch(
             options.triggers,
             (folder, self.recording.window_file(0).parent),
             wake=self._wake,
-            tell=self._write_note,
+            note=self._write_note,
         )
         self.plan = self._make_plan()
         self._rows = StepRows(self.clock, self.recording, self.attachments)
@@ -125,7 +127,7 @@ class RunRecorder:
             detect_cuda=detect == "cuda" or (detect == "auto" and _env.cuda_in_use()),
             on_optimizer=self._optimizers.append,
             on_epoch_end=self.on_epoch_end,
-            on_evaluation=lambda goes_on: self._inspection.look_at_evaluation(goes_on=goes_on),
+            on_evaluation=lambda goes_on: self._evaluation.check(continues=goes_on),
         )
 
     def _sampled_phase(self) -> Phase | None:
@@ -136,7 +138,7 @@ class RunRecorder:
         """Save an open window, undo all patches, and write the folder."""
         self._recorded = False
         self.recording.guarded("detaching the triggers", self.triggers.detach)
-        if error is not None and self.triggers.keeps(error):
+        if error is not None and self.triggers.keeps_failure(error):
             self.recording.guarded("recording the exception", lambda: self._record_failure(error))
         self.attachments.leave_loop(close_last=error is None)
         self.clock.drop()
@@ -163,7 +165,7 @@ class RunRecorder:
     def _record_failure(self, error: BaseException) -> None:
         failure = failure_of(error, self.clock, dropped=self._dropped, window=self.plan.window)
         write_record(self.recording.window_file(0).parent, failure)
-        self.recording.note(in_words(failure))
+        self.recording.note(sentence(failure))
 
     def _ending(self, error: BaseException | None) -> str:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
@@ -204,7 +206,7 @@ class RunRecorder:
     def _on_steps(self, closed: list[ClosedStep]) -> None:
         try:
             if self.plan.timed:
-                self.triggers.judge(closed)
+                self.triggers.check_steps(closed)
             self._rows.add(closed)
             self._rows.write_due()
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
@@ -215,9 +217,9 @@ class RunRecorder:
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
         timed, scanned, triggers = plan.timed, False, self.triggers
         try:
-            triggers.look(self.attachments.compiles)
+            triggers.poll(self.attachments.compiles)
             if not timed:
-                triggers.window_recorded()
+                triggers.start_cooldown()
             if plan.advance(step):
                 recording.pair_clocks()
                 self._report_triggered(plan.windows[-1])
@@ -228,7 +230,7 @@ class RunRecorder:
                 self._print_early_verdict()
             scanned = self._probe(step, timed=timed)
             stop = self._options.stop_after or sys.maxsize
-            clock.due = min(plan.next_step(step), self._next_pause(step), self._tensors.next, stop)
+            clock.due = min(plan.next_step(step), self._next_pause(step), self._leaks.next_step, stop)
             clock.due_ns = _clock.now_ns() + FLUSH_NS
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
             recording.trouble("recording a step", error)
@@ -272,11 +274,11 @@ class RunRecorder:
         now = _clock.now_ns()
         if not timed or now - self._probed_ns > _PROBE_NS:
             self._probed_ns = now
-            self._inspection.look(step, timed=timed)
+            self._settings.read(step, timed=timed)
         self.attachments.batches.look()
         if self.attachments.node is not None:
-            self.attachments.node.look()
-        return self._tensors.look(step)
+            self.attachments.node.start_when_ready()
+        return self._leaks.check(step)
 
     # -- what is written and reported
 
@@ -291,11 +293,11 @@ class RunRecorder:
                 "graph_breaks": graph_breaks(),
                 "break_lines": break_lines(),
                 "compilations": attachments.compiles.compilations if attachments.compiles is not None else (),
-                "optimizers": self._inspection.optimizers,
-                "cpu_ns_per_step": self._inspection.cpu_ns_per_step,
-                "calls": self._inspection.calls(),
-                "evaluated_with_grad": self._inspection.evaluated_with_grad,
-                "kept": self._tensors.kept,
+                "optimizers": self._settings.optimizers,
+                "cpu_ns_per_step": self._settings.cpu_ns_per_step,
+                "calls": self._settings.calls(),
+                "evaluated_with_grad": self._evaluation.line,
+                "kept": self._leaks.leaks,
                 "padding": attachments.batches.padding,
                 "flops": plan.flops,
                 "node": attachments.node_health,
@@ -303,7 +305,7 @@ class RunRecorder:
                 "overhead_bytes": self._peak_held_bytes(),
                 "windows": plan.windows,
             },
-            settings=self._inspection.settings | device_bytes(),
+            settings=self._settings.settings | device_bytes(),
             lines=attachments.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, traced=plan.lines),
             ranges=attachments.ranges,
             syncs=attachments.syncs or plan.syncs,

@@ -14,14 +14,14 @@ from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.record.options import Options
 from perfkit.record.triggers.trigger_watch import TriggerWatch
-from perfkit.record.windows.schedules import Action, Schedule, WithTriggered, default_schedule
+from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule, default_schedule
 from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Phase, StepFlops, StepKind, Syncs, TracedLine, Window
 
 if TYPE_CHECKING:
     from perfkit.record.windows.extra_steps import ExtraSteps
-    from perfkit.record.windows.model_ranges import WindowRanges
-    from perfkit.record.windows.window_controller import Recorder, Windows
+    from perfkit.record.windows.model_ranges import ModelRanges
+    from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 
 #: Without any window, the extra steps begin here: the first steps do what no later one does.
 _EXTRAS_AT = 5
@@ -75,12 +75,12 @@ class StepPlan:
         self._phase = phase
         self._total = total
         self._optimizers = optimizers
-        self._windows: Windows | None = None
-        self._ranges: WindowRanges | None = None
+        self._windows: WindowController | None = None
+        self._ranges: ModelRanges | None = None
         self._extras: ExtraSteps | None = None
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
-        self._action = WithTriggered(_never, warmup=0, active=1)
+        self._action = TriggeredSchedule(_never, warmup=0, active=1)
         self._clear_until = 0
         #: What the running step is used for, and the index of the window that it belongs to.
         self.kind: StepKind = "timed"
@@ -129,7 +129,7 @@ class StepPlan:
 
     def advance(self, step: int) -> bool:
         """Decide what step ``step``, the next one, is used for; returns whether a window has just finished."""
-        # A window of a trigger begins after an ordinary step only: see `Windows`, where another has just ended.
+        # A triggered window only begins after an ordinary step: see `WindowController`.
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
         self.kind, self.window = "timed", None
         if not self._by_schedule and self._windows is None:
@@ -196,7 +196,7 @@ class StepPlan:
         """Whether the schedule's own window begins with this step."""
         try:
             return self._action(step) != "none"
-        except Exception:  # noqa: BLE001 - the user's schedule; `Windows` calls it again and reports
+        except Exception:  # noqa: BLE001 - the user's schedule; `WindowController` calls it again and reports
             return True
 
     def _extra(self, step: int) -> bool:
@@ -205,36 +205,36 @@ class StepPlan:
         self.kind = self._extras.advance(step) or "timed"
         return not self.timed
 
-    def _make_windows(self) -> Windows:
+    def _make_windows(self) -> WindowController:
         # What follows imports torch, which perfkit never does before the program.
-        from perfkit.record.windows.model_ranges import WindowRanges
-        from perfkit.record.windows.window_controller import Windows
+        from perfkit.record.windows.model_ranges import ModelRanges
+        from perfkit.record.windows.window_controller import WindowController
 
         recording = self._recording
-        ranges = self._ranges = WindowRanges(self._optimizers, recording.note)
+        ranges = self._ranges = ModelRanges(self._optimizers, recording.note)
         if self._by_schedule:
             self._schedule = self._options.action or default_schedule(self._total()).action
         triggers = self._triggers
-        action = self._action = WithTriggered(self._schedule, warmup=triggers.warmup, active=triggers.active)
-        self._windows = Windows(
+        action = self._action = TriggeredSchedule(self._schedule, warmup=triggers.warmup, active=triggers.active)
+        self._windows = WindowController(
             action,
             [self._make_recorder(name, action) for name in self._recorders],
             trouble=recording.trouble,
-            beside=lambda open_: recording.guarded("ranges around modules", lambda: ranges.follow(open_)),
+            on_change=lambda open_: recording.guarded("ranges around modules", lambda: ranges.update(open_)),
         )
         return self._windows
 
-    def _make_recorder(self, name: str, action: Callable[[int], Action]) -> Recorder:
+    def _make_recorder(self, name: str, action: Callable[[int], Action]) -> WindowRecorder:
         # Each is imported only where it is used, after torch.
         recording = self._recording
         if name == "cuda_profiler":
-            from perfkit.record.windows.cuda_profiler import CudaProfilerGate
+            from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
 
-            return CudaProfilerGate()
+            return CudaProfilerRecorder()
         if name == "memory":
-            from perfkit.record.windows.memory_snapshot import MemorySnapshot
+            from perfkit.record.windows.memory_snapshot import MemoryRecorder
 
-            return MemorySnapshot(recording.memory_file, recording.note)
+            return MemoryRecorder(recording.memory_file, recording.note)
         if name == "ranges":
             from perfkit.record.windows.range_spans import RangesRecorder
 

@@ -1,4 +1,4 @@
-"""`perfkit trigger`: a window asked for from another process, and every reason why none will come."""
+"""`perfkit trigger`: a window requested from another process, and every reason why none will come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perfkit.run.records import ClockPair, Rank, Run, Window
 
 
 def a_run(folder: Path, *, triggers: str | None = "file", ranks: int = 1, **facts: Any) -> Path:
-    """A run folder of this process's, as one looks that is being recorded."""
+    """Write a run folder as this process would while it records."""
     options = {"recorders": "kineto"} | ({"triggers": triggers} if triggers is not None else {})
     write_record(folder, Run(launch_id="a", command=(), folder="", world_size=ranks, options=options))
     for index in range(ranks):
@@ -37,37 +37,37 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "x"
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     code = main(["trigger", *arguments])
     return code, capsys.readouterr().err.strip()
 
 
-def test_a_running_training_is_asked_from_another_process_and_the_trace_is_waited_for(tmp_path: Path) -> None:
+def test_a_window_of_a_running_training_is_requested_from_another_process_and_waited_for(tmp_path: Path) -> None:
     # A long way off, so that the window is the trigger's.
     never = perfkit.schedule(wait=10**6, warmup=0, active=1)
     weight = torch.ones(2, requires_grad=True)
-    asking: subprocess.Popen[str] | None = None
+    requesting: subprocess.Popen[str] | None = None
     with perfkit.profile(tmp_path / "x", schedule=never, quiet=True) as prof:
         for number in prof.steps(range(100_000)):
             weight.sum().backward()
             time.sleep(0.01)
             if number == 5:
                 command = [sys.executable, "-m", "perfkit", "trigger", "x", "--wait"]
-                asking = subprocess.Popen(
+                requesting = subprocess.Popen(
                     command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
                 )
-            if asking is not None and asking.poll() is not None:
+            if requesting is not None and requesting.poll() is not None:
                 break
 
-    assert asking is not None
-    out, err = asking.communicate()
+    assert requesting is not None
+    out, err = requesting.communicate()
     (window,) = read_run(tmp_path / "x").ranks[0].rank.windows  # type: ignore[union-attr]  # it was just written
-    assert (asking.returncode, out) == (0, "x/rank-0/window-0.pt.trace.json.gz\n")
-    assert err == "perfkit: asked rank 0 of x for a window; it begins with the next step\n"
+    assert (requesting.returncode, out) == (0, "x/rank-0/window-0.pt.trace.json.gz\n")
+    assert err == "perfkit: requested a window from rank 0 of x; it starts with the next step\n"
     assert (window.reason, window.complete) == ("trigger: file", True)
 
 
-def test_a_script_is_run_with_the_triggers_that_are_named(tmp_path: Path, cli: Any) -> None:
+def test_perfkit_run_has_the_triggers_of_its_options(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\n"
         "weight, steps = torch.ones(2, requires_grad=True), 0\n"
@@ -90,61 +90,63 @@ def test_a_script_is_run_with_the_triggers_that_are_named(tmp_path: Path, cli: A
 def test_it_touches_the_file_of_one_rank_or_of_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(folder, ranks=2)
 
-    assert said(capsys, str(folder), "--rank", "1")[0] == 0
+    assert run_command(capsys, str(folder), "--rank", "1")[0] == 0
     assert [path.parent.name for path in folder.rglob("trigger")] == ["rank-1"]
-    code, text = said(capsys, str(folder), "--all")
-    assert (code, text) == (0, f"perfkit: asked rank 0, 1 of {folder} for a window; it begins with the next step")
+    code, text = run_command(capsys, str(folder), "--all")
+    assert (code, text) == (0, f"perfkit: requested a window from rank 0, 1 of {folder}; it starts with the next step")
     assert (folder / "trigger").exists()
 
 
-def test_a_run_that_has_ended_is_told_with_when_and_how(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_has_ended_is_an_error_with_time_and_reason(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     end = 1_800_000_000 * 10**9
     a_run(folder, ending="finished", end_ns=5, clock_pairs=(ClockPair(5, end),))
 
-    code, text = said(capsys, str(folder))
+    code, text = run_command(capsys, str(folder))
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end / 1e9))
     assert code == 2
     assert text == f"perfkit: rank 0 of {folder} has ended at {when}: finished; there is no step to record"
 
 
-def test_a_run_whose_process_was_killed_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_process_was_killed_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     a_run(folder, pid=ended.pid)
 
-    code, text = said(capsys, str(folder))
+    code, text = run_command(capsys, str(folder))
     assert code == 2
-    assert f"its process {ended.pid} is gone, and has not written how" in text
+    assert f"its process {ended.pid} does not exist any more, and did not write why" in text
 
 
 @pytest.mark.parametrize(
-    ("triggers", "says"),
+    ("triggers", "message"),
     [
-        ("", "it was started with triggers=(); add 'file'"),
-        ("signal", "it was started with triggers=('signal',)"),
-        (None, "recorded by a perfkit that has no triggers"),
+        ("", "was started with triggers=(), without 'file': add it for the next run"),
+        ("signal", "was started with triggers=('signal',)"),
+        (None, "recorded by a version of perfkit without triggers"),
     ],
 )
-def test_a_run_that_does_not_listen_is_told(
-    folder: Path, capsys: pytest.CaptureFixture[str], triggers: str | None, says: str
+def test_a_run_without_the_file_trigger_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], triggers: str | None, message: str
 ) -> None:
-    code, text = said(capsys, str(a_run(folder, triggers=triggers)))
+    code, text = run_command(capsys, str(a_run(folder, triggers=triggers)))
 
     assert code == 2
-    assert says in text
+    assert message in text
     assert not list(folder.rglob("trigger"))
 
 
-def test_wrong_arguments_are_told_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_errors_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(folder)
 
-    assert "is not a folder" in said(capsys, str(folder / "nowhere"))[1]
-    assert "holds no run" in said(capsys, str(folder.parent))[1]
-    assert "has no rank 7 (there are: 0)" in said(capsys, str(folder), "--rank", "7")[1]
-    assert "--rank N and --all exclude each other" in said(capsys, str(folder), "--rank", "0", "--all")[1]
+    assert "is not a folder" in run_command(capsys, str(folder / "nowhere"))[1]
+    assert "holds no run" in run_command(capsys, str(folder.parent))[1]
+    assert "has no rank 7 (available: 0)" in run_command(capsys, str(folder), "--rank", "7")[1]
+    assert "--rank N and --all exclude each other" in run_command(capsys, str(folder), "--rank", "0", "--all")[1]
 
 
-def test_a_folder_of_another_users_is_told_with_whom_to_ask(
+def test_the_error_for_another_users_folder_names_its_owner(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_run(folder)
@@ -154,38 +156,36 @@ def test_a_folder_of_another_users_is_told_with_whom_to_ask(
 
     # Root, as whom tests may run, is refused nothing.
     monkeypatch.setattr(os, "replace", refuse)
-    code, text = said(capsys, str(folder))
+    code, text = run_command(capsys, str(folder))
     owner = folder.owner()
     assert code == 2
-    assert f"{folder / 'rank-0'} cannot be written to (Permission denied); it belongs to {owner}" in text
-    assert f"ask {owner} to run `perfkit trigger {folder}`, or to let you write there" in text
+    assert f"{folder / 'rank-0'} cannot be written (Permission denied); it belongs to {owner}" in text
+    assert f"ask {owner} to run `perfkit trigger {folder}`, or to allow you to write" in text
 
 
-def test_a_rank_elsewhere_or_silent_is_asked_and_the_doubt_is_said(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_silent_or_remote_rank_is_requested_with_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(folder, host="elsewhere", pid=1)
     os.utime(folder / "rank-0/rank.json", (time.time() - 1000,) * 2)
 
-    code, text = said(capsys, str(folder))
+    code, text = run_command(capsys, str(folder))
     assert code == 0
     assert "has written nothing for 1000 s: it is in a very long step, or dead" in text
-    assert "rank 0 runs on elsewhere: it answers as soon as it sees the file" in text
+    assert "rank 0 runs on elsewhere: it starts when it sees the file" in text
 
 
-def test_waiting_ends_with_the_reason_where_the_run_ends_first_or_has_opened_enough(
+def test_waiting_ends_with_the_reason_if_the_run_ends_first_or_reached_its_limit(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endings = iter([{"ending": "KeyboardInterrupt"}, {"notes": ("the trigger 'file' opened 10 windows, its limit",)}])
     for expected in ("has ended: KeyboardInterrupt", "opened 10 windows, its limit"):
         a_run(folder)
         monkeypatch.setattr(time, "sleep", lambda seconds: a_run(folder, **next(endings)))
-        code, text = said(capsys, str(folder), "--wait")
+        code, text = run_command(capsys, str(folder), "--wait")
         assert code == 1
         assert expected in text
 
 
-def test_waiting_passes_over_windows_of_the_schedule_and_says_what_is_wrong_with_its_own(
+def test_waiting_ignores_windows_of_the_schedule_and_prints_the_problem_of_its_own(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window: dict[str, Any] = {"first_step": 1, "last_step": 2, "file": None, "complete": False}
@@ -194,8 +194,8 @@ def test_waiting_passes_over_windows_of_the_schedule_and_says_what_is_wrong_with
     a_run(folder)
     monkeypatch.setattr(time, "sleep", lambda seconds: a_run(folder, windows=(own, asked), start_ns=_clock.now_ns()))
 
-    assert said(capsys, str(folder), "--wait") == (
+    assert run_command(capsys, str(folder), "--wait") == (
         1,
-        f"perfkit: asked rank 0 of {folder} for a window; it begins with the next step\n"
+        f"perfkit: requested a window from rank 0 of {folder}; it starts with the next step\n"
         "perfkit: window 1 of rank 0 has no trace: OSError: no space left",
     )

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.torch_hooks import LoopHooks
-from perfkit.record.samplers.flop_counter import FlopCount
+from perfkit.record.samplers.flop_counter import FlopCounter
 from perfkit.run.records import StepFlops
 
 
@@ -23,7 +23,7 @@ def counted(step: Callable[[], Any]) -> StepFlops:
     hooks = LoopHooks(clock)
     hooks.attach()
     clock.start()
-    count = FlopCount(lambda: clock.phase)
+    count = FlopCounter(lambda: clock.phase)
     count.start()
     try:
         step()

@@ -14,7 +14,7 @@ import torch
 import perfkit
 from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.record.windows import handlers
-from perfkit.record.windows.handlers import fold, print_table, save_stacks, to_folder
+from perfkit.record.windows.handlers import fold_stacks, print_table, save_stacks, to_folder
 from perfkit.trace import read_trace
 
 
@@ -69,7 +69,7 @@ def test_a_copy_that_fails_is_told_and_training_goes_on(
             thread.join()
 
     assert (
-        "copying a trace to memory://nowhere: PermissionError: no entry (training goes on)" in capsys.readouterr().err
+        "copying a trace to memory://nowhere: PermissionError: no entry (training continues)" in capsys.readouterr().err
     )
 
 
@@ -116,7 +116,7 @@ def test_stacks_hold_all_the_time_of_the_host_once(tmp_path: Path) -> None:
             torch.nn.functional.layer_norm(torch.ones(64, 64), (64,))
     profiler.export_chrome_trace(str(tmp_path / "t.json"))
 
-    folded = fold(tmp_path / "t.json")
+    folded = fold_stacks(tmp_path / "t.json")
     ops = measure_op_times(read_trace(tmp_path / "t.json"))
     assert ops is not None
     assert sum(folded.values()) == sum(op.self_ns for op in ops.rows)
@@ -126,12 +126,12 @@ def test_stacks_hold_all_the_time_of_the_host_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: to_folder("x", keep=0), "keep must be at least 1"),
-        (lambda: to_folder("x", keep=1.5), "keep must be at least 1 trace, got 1.5"),
+        (lambda: to_folder("x", keep=0), "keep must be a whole number of at least 1"),
+        (lambda: to_folder("x", keep=1.5), "keep must be a whole number of at least 1, got 1.5"),
         (lambda: to_folder("nosuch://x"), "is not a URL that fsspec supports"),
         (lambda: print_table(sort_by="gpu_time"), "sort_by must be one of cpu_time, device_time"),
         (lambda: print_table(sort_by="speed"), "sort_by must be one of"),
-        (lambda: print_table(rows=0), "rows must be at least 1"),
+        (lambda: print_table(rows=0), "rows must be a whole number of at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_handler_is_made(make: Any, message: str) -> None:

@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from perfkit._code_owner import stack_of
-from perfkit.record.samplers.line_sampler import PERIOD_S, StackSampler, Where, find_line, library_of
+from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler, SampledLine, find_line, library_of
 
 
-def inside(library: str, call: Callable[[], Any]) -> Where | None:
+def inside(library: str, call: Callable[[], Any]) -> SampledLine | None:
     """What a sample says that hits ``call`` in a function of ``library``."""
-    seen: list[Where | None] = []
+    seen: list[SampledLine | None] = []
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
         if event == "call" and not seen and library_of(frame.f_code.co_filename) == library:
@@ -55,7 +55,7 @@ def test_a_line_in_a_library_tells_which(tmp_path: Path) -> None:
 
 
 def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
-    def inner() -> Where | None:
+    def inner() -> SampledLine | None:
         found = [find_line(stack_of(sys._getframe())) for _ in range(1)]
         return found[0]
 
@@ -91,7 +91,7 @@ def test_parts_of_torch_are_told_apart_and_libraries_by_their_names() -> None:
 
 def test_samples_of_a_line_sum_over_its_libraries() -> None:
     done = threading.Event()
-    sampler = StackSampler(threading.get_ident(), lambda: "forward")
+    sampler = LineSampler(threading.get_ident(), lambda: "forward")
     sampler.start()
     until = time.perf_counter() + 10
     while not done.is_set() and time.perf_counter() < until:
@@ -153,7 +153,7 @@ def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pyte
             pass
 
     monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
-    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    LineSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
     # The first took 1 ms, which at half a percent of the time is one in 200 ms.
     assert max(periods) < 0.02
@@ -173,7 +173,7 @@ def test_dear_samples_come_at_the_full_rate_at_first_and_less_often_later(monkey
             pass
 
     monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
-    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    LineSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
     assert max(periods[:200]) < PERIOD_S
     assert statistics.fmean(periods[300:]) > 3 * PERIOD_S
@@ -190,7 +190,7 @@ def test_waits_differ_so_that_no_loop_can_keep_step_with_them(monkeypatch: pytes
         def release(self) -> None:
             pass
 
-    StackSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    LineSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
     # Steps as long as a period: each tenth of a step is looked at by a tenth of the samples, and not one by all.
     for step_ms, looks in ((PERIOD_S * 500, looked_ms[:200]), (PERIOD_S * 1e3, looked_ms[200:])):

@@ -71,9 +71,7 @@ def test_no_step_that_perfkit_records_by_itself_turns_torchs_python_tracer_on(tm
         for number in prof.steps(range(12)):
             torch.ones(2).sum()
             seen.append(sys.getprofile())
-            traced += (
-                [number] if isinstance(getattr(sys.gettrace(), "__self__", None), lines_step.LineTimesTracer) else []
-            )
+            traced += [number] if isinstance(getattr(sys.gettrace(), "__self__", None), lines_step.LineTimeline) else []
 
     rank = rank_of(tmp_path / "x")
     assert traced == [6]
@@ -258,7 +256,7 @@ def generated() -> Any:
 
 
 def test_lines_are_followed_into_generators_and_back_to_the_caller(tmp_path: Path) -> None:
-    followed = lines_step.LineTimesTracer()
+    followed = lines_step.LineTimeline()
     followed.start()
     for tensor in generated():
         tensor.sum()
@@ -286,7 +284,7 @@ def test_a_comprehension_of_many_items_is_one_entry_so_that_what_follows_is_know
     monkeypatch.setattr(lines_step, "MAX_LINES", 300)
     found = []
     for items in (1_000, 0):
-        followed = lines_step.LineTimesTracer()
+        followed = lines_step.LineTimeline()
         followed.start()
         sum([item * item for item in range(1_000)])
         for item in range(items):

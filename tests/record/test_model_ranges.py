@@ -12,7 +12,7 @@ import torch
 
 import perfkit
 from perfkit.measures.host.range_times import measure_range_times
-from perfkit.record.windows.model_ranges import WindowRanges, roots, top_levels, trained_modules
+from perfkit.record.windows.model_ranges import ModelRanges, roots, top_levels, trained_modules
 from perfkit.run.reading import read_run
 from perfkit.trace import read_trace
 
@@ -135,11 +135,11 @@ def test_two_models_keep_their_ranges_apart_and_there_are_at_most_64() -> None:
 
     notes: list[str] = []
     net, deep = Net(), Deep()
-    ranges = WindowRanges([torch.optim.SGD([*net.parameters(), *deep.parameters()], lr=0.1)], notes.append)
-    ranges.follow(True)
+    ranges = ModelRanges([torch.optim.SGD([*net.parameters(), *deep.parameters()], lr=0.1)], notes.append)
+    ranges.update(True)
     vars(net.embed)["_compiled_call_impl"](torch.ones(1, 8))
     annotated = [m for model in (net, deep) for m in model.modules() if "_compiled_call_impl" in vars(m)]
-    ranges.follow(False)
+    ranges.update(False)
 
     assert len(annotated) == 64
     assert Counter("at the top of the model the first 64" in note for note in notes) == {True: 1}
@@ -148,10 +148,10 @@ def test_two_models_keep_their_ranges_apart_and_there_are_at_most_64() -> None:
 
 def test_what_the_user_annotated_keeps_the_users_range() -> None:
     net = Net()
-    ranges = WindowRanges([torch.optim.SGD(net.parameters(), lr=0.1)], lambda note: None)
+    ranges = ModelRanges([torch.optim.SGD(net.parameters(), lr=0.1)], lambda note: None)
     with perfkit.annotate_modules(net, "head"):
         mine = vars(net.head)["_compiled_call_impl"]
-        ranges.follow(True)
+        ranges.update(True)
         assert vars(net.head)["_compiled_call_impl"] is mine
-        ranges.follow(False)
+        ranges.update(False)
         assert vars(net.head)["_compiled_call_impl"] is mine

@@ -16,7 +16,7 @@ import perfkit
 from perfkit import _env
 from perfkit.commands import doctor
 from perfkit.record.watchers import node_health
-from perfkit.record.watchers.node_health import MOST_SAMPLES, NodeWatch
+from perfkit.record.watchers.node_health import MAX_SAMPLES, NodeWatch
 from perfkit.run.reading import read_run
 from perfkit.run.records import NodeHealth, Rank
 
@@ -92,9 +92,9 @@ class Watched:
                 raise nvml
             return nvml
 
-        watch = NodeWatch(lambda: uuid, step, load)
-        watch.look()
-        thread = watch._watching
+        watch = NodeWatch(step, lambda: uuid, load)
+        watch.start_when_ready()
+        thread = watch._thread
         while thread is not None and thread.is_alive() and not done.wait(0.01):
             pass
         watch.stop()
@@ -148,7 +148,7 @@ def test_a_long_run_keeps_a_hundred_samples_over_all_of_it_and_no_reason_is_lost
         fake_nvml(nvmlDeviceGetCurrentClocksEventReasons=lambda _: 0x40 if next(calls) == 333 else 0), samples=1500
     )
 
-    assert MOST_SAMPLES / 2 < len(found.samples) <= MOST_SAMPLES
+    assert MAX_SAMPLES / 2 < len(found.samples) <= MAX_SAMPLES
     assert found.taken == 1500
     assert found.samples[0].step <= 200
     assert found.samples[-1].step >= 14_500
@@ -221,21 +221,21 @@ def test_a_card_that_is_lost_ends_the_watch_and_is_told_and_what_was_read_stays(
 
     assert found is not None
     assert found.taken == 2
-    assert found.problem == watch.problem == "the node's health is watched no more: NVML says GPU is lost"
+    assert found.problem == watch.problem == "the node's health is not watched any more: NVML reports GPU is lost"
 
 
 @pytest.mark.parametrize(
     ("nvml", "problem"),
     [
         (ImportError("no pynvml"), None),
-        (OSError("torn"), "the node's health was not watched: NVML says torn"),
+        (OSError("torn"), "the node's health was not watched: NVML reports torn"),
         (
             fake_nvml(nvmlInit=refuse(9, "Driver Not Loaded")),
-            "the node's health was not watched: NVML says Driver Not Loaded",
+            "the node's health was not watched: NVML reports Driver Not Loaded",
         ),
         (
             fake_nvml(nvmlDeviceGetHandleByUUID=refuse(6, "Not Found")),
-            "the node's health is watched no more: NVML says Not Found",
+            "the node's health is not watched any more: NVML reports Not Found",
         ),
     ],
 )
@@ -244,8 +244,8 @@ def test_without_nvml_there_is_nothing_and_a_failure_is_told(watched: Watched, n
 
     assert watch.record() is None
     assert watch.problem == problem
-    watch.look()
-    assert watch._watching is None
+    watch.start_when_ready()
+    assert watch._thread is None
 
 
 def test_a_device_that_the_program_has_not_chosen_yet_is_waited_for(watched: Watched) -> None:
@@ -304,10 +304,10 @@ def run_with(nvml: Any, folder: Path) -> Rank:
     with perfkit.profile(folder, recorders=(), quiet=True) as prof:
         live = prof._live
         assert live is not None
-        live.attachments.node = NodeWatch(lambda: UUID, lambda: live.clock.step_num, lambda: nvml)
+        live.attachments.node = NodeWatch(lambda: live.clock.step_num, lambda: UUID, lambda: nvml)
         for _ in prof.steps(range(120)):
             pass
-        watching = live.attachments.node._watching
+        watching = live.attachments.node._thread
         assert watching is not None
     assert not watching.is_alive()
     rank = read_run(folder).ranks[0].rank
@@ -329,7 +329,7 @@ def test_a_run_on_a_card_that_nvml_loses_goes_on_and_says_so_once(tmp_path: Path
     assert rank.ending == "finished"
     assert rank.steps == 120
     assert [note for note in rank.notes if "GPU is lost" in note] == [
-        "the node's health is watched no more: NVML says GPU is lost"
+        "the node's health is not watched any more: NVML reports GPU is lost"
     ]
 
 

@@ -37,9 +37,9 @@ def test_a_schedule_does_in_every_step_what_torchs_own_does(**numbers: int) -> N
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"wait": 1, "warmup": 1, "active": 0}, "active must be at least 1 step, got 0"),
-        ({"wait": -1, "warmup": 1, "active": 1}, "wait must not be negative, got -1"),
-        ({"wait": 1, "warmup": 1.5, "active": 1}, "warmup must be a whole number of steps, got 1.5"),
+        ({"wait": 1, "warmup": 1, "active": 0}, "active must be a whole number of at least 1, got 0"),
+        ({"wait": -1, "warmup": 1, "active": 1}, "wait must be a whole number of at least 0, got -1"),
+        ({"wait": 1, "warmup": 1.5, "active": 1}, "warmup must be a whole number of at least 0, got 1.5"),
         ({"wait": 1, "warmup": 0, "active": 1, "every_s": 0}, "every_s must be a time above 0 seconds, got 0"),
         ({"wait": True, "warmup": 1, "active": 1}, "wait must be a whole number"),
     ],
@@ -58,7 +58,7 @@ def test_any_callable_of_torchs_is_taken_as_it_is() -> None:
 def test_something_that_is_no_schedule_is_refused_before_the_first_step() -> None:
     with pytest.raises(perfkit.UsageError, match="schedule must be"):
         as_action(3)  # type: ignore[arg-type]  # the mistake under test
-    with pytest.raises(perfkit.UsageError, match=r"schedule\(0\) must give"):
+    with pytest.raises(perfkit.UsageError, match=r"schedule\(0\) must return"):
         as_action(lambda step: "record")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfkit.record.samplers import line_sampler
-from perfkit.record.samplers.line_sampler import StackSampler
+from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.switch_interval import SWITCH_S, SwitchInterval
 
 
@@ -66,7 +66,7 @@ def test_a_sampler_looks_with_the_usual_interval_and_leaves_it_behind(
         seen.set()
 
     monkeypatch.setattr(line_sampler, "find_line", find_line)
-    one = StackSampler(threading.get_ident(), lambda: "forward")
+    one = LineSampler(threading.get_ident(), lambda: "forward")
 
     one.start()
     assert seen.wait(10)

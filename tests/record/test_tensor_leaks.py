@@ -1,36 +1,109 @@
-"""When the tensors of a program are looked at; the clock is a fake one."""
+"""Which tensors and graphs count as leaks, and when a program's tensors are checked; the clock is a fake one."""
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from perfkit.record.watchers import tensor_leaks
-from perfkit.record.watchers.tensor_leaks import TensorWatch
+from perfkit.record.watchers.tensor_leaks import TensorLeakWatch
 
 
-@pytest.mark.parametrize(("step_ms", "look_ms"), [(0.1, 70), (1, 30), (100, 70), (1_000, 400)])
-def test_looks_take_a_two_hundredth_of_the_time_beyond_the_first_few(
-    clock: Any, monkeypatch: pytest.MonkeyPatch, step_ms: float, look_ms: float
+class Clock:
+    """A clock on which enough time passes for every check."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        self.now += 10**12
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> TensorLeakWatch:
+    gc.collect()  # what the test before has left would be freed between two checks
+    clock = Clock()
+    monkeypatch.setattr("perfkit._clock.now_ns", clock)
+    return TensorLeakWatch()
+
+
+def run_steps(watch: TensorLeakWatch, each_step: Any) -> TensorLeakWatch:
+    for step in range(81):
+        watch.check(step)
+        each_step(step)
+    return watch
+
+
+def test_growing_tensors_with_a_graph_are_found_with_what_holds_them(watch: TensorLeakWatch) -> None:
+    weight = torch.ones(7, 5, requires_grad=True)
+    losses = []
+
+    def step(number: int) -> None:
+        losses.append(weight * number)
+
+    run_steps(watch, step)
+
+    assert (watch.leaks[0].grown, watch.leaks[0].steps, watch.leaks[0].graph) == (40, 40, True)
+    assert watch.leaks[0].name == "losses"
+    assert watch.leaks[0].places
+    assert Path(watch.leaks[0].places[0].file).name == Path(__file__).name
+
+
+def test_tensors_that_are_replaced_in_every_step_are_no_leak(watch: TensorLeakWatch) -> None:
+    weight = torch.ones(7, 5, requires_grad=True)
+    last: list[Any] = []
+
+    def step(number: int) -> None:
+        # More from check to check, and all of them new.
+        last[:] = [weight * n for n in range(2 * number)]
+
+    run_steps(watch, step)
+
+    assert [one for one in watch.leaks if one.graph] == []
+
+
+def test_a_sum_that_keeps_its_graph_is_found_by_the_graphs_nodes(watch: TensorLeakWatch) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    total = weight.sum()
+    for step in range(81):
+        watch.check(step)
+        total = total + weight.sum() * step
+
+    assert watch.leaks[0].nodes_grown >= 40
+    assert watch.leaks[0].name == "total"
+
+
+def test_the_checks_get_rarer(watch: TensorLeakWatch) -> None:
+    checked = [step for step in range(700) if watch.check(step)]
+
+    assert checked == [20, 40, 80, 160, 320, 640]
+
+
+@pytest.mark.parametrize(("step_ms", "check_ms"), [(0.1, 70), (1, 30), (100, 70), (1_000, 400)])
+def test_checks_take_a_two_hundredth_of_the_time_beyond_the_first_few(
+    clock: Any, monkeypatch: pytest.MonkeyPatch, step_ms: float, check_ms: float
 ) -> None:
-    looked: list[int] = []
+    checked: list[int] = []
 
     def alive() -> dict[Any, Any]:
-        clock.pass_ms(look_ms)
+        clock.pass_ms(check_ms)
         return {}
 
     monkeypatch.setattr(tensor_leaks, "_alive", alive)
     monkeypatch.setattr(tensor_leaks, "time", SimpleNamespace(thread_time_ns=clock))
-    watch = TensorWatch()
+    watch = TensorLeakWatch()
     for step in range(1, 50_000):
         clock.pass_ms(step_ms)
-        if watch.look(step):
-            looked.append(step)
+        if watch.check(step):
+            checked.append(step)
 
-    assert looked
-    assert all(after >= 2 * before for before, after in pairwise(looked))
-    assert len(looked) * look_ms < 150 + 2 * look_ms + 50_000 * step_ms / 200
-    assert looked[0] * step_ms >= 200
+    assert checked
+    assert all(after >= 2 * before for before, after in pairwise(checked))
+    assert len(checked) * check_ms < 150 + 2 * check_ms + 50_000 * step_ms / 200
+    assert checked[0] * step_ms >= 200

@@ -14,17 +14,17 @@ import perfkit
 from perfkit import _env
 from perfkit.record.windows import torch_profiler, trace_files
 from perfkit.record.windows.kineto import KinetoRecorder
-from perfkit.record.windows.trace_files import Contents, Promise
+from perfkit.record.windows.trace_files import ExpectedTrace, TraceContents
 from perfkit.run.reading import read_run
 from perfkit.run.records import Rank, Window
 
 WINDOW = perfkit.schedule(wait=2, warmup=1, active=2, repeat=1)
 
 
-def seen(*parts: str) -> Contents:
-    contents = Contents()
+def seen(*parts: str) -> TraceContents:
+    contents = TraceContents()
     for part in parts:
-        contents.look(part.encode())
+        contents.add(part.encode())
     return contents
 
 
@@ -37,20 +37,20 @@ KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
 
 
 @pytest.mark.parametrize(
-    ("trace", "promise", "problem"),
+    ("trace", "expected", "problem"),
     [
-        (text(range(3, 5), KERNEL), Promise(range(3, 5), kernels=True), None),
-        (text(range(3, 5)), Promise(range(3, 5), kernels=False), None),
-        (text(range(3, 5)), Promise(None, kernels=False), None),
-        (text(range(3, 4)), Promise(range(3, 5), kernels=False), "to hold the steps 3 to 4, its steps are: 3"),
-        (text(range(0)), Promise(range(3, 5), kernels=False), "its steps are: none"),
-        (text(range(3, 5)), Promise(range(3, 5), kernels=True), "no device work although CUDA is in use"),
-        (text(range(3, 5), rank=False), Promise(range(3, 5), kernels=False), "does not say its rank"),
-        (text(range(3, 5))[:-6], Promise(range(3, 5), kernels=False), "ends in the middle"),
+        (text(range(3, 5), KERNEL), ExpectedTrace(range(3, 5), kernels=True), None),
+        (text(range(3, 5)), ExpectedTrace(range(3, 5), kernels=False), None),
+        (text(range(3, 5)), ExpectedTrace(None, kernels=False), None),
+        (text(range(3, 4)), ExpectedTrace(range(3, 5), kernels=False), "should contain steps 3 to 4, it has: 3"),
+        (text(range(0)), ExpectedTrace(range(3, 5), kernels=False), "it has: none"),
+        (text(range(3, 5)), ExpectedTrace(range(3, 5), kernels=True), "no device work although CUDA is in use"),
+        (text(range(3, 5), rank=False), ExpectedTrace(range(3, 5), kernels=False), "does not contain its rank"),
+        (text(range(3, 5))[:-6], ExpectedTrace(range(3, 5), kernels=False), "is cut off"),
     ],
 )
-def test_what_a_trace_lacks_of_its_promise_is_named(trace: str, promise: Promise, problem: str | None) -> None:
-    found = seen(trace).problem(promise)
+def test_what_a_trace_lacks_of_its_expected_is_named(trace: str, expected: ExpectedTrace, problem: str | None) -> None:
+    found = seen(trace).problem(expected)
 
     assert (found is None) == (problem is None)
     assert problem is None or problem in (found or "")
@@ -60,7 +60,7 @@ def test_words_are_found_wherever_the_blocks_are_cut() -> None:
     trace = text(range(123_456, 123_459), KERNEL)
     for cut in range(1, len(trace) - 1):
         contents = seen(trace[:cut], trace[cut:])
-        assert contents.problem(Promise(range(123_456, 123_459), kernels=True)) is None
+        assert contents.problem(ExpectedTrace(range(123_456, 123_459), kernels=True)) is None
         assert contents.steps == {123_456, 123_457, 123_458}
 
 
@@ -73,8 +73,8 @@ def test_torch_writes_the_words_that_are_searched(tmp_path: Path) -> None:
 
     # Kernels cannot be had here; ops stand in the same words.
     assert b'"cat": "cpu_op"' in plain.read_bytes()
-    contents = trace_files.pack(plain, tmp_path / "window-0.pt.trace.json.gz")
-    assert contents.problem(Promise(range(7, 8), kernels=False)) is None
+    contents = trace_files.compress_trace(plain, tmp_path / "window-0.pt.trace.json.gz")
+    assert contents.problem(ExpectedTrace(range(7, 8), kernels=False)) is None
     assert [path.name for path in tmp_path.iterdir()] == ["window-0.pt.trace.json.gz"]
 
 
@@ -90,7 +90,7 @@ def test_a_pack_that_does_not_read_back_is_no_file(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(gzip, "open", cut)
     with pytest.raises(OSError, match="reads back damaged"):
-        trace_files.pack(plain, tmp_path / "window-0.pt.trace.json.gz")
+        trace_files.compress_trace(plain, tmp_path / "window-0.pt.trace.json.gz")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_a_window_without_kernels_where_cuda_is_in_use_is_said_once_and_is_not_c
     assert not window.complete
     assert "no device work although CUDA is in use" in (window.problem or "")
     assert window.file is not None  # what is there may still be of use
-    assert capsys.readouterr().err.count("window-0.pt.trace.json.gz: the trace holds no device work") == 1
+    assert capsys.readouterr().err.count("window-0.pt.trace.json.gz: the trace contains no device work") == 1
 
 
 def test_what_every_window_lacks_is_said_once_and_stands_in_each(
@@ -158,7 +158,7 @@ def test_a_window_that_lost_a_step_says_which(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(KinetoRecorder, "advance", miscounted)
     _, window = loop(tmp_path / "x", schedule=perfkit.schedule(wait=1, warmup=0, active=2, repeat=1))
 
-    assert "to hold the steps 0 to 2, its steps are: 1, 2" in (window.problem or "")
+    assert "should contain steps 0 to 2, it has: 1, 2" in (window.problem or "")
 
 
 def test_kernels_are_expected_where_cuda_is_used_and_was_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import perfkit
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.triggers.trigger_sources import SlowSteps
-from perfkit.record.windows.schedules import WithTriggered
+from perfkit.record.windows.schedules import TriggeredSchedule
 from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.records import Failure, Phases, Window
 from perfkit.trace import read_trace
@@ -74,7 +74,7 @@ def spans(loop: Loop) -> list[tuple[int, int, str | None]]:
         (("slow-step=1",), {}, "slow-step=X takes how many times the median .* above 1, got '1'"),
         (("slow-step=much",), {}, "above 1, got 'much'"),
         (("file=now",), {}, "the trigger 'file' takes no value"),
-        (("file", "file"), {}, "the trigger 'file' stands twice"),
+        (("file", "file"), {}, "the trigger 'file' is given twice"),
         (("signal=SIGKILL",), {}, "signal=NAME takes one of SIGUSR1, SIGUSR2, .* got 'SIGKILL'"),
         ((), {}, "triggers\\(\\) needs at least one"),
         ((3,), {}, "triggers may hold .* got 3"),
@@ -110,27 +110,27 @@ def closed(*walls_ms: float, validation_ms: float = 0) -> list[ClosedStep]:
 
 def test_a_step_is_slow_above_three_medians_and_ten_milliseconds_more() -> None:
     long, short = SlowSteps(3.0), SlowSteps(3.0)
-    long.judge(closed(*[100] * 16))
-    short.judge(closed(*[1] * 16))
+    long.check(closed(*[100] * 16))
+    short.check(closed(*[1] * 16))
 
-    assert long.judge(closed(100, 299)) is None
-    assert long.judge(closed(100, 305, 310)) == "slow step 2 (3.1 x the median)"
-    assert short.judge(closed(1, 10.5)) is None
-    assert short.judge(closed(1, 11.5)) == "slow step 1 (11.5 x the median)"
+    assert long.check(closed(100, 299)) is None
+    assert long.check(closed(100, 305, 310)) == "slow step 2 (3.1 x the median)"
+    assert short.check(closed(1, 10.5)) is None
+    assert short.check(closed(1, 11.5)) == "slow step 1 (11.5 x the median)"
 
 
 def test_no_step_is_slow_before_there_is_a_median_and_none_for_its_validation() -> None:
     slow = SlowSteps(3.0)
 
-    assert slow.judge(closed(*[100] * 15, 5000)) is None
-    assert slow.judge(closed(5000, validation_ms=4900)) is None
-    assert slow.judge(closed(5000)) is not None
+    assert slow.check(closed(*[100] * 15, 5000)) is None
+    assert slow.check(closed(5000, validation_ms=4900)) is None
+    assert slow.check(closed(5000)) is not None
 
 
 def test_a_run_that_became_slow_for_good_is_told_once_and_then_what_it_is_like() -> None:
     slow = SlowSteps(2.0)
-    slow.judge(closed(*[100] * 64))
-    told = [slow.judge(closed(*[250] * 8)) is not None for _ in range(8)]
+    slow.check(closed(*[100] * 64))
+    told = [slow.check(closed(*[250] * 8)) is not None for _ in range(8)]
 
     assert told == [True] * 4 + [False] * 4  # the median has moved when half of the 64 are new
 
@@ -411,7 +411,7 @@ def test_running_out_of_memory_is_told_from_other_exceptions(tmp_path: Path, clo
     fail_at(Loop(tmp_path / "y", clock, triggers="out-of-memory"), 3, ValueError("another"))
 
     assert failure(tmp_path / "x").out_of_memory
-    assert "heard only in part: there is no CUDA device" in loop.notes
+    assert "only some out-of-memory errors are detected: there is no CUDA device" in loop.notes
     assert not (tmp_path / "y/rank-0/failure.json").exists()
 
 
@@ -420,7 +420,7 @@ def test_running_out_of_memory_is_told_from_other_exceptions(tmp_path: Path, clo
 
 def test_a_triggered_cycle_lies_between_those_of_the_schedule() -> None:
     own = perfkit.schedule(wait=6, warmup=1, active=2).action
-    actions = WithTriggered(own, warmup=1, active=2)
+    actions = TriggeredSchedule(own, warmup=1, active=2)
     actions.begin(1)
 
     assert [actions(step) for step in range(1, 9)] == [
@@ -430,7 +430,7 @@ def test_a_triggered_cycle_lies_between_those_of_the_schedule() -> None:
 
 
 def test_a_cycle_of_the_schedules_that_a_triggered_one_cut_is_left_out_and_the_next_is_whole() -> None:
-    actions = WithTriggered(perfkit.schedule(wait=3, warmup=1, active=3).action, warmup=1, active=3)
+    actions = TriggeredSchedule(perfkit.schedule(wait=3, warmup=1, active=3).action, warmup=1, active=3)
     actions.begin(2)  # until 5; the schedule would record 4 to 6
 
     assert [actions(step) for step in range(2, 6)] == ["warmup", "record", "record", "save"]

@@ -15,15 +15,15 @@ import torch
 import perfkit
 from perfkit import _env
 from perfkit.record.windows import kineto, memory_snapshot, torch_profiler
-from perfkit.record.windows.cuda_profiler import CudaProfilerGate
-from perfkit.record.windows.memory_snapshot import MemorySnapshot, OutOfMemoryWatch
-from perfkit.record.windows.window_controller import Recorder, Windows
+from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
+from perfkit.record.windows.memory_snapshot import MemoryRecorder, OutOfMemoryWatch
+from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.run.reading import read_run
 
 ONCE = perfkit.schedule(wait=1, warmup=0, active=1, repeat=1)
 
 
-class Diary(Recorder):
+class Diary(WindowRecorder):
     """Writes down what it is told, and fails where it is told to."""
 
     def __init__(self, name: str = "diary", fails: str = "") -> None:
@@ -50,14 +50,14 @@ class Diary(Recorder):
         self._write("end early" if early else "end")
 
 
-def drive(*recorders: Recorder, steps: int = 12, **schedule: int) -> tuple[Windows, list[str]]:
+def drive(*recorders: WindowRecorder, steps: int = 12, **schedule: int) -> tuple[WindowController, list[str]]:
     told: list[str] = []
     numbers = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, **schedule}
-    windows = Windows(
+    windows = WindowController(
         perfkit.schedule(**numbers).action,
         recorders,
         trouble=lambda what, error: told.append(f"{what}: {error}"),
-        beside=lambda inside: None,
+        on_change=lambda inside: None,
     )
     for step in range(steps):
         windows.advance(step)
@@ -108,7 +108,9 @@ def test_a_schedule_that_raises_ends_the_windows_and_not_the_training() -> None:
         return "record"
 
     diary = Diary()
-    windows = Windows(action, [diary], trouble=lambda what, error: told.append(str(error)), beside=lambda inside: None)
+    windows = WindowController(
+        action, [diary], trouble=lambda what, error: told.append(str(error)), on_change=lambda inside: None
+    )
     for step in range(6):
         windows.advance(step)
 
@@ -129,7 +131,7 @@ class FakeCuda:
 
 
 def test_the_gate_is_opened_with_the_first_active_step_and_always_closed() -> None:
-    gate, cuda = CudaProfilerGate(), FakeCuda()
+    gate, cuda = CudaProfilerRecorder(), FakeCuda()
     gate._cuda = cuda
     drive(gate, steps=3)
 
@@ -176,8 +178,8 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
     return fake
 
 
-def snapshot_of(folder: Path, notes: list[str] | None = None) -> MemorySnapshot:
-    return MemorySnapshot(lambda index: folder / f"memory-{index}.pickle", (notes if notes is not None else []).append)
+def snapshot_of(folder: Path, notes: list[str] | None = None) -> MemoryRecorder:
+    return MemoryRecorder(lambda index: folder / f"memory-{index}.pickle", (notes if notes is not None else []).append)
 
 
 def test_a_memory_snapshot_is_dumped_once_per_window_and_recording_is_switched_off(
@@ -282,11 +284,11 @@ class Follower(Diary):
 
 def test_a_step_after_a_window_is_offered_once_after_a_pause_and_both_belong_to_that_window() -> None:
     follower, told, seen = Follower(), [], []
-    windows = Windows(
+    windows = WindowController(
         perfkit.schedule(wait=2, warmup=0, active=1, repeat=2).action,
         [follower],
         trouble=lambda what, error: told.append(what),
-        beside=lambda inside: None,
+        on_change=lambda inside: None,
     )
     for step in range(8):
         windows.advance(step)
@@ -307,11 +309,11 @@ def test_a_step_after_a_window_is_offered_once_after_a_pause_and_both_belong_to_
 def test_no_recorder_begins_to_record_where_another_window_has_just_ended() -> None:
     # Between two steps an optimizer's record_function may be open, which torch then ends in the wrong profiler.
     diary, told = Diary(), []
-    windows = Windows(
+    windows = WindowController(
         perfkit.schedule(wait=0, warmup=0, active=2, repeat=2).action,
         [diary],
         trouble=lambda what, error: told.append(what),
-        beside=lambda inside: None,
+        on_change=lambda inside: None,
     )
     for step in range(5):
         windows.advance(step)

@@ -1,1 +1,1 @@
-"""Which lines, modules and operations take the time: sampled over the run, or counted in one step."""
+"""What the loop and the loader's workers do, by sampling and by tracing: per source line, per module, per operation."""

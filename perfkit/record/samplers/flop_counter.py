@@ -1,57 +1,58 @@
 """Counts the floating point operations of one step, forward and backward, by the precision they were computed in.
 
-A dispatch mode sees every op of the step and applies torch's own formulas (``torch.utils.flop_counter``). It is
-not ``FlopCounterMode`` itself, because that puts hooks on all modules, runs both branches of a ``cond``, and
-lets an error in a formula end the step. It slows the step it runs in, so that step is one of its own that no
-timing holds.
+A dispatch mode sees every op of the step and applies torch's own formulas (``torch.utils.flop_counter``). It is not
+``FlopCounterMode`` itself, because that puts hooks on all modules, runs both branches of a ``cond``, and lets an error
+in a formula end the step. Counting slows the step, so it gets a step of its own that no timing includes.
 
-Where a count would be wrong there is none, and the reason is told: under torch.compile (ops are inside graphs),
-in inference mode (ops arrive undivided), for tensor subclasses (a DTensor's op is not what this rank computes),
-for attention and recurrent layers without a formula (attention on a CPU is one), and for operators of other
-libraries, whose work nobody knows.
+Where a count would be wrong there is none, and the reason is recorded: under torch.compile (ops are inside graphs), in
+inference mode (ops arrive undivided), for tensor subclasses (a DTensor's op is not what this rank computes), for
+attention and recurrent layers without a formula (such as attention on a CPU), and for operators of other libraries.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from perfkit import _env
 from perfkit.run.records import Phase, StepFlops
 
-#: Libraries of operators whose uncounted ops do little arithmetic: elementwise, copies, bookkeeping, communication.
-_COUNTED = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "quantized_decomposed")
-#: Ops of torch's own that do much and have no formula in some version; a name that contains one is not counted.
+#: Libraries of operators whose ops without a formula do little arithmetic: elementwise, copies, bookkeeping,
+#: communication.
+_LIGHT_LIBRARIES = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "quantized_decomposed")
+#: Ops of torch's own that do much and have no formula in some version, by a part of their name.
 _HEAVY = ("attention", "lstm", "gru", "rnn", "mkldnn_linear", "conv", "scaled_grouped_mm", "_grouped_mm", "_int_mm")
 
 
-class FlopCount:
-    """Counts between `start` and `stop`, on the calling thread and the autograd threads that it makes work.
+class FlopCounter:
+    """Counts between `start` and `stop`, on the calling thread and its autograd threads.
 
-    ``phase`` tells the running phase: the model runs in no optimizer and in no validation, and what runs with
-    gradients on inside a backward is recomputed.
+    ``phase`` returns the running phase: ops of the optimizer and of validation do not count, and ops that run with
+    gradients on inside a backward are recomputed ones.
     """
 
     def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
         self._mode: Any = None
-        self._by_precision: dict[str, int] = {}
+        self._by_precision: Counter[str] = Counter()
         self._recomputed = 0
         self._devices: set[Any] = set()
         self._problem: str | None = None
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start counting; torch must be loaded."""
         self._mode = _mode(self._count)
         self._mode.__enter__()
 
     def stop(self) -> None:
-        """End counting."""
+        """Stop counting."""
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.__exit__(None, None, None)
 
     def _count(self, func: Any, types: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Add one op; never raises, for the op is the program's."""
+        """Add one op; never raises, because the op is the program's."""
         if self._problem is not None or self._phase() in ("optimizer", "validation"):
             return
         try:
@@ -60,23 +61,22 @@ class FlopCount:
             self._problem = f"torch's formula for {func} failed: {type(error).__name__}: {error}"
 
     def _add(self, func: Any, types: Any, args: Any, kwargs: Any, out: Any) -> str | None:
+        # As in `_mode`: torch is loaded by now.
         import torch
         from torch.utils.flop_counter import flop_registry
 
         if torch.is_inference_mode_enabled():
             return "the step runs in inference mode, where ops arrive undivided"
-        plain = (torch.Tensor, torch.nn.Parameter)
-        subclass = next((kind for kind in types if kind not in plain), None)
+        subclass = next((kind for kind in types if kind not in (torch.Tensor, torch.nn.Parameter)), None)
         if subclass is not None:
-            return f"a {subclass.__name__} was computed with, and its ops are not those of one device"
+            return f"the step computes with {subclass.__name__}, whose ops are not those of one device"
         packet: Any = getattr(func, "_overloadpacket", func)
         formula = flop_registry.get(packet)
         if formula is None:
             return _uncounted(func)
         flops = int(formula(*args, **kwargs, out_val=out))
         first = next(arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_floating_point())
-        name = _precision(first, convolution="conv" in str(packet))
-        self._by_precision[name] = self._by_precision.get(name, 0) + flops
+        self._by_precision[_precision(first, convolution="conv" in str(packet))] += flops
         self._devices.add(first.device)
         if torch.is_grad_enabled() and self._phase() == "backward":
             self._recomputed += flops
@@ -85,21 +85,24 @@ class FlopCount:
     def result(self, step: int) -> StepFlops:
         """What step ``step`` computed, or why that is not known."""
         problem = self._problem
-        if problem is None and not sum(self._by_precision.values()):
+        if problem is None and not self._by_precision.total():
             problem = "no op with a known number of operations was seen in the step"
         if problem is None and len(self._devices) > 1:
             problem = f"the step computed on {len(self._devices)} devices"
         if problem is not None:
             return StepFlops(step=step, problem=problem)
+        (device,) = self._devices
+        torch: Any = _env.torch_if_loaded()
         return StepFlops(
             step=step,
             by_precision=dict(self._by_precision),
             recomputed=self._recomputed,
-            device=_device_name(next(iter(self._devices))),
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         )
 
 
 def _mode(count: Callable[[Any, Any, Any, Any, Any], None]) -> Any:
+    # perfkit never imports torch before the program does.
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class has no annotations
@@ -113,32 +116,21 @@ def _mode(count: Callable[[Any, Any, Any, Any, Any], None]) -> Any:
 
 
 def _uncounted(func: Any) -> str | None:
-    """Why an op without a formula spoils the count, None where it does not."""
+    """Why an op without a formula makes the count wrong; None where it does not."""
     name = str(func)  # "aten.add.Tensor"
-    library, _, rest = name.partition(".")
-    if library not in _COUNTED:
+    library, op, *_ = f"{name}.".split(".")
+    if library not in _LIGHT_LIBRARIES:
         return f"torch does not know how many operations {name} takes"
-    op = rest.partition(".")[0]
-    if any(heavy in op for heavy in _HEAVY):
-        return f"torch has no formula for {name}"
-    return None
+    return f"torch has no formula for {name}" if any(heavy in op for heavy in _HEAVY) else None
 
 
 def _precision(tensor: Any, *, convolution: bool) -> str:
     """What the units compute in; float32 on a GPU may be TF32, by torch's switches for matmul and convolution."""
-    import torch
-
+    torch: Any = _env.torch_if_loaded()
     name = str(tensor.dtype).removeprefix("torch.")
     if name.startswith("float8"):
         return "float8"
     if name == "float32" and tensor.is_cuda and torch.version.hip is None:
-        backends: Any = torch.backends
-        switch = backends.cudnn.conv if convolution else backends.cuda.matmul
+        switch = torch.backends.cudnn.conv if convolution else torch.backends.cuda.matmul
         return "tf32" if switch.fp32_precision == "tf32" else name
     return name
-
-
-def _device_name(device: Any) -> str | None:
-    import torch
-
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else None

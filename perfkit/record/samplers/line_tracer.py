@@ -1,11 +1,11 @@
-"""Traces the user's lines for one step: how often each ran, and how long it took with all it called.
+"""Traces the user's lines for one step: how often each ran, and how long it took with everything that it called.
 
-This is what names the loop behind many small operations. It is ``sys.settrace`` confined to user code:
-a frame of torch or of a library is entered untraced. The step it runs in is slower than others, so it
-is marked as part of its window and left out of every timing. It yields to a debugger or a coverage tool.
+This finds the loop behind many small operations. It is ``sys.settrace`` limited to user code: frames of torch or of a
+library are not traced. The step is slower than others, so it counts as part of its window and is left out of every
+timing. Nothing is traced while a debugger or a coverage tool traces the thread.
 
-It also sees which modules a line calls (`ModuleWatch`): ``torch.nn.Module.__call__`` is the one function of torch's
-whose calls it looks at.
+The tracer also sees which modules a line calls (`ModuleCallLog`): ``torch.nn.Module.__call__`` is the only function of
+torch whose calls it inspects.
 """
 
 from __future__ import annotations
@@ -21,19 +21,27 @@ from typing import Any
 
 from perfkit._code_owner import USER, function_name, line_of, owner_of
 from perfkit._location import Location
-from perfkit.record.samplers.module_calls import Call, ModuleWatch, Site
+from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Site
 from perfkit.run.records import Phase, TracedLine
 
-#: Line events after which tracing gives up: at about 0.5 us each, two million add one second to one step.
+#: Line events after which tracing stops: at about 0.5 us each, two million add one second to one step.
 _MAX_EVENTS = 2_000_000
 
-#: Names of torch's functions that are counted: few others have them, and comparing code takes longer.
+#: Names of torch's functions that are counted: few others have them, and comparing code objects takes longer.
 _COUNTED = ("backward", "grad", "__next__")
 
-#: Lines that are kept of those that call a function.
-_MOST_CALLERS = 8
+#: Lines kept of those that call a function.
+_MAX_CALLERS = 8
 
 _Trace = Callable[[FrameType, str, Any], Any]
+
+
+def user_caller(frame: FrameType) -> FrameType | None:
+    """The nearest frame of the user's outside ``frame``."""
+    caller = frame.f_back
+    while caller is not None and owner_of(caller.f_code.co_filename) != USER:
+        caller = caller.f_back
+    return caller
 
 
 class LineTracer:
@@ -43,21 +51,21 @@ class LineTracer:
         self._phase = phase
         #: Runs, ns, and whether it ran before any module did.
         self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
-        self._modules = ModuleWatch()
+        self._modules = ModuleCallLog()
         self._module_call: CodeType | None = None
         self._backward: set[CodeType | None] = set()
         self._fetch: CodeType | None = None
-        self._calls: dict[FrameType, Call] = {}
-        #: Function -> the user's lines that called it first.
+        self._calls: dict[FrameType, ModuleCall] = {}
+        #: Function -> the first of the user's lines that called it.
         self._callers: dict[CodeType, dict[Site, None]] = {}
         self._open: dict[FrameType, tuple[int, int, Phase]] = {}
-        self._adopted: list[tuple[FrameType, _Trace | None]] = []
+        self._running_frames: list[tuple[FrameType, _Trace | None]] = []
         self._events = 0
         #: Why nothing was traced, or None.
         self.refused: str | None = None
 
     def start(self) -> None:
-        """Begin to trace, also the frames that are already running (the loop itself is one of them)."""
+        """Start tracing, also of the frames that are already running (the loop itself is one of them)."""
         if sys.gettrace() is not None:
             self.refused = "a debugger or coverage tool is tracing this thread"
             return
@@ -67,17 +75,18 @@ class LineTracer:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if owner_of(frame.f_code.co_filename) == USER:
-                self._adopted.append((frame, frame.f_trace))
+                self._running_frames.append((frame, frame.f_trace))
                 frame.f_trace = self._line
             frame = frame.f_back
 
     def _find_torch(self) -> None:
+        # perfkit never imports torch before the program does.
         from torch import autograd
         from torch.nn import Module
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
         def code_of(function: Any) -> CodeType | None:
-            # What feeds the clock is wrapped around them.
+            # The step clock's hooks wrap these functions.
             return getattr(inspect.unwrap(function), "__code__", None)
 
         self._module_call = code_of(Module.__call__)
@@ -85,15 +94,14 @@ class LineTracer:
         self._fetch = code_of(_BaseDataLoaderIter.__next__)
 
     def stop(self) -> None:
-        """End tracing, and leave every frame as it was."""
+        """Stop tracing, and restore every frame."""
         if self.refused is None and sys.gettrace() == self._called:
             sys.settrace(None)
-        for frame, before in self._adopted:
+        for frame, before in self._running_frames:
             frame.f_trace = before
-        self._adopted.clear()
+        self._running_frames.clear()
         for frame in list(self._open):
             self._close_line(frame, time.perf_counter_ns())
-        self._open.clear()
         self._calls.clear()
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
@@ -103,37 +111,29 @@ class LineTracer:
         if code.co_name in _COUNTED:
             self._modules.backwards += code in self._backward
             self._modules.fetches += code is self._fetch
-        if owner_of(frame.f_code.co_filename) != USER:
+        if owner_of(code.co_filename) != USER:
             return None
-        self._note_caller(frame)
+        callers = self._callers.setdefault(code, {})
+        if len(callers) < _MAX_CALLERS and (caller := user_caller(frame)) is not None:
+            callers[caller.f_code, line_of(caller)] = None
         return self._line
 
-    def _note_caller(self, frame: FrameType) -> None:
-        callers = self._callers.setdefault(frame.f_code, {})
-        if len(callers) >= _MOST_CALLERS:
-            return
-        by = frame.f_back
-        while by is not None and owner_of(by.f_code.co_filename) != USER:
-            by = by.f_back
-        if by is not None:
-            callers[by.f_code, line_of(by)] = None
-
     def _module_called(self, frame: FrameType) -> _Trace | None:
-        self._modules.begun = True
-        by = frame.f_back
-        if by is None or owner_of(by.f_code.co_filename) != USER:
+        self._modules.started = True
+        caller = frame.f_back
+        if caller is None or owner_of(caller.f_code.co_filename) != USER:
             return None
-        call = self._modules.enter(frame, (by.f_code, line_of(by)), self._phase())
+        call = self._modules.enter(frame, (caller.f_code, line_of(caller)), self._phase())
         if call is None:
             return None
         self._calls[frame] = call
         frame.f_trace_lines = False
-        return self._module_left
+        return self._module_returned
 
-    def _module_left(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _module_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if event == "return" and (call := self._calls.pop(frame, None)) is not None:
             self._modules.leave(call)
-        return self._module_left
+        return self._module_returned
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         now = time.perf_counter_ns()
@@ -147,23 +147,23 @@ class LineTracer:
             self._open[frame] = (frame.f_lineno, time.perf_counter_ns(), phase)
             key = (phase, frame.f_code, frame.f_lineno)
             if key not in self._lines:
-                self._lines[key] = [0, 0, not self._modules.begun]
+                self._lines[key] = [0, 0, not self._modules.started]
         return self._line
 
     def _close_line(self, frame: FrameType, now: int) -> None:
         opened = self._open.pop(frame, None)
         if opened is not None:
-            line, began, phase = opened
+            line, started_ns, phase = opened
             entry = self._lines[phase, frame.f_code, line]
             entry[0] += 1
-            entry[1] += now - began
+            entry[1] += now - started_ns
 
     def rows(self) -> tuple[TracedLine, ...]:
-        """The lines traced, most runs first, with the loop each stands in."""
+        """The traced lines, most runs first, with the loop around each."""
         loops: dict[str, dict[int, int]] = {}
         modules = self._modules.rows()
         rows = []
-        for (phase, code, line), (runs, total, before) in self._lines.items():
+        for (phase, code, line), (runs, total_ns, before_model) in self._lines.items():
             file = code.co_filename
             if file not in loops:
                 loops[file] = innermost_loops(file)
@@ -175,13 +175,13 @@ class LineTracer:
                     owner=USER,
                     phase=phase,
                     runs=runs,
-                    host_ns=total,
+                    host_ns=total_ns,
                     loop_line=loops[file].get(line),
-                    before_model=bool(before) if self._modules.begun else None,
+                    before_model=bool(before_model) if self._modules.started else None,
                     modules=modules.pop((code, line), ()),
                     callers=tuple(
-                        Location(file=by.co_filename, line=at, function=function_name(by))
-                        for by, at in self._callers.get(code, ())
+                        Location(file=caller.co_filename, line=at, function=function_name(caller))
+                        for caller, at in self._callers.get(code, ())
                     ),
                 )
             )
@@ -197,11 +197,9 @@ def innermost_loops(file: str) -> dict[int, int]:
     found: dict[int, int] = {}
     # ast.walk goes outside in, so an inner loop overwrites its lines.
     for node in ast.walk(tree):
-        if isinstance(node, ast.For | ast.While | ast.AsyncFor):
-            first = node.lineno
-            for line in range(first, (node.end_lineno or first) + 1):
-                found[line] = first
-        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        if isinstance(
+            node, ast.For | ast.While | ast.AsyncFor | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+        ):
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 found[line] = node.lineno
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

@@ -1,13 +1,13 @@
-"""Which modules the user's lines called in the traced step, and which calls worked out again what was known.
+"""Which modules the user's lines called in the traced step, and which of the calls were repeated with the same input.
 
-A call is "again" if this module object was given the very same input before in the step: the same memory with the
-same contents (tensors count their in-place changes), and the same plain values. It is not counted
+A call is repeated if this module object got the very same input before in the step: the same memory with the same
+contents (tensors count their in-place changes), and the same plain values. It does not count
 
-- if the optimizer changed the module's parameters in between and a backward follows the call: two networks that
-  train against each other ask the same question twice, and have to;
-- if dropout is active in it: the answers differ, and some losses live from that;
-- if it comes from the very line that asked before: an optimizer's closure asks until it is content;
-- in the backward, where activation checkpointing works out again what was not kept.
+- if the optimizer changed the module's parameters in between and a backward follows the call: two networks that train
+  against each other have to evaluate the same input twice;
+- if dropout is active in it: the results differ, and some losses depend on that;
+- if it comes from the very line of the first call: an optimizer's closure is called until it converges;
+- in the backward, where activation checkpointing recomputes what was not kept.
 """
 
 from __future__ import annotations
@@ -18,111 +18,116 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from perfkit import _env
 from perfkit.run.records import ModuleCalls, Phase
 
-#: Where a call was written: the code and the line.
+#: The line that calls: its code and its number.
 Site = tuple[CodeType, int]
 
-#: Calls that are looked at in the step; the rest are of a model that is called line by line for minutes.
-_MOST_CALLS = 10_000
+#: Calls that are inspected in the step; more come from a model that is called line by line for minutes.
+_MAX_CALLS = 10_000
 
 
-class _Earlier(NamedTuple):
+class _FirstCall(NamedTuple):
+    """The first call with some input; ``alive`` are weak references to the owners of its memory."""
+
     site: Site
     version: int
     alive: tuple[Any, ...]
 
 
-class Call:
-    """One call that has begun."""
+class ModuleCall:
+    """One call that has started."""
 
-    __slots__ = ("again", "began", "learnt", "module", "parts", "site")
+    __slots__ = ("module", "parts", "repeated", "site", "started_ns", "updated")
 
     def __init__(self, site: Site, module: Any) -> None:
         self.site = site
         self.module = module
-        #: Whether its input was seen before, and whether the module has learnt since.
-        self.again = self.learnt = False
+        #: Whether its input was seen before, and whether the module's parameters were updated since.
+        self.repeated = self.updated = False
         #: The shapes of its tensors and the memory that they are parts of; None where they are no slices.
         self.parts: tuple[Any, ...] | None = None
-        self.began = 0
+        self.started_ns = 0
 
 
-class _Sum:
+class _SiteSums:
     """The calls of one module from one line."""
 
-    def __init__(self, call: Call, passed: tuple[int, int]) -> None:
+    def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
         self.calls = self.host_ns = 0
         self.sliced = call.parts is not None
-        #: Per call that was made again: its time, whether the module had learnt, the backwards before it.
-        self.again: list[tuple[int, bool, int]] = []
+        #: Per repeated call: its time, whether the module was updated before it, the number of backwards before it.
+        self.repeated: list[tuple[int, bool, int]] = []
 
 
-class ModuleWatch:
-    """Told of the calls of modules by `LineTracer`; holds no tensor alive."""
+class ModuleCallLog:
+    """The calls of modules that `LineTracer` sees in one step; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        self._earlier: dict[tuple[Any, ...], _Earlier] = {}
-        self._sums: dict[tuple[Site, int], _Sum] = {}
+        self._first_calls: dict[tuple[Any, ...], _FirstCall] = {}
+        self._sums: dict[tuple[Site, int], _SiteSums] = {}
         self._calls = 0
-        #: Backwards that began, and batches that were fetched, so far.
+        #: Backwards that have started and batches that were fetched so far.
         self.backwards = self.fetches = 0
         #: Whether any module was called yet.
-        self.begun = False
+        self.started = False
 
-    def enter(self, frame: FrameType, site: Site, phase: Phase) -> Call | None:
-        """A module is called in ``frame``, from the user's line ``site``; None where it is not to be looked at."""
+    def enter(self, frame: FrameType, site: Site, phase: Phase) -> ModuleCall | None:
+        """A module is called in ``frame`` from the user's line ``site``; None where the call does not count."""
         self._calls += 1
-        if phase == "backward" or self._calls > _MOST_CALLS:
+        if phase == "backward" or self._calls > _MAX_CALLS:
             return None
-        given = frame.f_locals
-        call = Call(site, given.get("self"))
-        values = list(_flat((given.get("args", ()), given.get("kwargs", {}))))
+        arguments = frame.f_locals
+        call = ModuleCall(site, arguments.get("self"))
+        values = list(_flat((arguments.get("args", ()), arguments.get("kwargs", {}))))
         try:
-            self._look(call, values)
+            self._inspect(call, values)
         except Exception:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
-            call.again = False
-        call.began = time.perf_counter_ns()
+            call.repeated = False
+        call.started_ns = time.perf_counter_ns()
         return call
 
-    def _look(self, call: Call, values: list[Any]) -> None:
+    def _inspect(self, call: ModuleCall, values: list[Any]) -> None:
         tensors = [value for value in values if _is_tensor(value)]
         if not tensors:
             return
         if all(_is_slice(tensor) for tensor in tensors):
             call.parts = tuple((tuple(one.shape), one.untyped_storage().data_ptr()) for one in tensors)
         module = call.module
-        if _drops_out(module):
+        if _has_active_dropout(module):
             return
         key = (id(module), module.training, *map(_fingerprint, values))
         version = sum(parameter._version for parameter in module.parameters())
-        before = self._earlier.get(key)
-        if before is not None and all(reference() is not None for reference in before.alive):
-            call.again = before.site != call.site
-            call.learnt = before.version != version
+        first = self._first_calls.get(key)
+        if first is not None and all(reference() is not None for reference in first.alive):
+            call.repeated = first.site != call.site
+            call.updated = first.version != version
             return
-        # Memory that was given back may hold another tensor by now.
+        # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
-        self._earlier[key] = _Earlier(call.site, version, alive)
+        self._first_calls[key] = _FirstCall(call.site, version, alive)
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: ModuleCall) -> None:
         """The call has ended."""
-        took = time.perf_counter_ns() - call.began
+        took_ns = time.perf_counter_ns() - call.started_ns
         passed = (self.backwards, self.fetches)
-        sums = self._sums.setdefault((call.site, id(call.module)), _Sum(call, passed))
+        sums = self._sums.setdefault((call.site, id(call.module)), _SiteSums(call, passed))
         sums.calls += 1
-        sums.host_ns += took
+        sums.host_ns += took_ns
         sums.sliced &= call.parts == sums.parts and passed == sums.passed
-        if call.again:
-            sums.again.append((took, call.learnt, self.backwards))
+        if call.repeated:
+            sums.repeated.append((took_ns, call.updated, self.backwards))
 
     def rows(self) -> dict[Site, tuple[ModuleCalls, ...]]:
         """The modules that each line called."""
         rows: dict[Site, tuple[ModuleCalls, ...]] = {}
         for (site, _), sums in self._sums.items():
-            # Once the parameters were updated, only an answer that nothing learns from was not needed.
-            again = [(took, passed) for took, learnt, passed in sums.again if not learnt or passed == self.backwards]
+            # After an update of the parameters, only a result that no backward uses was not needed.
+            again = [
+                (took, passed) for took, updated, passed in sums.repeated if not updated or passed == self.backwards
+            ]
             row = ModuleCalls(
                 module=sums.module,
                 calls=sums.calls,
@@ -148,20 +153,19 @@ def _flat(values: Any) -> Iterator[Any]:
 
 
 def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
+    torch: Any = _env.torch_if_loaded()
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_slice(tensor: Any) -> bool:
-    """Whether it is one of several equal parts that lie one after the other in memory."""
+    """Whether it is one of several equal parts that follow each other in memory."""
     whole = tensor.untyped_storage().nbytes()
-    mine = tensor.numel() * tensor.element_size()
-    return bool(tensor.is_contiguous() and mine and whole >= 2 * mine and tensor.storage_offset() % tensor.numel() == 0)
+    own = tensor.numel() * tensor.element_size()
+    return bool(tensor.is_contiguous() and own and whole >= 2 * own and tensor.storage_offset() % tensor.numel() == 0)
 
 
 def _fingerprint(value: Any) -> Any:
-    """Equal for two values that are the same for sure."""
+    """Equal for two values that are certainly the same."""
     if _is_tensor(value):
         return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)
     if value is None or isinstance(value, bool | int | float | str | bytes):
@@ -169,7 +173,7 @@ def _fingerprint(value: Any) -> Any:
     return object()  # equal to nothing
 
 
-def _drops_out(module: Any) -> bool:
+def _has_active_dropout(module: Any) -> bool:
     return any(
         one.training and getattr(one, "p", getattr(one, "dropout", 0))
         for one in module.modules()

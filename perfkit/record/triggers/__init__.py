@@ -1,1 +1,1 @@
-"""Triggers: events that open a window outside the schedule."""
+"""Triggers: events that open a window outside the schedule, and what is kept of the exception that ends a run."""

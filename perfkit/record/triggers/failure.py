@@ -1,7 +1,7 @@
-"""What is kept of the exception that ended a run, where the triggers "exception" or "out-of-memory" are on.
+"""What is kept of the exception that ended a run, where the trigger "exception" or "out-of-memory" is on.
 
-The step in which it was raised is over: what it did can be recorded no more. What stands still is kept: how far that
-step was, where the program stood, and what memory was like. Values of variables are not: they are the user's data.
+The step that raised it is over, so it cannot be recorded. What can still be read is kept: how far the step was, where
+the program stood, and the memory in use. Values of variables are not kept: they are the user's data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perfkit.record.watchers.step_memory import resident_bytes
 from perfkit.run.records import Failure, Phase
 
 #: The user's lines that are kept, the innermost: a recursion has thousands.
-_LINES = 50
+_MAX_LINES = 50
 #: torch's own files, by the phase of a step in which they run.
 _RUNS_IN: tuple[tuple[str, Phase], ...] = (
     ("/torch/utils/data/", "data"),
@@ -29,68 +29,60 @@ _RUNS_IN: tuple[tuple[str, Phase], ...] = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory could not be had: torch's of a device, torch's of the host, or Python's."""
+    """Whether memory could not be allocated: torch's error for a device or for the host, or Python's."""
     torch: Any = _env.torch_if_loaded()
-    of_device = getattr(torch, "OutOfMemoryError", ())
+    device_error = getattr(torch, "OutOfMemoryError", ())
     host = isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
-    return isinstance(error, (MemoryError, of_device)) or host
+    return isinstance(error, (MemoryError, device_error)) or host
 
 
 def failure_of(error: BaseException, clock: StepClock, *, dropped: int | None, window: int | None) -> Failure:
     """What is known of ``error``, which ended the run in the step that ``clock`` is in.
 
-    ``dropped`` is the step that an integration has dropped last, ``window`` the open window, which is saved as far as
-    it came.
+    ``dropped`` is the last step that an integration has dropped, ``window`` the open window, which is saved as far as
+    it got.
     """
     running, step = clock.running, clock.step_num
-    places, phase = _walk(error.__traceback__)
+    lines, phase = _walk(error.__traceback__)
     if not running and phase != "data" and dropped != step:
-        # An error that leaves ``for batch in prof.steps(...)`` has closed its step by now; one in a fetch, none.
+        # An error that leaves ``for batch in prof.steps(...)`` has closed its step by now; one in a fetch has not.
         step = max(0, step - 1)
-    device = _device_memory()
+    torch: Any = _env.torch_if_loaded() if _env.cuda_in_use() else None
     return Failure(
         error=f"{type(error).__name__}: {error}".rstrip(": ")[:2000],
         out_of_memory=is_out_of_memory(error),
         step=step,
         phase=phase or (clock.phase if running else None),
         in_step_ns=sum(clock.times()) if running else None,
-        lines=tuple(places[-_LINES:]),
+        lines=tuple(lines[-_MAX_LINES:]),
         window=window,
-        memory_bytes=device[0],
-        memory_peak_bytes=device[1],
+        memory_bytes=torch.cuda.memory_allocated() if torch is not None else None,
+        memory_peak_bytes=torch.cuda.max_memory_allocated() if torch is not None else None,
         rss_bytes=resident_bytes(),
     )
 
 
 def _walk(trace: TracebackType | None) -> tuple[list[Location], Phase | None]:
-    """The user's lines, outermost first, and the phase that torch's files among the frames tell."""
-    places: list[Location] = []
+    """The user's lines, outermost first, and the phase of the step by torch's files among the frames."""
+    lines: list[Location] = []
     phase: Phase | None = None
     while trace is not None:
         code = trace.tb_frame.f_code
         owner = owner_of(code.co_filename)
         if owner == USER:
-            places.append(Location(file=code.co_filename, line=trace.tb_lineno, function=function_name(code)))
+            lines.append(Location(file=code.co_filename, line=trace.tb_lineno, function=function_name(code)))
             if phase == "optimizer":
                 phase = None  # a closure: Lightning's whole step runs inside the optimizer's
         elif owner == "torch":
             path = code.co_filename.replace("\\", "/")
             if phase not in ("data", "backward"):  # a dataset and a backward may call modules
-                phase = next((told for part, told in _RUNS_IN if part in path), phase)
+                phase = next((runs_in for part, runs_in in _RUNS_IN if part in path), phase)
         trace = trace.tb_next
-    return places, phase
+    return lines, phase
 
 
-def _device_memory() -> tuple[int | None, int | None]:
-    if not _env.cuda_in_use():
-        return None, None
-    import torch
-
-    return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
-
-
-def in_words(failure: Failure) -> str:
+def sentence(failure: Failure) -> str:
     """The failure as a sentence for the report."""
-    where = f" at {failure.lines[-1].file}:{failure.lines[-1].line}" if failure.lines else ""
-    within = f" in the {failure.phase} phase" if failure.phase is not None else ""
-    return f"the run ended in step {failure.step}{within}{where}: {failure.error.splitlines()[0]} (failure.json)"
+    at = f" at {failure.lines[-1].file}:{failure.lines[-1].line}" if failure.lines else ""
+    phase = f" in the {failure.phase} phase" if failure.phase is not None else ""
+    return f"the run ended in step {failure.step}{phase}{at}: {failure.error.splitlines()[0]} (failure.json)"

@@ -1,1 +1,1 @@
-"""State read between steps: memory, compilations, garbage collections, settings, tensors, the node."""
+"""What is read between steps: memory, compilations, garbage collections, settings, tensors, the node."""

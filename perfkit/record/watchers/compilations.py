@@ -1,8 +1,7 @@
-"""What torch.compile did: graphs it compiled in each step, how long that took, what it compiled again and why, and
-where it broke graphs.
+"""What torch.compile did: graphs compiled per step and their time, recompilations with their reason, graph breaks.
 
-Read from Dynamo's own counters and records, and only where the program has loaded Dynamo. They are private; without
-them everything here is None or empty.
+Read from Dynamo's own counters and records, and only if the program has loaded Dynamo. They are private; without them
+everything here is None or empty.
 """
 
 from __future__ import annotations
@@ -17,26 +16,22 @@ from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.run.records import Compilation, GraphBreak
 
-#: Reasons for graph breaks are long and many; these many are kept, the most frequent first.
-_REASONS = 20
+#: Reasons for graph breaks that are kept, the most frequent first: there may be many, and they are long.
+_MAX_REASONS = 20
 #: Functions whose compilations are kept; a program compiles a model and its loss.
-_FUNCTIONS = 64
-#: How Dynamo writes down a frame of the stack at which it compiled.
+_MAX_FUNCTIONS = 64
+#: A frame of the stack that Dynamo records with a compilation.
 _FRAME = re.compile(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
 
 
-def _counters() -> Any:
-    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-
-
-def _records() -> list[Any]:
-    """What Dynamo wrote down of its last compilations, the newest last."""
-    return list(getattr(sys.modules.get("torch._dynamo.utils"), "_compilation_metrics", ()))
+def _dynamo(name: str) -> Any:
+    """An attribute of Dynamo's utilities; None where Dynamo is not in use or does not have it."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), name, None)
 
 
 def compiled_graphs() -> int | None:
     """Graphs compiled in this process so far; None where Dynamo is not in use."""
-    counters = _counters()
+    counters = _dynamo("counters")
     return int(counters["stats"]["unique_graphs"]) if counters is not None else None
 
 
@@ -44,10 +39,10 @@ class CompileCounter:
     """Counts compiled graphs, and the time they took, from step to step."""
 
     def __init__(self) -> None:
-        self._counters = _counters()
+        self._counters = _dynamo("counters")
         self._graphs = compiled_graphs() or 0
-        # What was compiled before is not of this run.
-        self._last: Any = next(reversed(_records()), None)
+        # What was compiled before is not part of this run.
+        self._last: Any = next(reversed(_dynamo("_compilation_metrics") or ()), None)
         self._new: dict[int, tuple[int, int]] = {}
         self._functions: dict[tuple[str, Location | None], Compilation] = {}
 
@@ -57,58 +52,53 @@ class CompileCounter:
         return tuple(sorted(self._functions.values(), key=lambda one: -one.total_ns))
 
     def at_close(self, step: int) -> None:
-        """Look whether graphs were compiled in ``step``, which ends now; called for every step."""
+        """Check whether graphs were compiled in ``step``, which ends now; called for every step."""
         counters = self._counters
         if counters is None:
-            counters = self._counters = _counters()
+            counters = self._counters = _dynamo("counters")
             if counters is None:
                 return
-        now = counters["stats"].get("unique_graphs", 0)  # not [...]: for what is missing, that calls Python code
+        now = counters["stats"].get("unique_graphs", 0)  # not [...]: for a missing key, that calls Python code
         if now != self._graphs:
             # The program may reset Dynamo and its counters.
             self._new[step] = max(0, now - self._graphs), self._take_records()
             self._graphs = now
 
     def take(self) -> dict[int, tuple[int, int]] | None:
-        """Step -> graphs compiled in it, and the ns that took, since the last time; None where Dynamo is not in use."""
+        """Step -> its compiled graphs and their ns, since the last call; None where Dynamo is not in use."""
         new, self._new = self._new, {}
         return new if self._counters is not None else None
 
     def _take_records(self) -> int:
-        """Keep what Dynamo wrote down since the last time; the ns that it took."""
-        records = _records()
-        # By identity: it keeps the last 64, and may have dropped those that were seen.
+        """Keep what Dynamo recorded since the last time; returns the ns that it took."""
+        records = list(_dynamo("_compilation_metrics") or ())
+        # By identity: Dynamo keeps the last 64, and may have dropped those seen before.
         seen = next((index for index, one in enumerate(records) if one is self._last), -1)
-        taken_ns = 0
-        for record in records[seen + 1 :]:
-            took_ns = round((getattr(record, "entire_frame_compile_time_s", None) or 0) * 1e9)
-            taken_ns += took_ns
-            self._keep(record, took_ns)
         self._last = records[-1] if records else None
-        return taken_ns
+        return sum(map(self._keep, records[seen + 1 :]))
 
-    def _keep(self, record: Any, took_ns: int) -> None:
-        name = str(getattr(record, "co_name", None) or "?")
-        caller = _caller(record)
-        reason = getattr(record, "recompile_reason", None)
-        key = name, caller
-        before = self._functions.get(key)
-        if before is None and len(self._functions) >= _FUNCTIONS:
-            return
-        known = before or Compilation(compiled=name, called_from=caller, count=0, recompiles=0, total_ns=0)
-        self._functions[key] = msgspec.structs.replace(
-            known,
-            count=known.count + 1,
-            recompiles=known.recompiles + (reason is not None),
-            total_ns=known.total_ns + took_ns,
-            reason=_short(reason) if reason is not None else known.reason,
-        )
+    def _keep(self, record: Any) -> int:
+        took_ns = round((getattr(record, "entire_frame_compile_time_s", None) or 0) * 1e9)
+        key = name, caller = str(getattr(record, "co_name", None) or "?"), _caller(record)
+        if key in self._functions or len(self._functions) < _MAX_FUNCTIONS:
+            reason = getattr(record, "recompile_reason", None)
+            known = self._functions.get(key) or Compilation(
+                compiled=name, called_from=caller, count=0, recompiles=0, total_ns=0
+            )
+            self._functions[key] = msgspec.structs.replace(
+                known,
+                count=known.count + 1,
+                recompiles=known.recompiles + (reason is not None),
+                total_ns=known.total_ns + took_ns,
+                reason=_short(reason) if reason is not None else known.reason,
+            )
+        return took_ns
 
 
 def _caller(record: Any) -> Location | None:
-    """The user's line that called what was compiled; of a function that no line of the user's calls, its own."""
+    """The user's line that called the compiled function; the function's own line where no user's line did."""
     frames = [_FRAME.match(str(frame)) for frame in getattr(record, "stack_trace", None) or ()]
-    # The last one is what is compiled.
+    # The last frame is the compiled function.
     for frame in reversed(frames[:-1]):
         if frame is not None and owner_of(frame[3]) == USER:
             return Location(file=frame[3], line=int(frame[1]), function=frame[2])
@@ -126,29 +116,27 @@ def _short(reason: str) -> str:
 
 def graph_breaks() -> dict[str, int]:
     """Reason -> how often Dynamo broke a graph for it, in this process so far."""
-    counters = _counters()
+    counters = _dynamo("counters")
     if counters is None:
         return {}
-    found = sorted(counters["graph_break"].items(), key=lambda item: -item[1])[:_REASONS]
+    found = sorted(counters["graph_break"].items(), key=lambda item: -item[1])[:_MAX_REASONS]
     return {str(reason)[:500]: int(count) for reason, count in found}
 
 
 def break_lines() -> tuple[GraphBreak, ...]:
     """The user's lines at which Dynamo broke graphs, the most frequent first."""
-    reasons = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", None) or ()
     found: dict[tuple[str, int], GraphBreak] = {}
-    for one in list(reasons):
+    for one in list(_dynamo("graph_break_reasons") or ()):
         frames = [frame for frame in getattr(one, "user_stack", ()) if owner_of(frame.filename) == USER]
         if not frames:
             continue
         at = frames[-1]
         known = found.get((at.filename, at.lineno))
-        count = known.count + 1 if known is not None else 1
         found[at.filename, at.lineno] = GraphBreak(
             reason=str(one.reason).split("\n")[0][:300],
             file=at.filename,
             line=at.lineno,
             function=at.name,
-            count=count,
+            count=known.count + 1 if known is not None else 1,
         )
-    return tuple(sorted(found.values(), key=lambda each: -each.count)[:_REASONS])
+    return tuple(sorted(found.values(), key=lambda each: -each.count)[:_MAX_REASONS])

@@ -1,20 +1,20 @@
-"""How much memory perfkit itself holds: its buffers, tables and rows, counted by walking through them."""
+"""How much memory perfkit itself uses: its buffers, tables and rows, counted by walking through them."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-#: Objects looked at before the walk gives up; at 0.3 us each that is 60 ms, once in 30 s.
-_MOST = 200_000
+#: Objects after which the walk stops; at 0.3 us each that is 60 ms, once in 30 s.
+_MAX_OBJECTS = 200_000
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
-def held_bytes(*roots: Any) -> int | None:
-    """Sum the sizes of these objects and of all that they hold, each once; None where they are too many to look at.
+def deep_size(*roots: Any) -> int | None:
+    """The bytes of these objects and everything that they contain, each once; None if there are too many.
 
-    Followed are plain containers and objects of perfkit's own classes. Of everything else (a model, an optimizer, an
-    event of the device) only the object itself counts: what it holds is the program's.
+    Only plain containers and objects of perfkit's own classes are followed. Of everything else (a model, an optimizer,
+    an event of the device) only the object itself counts: what it contains is the program's.
     """
     seen: set[int] = set()
     todo = list(roots)
@@ -24,12 +24,12 @@ def held_bytes(*roots: Any) -> int | None:
         if id(one) in seen or isinstance(one, type):
             continue
         seen.add(id(one))
-        if len(seen) > _MOST:
+        if len(seen) > _MAX_OBJECTS:
             return None
         try:
             total += sys.getsizeof(one)
             todo.extend(_parts(one))
-        except RuntimeError:  # another thread changed it while we looked
+        except RuntimeError:  # another thread changed it during the walk
             continue
     return total
 
@@ -44,6 +44,4 @@ def _parts(one: Any) -> list[Any]:
         return []
     parts = [getattr(one, name) for name in getattr(kind, "__struct_fields__", ())]
     parts += [getattr(one, name, None) for base in kind.__mro__ for name in vars(base).get("__slots__", ())]
-    if (own := getattr(one, "__dict__", None)) is not None:
-        parts.append(own)
-    return parts
+    return [*parts, getattr(one, "__dict__", None)]

@@ -1,7 +1,7 @@
-"""Settings as they are between the steps, and optimizers as they are seen: read now and then, never changed.
+"""Settings of torch and of the optimizers as they are between steps: read from time to time, never changed.
 
-A setting that is on for some steps only (``with detect_anomaly():``) is off again when the run ends, so it is read
-where steps end: a few microseconds, at most once in ten steps.
+A setting that is on for some steps only (``with detect_anomaly():``) is off again when the run ends, so settings are
+read where steps end: a few microseconds, at most once in ten steps.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import statistics
 import time
+import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from perfkit import _env
 from perfkit._location import Location
-from perfkit.record.samplers.source_lookup import calls_of, user_files
-from perfkit.record.watchers.tensor_leaks import LocalGraphs
+from perfkit.record.samplers.source_lookup import find_calls, user_files
 from perfkit.run.records import OptimizerFacts
 
-#: Functions and keywords whose calls are looked up in the user's source, so that a finding names the line.
+#: Functions and keywords whose calls are searched in the user's source, so that a finding names the line.
 _CALLS = (
     "set_detect_anomaly",
     "detect_anomaly",
@@ -33,92 +36,79 @@ _CALLS = (
 )
 #: Repetitions of a measurement between two steps.
 _TRIES = 5
-#: Looks at which something is priced: 50 ms apart or more, so that a neighbour's slow spell covers not all.
-_PRICED_LOOKS = 8
-#: Numbers that torch gives a thread at least (at::internal::GRAIN_SIZE), and threads that are measured: 64 MB at most.
+#: Readings at which costs are measured: 50 ms apart or more, so that another process does not disturb all of them.
+_MEASURED_READINGS = 8
+#: The minimum of numbers that torch gives a thread (at::internal::GRAIN_SIZE), and the maximum of threads that are
+#: measured: 64 MB.
 _GRAIN = 32_768
-_MOST_THREADS = 512
-#: Evaluation batches after which an evaluation is looked at no more.
-_EVALUATIONS = 20
+_MAX_THREADS = 512
 #: Optimizers that are described.
-_OPTIMIZERS = 16
+_MAX_OPTIMIZERS = 16
 
 
-class Inspection:
-    """What was seen of the settings between steps. ``optimizers`` are those that have stepped, kept by others."""
+class SettingsProbe:
+    """What was read of the settings between steps. ``optimizers`` are those that have stepped; its owner adds to it."""
 
     def __init__(self, optimizers: list[Any]) -> None:
         self._optimizers = optimizers
-        self._looks = 0
-        #: What was priced -> the price at each look, ns.
-        self._prices: dict[str, list[int]] = {}
-        self._seen: dict[str, int] = {}
+        self._readings = 0
+        #: Cost -> its measurements, ns.
+        self._costs: dict[str, list[int]] = {}
+        #: Setting -> readings at which it was on.
+        self._on: Counter[str] = Counter()
         self._values: dict[str, str] = {}
-        self._gradients: weakref.ref[Any] | None = None
+        self._gradient: weakref.ref[Any] | None = None
         self._keeps_gradients: bool | None = None
         self._described: dict[int, OptimizerFacts] = {}
         self._calls: dict[str, tuple[Location, ...]] | None = None
         self._cpu: tuple[int, int] | None = None
         self._cpu_ns = self._cpu_steps = 0
-        self._evaluations = 0
-        self._graphs = LocalGraphs()
-        self.evaluated_with_grad: Location | None = None
 
-    def look(self, step: int, *, timed: bool) -> None:
-        """Read the settings as they are before ``step``; ``timed``: the steps since the last look were ordinary."""
-        import torch
-
+    def read(self, step: int, *, timed: bool) -> None:
+        """Read the settings before ``step``; ``timed``: the steps since the last reading were ordinary ones."""
+        torch: Any = _env.require_torch("perfkit.profile")
         cpu_ns = time.process_time_ns()
         if timed and self._cpu is not None:
             self._cpu_ns += cpu_ns - self._cpu[1]
             self._cpu_steps += step - self._cpu[0]
         self._cpu = step, cpu_ns
-        self._looks += 1
+        self._readings += 1
+        anomaly = torch.is_anomaly_enabled()
         on = {
-            "torch.anomaly_enabled": torch.is_anomaly_enabled(),
+            "torch.anomaly_enabled": anomaly,
             "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
             "torch.fill_uninitialized": getattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
             "cudnn.benchmark": torch.backends.cudnn.benchmark,
             "cudnn.deterministic": torch.backends.cudnn.deterministic,
         }
-        for name, is_on in on.items():
-            self._seen[name] = self._seen.get(name, 0) + bool(is_on)
-        self._values["torch.num_threads"] = str(torch.get_num_threads())
-        self._look_at_gradients()
-        if self._looks <= _PRICED_LOOKS and _too_many_threads():
-            self._price("threads.beyond_ns", _cost_of_threads())
-        if self._looks <= _PRICED_LOOKS and on["torch.anomaly_enabled"]:
-            self._price("anomaly.stack_ns", _stack_cost())
-        for optimizer in self._optimizers[:_OPTIMIZERS]:
+        self._on.update({name: bool(is_on) for name, is_on in on.items()})
+        threads = torch.get_num_threads()
+        self._values["torch.num_threads"] = str(threads)
+        self._check_gradient()
+        if self._readings <= _MEASURED_READINGS:
+            cpus = _cpus()
+            if not _env.cuda_in_use() and cpus is not None and threads > cpus:
+                self._add_cost("threads.beyond_ns", _cost_of_threads(torch, threads, cpus))
+            if anomaly:
+                self._add_cost("anomaly.stack_ns", _stack_cost())
+        for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
             if id(optimizer) not in self._described:
                 self._described[id(optimizer)] = _describe(optimizer)
 
-    def _price(self, name: str, ns: int) -> None:
-        """Keep the median of several prices: a neighbour's slow spell lasts longer than one look."""
-        self._prices.setdefault(name, []).append(ns)
-        self._values[name] = str(round(statistics.median(self._prices[name])))
+    def _add_cost(self, name: str, ns: int) -> None:
+        """Keep the median of the measurements: a disturbance lasts longer than one reading."""
+        self._costs.setdefault(name, []).append(ns)
+        self._values[name] = str(round(statistics.median(self._costs[name])))
 
-    def look_at_evaluation(self, *, goes_on: bool) -> None:
-        """Look for the graph of the last batch where an evaluation asks for its next one.
-
-        Only where it ``goes_on``: before its first batch there may be graphs of the training's.
-        """
-        self._evaluations += 1
-        if self.evaluated_with_grad is not None or self._evaluations > _EVALUATIONS:
-            return
-        came = self._graphs.look()
-        if goes_on:
-            self.evaluated_with_grad = came
-
-    def _look_at_gradients(self) -> None:
-        """Whether a gradient is the same tensor as at the last look: then it was not set to None in between."""
+    def _check_gradient(self) -> None:
+        """Check whether a gradient is the same tensor as at the last reading: then it was not set to None since."""
         groups = self._optimizers[0].param_groups if self._optimizers else ()
         gradient = next((p.grad for group in groups for p in group["params"] if p.requires_grad), None)
-        if self._gradients is not None:
-            self._keeps_gradients = gradient is not None and self._gradients() is gradient
-        self._gradients = weakref.ref(gradient) if gradient is not None else None
+        if self._gradient is not None:
+            self._keeps_gradients = gradient is not None and self._gradient() is gradient
+        self._gradient = weakref.ref(gradient) if gradient is not None else None
 
-    # -- what was seen
+    # -- results
 
     @property
     def cpu_ns_per_step(self) -> int | None:
@@ -127,24 +117,20 @@ class Inspection:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings as they were in most looks; empty before the first."""
-        if not self._looks:
-            return {}
-        return {name: str(2 * count > self._looks) for name, count in self._seen.items()} | self._values
+        """Settings as they were in most readings; empty before the first."""
+        return {name: str(2 * count > self._readings) for name, count in self._on.items()} | self._values
 
     @property
     def optimizers(self) -> tuple[OptimizerFacts, ...]:
-        """The optimizers that were seen to step."""
-        import msgspec
-
+        """The optimizers that have stepped."""
         return tuple(
             msgspec.structs.replace(one, keeps_gradients=self._keeps_gradients) for one in self._described.values()
         )
 
     def calls(self) -> dict[str, tuple[Location, ...]]:
-        """The user's lines that make settings; looked up once, when the run is written for the first time."""
-        if self._calls is None and self._looks:
-            self._calls = calls_of(_CALLS, user_files())
+        """The user's lines that change settings; searched once, when the run is written for the first time."""
+        if self._calls is None and self._readings:
+            self._calls = find_calls(_CALLS, user_files())
         return self._calls or {}
 
 
@@ -162,48 +148,40 @@ def _describe(optimizer: Any) -> OptimizerFacts:
 
 
 def _stack_cost() -> int:
-    """What it takes to write down the stack as anomaly detection does for every node of a graph, in ns."""
-    import traceback
-
+    """What it takes to format the stack, as anomaly detection does for every node of a graph, in ns."""
     return _median_ns(lambda: traceback.format_list(traceback.extract_stack()))
 
 
-def _too_many_threads() -> bool:
-    import torch
-
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return not _env.cuda_in_use() and cpus is not None and torch.get_num_threads() > cpus
+def _cpus() -> int | None:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _cost_of_threads() -> int:
-    """What an operation takes on all threads of the process beyond its work on the CPUs there are, in ns.
+def _cost_of_threads(torch: Any, threads: int, cpus: int) -> int:
+    """What an operation on all threads of the process takes beyond its work on the available CPUs, in ns.
 
-    Each thread adds to as many numbers as torch gives it at least; so many on one thread are the work of one.
+    Each thread adds to the minimum of numbers that torch gives it; the same on one thread is the work of one.
     """
-    import torch
-
-    threads = torch.get_num_threads()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    numbers = torch.zeros(min(threads, _MOST_THREADS) * _GRAIN)
-    apart = _median_ns(lambda: numbers[:_GRAIN].add_(1))
-    return max(0, _median_ns(lambda: numbers.add_(1)) - apart * min(threads, _MOST_THREADS) // cpus)
+    measured = min(threads, _MAX_THREADS)
+    numbers = torch.zeros(measured * _GRAIN)
+    one_ns = _median_ns(lambda: numbers[:_GRAIN].add_(1))
+    return max(0, _median_ns(lambda: numbers.add_(1)) - one_ns * measured // cpus)
 
 
 def _median_ns(work: Callable[[], Any]) -> int:
     times = []
     for _ in range(_TRIES):
-        began = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         work()
-        times.append(time.perf_counter_ns() - began)
-    return sorted(times)[len(times) // 2]
+        times.append(time.perf_counter_ns() - started_ns)
+    return statistics.median_high(times)
 
 
 def device_bytes() -> dict[str, str]:
     """The memory of each device, by its number; empty on a CPU."""
     if not _env.cuda_in_use():
         return {}
-    import torch
-
+    torch: Any = _env.torch_if_loaded()
     return {
         f"cuda:{index}.total_bytes": str(torch.cuda.get_device_properties(index).total_memory)
         for index in range(torch.cuda.device_count())

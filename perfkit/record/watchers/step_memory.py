@@ -1,4 +1,4 @@
-"""Memory from step to step: what is allocated on the device, its peak, allocator trouble, and the process's own size.
+"""Memory from step to step: device memory and its peak, allocator retries, and the process's resident memory.
 
 Counters are read and never reset: they are the program's (``torch.cuda.reset_peak_memory_stats`` is its to call).
 Reading them neither waits for the device nor allocates on it.
@@ -16,14 +16,14 @@ import msgspec
 
 from perfkit import _clock, _env
 
-#: Steps between two readings. torch builds a dict of some hundred numbers for one, tens of microseconds; every
-#: tenth step that is a few microseconds a step, a third of what the whole clock may cost (12 us).
+#: Steps between two readings. For one, torch builds a dict of some hundred numbers in tens of microseconds; every tenth
+#: step that is a few microseconds per step, a third of what the whole clock may cost (12 us).
 EVERY = 10
-#: Steps that retries and cudaMalloc calls are counted over: after warm-up both should be zero for long, and
-#: fifty steps are still few enough to tell when it began. The process's size is read as often: asking /proc takes
-#: 40 us inside a training loop, and a process that grows does so over many steps.
+#: Steps over which retries and cudaMalloc calls are counted: after warm-up both should be zero for long, and fifty
+#: steps are still few enough to show when it began. The process's size is read as often: reading /proc takes 40 us
+#: inside a training loop, and a process that grows does so over many steps.
 OVER = 50
-#: At least so long apart, a reading of the process's size is a thousandth of the time.
+#: With at least this time in between, a reading of the process's size is a thousandth of the time.
 _APART_NS = 50_000_000
 
 
@@ -37,15 +37,17 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
     device_allocs: int | None = None
 
 
-#: What a step gives at which nothing is read.
+#: The reading of a step at which nothing is read.
 NOT_READ = MemoryReading()
 
 
 class MemoryWatch:
     """Reads device memory at the end of every tenth step, and the process's size every fifty.
 
-    ``stats`` gives the allocator's statistics as ``torch.cuda.memory_stats_as_nested_dict`` does, or {}; None
-    where there is no device. ``rss`` gives the process's resident bytes, or None where that is not known.
+    Args:
+        stats: Returns the allocator's statistics as ``torch.cuda.memory_stats_as_nested_dict`` does, or {}; None where
+            there is no device.
+        rss: Returns the process's resident bytes, or None where they are not known.
     """
 
     def __init__(self, stats: Callable[[], Mapping[str, Any]] | None, rss: Callable[[], int | None]) -> None:
@@ -56,7 +58,7 @@ class MemoryWatch:
         self._counted_at = -1
 
     def at_end_of(self, step: int) -> MemoryReading:
-        """What memory is like now that ``step`` has ended."""
+        """The memory now that ``step`` has ended."""
         if (step + 1) % EVERY:
             return NOT_READ
         rss_bytes = None if (step + 1) % OVER else self._rss()
@@ -88,43 +90,35 @@ class MemoryWatch:
 
 
 def next_reading(step: int) -> int:
-    """The number of the step that begins after the next reading, where ``step`` begins now."""
+    """The number of the step that begins after the next reading, if ``step`` begins now."""
     every = EVERY if _env.cuda_in_use() else OVER
     return (step // every + 1) * every
 
 
 def watch_memory() -> MemoryWatch:
     """A watch of this process and, where one is in use, of the current CUDA device."""
-    stats: Callable[[], Mapping[str, Any]] | None = None
-    if _env.cuda_in_use():
-        import torch
-
-        stats = torch.cuda.memory_stats_as_nested_dict
-    return MemoryWatch(stats, _seldom(resident_bytes))
-
-
-def _seldom(read: Callable[[], int | None]) -> Callable[[], int | None]:
-    """``read``, or None where it is less than `_APART_NS` ago: steps may be as short as the reading."""
+    torch: Any = _env.torch_if_loaded() if _env.cuda_in_use() else None
     last = -_APART_NS
 
-    def reading() -> int | None:
+    def seldom() -> int | None:
+        # Steps may be as short as the reading.
         nonlocal last
         now = _clock.now_ns()
         if now - last < _APART_NS:
             return None
         last = now
-        return read()
+        return resident_bytes()
 
-    return reading
+    return MemoryWatch(torch.cuda.memory_stats_as_nested_dict if torch is not None else None, seldom)
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process that lies in RAM, shared pages included; None where there is no /proc."""
+    """Memory of this process in RAM, shared pages included; None where there is no /proc."""
     try:
-        # Opened anew each time: after a fork, an open file would go on telling the parent's size.
+        # Opened anew each time: after a fork, an open file would still have the parent's size.
         statm = os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:
         return None

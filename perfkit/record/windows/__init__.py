@@ -1,1 +1,1 @@
-"""Windows: the few steps that are recorded in detail, by which recorders, and what is done with the result."""
+"""Windows: which steps are recorded in detail, by which recorders, into which files, and the extra steps after them."""

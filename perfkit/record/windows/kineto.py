@@ -1,34 +1,39 @@
 """The Kineto recorder: one window = one ``torch.profiler.profile`` = one trace, and one more step for lines.
 
-torch's profiler is made when its window opens and gone when it closes, because its ``step()`` costs
-while it waits, and because one object serves only the schedule it began with. It numbers its steps like
-the run, so that ``ProfilerStep#N`` in the trace is row N of steps.jsonl.
+torch's profiler is created when its window opens and discarded when it closes, because its ``step()`` is expensive
+while it waits, and because one object only serves the schedule it began with. It numbers its steps like the run, so
+that ``ProfilerStep#N`` in the trace is row N of steps.jsonl.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfkit.record.windows import lines_step, torch_profiler, trace_files
-from perfkit.record.windows.lines_step import StepForLines
+from perfkit.record.windows import lines_step, torch_profiler
+from perfkit.record.windows.lines_step import LinesStep
 from perfkit.record.windows.schedules import Action
-from perfkit.record.windows.trace_files import Promise, in_thread
-from perfkit.record.windows.window_controller import Recorder
+from perfkit.record.windows.trace_files import ExpectedTrace, WriterThreads, compress_trace, copy_trace
+from perfkit.record.windows.window_controller import WindowRecorder
 from perfkit.run.file_names import stacks_path
 
-#: A window's trace above this, before compression, is not kept: three steps of a large model are some 100 MB, and
-#: what is a hundred times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
+#: Maximum size of a window's trace before compression: three steps of a large model are some 100 MB, and a hundred
+#: times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
 MAX_BYTES = 2 * 2**30
 
 
-class KinetoRecorder(Recorder):
-    """Records windows with ``torch.profiler``; hands each to the handlers and writes its trace beside training.
+class KinetoRecorder(WindowRecorder):
+    """Records windows with ``torch.profiler``, passes each to the handlers, and writes its trace.
 
-    ``file_of`` says where window ``index`` goes; the step for lines after it goes beside. ``trouble`` is told what
-    failed, ``note`` what was left out on purpose.
+    Args:
+        action: The schedule.
+        file_of: Returns the path of window ``index``; the step for lines after it goes next to that.
+        handlers: Called with torch's profiler at the end of each window.
+        trouble: Called with what failed, and the error.
+        note: Called with what was left out on purpose.
+        activities: As torch takes them.
+        flags: As torch takes them.
     """
 
     name = "kineto"
@@ -57,14 +62,14 @@ class KinetoRecorder(Recorder):
         self._active_steps = 0
         self._early = False
         self._step_bytes = 0
-        self._for_lines: StepForLines | None = None
+        self._lines: LinesStep | None = None
         self._problems: dict[int, str] = {}
-        self._writers: list[threading.Thread] = []
+        self._writers = WriterThreads()
 
     def open(self, index: int, step: int) -> str | None:
-        """Start torch's profiler, which numbers its steps like the run: ``ProfilerStep#N`` is row N."""
+        """Start torch's profiler."""
         if torch_profiler.running():
-            # Two torch profilers cannot run at once, and the first was there first.
+            # Two torch profilers cannot run at once, and the other one was first.
             return "another torch profiler is running; perfkit's windows are skipped"
         self._index, self._active_steps, self._step_bytes, self._early = index, 0, 0, False
         self._profiler = torch_profiler.start(step, self._action, self._ready, self._activities, self._flags)
@@ -75,20 +80,20 @@ class KinetoRecorder(Recorder):
         self._active_steps = 1
 
     def advance(self) -> None:
-        """Go on to the next step."""
+        """Continue with the next step."""
         if self._active_steps:
             self._active_steps += 1
         self._profiler.step()
 
     def end(self, index: int, *, early: bool) -> None:
-        """Stop recording; what was recorded is handed on, also early."""
+        """Stop recording; what was recorded is written, also early."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
         self._early = early
         try:
             if not early:
-                profiler.step()  # from the step that saves to none: this is where torch stops and calls _ready
+                profiler.step()  # from the step that saves to none: here torch stops and calls _ready
         finally:
             # Ends the step marker that step() has just begun, or the recording that is cut short.
             torch_profiler.stop(profiler)
@@ -106,10 +111,10 @@ class KinetoRecorder(Recorder):
         except Exception as error:  # noqa: BLE001 - a full disk must not end training
             self._fail(index, "writing a window's trace", error)
         else:
-            whole = plain
-            self._step_bytes = whole.stat().st_size // max(1, self._active_steps)
-            # torch exports a trace once; a handler that exports again (torch's own do) is given a copy.
-            profiler.export_chrome_trace = lambda target, *ignored, **torchs: trace_files.copy(whole, str(target))
+            exported = plain
+            self._step_bytes = exported.stat().st_size // max(1, self._active_steps)
+            # torch exports a trace only once; a handler that exports again (torch's own do) gets a copy.
+            profiler.export_chrome_trace = lambda target, *_, **__: copy_trace(exported, str(target))
         for handler in self._handlers:
             try:
                 handler(profiler)
@@ -119,63 +124,60 @@ class KinetoRecorder(Recorder):
             # At the end of the last active step torch is at the next one already, at an early end still in it.
             last = profiler.step_num - 1
             steps = None if self._early else range(last - self._active_steps + 1, last + 1)
-            promise = Promise(steps, torch_profiler.expects_kernels(self._activities))
-            self._pack(plain, path, promise, lambda problem: self._fail(index, "a window's trace", problem))
+            self._write(plain, path, steps, lambda problem: self._fail(index, "a window's trace", problem))
 
-    def _pack(self, plain: Path, path: Path, promise: Promise, fail: Callable[[str], None]) -> None:
-        """Pack and check a trace beside training: that takes longer than all the rest."""
+    def _write(self, plain: Path, path: Path, steps: range | None, fail: Callable[[str], None]) -> None:
+        """Compress and check a trace in a thread: that takes longer than all the rest."""
+        expected = ExpectedTrace(steps, torch_profiler.expects_kernels(self._activities))
 
         def work() -> None:
             try:
-                problem = trace_files.pack(plain, path).problem(promise)
+                problem = compress_trace(plain, path).problem(expected)
             except OSError as error:
                 problem = f"{type(error).__name__}: {error}"
             if problem is not None:
                 fail(f"{path.name}: {problem}")
 
-        self._writers = [writer for writer in self._writers if writer.is_alive()] + in_thread(work)
+        self._writers.start(work)
 
     def _fail(self, index: int, what: str, problem: Exception | str) -> None:
         self._problems[index] = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         self._trouble(what, problem)
 
     def begin_extra(self, index: int, step: int) -> bool:
-        """Record step ``step`` for lines, unless that would be too much."""
-        expected = self._step_bytes * lines_step.LARGER
+        """Record step ``step`` for lines, unless its trace would be too large."""
+        expected = self._step_bytes * lines_step.MAX_GROWTH
         if not self._step_bytes or torch_profiler.running():
             return False
         if expected > lines_step.MAX_BYTES:
             self._note(
-                f"no step for lines after window {index}: it would have about {expected >> 20} MB, more than "
+                f"no step for lines after window {index}: its trace would have about {expected >> 20} MB, more than "
                 f"{lines_step.MAX_BYTES >> 20}; lines come from sampling alone"
             )
             return False
-        # Light but for the lines; allocations where the user asked for them, since torch then warns on stderr.
+        # Allocations only if the user asked for them: otherwise torch prints a warning.
         memory = bool(self._flags.get("profile_memory"))
-        self._for_lines = StepForLines(stacks_path(self._file_of(index)), self._activities, profile_memory=memory)
-        self._for_lines.begin(step)
+        self._lines = LinesStep(stacks_path(self._file_of(index)), self._activities, profile_memory=memory)
+        self._lines.begin(step)
         return True
 
     def end_extra(self, index: int, *, whole: bool) -> None:
-        """The step for lines is over; of one that is not ``whole`` nothing is kept."""
-        for_lines, self._for_lines = self._for_lines, None
-        plain = for_lines.end(whole=whole) if for_lines is not None else None
-        if for_lines is not None and plain is not None:
-            promise = Promise(
-                range(for_lines.step, for_lines.step + 1), torch_profiler.expects_kernels(self._activities)
-            )
-            self._pack(plain, for_lines.path, promise, lambda problem: self._trouble("the step for lines", problem))
+        """The step for lines is over; if it is not ``whole``, nothing is kept."""
+        lines, self._lines = self._lines, None
+        plain = lines.end(whole=whole) if lines is not None else None
+        if lines is not None and plain is not None:
+            steps = range(lines.step, lines.step + 1)
+            self._write(plain, lines.path, steps, lambda problem: self._trouble("the step for lines", problem))
 
     def wait(self) -> None:
-        """Until every trace is written."""
-        for writer in list(self._writers):
-            writer.join()
+        """Wait until every trace is written."""
+        self._writers.join()
 
     def problem(self, index: int) -> str | None:
         """What is wrong with the window's trace, or why there is none."""
         return self._problems.get(index)
 
     def file(self, index: int) -> str | None:
-        """The trace's name, once it is whole."""
+        """The trace's name, once it is written."""
         path = self._file_of(index)
         return path.name if path.is_file() else None

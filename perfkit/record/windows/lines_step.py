@@ -1,8 +1,8 @@
-"""The step for lines: one step after a window, recorded with shapes: which line of the user's called which op on what.
+"""The step for lines: one step after a window, recorded with shapes, to find which user line called which op.
 
-The user's lines are followed by ``sys.settrace`` in the same step, on the training thread, and written beside the
-trace (``stacks-2.lines.npz``). Following them makes the step slower; it is part of no timing. torch's own stacks are
-never turned on here: they hook every call, and name the line that a function begins with, not the one it was in.
+``sys.settrace`` follows the user's lines in the same step, on the training thread, and writes them next to the trace
+(``stacks-2.lines.npz``). That slows the step, which is part of no timing. torch's own stacks are never used here: they
+hook every call, and give the line where a function begins, not the one that it runs.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 
 from perfkit import _clock
 from perfkit._code_owner import USER, function_name, line_of, owner_of
-from perfkit.record.samplers.line_tracer import LineTracer
+from perfkit.record.samplers.line_tracer import LineTracer, user_caller
 from perfkit.record.windows import torch_profiler
 from perfkit.run.arrays import write_line_times
 from perfkit.run.file_names import lines_path
 from perfkit.run.records import LineTimes, UserCode
 
-#: A trace above this, before it is packed, is not kept: it is one step, and torch exports some 100 MB a
-#: second while training waits.
+#: Maximum size of the trace before compression: it is one step, and torch exports some 100 MB per second while
+#: training waits.
 MAX_BYTES = 256 * 2**20
-#: How much larger a step is with shapes, at most: they add a third to the file, 45% to its export and nothing that
-#: shows to the step (0 to 7%).
-LARGER = 2
-#: Lines followed; at 20 bytes each 4 MB, at half a microsecond each 0.1 s of one step. Later ones are not known.
+#: How much larger a step with shapes is at most: they add a third to the file, 45% to its export and nothing that is
+#: noticeable to the step (0 to 7%).
+MAX_GROWTH = 2
+#: Lines that are followed: at 20 bytes each 4 MB, at half a microsecond each 0.1 s of one step. Later ones are unknown.
 MAX_LINES = 200_000
 
 
-#: Functions that are left and come back to: generators, coroutines, asynchronous generators.
+#: Functions that are left and resumed: generators, coroutines, asynchronous generators.
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class LineTimesTracer(LineTracer):
-    """When the training thread came to which line of the user's; the innermost user frame counts."""
+class LineTimeline(LineTracer):
+    """When the training thread came to which user line; the innermost user frame counts."""
 
     def __init__(self) -> None:
         super().__init__(lambda: "other")
@@ -55,15 +55,15 @@ class LineTimesTracer(LineTracer):
         self.thread = threading.get_native_id()
 
     def start(self) -> None:
-        """Begin to follow; the frames that are running are in the lines they are in."""
+        """Start following; running frames are in the lines that they have come to."""
         super().start()
         if self.refused is None:
-            for frame in reversed([frame for frame, _ in self._adopted]):
+            for frame, _ in reversed(self._running_frames):
                 self._depth += 1
                 self._came_to(frame)
 
     def stop(self) -> None:
-        """End following, and leave every frame as it was; what is open counts until now."""
+        """Stop following, and restore every frame; what is open counts until now."""
         super().stop()
         self._leave()
 
@@ -72,7 +72,7 @@ class LineTimesTracer(LineTracer):
             return None
         self._depth += 1
         if frame.f_code.co_flags & _RESUMED:
-            # It goes on in the middle of a line, and no event says so.
+            # It continues in the middle of a line, without a line event.
             self._came_to(frame)
         return self._line
 
@@ -80,12 +80,10 @@ class LineTimesTracer(LineTracer):
         if event == "line":
             self._came_to(frame)
         elif event == "return":
-            around = frame.f_back
-            while around is not None and owner_of(around.f_code.co_filename) != USER:
-                around = around.f_back
-            if around is not None:
+            caller = user_caller(frame)
+            if caller is not None:
                 self._depth = max(1, self._depth - 1)
-                self._came_to(around)
+                self._came_to(caller)
             else:
                 self._leave()
         return self._line
@@ -94,29 +92,29 @@ class LineTimesTracer(LineTracer):
         code = self._code_of.setdefault(frame.f_code, len(self._code_of))
         line = line_of(frame)
         if self._times and (self._codes[-1], self._numbers[-1], self._depths[-1]) == (code, line, self._depth):
-            return  # a comprehension of one line comes to it again with each item: it never left
+            return  # a comprehension of one line has a line event per item: it never left the line
         if len(self._times) >= MAX_LINES:
             # What is not followed to its end counts until here.
             sys.settrace(None)
             self._complete = False
             self._leave()
             return
-        self._note(code, line)
+        self._add(code, line)
 
     def _leave(self) -> None:
-        """Whatever runs now lies in no function of the user's."""
+        """What runs from now on is in no function of the user's."""
         self._depth = 0
         if self._times:
-            self._note(self._codes[-1], self._numbers[-1])
+            self._add(self._codes[-1], self._numbers[-1])
 
-    def _note(self, code: int, line: int) -> None:
+    def _add(self, code: int, line: int) -> None:
         self._times.append(_clock.now_ns())
         self._codes.append(code)
         self._numbers.append(line)
         self._depths.append(self._depth)
 
     def write(self, path: Path) -> None:
-        """Write what was followed, in unix time, as Kineto's times are."""
+        """Write the timeline in unix time, like Kineto's times."""
         perf_ns, unix_ns = _clock.clock_pair()
         frame_file = torch_profiler.frame_namer()
         modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -145,7 +143,7 @@ class LineTimesTracer(LineTracer):
 
 
 def _after_fork_in_child() -> None:
-    # A loader's worker that starts in such a step would follow its own lines.
+    # A loader's worker that starts in such a step would trace its own lines.
     if isinstance(getattr(sys.gettrace(), "__self__", None), LineTracer):
         sys.settrace(None)
 
@@ -154,8 +152,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class StepForLines:
-    """Records one step for lines into ``path``; `end` gives torch's file, which is still to be packed."""
+class LinesStep:
+    """Records one step for lines into ``path``; `end` returns torch's file, which is still to be compressed."""
 
     def __init__(self, path: Path, activities: Iterable[Any] | None, *, profile_memory: bool) -> None:
         self.path = path
@@ -163,7 +161,7 @@ class StepForLines:
         self._activities = activities
         self._flags = {"record_shapes": True, "profile_memory": profile_memory}
         self._profiler: Any = None
-        self._lines = LineTimesTracer()
+        self._lines = LineTimeline()
 
     def begin(self, step: int) -> None:
         """Step ``step`` begins."""
@@ -174,7 +172,7 @@ class StepForLines:
         self._lines.start()
 
     def end(self, *, whole: bool) -> Path | None:
-        """The step is over; of one that is not ``whole`` nothing is kept. Nothing is on afterwards.
+        """The step is over; if it is not ``whole``, nothing is kept. Nothing is on afterwards.
 
         Raises:
             OSError: the trace or the lines could not be written, or are too large.

@@ -1,9 +1,9 @@
-"""A snapshot of the CUDA allocator's history in a window: who allocated what, and who held the peak.
+"""A snapshot of the CUDA allocator's history in a window: who allocated what, and what was allocated at the peak.
 
-Bounded, with Python stacks only: C++ stacks make a dump a hundred times slower (461 s against 4 s in
-torchtitan#3628). An out-of-memory error inside the window dumps what led to it, as ``memory-<window>.oom.pickle``. Open
-the files at pytorch.org/memory_viz, or any viewer of torch's snapshots. The trigger "out-of-memory" hears such errors
-in the whole run. Not run on a GPU yet.
+Bounded, with Python stacks only: C++ stacks make a dump a hundred times slower (461 s against 4 s in torchtitan#3628).
+An out-of-memory error inside the window writes what led to it, as ``memory-<window>.oom.pickle``. Open the files at
+pytorch.org/memory_viz, or with any viewer of torch's snapshots. The trigger "out-of-memory" detects such errors in the
+whole run. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from perfkit import _env
-from perfkit.record.windows.window_controller import Recorder
+from perfkit.record.windows.window_controller import WindowRecorder
 
-#: Allocations and frees kept: torchtitan's and Composer's choice of order; at about 200 bytes each 20 MB.
+#: Allocations and frees kept: the order of magnitude that torchtitan and Composer use; at about 200 bytes each 20 MB.
 MAX_ENTRIES = 100_000
 
 
 class _Allocator:
-    """torch's private functions for the history of device memory, all that is used of them in one place."""
+    """torch's private functions for the history of device memory; all that perfkit uses of them."""
 
     def __init__(self) -> None:
-        import torch
-
+        torch: Any = _env.require_torch("perfkit.profile")
         self._memory: Any = torch.cuda.memory
         self._c: Any = torch._C
 
-    def missing(self) -> str | None:
-        """Which function this torch does not have, None where it has them."""
+    def problem(self) -> str | None:
+        """Why this torch can write no snapshot, None where it can."""
         names = ("_record_memory_history", "_dump_snapshot")
-        return next((name for name in names if not hasattr(self._memory, name)), None)
+        missing = next((name for name in names if not hasattr(self._memory, name)), None)
+        return f"this torch has no torch.cuda.memory.{missing}" if missing is not None else None
 
     def recording(self) -> bool:
-        """Whether somebody records the history already; False where this torch cannot tell."""
-        ask = getattr(self._c, "_cuda_isHistoryEnabled", None)
-        return bool(ask()) if ask is not None else False
+        """Whether somebody records the history already; False where this torch does not report that."""
+        enabled = getattr(self._c, "_cuda_isHistoryEnabled", None)
+        return bool(enabled()) if enabled is not None else False
 
     def record(self, on: bool) -> None:
         if on:
@@ -48,15 +49,15 @@ class _Allocator:
 
     def dump(self, path: Path) -> None:
         """Write the snapshot, whole or not at all."""
-        beside = path.with_name(f".part-{os.getpid()}-{path.name}")
+        part = path.with_name(f".part-{os.getpid()}-{path.name}")
         try:
-            self._memory._dump_snapshot(str(beside))
-            os.replace(beside, path)
+            self._memory._dump_snapshot(str(part))
+            os.replace(part, path)
         finally:
-            beside.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
 
     def observe(self, observer: Callable[[int, int, int, int], None]) -> bool:
-        """Have it called before an out-of-memory error is raised, from now on; whether this torch can."""
+        """Call ``observer`` before each out-of-memory error from now on; returns whether this torch can."""
         attach = getattr(self._c, "_cuda_attach_out_of_memory_observer", None)
         if attach is None:
             return False
@@ -64,8 +65,8 @@ class _Allocator:
         return True
 
 
-class MemorySnapshot(Recorder):
-    """Records the allocator's history from a window's first active step to its end, and dumps it."""
+class MemoryRecorder(WindowRecorder):
+    """Records the allocator's history from a window's first active step to its end, and writes a snapshot."""
 
     name = "memory"
 
@@ -81,20 +82,20 @@ class MemorySnapshot(Recorder):
             self._note("no memory snapshot: there is no CUDA device, and torch keeps no history of CPU memory")
             return
         allocator = self._allocator = _Allocator()
-        if (missing := allocator.missing()) is not None:
-            self._note(f"no memory snapshot: this torch has no torch.cuda.memory.{missing}")
+        if (problem := allocator.problem()) is not None:
+            self._note(f"no memory snapshot: {problem}")
             return
         if allocator.recording():
-            self._note("no memory snapshot: the program records the memory history itself, and is left alone")
+            self._note("no memory snapshot: the program records the memory history itself")
             return
-        # Before it is switched on: where that fails half-way, `end` switches it off.
+        # Before it is switched on: if that fails half-way, `end` switches it off.
         self._index = index
         allocator.record(True)
         if not _observe(allocator, self.out_of_memory):
             self._note("out-of-memory errors leave no snapshot: this torch has no observer for them")
 
     def end(self, index: int, *, early: bool) -> None:
-        """Dump the snapshot and stop recording."""
+        """Write the snapshot and stop recording."""
         recorded, self._index = self._index, None
         if recorded is None or self._allocator is None:
             return
@@ -104,17 +105,17 @@ class MemorySnapshot(Recorder):
             self._allocator.record(False)
 
     def out_of_memory(self) -> None:
-        """The allocator has found no room; the error is about to be raised."""
+        """The allocator is out of memory; the error is about to be raised."""
         if self._index is not None and self._allocator is not None:
             path = self._file_of(self._index)
             self._allocator.dump(path.with_name(f"{path.stem}.oom{path.suffix}"))
 
 
 class OutOfMemoryWatch:
-    """Keeps the allocator's state at the first out-of-memory error of a run, and counts these errors.
+    """Writes the allocator's state at the first out-of-memory error of a run, and counts these errors.
 
-    Without history, whose price every allocation would pay: the blocks and their sizes are there, and the Python
-    stacks of those that were allocated while something recorded the history.
+    It records no history, because that makes every allocation slower: the snapshot has the blocks and their sizes, and
+    the Python stacks of those that were allocated while something else recorded the history.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,23 +124,23 @@ class OutOfMemoryWatch:
         self.count = 0
 
     def attach(self) -> str | None:
-        """Begin to listen; a sentence why not, where that cannot be."""
+        """Start watching; returns why that is impossible, or None."""
         if not _env.cuda_in_use():
-            return "there is no CUDA device, and an error of the host's memory is seen only where it ends the run"
+            return "there is no CUDA device, and an error of the host's memory is only detected if it ends the run"
         allocator = _Allocator()
-        if (missing := allocator.missing()) is not None:
-            return f"this torch has no torch.cuda.memory.{missing}"
+        if (problem := allocator.problem()) is not None:
+            return problem
         if not _observe(allocator, self.out_of_memory):
             return "this torch has no observer for out-of-memory errors"
         self._allocator = allocator
         return None
 
     def detach(self) -> None:
-        """Listen no more."""
+        """Stop watching."""
         self._allocator = None
 
     def out_of_memory(self) -> None:
-        """The allocator has found no room; the error is about to be raised."""
+        """The allocator is out of memory; the error is about to be raised."""
         if self._allocator is None:
             return
         self.count += 1
@@ -147,23 +148,22 @@ class OutOfMemoryWatch:
             self._allocator.dump(self._path)
 
 
-#: Who is told of out-of-memory errors. torch's observer cannot be detached, so there is one for the process.
-_told: list[weakref.WeakMethod[Callable[[], None]]] = []
+#: Methods to call at out-of-memory errors. torch's observer cannot be detached, so there is one for the process.
+_callbacks: list[weakref.WeakMethod[Callable[[], None]]] = []
 _observing = False
 
 
-def _observe(allocator: _Allocator, told: Callable[[], None]) -> bool:
-    """Have ``told``, a method, called as long as its object lives."""
+def _observe(allocator: _Allocator, callback: Callable[[], None]) -> bool:
+    """Call the method ``callback`` at out-of-memory errors as long as its object lives; returns whether torch can."""
     global _observing
-    _told[:] = [one for one in _told if one() not in (None, told)] + [weakref.WeakMethod(told)]
+    _callbacks[:] = [one for one in _callbacks if one() not in (None, callback)] + [weakref.WeakMethod(callback)]
     _observing = _observing or allocator.observe(_out_of_memory)
     return _observing
 
 
 def _out_of_memory(device: int, alloc: int, device_alloc: int, device_free: int) -> None:
-    for reference in _told:
-        if (tell := reference()) is not None:
-            try:
-                tell()
-            except Exception:  # noqa: BLE001 - the program's own error is about to be raised, and must be the one seen
-                pass
+    for reference in _callbacks:
+        if (callback := reference()) is not None:
+            # The program's own error is about to be raised, and must be the one that it sees.
+            with suppress(Exception):
+                callback()

@@ -1,4 +1,4 @@
-"""The models that a program trains, found through its optimizers, and ranges around their modules in windows."""
+"""Finds the models that a program trains, by its optimizers, and puts ranges around their modules in windows."""
 
 from __future__ import annotations
 
@@ -6,75 +6,74 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from perfkit import _env
 from perfkit.ranges import module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
 
-#: How many modules get a range in a window. It is what fits a screen and a person's eye; at a microsecond each
-#: while the torch profiler records, it is also less than one op of a step.
-_MOST = 64
+#: Maximum number of modules with a range in a window: what fits a screen. At a microsecond each while torch's profiler
+#: records, they also cost less than one op of a step.
+_MAX_MODULES = 64
 
 #: The category of these ranges.
 CATEGORY = "module"
 
 
 def trained_modules(optimizers: list[Any]) -> list[Any]:
-    """Every module that holds a parameter of these optimizers, itself or in a submodule."""
-    import torch
-
+    """Every module that contains a parameter of these optimizers, itself or in a submodule."""
+    torch: Any = _env.require_torch("perfkit.profile")
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     return [
         found
         for found in gc.get_objects()
-        # type() and not isinstance(): asking a proxy object for its class runs its owner's code.
+        # type() and not isinstance(): the class of a proxy object is computed by its owner's code.
         if issubclass(type(found), torch.nn.Module) and any(id(p) in trained for p in found.parameters())
     ]
 
 
 def roots(found: list[Any]) -> list[Any]:
-    """The modules that lie in none of the others."""
+    """The modules that are part of none of the others."""
     inner = {id(child) for module in found for child in module.modules() if child is not module}
     return [module for module in found if id(module) not in inner]
 
 
 def top_levels(root: Any) -> Iterator[tuple[str, Any]]:
     """(name, module) of a model's children; of a list, a sequence or an only child (as in DDP) also theirs."""
-    import torch
-
+    torch: Any = _env.require_torch("perfkit.profile")
     lists = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
     todo = [("", root)]
     while todo:
         name, module = todo.pop(0)
         children = list(module.named_children())
         for child_name, child in children:
-            whole = f"{name}.{child_name}" if name else child_name
+            path = f"{name}.{child_name}" if name else child_name
             if module_ranges.is_compiled(child):
-                yield whole, child._orig_mod
+                yield path, child._orig_mod
             else:
-                yield whole, child
+                yield path, child
                 # One list deep: the parts of a list of sequences are layers by themselves.
-                a_list = isinstance(child, lists) and (module is root or not isinstance(module, lists))
-                if (a_list or len(children) == 1) and not _compiled_in_place(child):
-                    todo.append((whole, child))
+                opens = isinstance(child, lists) and (module is root or not isinstance(module, lists))
+                if (opens or len(children) == 1) and not _compiled_in_place(child):
+                    todo.append((path, child))
 
 
-class WindowRanges:
-    """Ranges around the top levels of what is trained, while a window is open: a time per module without an edit."""
+class ModelRanges:
+    """Ranges around the top levels of the trained models while a window is open, for a time per module."""
 
     def __init__(self, optimizers: list[Any], note: Callable[[str], None]) -> None:
         self._optimizers = optimizers
         self._note = note
         self._ranges: ModuleRanges | None = None
 
-    def follow(self, window_open: bool) -> None:
-        """Called between two steps: put the ranges around, or take them back."""
+    def update(self, window_open: bool) -> None:
+        """Add or remove the ranges; called between two steps."""
         if not window_open:
             self.remove()
-        # In a window that opens before any optimizer has stepped, they come with the next step.
+        # In a window that opens before any optimizer has stepped, they are added at the next step.
         elif self._ranges is None and self._optimizers:
             self._ranges = ModuleRanges(self._choose(), CATEGORY, None)
 
     def remove(self) -> None:
-        """Put every module back as it was."""
+        """Restore every module."""
         ranges, self._ranges = self._ranges, None
         if ranges is not None:
             ranges.remove()
@@ -89,14 +88,14 @@ class WindowRanges:
                 continue
             callable_ = {id(module) for _, module in module_ranges.callable_modules(root)}
             chosen += [
-                # Two models in one training (a generator, a discriminator) may name their modules alike.
+                # Two models in one training (a generator, a discriminator) may have modules with the same name.
                 (f"{name}.{path}" if len(found) > 1 else path, module)
                 for path, module in top_levels(root)
                 if id(module) in callable_ and not module_ranges.annotated(module)
             ]
-        if len(chosen) > _MOST:
-            self._note(f"of {len(chosen)} modules at the top of the model the first {_MOST} have times of their own")
-        return chosen[:_MOST]
+        if len(chosen) > _MAX_MODULES:
+            self._note(f"the first {_MAX_MODULES} of {len(chosen)} modules at the top of the model have a time each")
+        return chosen[:_MAX_MODULES]
 
 
 def _compiled_in_place(module: Any) -> bool:

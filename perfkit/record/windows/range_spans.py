@@ -6,15 +6,14 @@ keeps the events; they become rows in a thread of their own once the window is o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from perfkit.ranges import recorder_listener
 from perfkit.ranges.event_log import EventLog
 from perfkit.ranges.recorder import RangeRecorder
-from perfkit.record.windows.trace_files import in_thread
-from perfkit.record.windows.window_controller import Recorder
+from perfkit.record.windows.trace_files import WriterThreads
+from perfkit.record.windows.window_controller import WindowRecorder
 from perfkit.run.arrays import write_spans
 from perfkit.run.file_names import spans_path
 
@@ -23,7 +22,7 @@ from perfkit.run.file_names import spans_path
 MAX_ROWS = 50_000
 
 
-class RangesRecorder(Recorder):
+class RangesRecorder(WindowRecorder):
     """Writes ``ranges-<window>.npz``: `perfkit.run.reading.RankFolder.spans` reads it."""
 
     name = "ranges"
@@ -38,7 +37,7 @@ class RangesRecorder(Recorder):
         self._trouble = trouble
         self._note = note
         self._recorder: RangeRecorder | None = None
-        self._writers: list[threading.Thread] = []
+        self._writers = WriterThreads()
 
     def open(self, index: int, step: int) -> str | None:
         """Refuse the window where no ranges are recorded in this run."""
@@ -60,8 +59,7 @@ class RangesRecorder(Recorder):
         if recorder is None:
             return
         log = recorder.stop_log()
-        writing = in_thread(lambda: self._write(index, log))
-        self._writers = [writer for writer in self._writers if writer.is_alive()] + writing
+        self._writers.start(lambda: self._write(index, log))
 
     def _write(self, index: int, log: EventLog) -> None:
         path = spans_path(self._file_of(index))
@@ -76,5 +74,4 @@ class RangesRecorder(Recorder):
 
     def wait(self) -> None:
         """Wait until everything is written."""
-        for writer in list(self._writers):
-            writer.join()
+        self._writers.join()

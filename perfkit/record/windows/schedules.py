@@ -1,4 +1,4 @@
-"""Which steps are recorded, in torch's words: skip_first, wait, warmup, active, repeat."""
+"""Which steps are recorded, in torch's terms: skip_first, wait, warmup, active, repeat."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from perfkit import _clock
-from perfkit.errors import UsageError
+from perfkit.errors import UsageError, check_whole_number
 
 Action = Literal["none", "warmup", "record", "save"]
 
+#: torch's names (``ProfilerAction``) -> ours.
 _TORCH_NAMES: dict[str, Action] = {
     "NONE": "none",
     "WARMUP": "warmup",
@@ -20,10 +21,27 @@ _TORCH_NAMES: dict[str, Action] = {
 }
 
 
+def to_torch(action: Action) -> Any:
+    """torch's ``ProfilerAction``."""
+    # perfkit never imports torch before the program does.
+    from torch.profiler import ProfilerAction
+
+    return next(ProfilerAction[name] for name, ours in _TORCH_NAMES.items() if ours == action)
+
+
+def _in_window(position: int, warmup: int, active: int) -> Action:
+    """The action of the step at ``position`` in a window of these lengths."""
+    if not 0 <= position < warmup + active:
+        return "none"
+    if position < warmup:
+        return "warmup"
+    return "record" if position < warmup + active - 1 else "save"
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Cycles of wait, warmup and active steps after ``skip_first`` steps; see `schedule`.
 
-    Called with a step number it gives torch's ``ProfilerAction``, so it also fits torch.profiler.profile.
+    Called with a step number it returns torch's ``ProfilerAction``, so torch.profiler.profile accepts it too.
     """
 
     wait: int
@@ -34,8 +52,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     skip_first_wait: int = 0
     every_s: float | None = None
 
+    @property
+    def _first_window(self) -> int:
+        """The first step of the first window, warm-up included."""
+        return self.skip_first + (0 if self.skip_first_wait else self.wait)
+
     def action(self, step: int) -> Action:
-        """What happens in step ``step`` (0-based), by steps alone; with ``every_s`` see `timed`."""
+        """What happens in step ``step`` (0-based), by steps alone; for ``every_s`` see `timed`."""
         step -= self.skip_first
         if step < 0:
             return "none"
@@ -44,35 +67,25 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         cycle = self.wait + self.warmup + self.active
         if self.repeat and step >= self.repeat * cycle:
             return "none"
-        position = step % cycle
-        if position < self.wait:
-            return "none"
-        if position < self.wait + self.warmup:
-            return "warmup"
-        return "record" if position < cycle - 1 else "save"
+        return _in_window(step % cycle - self.wait, self.warmup, self.active)
 
     @property
     def first_window_end(self) -> int:
         """How many steps a run must have for its first window to be complete."""
-        wait = 0 if self.skip_first_wait else self.wait
-        return self.skip_first + wait + self.warmup + self.active
+        return self._first_window + self.warmup + self.active
 
     def __call__(self, step: int) -> Any:
         if self.every_s is not None:
-            raise UsageError("a schedule by time (every_s) needs perfkit.profile: torch's profiler knows steps only")
-        from torch.profiler import ProfilerAction
-
-        names = {action: name for name, action in _TORCH_NAMES.items()}
-        return ProfilerAction[names[self.action(step)]]
+            raise UsageError("a schedule by time (every_s) needs perfkit.profile: torch's profiler only knows steps")
+        return to_torch(self.action(step))
 
 
 def timed(schedule: Schedule) -> Callable[[int], Action]:
-    """Windows by time: the first as the schedule says, each later one ``every_s`` after the one before began.
+    """Windows by time: the first by steps, each later one ``every_s`` after the one before began.
 
-    Asked for each step in turn; asked again for a step of the open window it answers the same.
+    Called for each step in turn; called again for a step of the open window it returns the same.
     """
     every_ns = round((schedule.every_s or 0) * 1e9)
-    first = schedule.skip_first + (0 if schedule.skip_first_wait else schedule.wait)
     length = schedule.warmup + schedule.active
     began_step: int | None = None
     began_ns = 0
@@ -83,36 +96,32 @@ def timed(schedule: Schedule) -> Callable[[int], Action]:
         if began_step is None or step >= began_step + length:
             if schedule.repeat and windows >= schedule.repeat:
                 return "none"
-            due = step >= first if windows == 0 else _clock.now_ns() >= began_ns + every_ns
+            due = step >= schedule._first_window if windows == 0 else _clock.now_ns() >= began_ns + every_ns
             if not due:
                 return "none"
             began_step, began_ns, windows = step, _clock.now_ns(), windows + 1
-        position = step - began_step
-        if position < schedule.warmup:
-            return "warmup"
-        return "record" if position < length - 1 else "save"
+        return _in_window(step - began_step, schedule.warmup, schedule.active)
 
     return action
 
 
-class WithTriggered:
-    """A schedule with cycles of a trigger's between its own; asked as a schedule is.
+class TriggeredSchedule:
+    """A schedule with triggered cycles in between; called like a schedule.
 
-    A cycle of the schedule's that had begun when a triggered one ended is left out: it would be recorded in part, and
+    A cycle of the schedule that has begun when a triggered one ends is skipped: it would be recorded in part, and
     without its warm-up.
     """
 
     def __init__(self, own: Callable[[int], Action], *, warmup: int, active: int) -> None:
         self._own = own
-        self._warmup = warmup
-        self._length = warmup + active
+        self._warmup, self._active = warmup, active
         self._began: int | None = None
-        self._cut = False
+        self._skipping = False
 
     @property
     def busy(self) -> bool:
-        """Whether each step must be asked for: a triggered cycle runs, or one of the schedule's is left out."""
-        return self._began is not None or self._cut
+        """Whether it must be called for each step: a triggered cycle runs, or one of the schedule is skipped."""
+        return self._began is not None or self._skipping
 
     def begin(self, step: int) -> None:
         """A triggered cycle begins with ``step``."""
@@ -120,16 +129,14 @@ class WithTriggered:
 
     def __call__(self, step: int) -> Action:
         if self._began is not None:
-            position = step - self._began
-            if position < self._warmup:
-                return "warmup"
-            if position < self._length:
-                return "record" if position < self._length - 1 else "save"
+            triggered = _in_window(step - self._began, self._warmup, self._active)
+            if triggered != "none":
+                return triggered
         action = self._own(step)
-        cut = self._cut or self._began is not None
+        skipping = self.busy
         self._began = None
-        self._cut = cut and action == "record"
-        return "none" if cut and action in ("record", "save") else action
+        self._skipping = skipping and action == "record"
+        return "none" if skipping and action in ("record", "save") else action
 
 
 def schedule(
@@ -142,19 +149,19 @@ def schedule(
     skip_first_wait: int = 0,
     every_s: float | None = None,
 ) -> Schedule:
-    """Say which steps are recorded, as ``torch.profiler.schedule`` does.
+    """Choose which steps are recorded, as ``torch.profiler.schedule`` does.
 
     Args:
         wait: Steps at the start of each cycle in which nothing is recorded.
-        warmup: Steps in which the recorder runs and its result is thrown away.
+        warmup: Steps in which the recorder runs and its result is discarded.
         active: Steps of the window.
-        repeat: How many cycles; 0 goes on to the end of the run.
+        repeat: How many cycles; 0 continues to the end of the run.
         skip_first: Steps before the first cycle.
-        skip_first_wait: Not 0 leaves out the wait of the first cycle.
-        every_s: Later cycles begin so many seconds after the one before began, instead of after ``wait`` steps.
+        skip_first_wait: If not 0, the first cycle has no wait.
+        every_s: Later cycles begin this many seconds after the one before began, instead of after ``wait`` steps.
 
     Raises:
-        UsageError: a number is negative or no whole number, ``active`` is below 1, or ``every_s`` is not above 0.
+        UsageError: a number is negative or not whole, ``active`` is below 1, or ``every_s`` is not above 0.
     """
     numbers = {
         "wait": wait,
@@ -165,25 +172,20 @@ def schedule(
         "skip_first_wait": skip_first_wait,
     }
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"{name} must be a whole number of steps, got {value!r}")
-        if value < 0:
-            raise UsageError(f"{name} must not be negative, got {value}")
-    if active < 1:
-        raise UsageError(f"active must be at least 1 step, got {active}: a window without steps records nothing")
+        check_whole_number(name, value, minimum=1 if name == "active" else 0)
     if every_s is not None and not every_s > 0:
         raise UsageError(f"every_s must be a time above 0 seconds, got {every_s!r}")
     return Schedule(**numbers, every_s=every_s)
 
 
-#: Without a word from the user: ten steps to get warm, which also give ten clean rows to compare the window
-#: with; two of warm-up, because the first recorded step pays for the recorder's own start; three recorded,
-#: because one may be odd and more only grow the file. The window is done by step 15, inside the first 30.
+#: Ten steps of wait, which also give ten undisturbed rows to compare the window with; two of warm-up, because the first
+#: recorded step includes the recorder's own start; three recorded, because one may be unusual and more only grow the
+#: file. The window is over by step 15, inside the first 30.
 DEFAULT = Schedule(wait=10, warmup=2, active=3, repeat=1)
 
 
 def default_schedule(total_steps: int | None) -> Schedule:
-    """The default, shrunk to a run that is known to be short: a third of it waits, one step at least is active."""
+    """The default, shortened for a run that is known to be short: a third of it waits, at least one step is active."""
     if total_steps is None or total_steps >= DEFAULT.first_window_end + 5:
         return DEFAULT
     active = max(1, min(3, total_steps // 4))
@@ -192,10 +194,10 @@ def default_schedule(total_steps: int | None) -> Schedule:
 
 
 def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]:
-    """Take a perfkit schedule or any of torch's: a callable from step number to ``ProfilerAction``.
+    """Step -> action, of a perfkit schedule or any of torch's: a callable from step number to ``ProfilerAction``.
 
     Raises:
-        UsageError: it is not callable, or gives something else for step 0.
+        UsageError: it is not callable, or returns something else for step 0.
     """
     if isinstance(given, Schedule):
         return given.action if given.every_s is None else timed(given)
@@ -208,7 +210,7 @@ def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]
         result = given(step)
         name = getattr(result, "name", None)
         if name not in _TORCH_NAMES:
-            raise UsageError(f"schedule({step}) must give a torch.profiler.ProfilerAction, got {result!r}")
+            raise UsageError(f"schedule({step}) must return a torch.profiler.ProfilerAction, got {result!r}")
         return _TORCH_NAMES[name]
 
     action(0)

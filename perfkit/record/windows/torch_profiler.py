@@ -1,4 +1,4 @@
-"""torch's profiler: started for some steps, stopped whatever happens, exported; and what is private in that."""
+"""torch's profiler: started, stopped without fail, exported; and the private parts of it that perfkit uses."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import _env
-from perfkit.record.windows.schedules import Action
+from perfkit.record.windows.schedules import Action, to_torch
 
-#: Whether a profiler that was started here notes every Python call.
-_stacks = False
+#: Whether a profiler that was started here hooks every Python call.
+_with_stack = False
 
 
 def _after_fork_in_child() -> None:
-    # A loader's worker that starts meanwhile would note every call of its life, and keep it: 23 bytes a call.
-    global _stacks
-    if _stacks:
-        _stacks = False
+    # A loader's worker that starts meanwhile would record every call of its life, and keep it: 23 bytes per call.
+    global _with_stack
+    if _with_stack:
+        _with_stack = False
         sys.setprofile(None)
 
 
@@ -29,18 +29,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def running() -> bool:
-    """Whether anybody's torch profiler is on in this process."""
-    from torch import autograd
-
-    ask: Any = autograd
-    return bool(ask._profiler_enabled())
+    """Whether any torch profiler is on in this process."""
+    torch: Any = _env.require_torch("perfkit.profile")
+    return bool(torch.autograd._profiler_enabled())
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Kineto's start and stop notices off the training's stderr; its errors are still told (level 6).
+    """Keep Kineto's start and stop notices out of stderr; its errors are still printed (level 6).
 
-    Kineto reads the variable once, when it first starts; the environment is as before afterwards.
+    Kineto reads the variable once, when it first starts; the environment is restored afterwards.
     """
     if "KINETO_LOG_LEVEL" in os.environ:
         yield
@@ -61,40 +59,32 @@ def start(
 ) -> Any:
     """Start torch's profiler with step ``step``; it numbers its steps like the run: ``ProfilerStep#N`` is row N.
 
-    ``ready`` is called with it at the first step that saves, after which it records no more. Where it cannot be
+    ``ready`` is called with it at the first step that saves, after which it records nothing more. If it cannot be
     started, it is off again when the error is raised.
     """
-    global _stacks
-    import torch
-    from torch.profiler import ProfilerAction
-
-    names = {
-        "none": ProfilerAction.NONE,
-        "warmup": ProfilerAction.WARMUP,
-        "record": ProfilerAction.RECORD,
-        "save": ProfilerAction.RECORD_AND_SAVE,
-    }
-    begun = False
+    global _with_stack
+    torch: Any = _env.require_torch("perfkit.profile")
+    constructed = False
     saved_at: int | None = None
 
-    def schedule(asked: int) -> Any:
+    def schedule(number: int) -> Any:
         nonlocal saved_at
-        # The constructor asks for step 0, whatever the run's number is.
-        number = asked if begun else step
+        if not constructed:
+            number = step  # the constructor always passes 0
         if saved_at is not None and number > saved_at:
-            return ProfilerAction.NONE
+            return to_torch("none")
         wanted = action(number)
         if wanted == "save":
             saved_at = number
-        return names[wanted]
+        return to_torch(wanted)
 
     profiler = torch.profiler.profile(activities=activities, schedule=schedule, on_trace_ready=ready, **flags)
-    begun = True
+    constructed = True
     if _env.world_size() == 1:
-        # With several ranks torch writes this itself; tools ask for it with one rank too.
+        # With several ranks torch writes this itself; tools expect it with one rank too.
         profiler.preset_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
     profiler.step_num = step
-    _stacks = bool(flags.get("with_stack"))
+    _with_stack = bool(flags.get("with_stack"))
     try:
         with _quiet():
             profiler.start()
@@ -106,26 +96,24 @@ def start(
 
 
 def stop(profiler: Any) -> None:
-    """End the step's mark and the recording; nothing is on afterwards, also where torch's own stop fails."""
-    global _stacks
+    """End the step's mark and the recording; nothing is on afterwards, even if torch's own stop fails."""
+    global _with_stack
     try:
         profiler.stop()
     finally:
-        _stacks = False
+        _with_stack = False
         if running():
-            # Whatever runs now is this one's: another cannot have been started beside it.
-            from torch import autograd
-
-            private: Any = autograd
+            # It is this one: no other can have been started meanwhile.
+            torch: Any = _env.torch_if_loaded()
             with suppress(Exception):
-                private._disable_profiler()
+                torch.autograd._disable_profiler()
 
 
-def export(profiler: Any, path: Path, most_bytes: int, advice: str) -> Path:
-    """Have torch write its trace, unpacked, beside ``path``, where it will be packed; the file it wrote.
+def export(profiler: Any, path: Path, max_bytes: int, advice: str) -> Path:
+    """Have torch write its trace, uncompressed, next to ``path``; returns the file.
 
     Raises:
-        OSError: torch wrote nothing, or more than ``most_bytes``, which is not kept; ``advice`` is the way out.
+        OSError: torch wrote nothing, or more than ``max_bytes``, which is not kept; ``advice`` is what to do then.
     """
     plain = path.with_name(f".part-{os.getpid()}-{path.name}").with_suffix("")
     try:
@@ -134,8 +122,8 @@ def export(profiler: Any, path: Path, most_bytes: int, advice: str) -> Path:
             # torch reports a failed export on stderr only.
             raise OSError(f"torch wrote no trace to {path.parent}")
         size = plain.stat().st_size
-        if size > most_bytes:
-            raise OSError(f"the trace has {size >> 20} MB, more than {most_bytes >> 20}: {advice}")
+        if size > max_bytes:
+            raise OSError(f"the trace has {size >> 20} MB, more than {max_bytes >> 20}: {advice}")
     except BaseException:
         plain.unlink(missing_ok=True)
         raise
@@ -143,13 +131,9 @@ def export(profiler: Any, path: Path, most_bytes: int, advice: str) -> Path:
 
 
 def expects_kernels(activities: Iterable[Any] | None) -> bool:
-    """Whether a trace recorded now should hold device work: CUDA is in use, and recording it was not left out."""
-    if not _env.cuda_in_use():
-        return False
-    import torch
-
-    asked: Any = torch.cuda
-    if not asked.is_initialized():
+    """Whether a trace recorded now should contain device work: CUDA is in use, and its recording is not left out."""
+    torch: Any = _env.torch_if_loaded()
+    if not _env.cuda_in_use() or not torch.cuda.is_initialized():
         return False
     cuda = torch.profiler.ProfilerActivity.CUDA
     # An activity may be a dict {ProfilerActivity.CUDA: [...]} (torch 2.13).
@@ -157,12 +141,13 @@ def expects_kernels(activities: Iterable[Any] | None) -> bool:
 
 
 def frame_namer() -> Callable[[str], str]:
-    """Path -> what torch's Python frames call that file: without the folder of ``sys.path`` that it lies in."""
+    """Path -> what torch's Python frames call that file: without its folder of ``sys.path``."""
     try:
+        # Private; perfkit never imports torch before the program does.
         from torch.profiler import python_tracer
 
         prefixes = tuple(python_tracer._prefix_regex())
     except (ImportError, AttributeError):
-        # Where torch has moved it, frames are known by whole paths only.
+        # If torch has moved it, frames are only known by whole paths.
         prefixes = ()
     return lambda file: next((file[len(prefix) :] for prefix in prefixes if file.startswith(prefix)), file)

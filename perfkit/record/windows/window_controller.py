@@ -1,4 +1,4 @@
-"""Opens and closes windows by the schedule, for every recorder alike, and never lets one take training down."""
+"""Opens and closes windows by the schedule, for every recorder alike; a recorder's failure never ends training."""
 
 from __future__ import annotations
 
@@ -8,99 +8,101 @@ from contextlib import suppress
 from perfkit.record.windows.schedules import Action
 from perfkit.run.records import StepKind, Window
 
-Trouble = Callable[[str, BaseException | str], None]
 
-
-class Recorder:
-    """Something dear that is recorded in windows. All of it is called between two steps."""
+class WindowRecorder:
+    """Something expensive that is recorded in windows. All methods are called between two steps."""
 
     #: As in ``profile(recorders=...)``.
     name: str
 
     def open(self, index: int, step: int) -> str | None:
-        """Window ``index`` begins with ``step``, to warm up or at once; a sentence why not, where it cannot."""
+        """Window ``index`` begins with ``step``, with or without warm-up; returns why it cannot, or None."""
         return None
 
     def activate(self, index: int) -> None:
-        """The first step to be kept is about to begin."""
+        """The first step that is kept is about to begin."""
 
     def advance(self) -> None:
         """Another step of the window begins."""
 
     def end(self, index: int, *, early: bool) -> None:
-        """The window is over; ``early`` where the run ends inside it. Whatever was on is off afterwards."""
+        """The window is over; ``early`` if the run ends inside it. Everything that was on is off afterwards."""
 
     def begin_extra(self, index: int, step: int) -> bool:
-        """Window ``index`` is over and ``step``, which no timing counts, may be used as well; whether it is."""
+        """Window ``index`` is over, and ``step``, which no timing includes, may be used too; returns whether it is."""
         return False
 
     def end_extra(self, index: int, *, whole: bool) -> None:
-        """That step is over; not ``whole`` where it did not come to its end. Whatever was on is off afterwards."""
+        """That step is over; not ``whole`` if it was interrupted. Everything that was on is off afterwards."""
 
     def wait(self) -> None:
-        """Until what was handed to other threads is done."""
+        """Wait until everything that was passed to other threads is done."""
 
     def problem(self, index: int) -> str | None:
-        """What is wrong with window ``index``, None where nothing is."""
+        """What is wrong with window ``index``, None if nothing is."""
         return None
 
     def file(self, index: int) -> str | None:
-        """The name of the window's trace, once it is whole."""
+        """The name of the window's trace, once it is complete."""
         return None
 
 
-class Windows:
+class WindowController:
     """Drives recorders from step to step.
 
-    ``beside(open)`` is called between steps with whether a window is open (and must not raise);
-    ``trouble(what, error)`` is told what went wrong, and that recorder is left out from then on.
+    Args:
+        action: The schedule.
+        recorders: What records.
+        trouble: Called with what failed, and the error; that recorder is left out from then on.
+        on_change: Called between steps with whether a window is open; must not raise.
     """
 
     def __init__(
         self,
         action: Callable[[int], Action],
-        recorders: Sequence[Recorder],
+        recorders: Sequence[WindowRecorder],
         *,
-        trouble: Trouble,
-        beside: Callable[[bool], None],
+        trouble: Callable[[str, BaseException | str], None],
+        on_change: Callable[[bool], None],
     ) -> None:
         self._action = action
+        #: Those that still record, and all.
         self._recorders = list(recorders)
         self._all = tuple(recorders)
         self._trouble = trouble
-        self._beside = beside
-        self._open: list[Recorder] = []
+        self._on_change = on_change
+        self._open: list[WindowRecorder] = []
         self._inside = self._active = self._saving = False
         self._first = 0
         self._reason = ""
         #: Recorders that use the running step, the one after a window; and those that failed in such a step.
-        self._in_extra: list[Recorder] = []
-        self._without_extra: list[Recorder] = []
-        #: Whether the running step is the one between a window and what is recorded after it. torch calls hooks of an
-        #: optimizer's step inside a record_function, and where a step ends there, a profiler that starts when another
-        #: has just stopped is told of that function's end and writes it into the memory of the first, which is freed:
-        #: the process died of it in 7 runs of 10. Neither does a window begin to record there (`advance`).
+        self._in_extra: list[WindowRecorder] = []
+        self._without_extra: list[WindowRecorder] = []
+        #: Whether the running step is the pause between a window and what is recorded after it. torch calls hooks of an
+        #: optimizer's step inside a record_function. If a step ends there, and a profiler starts when another has just
+        #: stopped, the new one gets the end of that function and writes it into the freed memory of the first: the
+        #: process crashed in 7 of 10 runs. For the same reason no window begins to record there (`advance`).
         self._pausing = False
         #: (first step, last step, closed early, why it opened) of each window that is over.
         self._over: list[tuple[int, int, bool, str]] = []
-        #: Whether no recorder is left that could open a window; `trouble` was told why.
+        #: Whether no recorder is left that could open a window; `trouble` has got the reason.
         self.refused = False
 
     @property
     def index(self) -> int | None:
-        """The open window, also in the two steps after it; None between windows."""
+        """The open window, also in the two steps after it; None otherwise."""
         return len(self._over) if self._inside else len(self._over) - 1 if self.kind == "lines" else None
 
     @property
     def kind(self) -> StepKind:
-        """What the running step is used for; "lines" in the two after a window: the pause, and the recorded one."""
+        """What the running step is used for; "lines" in the two after a window, the pause and the step for lines."""
         if self._in_extra or self._pausing:
             return "lines"
         return "timed" if not self._inside else "window" if self._active else "warmup"
 
     @property
     def done(self) -> tuple[Window, ...]:
-        """The windows that are over, as they stand now: a trace has its name once it is written."""
+        """The windows that are over, in their current state: a trace has its name once it is written."""
         return tuple(self._window(index) for index in range(len(self._over)))
 
     def _window(self, index: int) -> Window:
@@ -120,14 +122,14 @@ class Windows:
         )
 
     def advance(self, step: int, reason: str = "schedule") -> bool:
-        """Step ``step`` is about to begin, ``reason`` is why, if a window does. Whether one was finished just now."""
+        """Step ``step`` begins; returns whether a window has just ended. ``reason`` is that of a window that begins."""
         self._end_extra(whole=True)
         if self.refused:
             return False
         try:
             action = self._action(step)
         except Exception as error:  # noqa: BLE001 - the user's schedule; training goes on without windows
-            self._trouble("asking the schedule", error)
+            self._trouble("calling the schedule", error)
             self.close(step - 1)
             self.refused = True
             return False
@@ -147,7 +149,7 @@ class Windows:
             self._first = step
             self._each(lambda recorder: recorder.activate(len(self._over)))
         self._saving = action == "save"
-        self._beside(self._inside)
+        self._on_change(self._inside)
         if pausing and not self._inside:
             self._begin_extra(step)
         self._pausing = finished and not self._inside
@@ -170,7 +172,7 @@ class Windows:
         self._active = False
         self._first = step
 
-    def _each(self, do: Callable[[Recorder], None]) -> None:
+    def _each(self, do: Callable[[WindowRecorder], None]) -> None:
         for recorder in list(self._open):
             try:
                 do(recorder)
@@ -178,12 +180,12 @@ class Windows:
                 self._drop(recorder, f"recording a {recorder.name} window", error)
                 self._abandon(recorder)
 
-    def _abandon(self, recorder: Recorder) -> None:
-        # The first error is the one to tell.
+    def _abandon(self, recorder: WindowRecorder) -> None:
+        # The first error is the one to report.
         with suppress(Exception):
             recorder.end(len(self._over), early=True)
 
-    def _drop(self, recorder: Recorder, what: str, error: BaseException | str) -> None:
+    def _drop(self, recorder: WindowRecorder, what: str, error: BaseException | str) -> None:
         if recorder in self._recorders:
             self._recorders.remove(recorder)
         if recorder in self._open:
@@ -223,8 +225,8 @@ class Windows:
             else:
                 self._in_extra.remove(recorder)
 
-    def _fail_extra(self, recorder: Recorder, error: Exception) -> None:
-        # Its windows go on: they are worth more than the step after them.
+    def _fail_extra(self, recorder: WindowRecorder, error: Exception) -> None:
+        # Its windows continue: they are more important than the step after them.
         self._in_extra.remove(recorder)
         self._without_extra.append(recorder)
         self._trouble(f"the extra step of {recorder.name} after a window", error)
@@ -232,15 +234,15 @@ class Windows:
             recorder.end_extra(len(self._over) - 1, whole=False)
 
     def close(self, last: int) -> None:
-        """The run ends with step ``last``: save what an open window has, and leave nothing on."""
+        """The run ends with step ``last``: write what an open window has, and switch everything off."""
         # The step after the last whole one has only begun.
         self._end_extra(whole=False)
         if self._inside:
-            self._beside(False)
+            self._on_change(False)
             self._end(last, early=True)
         self.wait()
 
     def wait(self) -> None:
-        """Until the traces of the windows that are over are written."""
+        """Wait until the traces of the windows that are over are written."""
         for recorder in self._all:
             recorder.wait()

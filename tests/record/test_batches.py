@@ -1,0 +1,33 @@
+"""The size of batches, and how much of them is padding."""
+
+from __future__ import annotations
+
+import torch
+
+from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks.batches import BatchWatch, first_tensor
+
+
+def test_a_batchs_size_is_that_of_its_first_tensor() -> None:
+    x = torch.zeros(4, 6)
+
+    assert first_tensor({"input": (x, torch.zeros(4))}) is x
+    assert first_tensor(["text", x]) is None
+    clock = StepClock(lambda closed: None)
+    clock.step_num = 7
+    watch = BatchWatch(clock)
+    for batch in ((x, 1), (x, 2), "text"):
+        watch.came(batch)
+    assert watch.elements == {7: 48}
+
+
+def test_padding_is_counted_in_batches_of_whole_numbers() -> None:
+    watch = BatchWatch(StepClock(lambda closed: None))
+    tokens = torch.tensor([[5, 6, 7, 8], [5, 0, 0, 0], [5, 6, 0, 0]])
+    full = torch.arange(12).reshape(3, 4)
+    for batch in (tokens, full, torch.zeros(3, 4)):
+        watch.came(batch)
+        watch.look()
+
+    assert watch.padding is not None
+    assert (watch.padding.batches, watch.padding.elements, watch.padding.padded) == (2, 24, 5)

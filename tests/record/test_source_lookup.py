@@ -1,0 +1,54 @@
+"""Lines found by reading the user's source: calls that change a setting, and lines that fill a variable."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+import pytest
+
+from perfkit.record.samplers.source_lookup import find_calls, find_filling_lines
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "train.py"
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    return str(path)
+
+
+def test_calls_are_found_unless_they_switch_something_off(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "import torch\ntorch.set_num_threads(64)\ntorch.autograd.set_detect_anomaly(False)\n"
+        "def main():\n    t = Trainer(detect_anomaly=True, deterministic=False)\n",
+    )
+
+    found = find_calls(("set_num_threads", "set_detect_anomaly", "detect_anomaly", "deterministic"), (file,))
+
+    assert {
+        name: [(found_line.line, found_line.function) for found_line in lines] for name, lines in found.items()
+    } == {
+        "set_num_threads": [(2, "<module>")],
+        "detect_anomaly": [(5, "main")],
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kept.append(x)",
+        "self.kept.append(x)",
+        "kept += [x]",
+        "kept = kept + x",
+        "kept['a'] = x",
+        "total, kept = 1, f(x)",
+    ],
+)
+def test_the_line_that_fills_a_name_is_found(line: str, tmp_path: Path) -> None:
+    file = written(tmp_path, f"kept = []\nfor x in data:\n    {line}\n")
+
+    lines = find_filling_lines("kept", (file,))
+
+    assert [found_line.line for found_line in lines] == ([] if line.startswith("total") else [3])
+    assert find_filling_lines("other", (file,)) == ()

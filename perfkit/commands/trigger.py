@@ -44,7 +44,7 @@ def trigger(
     for one in live.ranks.values():
         one.poll()
     _check_triggers(live)
-    chosen = list(live.ranks.values()) if every else [_rank(live, rank or 0)]
+    chosen = list(live.ranks.values()) if every else [live.rank(rank or 0)]
     running = [one for one in chosen if _refusal(one) is None]
     if not running:
         raise RunError((_refusal(chosen[0]) if chosen else None) or f"{run} has no rank that has started")
@@ -69,13 +69,6 @@ def _check_triggers(live: RunFollower) -> None:
         raise RunError(
             f"{live.path} was started with triggers={tuple(kinds)!r}, without 'file': add it for the next run"
         )
-
-
-def _rank(live: RunFollower, index: int) -> RankFollower:
-    if index not in live.ranks:
-        available = ", ".join(map(str, list(live.ranks)[:8])) or "none"
-        raise UsageError(f"{live.path} has no rank {index} (available: {available}): name one of them, or use --all")
-    return live.ranks[index]
 
 
 def _refusal(one: RankFollower) -> str | None:

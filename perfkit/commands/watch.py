@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfkit._background import BackgroundError, BackgroundProcess
-from perfkit.errors import PerfkitError, UsageError
+from perfkit.errors import PerfkitError
 from perfkit.run.file_names import TRACES
 from perfkit.run.follower import RankFollower, RunFollower, newest_run, process_runs
 from perfkit.run.reading import is_run_folder
@@ -94,11 +94,9 @@ def _read_ranks(live: RunFollower, refresh: int) -> None:
 def _shown_rank(live: RunFollower, rank: int | None) -> RankFollower | None:
     if rank is None:
         return next(iter(live.ranks.values()), None)
-    if rank not in live.ranks:
-        available = ", ".join(map(str, list(live.ranks)[:8])) or "none"
-        raise UsageError(f"{live.path} has no rank {rank} (available: {available})")
-    live.ranks[rank].poll()
-    return live.ranks[rank]
+    shown = live.rank(rank)
+    shown.poll()
+    return shown
 
 
 def _follow(
@@ -204,7 +202,7 @@ def _screen(console: Console) -> Iterator[_Show]:
     from rich.live import Live
     from rich.text import Text
 
-    from perfkit.reports.live import print_live
+    from perfkit.reports.live import print_live  # imports the rules
 
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as screen:
 

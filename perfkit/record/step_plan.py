@@ -214,7 +214,7 @@ class StepPlan:
         ranges = self._ranges = ModelRanges(self._optimizers, recording.note)
         if self._by_schedule:
             self._schedule = self._options.action or default_schedule(self._total()).action
-        triggers = self._triggers
+        triggers = self._triggers.settings
         action = self._action = TriggeredSchedule(self._schedule, warmup=triggers.warmup, active=triggers.active)
         self._windows = WindowController(
             action,

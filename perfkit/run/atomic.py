@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file under another name next to its place, then rename it."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Another name next to ``path``, with the same ending, to write to; renamed to ``path`` unless an error is raised.
+
+    Copies of a run leave out names that begin with a dot.
+    """
+    part = path.with_name(f".part-{os.getpid()}-{path.name}")
     try:
-        part.write_bytes(data)
+        yield part
         os.replace(part, path)
-    except OSError:
+    finally:
         part.unlink(missing_ok=True)
-        raise
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(data)

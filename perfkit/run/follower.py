@@ -173,6 +173,17 @@ class RunFollower:
                 self.ranks[int(match[1])] = RankFollower(folder, int(match[1]))
         self.ranks = dict(sorted(self.ranks.items()))
 
+    def rank(self, index: int) -> RankFollower:
+        """One rank.
+
+        Raises:
+            UsageError: it has not started.
+        """
+        if index not in self.ranks:
+            available = ", ".join(map(str, list(self.ranks)[:8])) or "none"
+            raise UsageError(f"{self.path} has no rank {index} (available: {available})")
+        return self.ranks[index]
+
     @property
     def run(self) -> Run | None:
         """run.json; None: rank 0 has not written it yet, or it is damaged."""

@@ -1,4 +1,4 @@
-"""Operations of one step, counted on real models; the numbers are done by hand, or are torch's own."""
+"""Operations of one step, counted on real models and compared with numbers worked out by hand or torch's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfkit.run.records import StepFlops
 
 
 def counted(step: Callable[[], Any]) -> StepFlops:
-    """Count one step, with the clock that tells its phases."""
+    """Count one step, with a clock for its phases."""
     clock = StepClock(lambda closed: None)
     hooks = LoopHooks(clock)
     hooks.attach()
@@ -68,7 +68,7 @@ def test_autocast_is_counted_by_the_precision_that_ops_compute_in() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_checkpointing_computes_again_is_told_apart(reentrant: bool) -> None:
+def test_recomputation_by_checkpointing_is_counted_separately(reentrant: bool) -> None:
     block = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
     data = torch.randn(4, 16, requires_grad=True)
     flops = counted(lambda: checkpoint(block, data, use_reentrant=reentrant).sum().backward())
@@ -77,7 +77,7 @@ def test_what_checkpointing_computes_again_is_told_apart(reentrant: bool) -> Non
     assert flops.by_precision == {"float32": 4 * flops.recomputed}
 
 
-def test_what_an_optimizer_computes_is_no_part_of_the_model() -> None:
+def test_operations_of_the_optimizer_do_not_count() -> None:
     weight = nn.Parameter(torch.randn(8, 8))
 
     class Orthogonal(torch.optim.SGD):
@@ -94,7 +94,7 @@ def test_what_an_optimizer_computes_is_no_part_of_the_model() -> None:
     assert counted(step).by_precision == {"float32": 2 * (2 * 2 * 8 * 8)}
 
 
-def test_attention_on_a_cpu_has_no_formula_and_so_no_count() -> None:
+def test_a_step_with_attention_on_a_cpu_has_no_count_without_a_formula() -> None:
     attention = nn.MultiheadAttention(16, 2, batch_first=True)
     data = torch.randn(2, 8, 16)
     flops = counted(lambda: attention(data, data, data, need_weights=False)[0].sum().backward())
@@ -131,7 +131,7 @@ def test_a_step_in_inference_mode_has_no_count() -> None:
     assert "inference" in problem
 
 
-def test_an_operator_of_another_library_spoils_the_count() -> None:
+def test_a_step_with_an_operator_of_another_library_has_no_count() -> None:
     @torch.library.custom_op("perfkit_test::fused", mutates_args=())
     def fused(x: torch.Tensor) -> torch.Tensor:
         return x * 2

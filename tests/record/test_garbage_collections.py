@@ -1,4 +1,4 @@
-"""A full garbage collection is booked on the user's line in which it began, and no interrupt is lost in one."""
+"""A full garbage collection counts for the user's line in which it began, and no interrupt is lost in one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ print(*reached)
 """
 
 
-def test_full_collections_are_told_with_their_line_and_young_ones_are_not(tmp_path: Path) -> None:
+def test_full_collections_have_their_line_and_young_ones_have_none(tmp_path: Path) -> None:
     with perfkit.profile(tmp_path / "run", schedule=None, quiet=True) as prof:
         for _ in prof.steps(range(4)):
             gc.collect(0)
@@ -88,7 +88,7 @@ def test_an_interrupt_that_comes_during_a_collection_reaches_the_program(tmp_pat
 
 @pytest.fixture
 def watch() -> Iterator[tuple[GarbageWatch, list[str]]]:
-    """A watch whose step cannot be told, and what it said of that."""
+    """A watch whose step number raises an error, and what it reported."""
     said: list[str] = []
 
     def no_step() -> int:
@@ -100,7 +100,7 @@ def watch() -> Iterator[tuple[GarbageWatch, list[str]]]:
     watch.detach()
 
 
-def test_what_fails_in_perfkit_itself_is_told_and_the_next_collection_is_heard(
+def test_an_error_of_perfkit_is_reported_and_the_next_collection_is_timed(
     watch: tuple[GarbageWatch, list[str]],
 ) -> None:
     listening, said = watch

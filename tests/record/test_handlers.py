@@ -56,7 +56,7 @@ def test_a_url_gets_whole_traces_and_keeps_the_newest(tmp_path: Path) -> None:
     assert len(read_trace(tmp_path / "back.json.gz").steps.number) == 1
 
 
-def test_a_copy_that_fails_is_told_and_training_goes_on(
+def test_a_copy_that_fails_is_reported_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*anything: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_copy_that_fails_is_told_and_training_goes_on(
 
 
 @pytest.mark.parametrize("key", ["self_cuda_time_total", "cpu_time", "self_device_memory_usage", "count", "flops"])
-def test_a_sort_key_that_is_taken_is_one_that_torch_knows(key: str) -> None:
+def test_an_accepted_sort_key_is_one_of_torchs(key: str) -> None:
     out = io.StringIO()
     with torch.profiler.profile() as profiler:
         torch.ones(2).sum()
@@ -83,7 +83,7 @@ def test_a_sort_key_that_is_taken_is_one_that_torch_knows(key: str) -> None:
     assert "aten::sum" in out.getvalue()
 
 
-def test_a_handler_of_ours_fits_torchs_own_loop(tmp_path: Path) -> None:
+def test_our_handlers_work_in_torchs_own_loop(tmp_path: Path) -> None:
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=1, repeat=1)
     with torch.profiler.profile(schedule=schedule, on_trace_ready=to_folder(tmp_path)) as profiler:
         for _ in range(4):
@@ -109,7 +109,7 @@ def test_stacks_are_lines_that_a_flame_graph_tool_reads(tmp_path: Path) -> None:
     assert any("test_handlers.py" in stack and ";" in stack for stack, _ in lines)
 
 
-def test_stacks_hold_all_the_time_of_the_host_once(tmp_path: Path) -> None:
+def test_stacks_contain_all_host_time_once(tmp_path: Path) -> None:
     profiler = torch.profiler.profile()
     with profiler:
         for _ in range(20):

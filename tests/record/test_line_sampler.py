@@ -1,4 +1,4 @@
-"""A sample tells the user's line, the libraries it was in, and who called its function."""
+"""A sample has the user's line, the libraries that it had called, and the caller of its function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler, SampledL
 
 
 def inside(library: str, call: Callable[[], Any]) -> SampledLine | None:
-    """What a sample says that hits ``call`` in a function of ``library``."""
+    """The sample taken while ``call`` is in a function of ``library``."""
     seen: list[SampledLine | None] = []
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
@@ -38,7 +38,7 @@ def inside(library: str, call: Callable[[], Any]) -> SampledLine | None:
     return seen[0] if seen else None
 
 
-def test_a_line_in_a_library_tells_which(tmp_path: Path) -> None:
+def test_a_sample_inside_a_library_names_it(tmp_path: Path) -> None:
     tensor = torch.zeros(2)
 
     saved = inside("torch.serialization", lambda: torch.save(tensor, tmp_path / "x.pt"))
@@ -54,7 +54,7 @@ def test_a_line_in_a_library_tells_which(tmp_path: Path) -> None:
     assert saved.owner == "user"
 
 
-def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
+def test_a_lines_own_code_is_in_no_library_and_has_its_caller() -> None:
     def inner() -> SampledLine | None:
         found = [find_line(stack_of(sys._getframe())) for _ in range(1)]
         return found[0]
@@ -65,7 +65,7 @@ def test_a_lines_own_code_is_in_no_library_and_knows_its_caller() -> None:
     assert where.within == ""
     assert where.function.endswith("inner")
     assert where.called_from is not None
-    assert where.called_from.function == "test_a_lines_own_code_is_in_no_library_and_knows_its_caller"
+    assert where.called_from.function == "test_a_lines_own_code_is_in_no_library_and_has_its_caller"
 
 
 def test_what_a_librarys_saving_function_calls_is_a_checkpoint() -> None:
@@ -81,7 +81,7 @@ def test_what_a_librarys_saving_function_calls_is_a_checkpoint() -> None:
     assert where.within == "checkpoint > trainerlib > json"
 
 
-def test_parts_of_torch_are_told_apart_and_libraries_by_their_names() -> None:
+def test_parts_of_torch_have_names_of_their_own_and_libraries_have_theirs() -> None:
     assert library_of(torch.serialization.__file__) == "torch.serialization"
     assert library_of(torch.utils.data.__file__) == "torch.utils.data"
     assert library_of(torch.__file__) == "torch"
@@ -140,7 +140,7 @@ def test_a_stack_is_read_without_a_collection_in_between_and_the_collector_stays
     assert was_on == [False, False]
 
 
-def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expensive_first_sample_does_not_make_later_ones_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     periods: list[float] = []
     cpu = iter([0.0, 0.001, *(0.001 + sample * 20e-6 for sample in range(400))])
 
@@ -160,7 +160,7 @@ def test_a_dear_first_sample_does_not_make_the_later_ones_rare(monkeypatch: pyte
     assert statistics.fmean(periods[250:]) == pytest.approx(PERIOD_S, rel=0.05)
 
 
-def test_dear_samples_come_at_the_full_rate_at_first_and_less_often_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expensive_samples_come_at_the_full_rate_at_first_and_less_often_later(monkeypatch: pytest.MonkeyPatch) -> None:
     periods: list[float] = []
     cpu = (reading * 200e-6 for reading in range(10_000))
 
@@ -179,7 +179,7 @@ def test_dear_samples_come_at_the_full_rate_at_first_and_less_often_later(monkey
     assert statistics.fmean(periods[300:]) > 3 * PERIOD_S
 
 
-def test_waits_differ_so_that_no_loop_can_keep_step_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_differ_so_that_no_loop_can_run_in_step_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_ms: list[float] = []
 
     class Lock:

@@ -1,4 +1,4 @@
-"""The step for lines after a window: what it leaves behind, when it is left out, and that nothing stays on."""
+"""The step for lines after a window: what it records, when it is skipped, and that nothing stays on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(source, 1) if line.strip() == text)
 
 
-def test_a_window_is_followed_by_a_step_with_shapes_and_line_times_and_the_runs_step_number(tmp_path: Path) -> None:
+def test_after_a_window_comes_a_step_with_shapes_line_times_and_the_runs_step_number(tmp_path: Path) -> None:
     with record(tmp_path / "x") as prof:
         train(prof)
 
@@ -65,7 +65,7 @@ def test_a_window_is_followed_by_a_step_with_shapes_and_line_times_and_the_runs_
     assert read_line_times(path, []) is not None
 
 
-def test_no_step_that_perfkit_records_by_itself_turns_torchs_python_tracer_on(tmp_path: Path) -> None:
+def test_no_step_that_perfkit_records_by_itself_uses_torchs_python_tracer(tmp_path: Path) -> None:
     seen, traced = [], []
     with record(tmp_path / "x") as prof:
         for number in prof.steps(range(12)):
@@ -94,7 +94,7 @@ def test_ops_of_a_run_are_attributed_to_the_exact_lines_also_those_of_the_backwa
     assert {row.launches for row in lines.values()} == {None}  # no device: not measured, not zero
 
 
-def test_every_window_has_its_own_unless_the_next_follows_at_once(tmp_path: Path) -> None:
+def test_every_window_has_a_step_for_lines_unless_the_next_window_follows_at_once(tmp_path: Path) -> None:
     with record(tmp_path / "x", schedule=perfkit.schedule(wait=3, warmup=1, active=1, repeat=2)) as prof:
         train(prof, 14)
     with record(tmp_path / "y", schedule=perfkit.schedule(wait=0, warmup=0, active=2, repeat=3)) as prof:
@@ -123,7 +123,7 @@ def test_training_computes_the_same_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [6, 7])
-def test_a_run_that_ends_before_or_inside_the_step_leaves_no_half_of_it_and_nothing_on(
+def test_a_run_that_ends_before_or_inside_the_step_leaves_no_part_of_it_and_nothing_on(
     tmp_path: Path, end: int
 ) -> None:
     trace_before = sys.gettrace()
@@ -150,7 +150,7 @@ def test_an_error_inside_the_step_is_the_trainings_own_and_nothing_stays_on(tmp_
     assert sys.gettrace() is trace_before
 
 
-def test_a_step_that_would_be_huge_is_left_out_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_would_be_too_large_is_skipped_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_step, "MAX_BYTES", 1000)
     with record(tmp_path / "x") as prof:
         train(prof)
@@ -158,11 +158,11 @@ def test_a_step_that_would_be_huge_is_left_out_with_a_note(tmp_path: Path, monke
     rank = rank_of(tmp_path / "x")
     assert rank.stacks == ()
     assert rank.rank is not None
-    assert any("no step for lines after window 0: it would have about" in note for note in rank.rank.notes)
+    assert any("no step for lines after window 0: its trace would have about" in note for note in rank.rank.notes)
     assert rank.rank.errors == ()
 
 
-def test_another_python_profiler_keeps_its_place_and_lines_are_known(tmp_path: Path) -> None:
+def test_another_python_profiler_stays_installed_and_lines_are_recorded(tmp_path: Path) -> None:
     other = cProfile.Profile()
     with record(tmp_path / "x") as prof:
         other.enable()
@@ -176,7 +176,7 @@ def test_another_python_profiler_keeps_its_place_and_lines_are_known(tmp_path: P
 
 
 @pytest.mark.parametrize("part", ["start", "export"])
-def test_a_step_for_lines_that_fails_is_told_once_and_windows_go_on(
+def test_a_step_for_lines_that_fails_is_reported_once_and_windows_continue(
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = getattr(torch_profiler, part)
@@ -197,7 +197,7 @@ def test_a_step_for_lines_that_fails_is_told_once_and_windows_go_on(
     assert not torch_profiler.running()
 
 
-def test_allocations_are_known_where_memory_was_asked_for(tmp_path: Path) -> None:
+def test_allocations_are_recorded_with_profile_memory(tmp_path: Path) -> None:
     with record(tmp_path / "x", profile_memory=True) as prof:
         train(prof)
 
@@ -226,7 +226,7 @@ def test_a_compiled_model_is_compiled_once(tmp_path: Path) -> None:
 
 
 class Watched(Dataset[bool]):
-    """Says of the process it is read in whether calls or lines are noted there."""
+    """Returns whether the process that reads it has calls or lines recorded."""
 
     def __len__(self) -> int:
         return 1
@@ -236,7 +236,7 @@ class Watched(Dataset[bool]):
         return sys.getprofile() is not None or isinstance(tracer, LineTracer)
 
 
-def test_a_worker_that_is_started_while_stacks_are_recorded_is_not(tmp_path: Path) -> None:
+def test_a_worker_that_starts_while_lines_are_recorded_is_not_recorded(tmp_path: Path) -> None:
     found = {}
     with record(tmp_path / "x", with_stack=True) as prof:
         for number in prof.steps(range(10)):
@@ -278,9 +278,7 @@ def test_lines_are_followed_into_generators_and_back_to_the_caller(tmp_path: Pat
     assert max(inner - {0}) == max(outer) + 1
 
 
-def test_a_comprehension_of_many_items_is_one_entry_so_that_what_follows_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comprehension_of_many_items_is_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_step, "MAX_LINES", 300)
     found = []
     for items in (1_000, 0):

@@ -34,7 +34,7 @@ class Net(torch.nn.Module):
 
 
 def train(model: Any, prof: perfkit.profile, error: BaseException | None = None) -> list[bool]:
-    """Train, and raise ``error`` inside the window; whether the first layer was a range in each step."""
+    """Train, and raise ``error`` inside the window; returns for each step whether the first layer had a range."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     annotated = []
     for step in prof.steps(range(8)):
@@ -51,7 +51,7 @@ def record(folder: Path, **options: Any) -> perfkit.profile:
     return perfkit.profile(folder, quiet=True, **{"schedule": WINDOW, **options})
 
 
-def test_a_window_holds_a_range_per_top_level_module_and_no_other_step_does(tmp_path: Path) -> None:
+def test_steps_of_a_window_have_a_range_per_top_level_module_and_no_other_steps_do(tmp_path: Path) -> None:
     with record(tmp_path / "x") as prof:
         annotated = train(Net(), prof)
 
@@ -66,7 +66,7 @@ def test_a_window_holds_a_range_per_top_level_module_and_no_other_step_does(tmp_
 
 
 @pytest.mark.parametrize("error", [RuntimeError("training's own error"), SystemExit(0), KeyboardInterrupt()], ids=repr)
-def test_modules_are_as_before_however_the_run_ends_inside_the_window(tmp_path: Path, error: BaseException) -> None:
+def test_modules_are_restored_however_the_run_ends_inside_the_window(tmp_path: Path, error: BaseException) -> None:
     net = Net()
     before = [(type(vars(module)), list(vars(module))) for module in net.modules()]
     with pytest.raises(type(error)), record(tmp_path / "x") as prof:
@@ -75,7 +75,7 @@ def test_modules_are_as_before_however_the_run_ends_inside_the_window(tmp_path: 
     assert [(type(vars(module)), list(vars(module))) for module in net.modules()] == before
 
 
-def test_a_compiled_model_is_left_alone_with_a_note_and_compiles_once(tmp_path: Path) -> None:
+def test_a_compiled_model_gets_a_note_instead_of_ranges_and_compiles_once(tmp_path: Path) -> None:
     graphs = []
     net = Net()
     compiled = torch.compile(net, backend=lambda graph, example: graphs.append(graph) or graph.forward)
@@ -117,7 +117,7 @@ def test_an_only_child_and_lists_are_opened_and_compiled_parts_are_not() -> None
     assert dict(top_levels(wrapper))["module.head"] is wrapper.module.head._orig_mod
 
 
-def test_models_are_found_through_optimizers_and_only_the_outermost_counts() -> None:
+def test_models_are_found_through_optimizers_and_only_the_outermost_count() -> None:
     net, other = Net(), Net()
     optimizer = torch.optim.SGD(net.layers[0].parameters(), lr=0.1)
     found = trained_modules([optimizer])
@@ -142,11 +142,11 @@ def test_two_models_keep_their_ranges_apart_and_there_are_at_most_64() -> None:
     ranges.update(False)
 
     assert len(annotated) == 64
-    assert Counter("at the top of the model the first 64" in note for note in notes) == {True: 1}
+    assert Counter("the first 64 of" in note for note in notes) == {True: 1}
     assert type(vars(net.embed)) is dict
 
 
-def test_what_the_user_annotated_keeps_the_users_range() -> None:
+def test_modules_that_the_user_annotated_keep_the_users_range() -> None:
     net = Net()
     ranges = ModelRanges([torch.optim.SGD(net.parameters(), lr=0.1)], lambda note: None)
     with perfkit.annotate_modules(net, "head"):

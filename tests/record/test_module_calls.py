@@ -1,4 +1,4 @@
-"""The traced step tells which modules a line called, which calls were made before, and which loop over samples."""
+"""The modules that a line called in the traced step, repeated calls, and loops over samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfkit.run.records import ModuleCalls
 
 
 def traced(step: Callable[[], Any]) -> list[ModuleCalls]:
-    """The calls of modules that a step makes, line after line."""
+    """The calls of modules in a step, line by line."""
     tracer = LineTracer(lambda: "forward")
     tracer.start()
     step()
@@ -26,7 +26,7 @@ def again(step: Callable[[], Any]) -> int:
     return sum(calls.again for calls in traced(step))
 
 
-def test_the_same_input_from_another_line_is_called_again() -> None:
+def test_a_call_with_the_same_input_from_another_line_is_repeated() -> None:
     model, x = nn.Linear(4, 4), torch.randn(8, 4)
 
     def step() -> None:
@@ -40,7 +40,7 @@ def test_the_same_input_from_another_line_is_called_again() -> None:
     assert second.again_ns > 0
 
 
-def test_a_second_answer_that_is_learnt_from_counts_with_its_backward() -> None:
+def test_a_repeated_call_with_a_backward_counts_with_it() -> None:
     model, x = nn.Linear(4, 4), torch.randn(8, 4)
 
     def step() -> None:
@@ -51,7 +51,7 @@ def test_a_second_answer_that_is_learnt_from_counts_with_its_backward() -> None:
     assert [calls.again_backward for calls in traced(step)] == [False, True]
 
 
-def test_another_input_or_a_changed_one_is_no_call_again() -> None:
+def test_another_or_a_changed_input_is_not_repeated() -> None:
     model, x = nn.Linear(4, 4), torch.randn(8, 4)
 
     def step() -> None:
@@ -63,7 +63,7 @@ def test_another_input_or_a_changed_one_is_no_call_again() -> None:
     assert again(step) == 0
 
 
-def test_two_networks_that_train_against_each_other_ask_twice_with_reason() -> None:
+def test_two_networks_that_train_against_each_other_have_no_repeated_call() -> None:
     model, x = nn.Linear(4, 4), torch.randn(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -75,7 +75,7 @@ def test_two_networks_that_train_against_each_other_ask_twice_with_reason() -> N
     assert again(step) == 0
 
 
-def test_an_answer_after_the_update_that_nothing_learns_from_is_again() -> None:
+def test_a_call_after_the_update_without_a_backward_is_repeated() -> None:
     model, x = nn.Linear(4, 4), torch.randn(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -87,7 +87,7 @@ def test_an_answer_after_the_update_that_nothing_learns_from_is_again() -> None:
     assert again(step) == 1
 
 
-def test_active_dropout_is_a_reason() -> None:
+def test_a_call_with_active_dropout_is_not_repeated() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), torch.randn(8, 4)
 
     def step() -> None:
@@ -99,7 +99,7 @@ def test_active_dropout_is_a_reason() -> None:
     assert again(step) == 1
 
 
-def test_memory_that_another_tensor_has_by_now_is_no_call_again() -> None:
+def test_another_tensor_in_the_same_memory_is_not_repeated() -> None:
     model = nn.Linear(64, 64)
 
     def step() -> None:
@@ -128,7 +128,7 @@ def test_samples_of_a_batch_are_slices_and_states_of_a_recurrence_are_not() -> N
     assert (other.calls, other.sliced) == (16, False)
 
 
-def test_samples_are_seen_in_inference_mode_too() -> None:
+def test_slices_are_found_in_inference_mode_too() -> None:
     model = nn.Linear(4, 4)
 
     def step() -> None:
@@ -154,7 +154,7 @@ def test_micro_batches_of_one_step_are_no_loop_over_samples() -> None:
     assert (calls.calls, calls.sliced) == (8, False)
 
 
-def test_lines_before_the_first_module_are_told_and_who_called_a_function() -> None:
+def test_lines_before_the_first_module_are_marked_and_functions_have_their_callers() -> None:
     model = nn.Linear(4, 4)
 
     def prepare() -> torch.Tensor:

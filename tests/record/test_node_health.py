@@ -1,4 +1,4 @@
-"""The node's health by NVML: what is read, what cannot be, whose processes are whose, and that nothing ever stops."""
+"""The node's health by NVML: what is read, what is unsupported, which processes count, and that training continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HANDLE = "the card"
 
 
 class NVMLError(Exception):
-    """As pynvml's: with NVML's number."""
+    """Like pynvml's: with NVML's number."""
 
     def __init__(self, value: int, text: str = "Unknown Error") -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ def process(pid: int, memory: int | None) -> Any:
 
 
 def fake_nvml(**functions: Any) -> Any:
-    """A card that is in use, cool and alone; ``functions`` replace some of it, None takes one away."""
+    """A card in use, cool and without other processes; ``functions`` replace or (None) remove some of its own."""
     known: dict[str, Any] = {
         "NVMLError": NVMLError,
         "nvmlInit": lambda: None,
@@ -65,14 +65,14 @@ def fake_nvml(**functions: Any) -> Any:
 
 
 class Watched:
-    """A watch whose thread samples when told, and has ended when asked what it read."""
+    """Runs watches whose threads take a given number of samples, and have ended before their record is read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.step = 0
 
     def watch(self, nvml: Any, samples: int = 1, uuid: str | None = UUID) -> NodeWatch:
-        """What a watch says after so many samples, with ten steps between them."""
+        """A watch that has taken this many samples, with ten steps between them."""
         done = threading.Event()
         taken = 0
 
@@ -158,7 +158,7 @@ def test_a_long_run_keeps_a_hundred_samples_over_all_of_it_and_no_reason_is_lost
 
 
 @pytest.mark.parametrize("code", [3, 4, 13])
-def test_what_a_card_does_not_support_is_null_and_is_asked_once(watched: Watched, code: int) -> None:
+def test_what_a_card_does_not_support_is_null_and_read_once(watched: Watched, code: int) -> None:
     asked: list[int] = []
 
     def power(handle: Any) -> int:
@@ -176,7 +176,7 @@ def test_what_a_card_does_not_support_is_null_and_is_asked_once(watched: Watched
     assert found.problem is None
 
 
-def test_functions_that_an_old_library_does_not_have_are_done_without(watched: Watched) -> None:
+def test_functions_that_an_old_library_lacks_are_null(watched: Watched) -> None:
     old = fake_nvml(
         nvmlDeviceGetCurrentClocksEventReasons=None,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x80,
@@ -197,7 +197,7 @@ def test_functions_that_a_new_library_has_renamed_are_found(watched: Watched) ->
     assert watched.record(new).samples[0].temperature_c == 66
 
 
-def test_the_library_of_another_version_costs_only_what_it_does_not_have(watched: Watched) -> None:
+def test_a_library_of_another_version_only_loses_what_it_lacks(watched: Watched) -> None:
     def mismatch(handle: Any) -> Any:
         raise RuntimeError("the pyNVML version does not match the NVML lib version")
 
@@ -207,7 +207,7 @@ def test_the_library_of_another_version_costs_only_what_it_does_not_have(watched
     assert found.samples[0].sm_mhz == 1755
 
 
-def test_a_card_that_is_lost_ends_the_watch_and_is_told_and_what_was_read_stays(watched: Watched) -> None:
+def test_a_lost_card_ends_the_watch_is_reported_and_the_samples_stay(watched: Watched) -> None:
     clocks = iter([1755, 3201, 1755, 3201])
 
     def clock(*_: Any) -> int:
@@ -239,7 +239,9 @@ def test_a_card_that_is_lost_ends_the_watch_and_is_told_and_what_was_read_stays(
         ),
     ],
 )
-def test_without_nvml_there_is_nothing_and_a_failure_is_told(watched: Watched, nvml: Any, problem: str | None) -> None:
+def test_without_nvml_there_are_no_samples_and_a_failure_is_reported(
+    watched: Watched, nvml: Any, problem: str | None
+) -> None:
     watch = watched.watch(nvml)
 
     assert watch.record() is None
@@ -276,7 +278,7 @@ def test_other_processes_are_counted_with_their_memory_and_their_use(watched: Wa
     assert (sample.others, sample.others_bytes, sample.others_utilization) == (1, 3 * 2**30, 35)
 
 
-def test_in_a_container_where_processes_have_other_numbers_one_of_them_is_ours(watched: Watched) -> None:
+def test_in_a_container_with_other_process_numbers_one_of_them_is_our_own(watched: Watched) -> None:
     far = 2**22 + 1  # above what Linux gives out
 
     alone = watched.record(fake_nvml(nvmlDeviceGetComputeRunningProcesses=lambda _: [process(far, None)])).samples[0]
@@ -315,7 +317,7 @@ def run_with(nvml: Any, folder: Path) -> Rank:
     return rank
 
 
-def test_what_was_read_stands_in_rank_json_and_the_thread_ends_with_the_run(tmp_path: Path) -> None:
+def test_the_samples_are_in_rank_json_and_the_thread_ends_with_the_run(tmp_path: Path) -> None:
     rank = run_with(fake_nvml(), tmp_path / "x")
 
     assert rank.node is not None
@@ -323,7 +325,7 @@ def test_what_was_read_stands_in_rank_json_and_the_thread_ends_with_the_run(tmp_
     assert rank.overhead_ns is not None
 
 
-def test_a_run_on_a_card_that_nvml_loses_goes_on_and_says_so_once(tmp_path: Path) -> None:
+def test_a_run_on_a_card_that_nvml_loses_continues_and_reports_it_once(tmp_path: Path) -> None:
     rank = run_with(fake_nvml(nvmlDeviceGetClockInfo=refuse(15, "GPU is lost")), tmp_path / "x")
 
     assert rank.ending == "finished"
@@ -341,7 +343,7 @@ def test_a_run_on_a_card_that_nvml_loses_goes_on_and_says_so_once(tmp_path: Path
         (fake_nvml(nvmlSystemGetDriverVersion=lambda: "550.1"), "12", "are watched (driver 550.1)"),
     ],
 )
-def test_doctor_says_whether_the_node_can_be_watched(
+def test_doctor_prints_whether_the_node_can_be_watched(
     module: Any, version: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", module)

@@ -1,4 +1,4 @@
-"""Schedules: torch's words with torch's meaning, and a default that fits the run."""
+"""Schedules: torch's terms with torch's meaning, a default that fits the run, and triggered cycles in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfkit
-from perfkit.record.windows.schedules import as_action, default_schedule
+from perfkit.record.windows.schedules import TriggeredSchedule, as_action, default_schedule
 
 small = st.integers(0, 4)
 
@@ -23,7 +23,7 @@ small = st.integers(0, 4)
     skip_first=small,
     skip_first_wait=st.integers(0, 1),
 )
-def test_a_schedule_does_in_every_step_what_torchs_own_does(**numbers: int) -> None:
+def test_a_schedule_has_the_same_action_as_torchs_in_every_step(**numbers: int) -> None:
     import warnings
 
     with warnings.catch_warnings():
@@ -44,12 +44,12 @@ def test_a_schedule_does_in_every_step_what_torchs_own_does(**numbers: int) -> N
         ({"wait": True, "warmup": 1, "active": 1}, "wait must be a whole number"),
     ],
 )
-def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
+def test_invalid_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
     with pytest.raises(perfkit.UsageError, match=message):
         perfkit.schedule(**numbers)
 
 
-def test_any_callable_of_torchs_is_taken_as_it_is() -> None:
+def test_torchs_schedules_are_accepted() -> None:
     action = as_action(torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1))
 
     assert [action(step) for step in range(6)] == ["none", "warmup", "record", "save", "none", "none"]
@@ -70,7 +70,7 @@ def test_the_default_schedules_first_window_is_complete_within_30_steps_and_with
     assert "save" in [chosen.action(step) for step in range(total or 30)]
 
 
-def test_windows_by_time_come_as_often_as_they_are_asked_for(clock: Any) -> None:
+def test_windows_by_time_come_at_their_interval(clock: Any) -> None:
     action = as_action(perfkit.schedule(wait=2, warmup=1, active=2, repeat=3, every_s=10))
     seen = []
     for step in range(40):
@@ -85,3 +85,23 @@ def test_windows_by_time_come_as_often_as_they_are_asked_for(clock: Any) -> None
 def test_a_schedule_by_time_is_refused_by_torchs_own_profiler_with_the_reason() -> None:
     with pytest.raises(perfkit.UsageError, match=r"needs perfkit\.profile"):
         perfkit.schedule(wait=1, warmup=1, active=1, every_s=5)(0)
+
+
+def test_a_triggered_cycle_comes_between_those_of_the_schedule() -> None:
+    own = perfkit.schedule(wait=6, warmup=1, active=2).action
+    actions = TriggeredSchedule(own, warmup=1, active=2)
+    actions.begin(1)
+
+    assert [actions(step) for step in range(1, 9)] == [
+        *("warmup", "record", "save", "none", "none"),
+        *("warmup", "record", "save"),
+    ]
+
+
+def test_a_cycle_that_a_triggered_one_overlaps_is_skipped_and_the_next_is_complete() -> None:
+    actions = TriggeredSchedule(perfkit.schedule(wait=3, warmup=1, active=3).action, warmup=1, active=3)
+    actions.begin(2)  # until 5; the schedule would record 4 to 6
+
+    assert [actions(step) for step in range(2, 6)] == ["warmup", "record", "record", "save"]
+    assert [actions(step) for step in range(6, 14)] == [*["none"] * 4, "warmup", "record", "record", "save"]
+    assert not actions.busy

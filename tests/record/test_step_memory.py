@@ -10,7 +10,7 @@ from perfkit.record.watchers.step_memory import EVERY, OVER, MemoryReading, Memo
 
 
 class Allocator:
-    """What ``torch.cuda.memory_stats_as_nested_dict`` gives, as far as it is read."""
+    """The parts of ``torch.cuda.memory_stats_as_nested_dict`` that are read."""
 
     def __init__(self) -> None:
         self.current = self.peak = self.retries = self.allocs = 0
@@ -39,7 +39,7 @@ def test_memory_is_read_at_every_tenth_step_and_the_process_at_every_fiftieth() 
     assert allocator.reads == 10
 
 
-def test_the_peak_is_told_where_it_rose_and_starts_anew_where_the_program_reset_it() -> None:
+def test_the_peak_is_recorded_where_it_rose_and_starts_anew_after_a_reset_by_the_program() -> None:
     allocator = Allocator()
     memory = watch(allocator)
     peaks = []
@@ -79,7 +79,7 @@ def test_counters_that_the_program_reset_give_no_difference() -> None:
     assert memory.at_end_of(3 * OVER - 1).device_allocs == 1
 
 
-def test_before_the_program_has_used_the_device_nothing_is_known_of_it() -> None:
+def test_before_the_program_has_used_the_device_its_memory_is_unknown() -> None:
     assert MemoryWatch(dict, lambda: 7).at_end_of(OVER - 1) == MemoryReading(rss_bytes=7)
 
 

@@ -1,4 +1,4 @@
-"""The switch interval is short while a sampler waits, the program's own while it looks, and as it was when it ends."""
+"""The switch interval is short while a sampler waits, the program's own during a sample, and restored when it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def usual() -> Iterator[float]:
     sys.setswitchinterval(before)
 
 
-def test_what_was_there_before_comes_back(usual: float) -> None:
+def test_the_interval_from_before_is_restored(usual: float) -> None:
     switch = SwitchInterval()
 
     switch.shorten()
@@ -32,7 +32,7 @@ def test_what_was_there_before_comes_back(usual: float) -> None:
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
-def test_what_the_program_sets_in_between_stays() -> None:
+def test_an_interval_that_the_program_sets_in_between_stays() -> None:
     switch = SwitchInterval()
     switch.shorten()
 
@@ -45,7 +45,7 @@ def test_what_the_program_sets_in_between_stays() -> None:
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
-def test_a_program_that_asks_for_less_keeps_it() -> None:
+def test_a_shorter_interval_of_the_program_stays() -> None:
     sys.setswitchinterval(0.00001)
     switch = SwitchInterval()
 
@@ -55,7 +55,7 @@ def test_a_program_that_asks_for_less_keeps_it() -> None:
     assert sys.getswitchinterval() == pytest.approx(0.00001)
 
 
-def test_a_sampler_looks_with_the_usual_interval_and_leaves_it_behind(
+def test_a_sampler_samples_with_the_usual_interval_and_restores_it(
     usual: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking: list[float] = []

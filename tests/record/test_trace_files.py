@@ -1,4 +1,4 @@
-"""A window's trace is packed whole or not at all, and what is missing in it is found and said."""
+"""A window's trace is compressed whole or not at all, and what is missing in it is found and reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KERNEL = '{"ph": "X", "cat": "kernel", "name": "gemm"}'
         (text(range(3, 5))[:-6], ExpectedTrace(range(3, 5), kernels=False), "is cut off"),
     ],
 )
-def test_what_a_trace_lacks_of_its_expected_is_named(trace: str, expected: ExpectedTrace, problem: str | None) -> None:
+def test_the_problem_of_a_trace_is_what_is_missing(trace: str, expected: ExpectedTrace, problem: str | None) -> None:
     found = seen(trace).problem(expected)
 
     assert (found is None) == (problem is None)
@@ -78,7 +78,7 @@ def test_torch_writes_the_words_that_are_searched(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["window-0.pt.trace.json.gz"]
 
 
-def test_a_pack_that_does_not_read_back_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_does_not_read_back_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = tmp_path / "plain"
     plain.write_text(text(range(3)) * 100)
     real: Any = gzip.open
@@ -110,7 +110,7 @@ def test_a_whole_window_has_no_problem(tmp_path: Path) -> None:
     assert rank.errors == ()
 
 
-def test_a_window_without_kernels_where_cuda_is_in_use_is_said_once_and_is_not_complete(
+def test_a_window_without_kernels_while_cuda_is_in_use_is_reported_once_and_not_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch_profiler, "expects_kernels", lambda activities: True)
@@ -122,7 +122,7 @@ def test_a_window_without_kernels_where_cuda_is_in_use_is_said_once_and_is_not_c
     assert capsys.readouterr().err.count("window-0.pt.trace.json.gz: the trace contains no device work") == 1
 
 
-def test_what_every_window_lacks_is_said_once_and_stands_in_each(
+def test_a_problem_of_every_window_is_reported_once_and_recorded_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch_profiler, "expects_kernels", lambda activities: True)
@@ -132,7 +132,7 @@ def test_what_every_window_lacks_is_said_once_and_stands_in_each(
     assert capsys.readouterr().err.count("a window's trace:") == 1
 
 
-def test_at_the_programs_end_where_no_thread_can_start_the_trace_is_packed_all_the_same(
+def test_the_trace_is_compressed_without_a_thread_when_the_program_exits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
@@ -148,7 +148,9 @@ def test_at_the_programs_end_where_no_thread_can_start_the_trace_is_packed_all_t
     assert (window.complete, window.file) == (True, "window-0.pt.trace.json.gz")
 
 
-def test_a_window_that_lost_a_step_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_problem_of_a_window_without_one_of_its_steps_names_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     advance = KinetoRecorder.advance
 
     def miscounted(recorder: Any) -> None:

@@ -1,4 +1,4 @@
-"""What opens a window beside the schedule: each trigger in a real torch loop, on a clock moved by hand."""
+"""What opens a window outside the schedule: each trigger in a real torch loop, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import perfkit
-from perfkit.record.clock.step_sums import ClosedStep
-from perfkit.record.triggers.trigger_sources import SlowSteps
-from perfkit.record.windows.schedules import TriggeredSchedule
 from perfkit.run.reading import RankFolder, read_run
-from perfkit.run.records import Failure, Phases, Window
+from perfkit.run.records import Failure, Window
 from perfkit.trace import read_trace
 
 NEVER = perfkit.schedule(wait=10**6, warmup=0, active=1)
@@ -67,72 +64,7 @@ def spans(loop: Loop) -> list[tuple[int, int, str | None]]:
     return [(window.first_step, window.last_step, window.reason) for window in loop.windows]
 
 
-@pytest.mark.parametrize(
-    ("kinds", "options", "says"),
-    [
-        (("slow_step",), {}, "triggers may hold 'slow-step', 'recompile', 'signal', 'file', .* got 'slow_step'"),
-        (("slow-step=1",), {}, "slow-step=X takes how many times the median .* above 1, got '1'"),
-        (("slow-step=much",), {}, "above 1, got 'much'"),
-        (("file=now",), {}, "the trigger 'file' takes no value"),
-        (("file", "file"), {}, "the trigger 'file' is given twice"),
-        (("signal=SIGKILL",), {}, "signal=NAME takes one of SIGUSR1, SIGUSR2, .* got 'SIGKILL'"),
-        ((), {}, "triggers\\(\\) needs at least one"),
-        ((3,), {}, "triggers may hold .* got 3"),
-        (("file",), {"limit": 0}, "limit must be a whole number of at least 1, got 0"),
-        (("file",), {"active": 0}, "active must be a whole number of at least 1, got 0"),
-        (("file",), {"cooldown_s": -1}, "cooldown_s must be a number of seconds, 0 or more, got -1"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_once_with_what_can(kinds: Any, options: Any, says: str) -> None:
-    with pytest.raises(perfkit.UsageError, match=says):
-        perfkit.triggers(*kinds, **options)
-
-
-def test_a_profile_takes_names_and_refuses_windows_that_nothing_would_record(tmp_path: Path) -> None:
-    with pytest.raises(perfkit.UsageError, match="triggers may hold"):
-        perfkit.profile(tmp_path / "x", triggers=("slow",))
-    with pytest.raises(perfkit.UsageError, match=r"'signal' opens windows, and recorders=\(\) records none"):
-        perfkit.profile(tmp_path / "x", triggers="signal", recorders=())
-    with pytest.raises(perfkit.UsageError, match=r"must be names or perfkit\.triggers"):
-        perfkit.profile(tmp_path / "x", triggers=3)  # type: ignore[arg-type]  # the mistake under test
-    perfkit.profile(tmp_path / "x", triggers="exception", recorders=())
-
-
 # -- a slow step
-
-
-def closed(*walls_ms: float, validation_ms: float = 0) -> list[ClosedStep]:
-    return [
-        ClosedStep(number, "train", 0, round(ms * 1e6), Phases(validation=round(validation_ms * 1e6)))
-        for number, ms in enumerate(walls_ms)
-    ]
-
-
-def test_a_step_is_slow_above_three_medians_and_ten_milliseconds_more() -> None:
-    long, short = SlowSteps(3.0), SlowSteps(3.0)
-    long.check(closed(*[100] * 16))
-    short.check(closed(*[1] * 16))
-
-    assert long.check(closed(100, 299)) is None
-    assert long.check(closed(100, 305, 310)) == "slow step 2 (3.1 x the median)"
-    assert short.check(closed(1, 10.5)) is None
-    assert short.check(closed(1, 11.5)) == "slow step 1 (11.5 x the median)"
-
-
-def test_no_step_is_slow_before_there_is_a_median_and_none_for_its_validation() -> None:
-    slow = SlowSteps(3.0)
-
-    assert slow.check(closed(*[100] * 15, 5000)) is None
-    assert slow.check(closed(5000, validation_ms=4900)) is None
-    assert slow.check(closed(5000)) is not None
-
-
-def test_a_run_that_became_slow_for_good_is_told_once_and_then_what_it_is_like() -> None:
-    slow = SlowSteps(2.0)
-    slow.check(closed(*[100] * 64))
-    told = [slow.check(closed(*[250] * 8)) is not None for _ in range(8)]
-
-    assert told == [True] * 4 + [False] * 4  # the median has moved when half of the 64 are new
 
 
 def test_the_steps_after_a_slow_one_are_recorded_and_nothing_else(tmp_path: Path, clock: Any) -> None:
@@ -156,7 +88,7 @@ def test_a_healthy_run_opens_none(tmp_path: Path, clock: Any) -> None:
     assert "trigger" not in loop.notes
 
 
-def test_the_limit_holds_and_is_said(tmp_path: Path, clock: Any) -> None:
+def test_the_limit_is_kept_and_noted(tmp_path: Path, clock: Any) -> None:
     loop = Loop(tmp_path / "x", clock, triggers=perfkit.triggers("slow-step", limit=2, cooldown_s=0, active=1))
     loop.ms = dict.fromkeys((30, 45, 60, 75), 2000)
     loop.run(90)
@@ -176,7 +108,7 @@ def test_after_any_window_none_opens_by_itself_for_a_while(tmp_path: Path, clock
     ]
 
 
-def test_a_rank_that_the_schedule_leaves_out_records_itself(
+def test_a_rank_outside_the_schedule_has_its_own_triggers(
     tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "3")
@@ -190,7 +122,7 @@ def test_a_rank_that_the_schedule_leaves_out_records_itself(
     assert "no window was recorded" not in loop.notes
 
 
-# -- asked for
+# -- requested
 
 
 def test_a_signal_opens_one_window_and_reaches_the_programs_own_handler(tmp_path: Path, clock: Any) -> None:
@@ -209,7 +141,7 @@ def test_a_signal_opens_one_window_and_reaches_the_programs_own_handler(tmp_path
     assert spans(loop) == [(22, 24, "trigger: signal SIGUSR2")]
 
 
-def test_a_handler_that_the_program_puts_over_ours_stays(tmp_path: Path, clock: Any) -> None:
+def test_a_handler_that_the_program_installs_over_ours_stays(tmp_path: Path, clock: Any) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     try:
         loop = Loop(tmp_path / "x", clock, triggers="signal=SIGUSR1")
@@ -239,9 +171,7 @@ def test_outside_the_main_thread_a_signal_is_refused_before_anything_begins(tmp_
 
 
 @pytest.mark.parametrize("place", ["trigger", "rank-0/trigger"])
-def test_a_touched_file_opens_one_window_each_time_without_being_asked_for(
-    tmp_path: Path, clock: Any, place: str
-) -> None:
+def test_a_touched_file_opens_one_window_each_time_by_default(tmp_path: Path, clock: Any, place: str) -> None:
     loop = Loop(tmp_path / "x", clock)
     file = tmp_path / "x" / place
     loop.at = {20: file.touch, 60: lambda: os.utime(file, (1, 1))}
@@ -264,7 +194,7 @@ def test_a_file_from_before_the_run_opens_none_and_triggers_can_be_off(tmp_path:
     assert spans(old) == spans(off) == []
 
 
-def test_the_folder_is_looked_at_once_a_second_and_not_in_every_step(
+def test_the_folder_is_checked_once_per_second_and_not_in_every_step(
     tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
@@ -282,7 +212,7 @@ def test_the_folder_is_looked_at_once_a_second_and_not_in_every_step(
     assert 20 <= len(looked) <= 2 * 21  # two files, 20 seconds, in 200 steps; pauses may be 20 steps apart
 
 
-def test_what_is_asked_for_inside_a_window_comes_after_it(tmp_path: Path, clock: Any) -> None:
+def test_a_window_requested_inside_another_comes_after_it(tmp_path: Path, clock: Any) -> None:
     loop = Loop(tmp_path / "x", clock, schedule=BEFORE, triggers="signal")
     loop.at = {3: lambda: os.kill(os.getpid(), signal.SIGUSR2)}
     loop.run(30)
@@ -325,7 +255,7 @@ def test_a_function_that_is_compiled_again_opens_a_window_and_is_named(tmp_path:
     assert reason.startswith("trigger: scaled was compiled again: ")
 
 
-# -- what ends a run
+# -- failures
 
 
 def failure(folder: Path) -> Failure:
@@ -354,7 +284,7 @@ def test_an_exception_that_ends_the_run_is_kept_with_its_step_times_and_lines(tm
     assert loop.rank.steps[-1].step == 7
 
 
-def test_of_a_step_that_was_not_closed_the_time_until_the_error_is_kept(tmp_path: Path, clock: Any) -> None:
+def test_the_time_of_an_unfinished_step_until_the_error_is_kept(tmp_path: Path, clock: Any) -> None:
     weight = torch.ones(2, requires_grad=True)
 
     def train() -> None:
@@ -373,7 +303,7 @@ def test_of_a_step_that_was_not_closed_the_time_until_the_error_is_kept(tmp_path
     assert (kept.step, kept.in_step_ns) == (5, 100_000_000)
 
 
-def test_the_phase_of_an_exception_is_told_by_the_files_of_torch_that_it_passed(tmp_path: Path, clock: Any) -> None:
+def test_the_phase_of_an_exception_is_that_of_torchs_files_in_its_traceback(tmp_path: Path, clock: Any) -> None:
     loop = Loop(tmp_path / "x", clock, triggers="exception")
     loop.at = {4: lambda: torch.ones(2, requires_grad=True).backward()}
     with pytest.raises(RuntimeError, match="grad can be implicitly created"):
@@ -397,13 +327,13 @@ def test_a_step_that_an_integration_drops_after_the_error_is_still_the_one_that_
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
-def test_leaving_on_purpose_is_no_failure(tmp_path: Path, clock: Any, error: BaseException) -> None:
+def test_exiting_on_purpose_is_no_failure(tmp_path: Path, clock: Any, error: BaseException) -> None:
     fail_at(Loop(tmp_path / "x", clock, triggers=("exception", "out-of-memory")), 3, error)
 
     assert not (tmp_path / "x/rank-0/failure.json").exists()
 
 
-def test_running_out_of_memory_is_told_from_other_exceptions(tmp_path: Path, clock: Any) -> None:
+def test_out_of_memory_errors_are_distinguished_from_others(tmp_path: Path, clock: Any) -> None:
     loop = Loop(tmp_path / "x", clock, triggers="out-of-memory")
     loop.at = {4: lambda: torch.empty(1 << 50)}
     with pytest.raises(RuntimeError):
@@ -413,26 +343,3 @@ def test_running_out_of_memory_is_told_from_other_exceptions(tmp_path: Path, clo
     assert failure(tmp_path / "x").out_of_memory
     assert "only some out-of-memory errors are detected: there is no CUDA device" in loop.notes
     assert not (tmp_path / "y/rank-0/failure.json").exists()
-
-
-# -- beside the schedule
-
-
-def test_a_triggered_cycle_lies_between_those_of_the_schedule() -> None:
-    own = perfkit.schedule(wait=6, warmup=1, active=2).action
-    actions = TriggeredSchedule(own, warmup=1, active=2)
-    actions.begin(1)
-
-    assert [actions(step) for step in range(1, 9)] == [
-        *("warmup", "record", "save", "none", "none"),
-        *("warmup", "record", "save"),
-    ]
-
-
-def test_a_cycle_of_the_schedules_that_a_triggered_one_cut_is_left_out_and_the_next_is_whole() -> None:
-    actions = TriggeredSchedule(perfkit.schedule(wait=3, warmup=1, active=3).action, warmup=1, active=3)
-    actions.begin(2)  # until 5; the schedule would record 4 to 6
-
-    assert [actions(step) for step in range(2, 6)] == ["warmup", "record", "record", "save"]
-    assert [actions(step) for step in range(6, 14)] == [*["none"] * 4, "warmup", "record", "record", "save"]
-    assert not actions.busy

@@ -1,4 +1,4 @@
-"""What a window records beside torch's trace: the gate for Nsight, the memory snapshot; and how they are driven."""
+"""What a window records next to torch's trace (Nsight's capture range, memory snapshots), and how it is driven."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONCE = perfkit.schedule(wait=1, warmup=0, active=1, repeat=1)
 
 
 class Diary(WindowRecorder):
-    """Writes down what it is told, and fails where it is told to."""
+    """Lists its calls, and fails in the one that it is given."""
 
     def __init__(self, name: str = "diary", fails: str = "") -> None:
         self.name = name
@@ -88,7 +88,7 @@ def test_windows_that_would_follow_each_other_at_once_have_a_step_between_them()
 
 
 @pytest.mark.parametrize("fails", ["open", "activate", "advance", "end"])
-def test_a_recorder_that_fails_is_told_once_and_left_out_and_the_others_go_on(fails: str) -> None:
+def test_a_recorder_that_fails_is_reported_once_and_dropped_and_the_others_continue(fails: str) -> None:
     broken, sound = Diary("broken", fails), Diary("sound")
     windows, told = drive(broken, sound)
 
@@ -130,16 +130,16 @@ class FakeCuda:
         self.calls.append("stop")
 
 
-def test_the_gate_is_opened_with_the_first_active_step_and_always_closed() -> None:
+def test_the_capture_range_is_opened_with_the_first_active_step_and_always_closed() -> None:
     gate, cuda = CudaProfilerRecorder(), FakeCuda()
-    gate._cuda = cuda
+    gate._cudart = cuda
     drive(gate, steps=3)
 
     assert cuda.calls == ["start", "stop"]
 
 
 class FakeAllocator:
-    """torch's history of device memory as it is driven; what it cannot do here is its work."""
+    """Stands in for torch's history of device memory: lists its calls."""
 
     def __init__(self, fails: str = "", recording: bool = False) -> None:
         self.calls: list[str] = []
@@ -152,7 +152,7 @@ class FakeAllocator:
         if what.split()[0] == self.fails:
             raise RuntimeError(f"no {what}")
 
-    def missing(self) -> str | None:
+    def problem(self) -> str | None:
         return None
 
     def recording(self) -> bool:
@@ -182,7 +182,7 @@ def snapshot_of(folder: Path, notes: list[str] | None = None) -> MemoryRecorder:
     return MemoryRecorder(lambda index: folder / f"memory-{index}.pickle", (notes if notes is not None else []).append)
 
 
-def test_a_memory_snapshot_is_dumped_once_per_window_and_recording_is_switched_off(
+def test_a_memory_snapshot_is_written_once_per_window_and_recording_is_switched_off(
     tmp_path: Path, allocator: FakeAllocator
 ) -> None:
     drive(snapshot_of(tmp_path))
@@ -191,7 +191,7 @@ def test_a_memory_snapshot_is_dumped_once_per_window_and_recording_is_switched_o
 
 
 @pytest.mark.parametrize("fails", ["record", "dump"])
-def test_a_memory_history_that_fails_is_switched_off_and_told_once(
+def test_a_memory_history_that_fails_is_switched_off_and_reported_once(
     tmp_path: Path, allocator: FakeAllocator, fails: str
 ) -> None:
     allocator.fails = fails
@@ -202,13 +202,13 @@ def test_a_memory_history_that_fails_is_switched_off_and_told_once(
     assert f"no {fails}" in told[0]
 
 
-def test_a_memory_history_of_the_programs_own_is_left_alone(tmp_path: Path, allocator: FakeAllocator) -> None:
+def test_the_programs_own_memory_history_continues(tmp_path: Path, allocator: FakeAllocator) -> None:
     allocator.somebody_records = True
     notes: list[str] = []
     drive(snapshot_of(tmp_path, notes))
 
     assert allocator.calls == []
-    assert notes[0] == "no memory snapshot: the program records the memory history itself, and is left alone"
+    assert notes[0] == "no memory snapshot: the program records the memory history itself"
 
 
 def test_an_out_of_memory_error_inside_a_window_leaves_a_snapshot_of_its_own(
@@ -240,7 +240,9 @@ def test_the_first_out_of_memory_error_of_a_run_leaves_the_allocators_state_and_
     assert watch.count == 2
 
 
-def test_an_observer_that_fails_leaves_the_programs_own_error_alone(tmp_path: Path, allocator: FakeAllocator) -> None:
+def test_an_observer_that_fails_does_not_replace_the_programs_own_error(
+    tmp_path: Path, allocator: FakeAllocator
+) -> None:
     snapshot = snapshot_of(tmp_path)
     snapshot.activate(0)
     allocator.fails = "dump"
@@ -249,13 +251,13 @@ def test_an_observer_that_fails_leaves_the_programs_own_error_alone(tmp_path: Pa
     assert allocator.calls[-1] == "dump memory-0.oom.pickle"
 
 
-def test_torchs_private_functions_for_device_memory_are_where_they_were() -> None:
+def test_torchs_private_functions_for_device_memory_exist() -> None:
     # What a torch without CUDA lacks is what the observer and the question need; both have a way out.
-    assert memory_snapshot._Allocator().missing() is None
+    assert memory_snapshot._Allocator().problem() is None
     assert memory_snapshot._Allocator().recording() is False
 
 
-def test_without_a_gpu_a_memory_snapshot_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_without_a_gpu_a_note_explains_the_missing_memory_snapshot(tmp_path: Path) -> None:
     with perfkit.profile(
         tmp_path / "x",
         schedule=perfkit.schedule(wait=1, warmup=0, active=1, repeat=1),
@@ -272,7 +274,7 @@ def test_without_a_gpu_a_memory_snapshot_is_said_to_be_missing(tmp_path: Path) -
 
 
 class Follower(Diary):
-    """Uses the step after a window as well."""
+    """Uses the step after a window too."""
 
     def begin_extra(self, index: int, step: int) -> bool:
         self._write(f"extra {index} at {step}")
@@ -344,7 +346,7 @@ def test_a_loop_whose_steps_end_inside_the_optimizer_survives_many_windows(tmp_p
 
 
 @pytest.mark.parametrize("fails", ["extra", "followed"])
-def test_a_step_after_a_window_that_fails_costs_no_later_window(fails: str) -> None:
+def test_a_failing_step_after_a_window_loses_no_later_window(fails: str) -> None:
     follower = Follower(fails=fails)
     windows, told = drive(follower)
 
@@ -388,7 +390,7 @@ def test_no_torch_profiler_stays_on_when_one_of_its_methods_fails(
     assert theirs.key_averages()
 
 
-def test_a_full_disk_costs_the_window_and_nothing_else(
+def test_a_full_disk_loses_the_window_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*anything: Any, **more: Any) -> Any:
@@ -408,13 +410,13 @@ def test_a_full_disk_costs_the_window_and_nothing_else(
     assert not torch_profiler.running()
 
 
-def test_a_window_closed_by_an_early_end_says_so_for_every_recorder() -> None:
+def test_a_window_closed_by_an_early_end_has_that_problem_for_every_recorder() -> None:
     windows, _ = drive(Diary(), steps=3)
 
     assert [w.problem for w in windows.done] == ["closed early: the run ended inside it"]
 
 
-def test_a_trace_above_the_limit_is_not_kept_and_the_way_out_is_said(
+def test_a_trace_above_the_limit_is_not_kept_and_the_problem_has_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kineto, "MAX_BYTES", 100)

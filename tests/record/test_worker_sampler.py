@@ -73,7 +73,7 @@ def test_the_hot_line_of_a_dataset_is_found_inside_its_workers(data: ModuleType,
     assert workers.cpu_ns >= 24 * 15_000_000
 
 
-def test_a_worker_that_waits_is_not_busy_and_is_not_on_the_line_of_the_loop(data: ModuleType, tmp_path: Path) -> None:
+def test_a_waiting_worker_is_not_busy_and_not_on_the_line_of_the_loop(data: ModuleType, tmp_path: Path) -> None:
     sampler = WorkerSampler(tmp_path / "workers")
     sampler.attach()
     for _ in DataLoader(data.Hot(6), num_workers=1, prefetch_factor=1):
@@ -103,7 +103,7 @@ def test_batches_and_random_numbers_of_workers_are_the_same_with_and_without(dat
     assert torch.equal(torch.get_rng_state(), state[1])
 
 
-def test_an_error_in_a_worker_reaches_the_loop_as_ever(data: ModuleType, tmp_path: Path) -> None:
+def test_an_error_in_a_worker_reaches_the_loop(data: ModuleType, tmp_path: Path) -> None:
     sampler = WorkerSampler(tmp_path / "workers")
     sampler.attach()
     try:
@@ -113,7 +113,7 @@ def test_an_error_in_a_worker_reaches_the_loop_as_ever(data: ModuleType, tmp_pat
         sampler.detach()
 
 
-def test_workers_whose_folder_cannot_be_written_work_on(data: ModuleType, tmp_path: Path) -> None:
+def test_workers_whose_folder_cannot_be_written_continue(data: ModuleType, tmp_path: Path) -> None:
     sampler = WorkerSampler(tmp_path / "workers")
     sampler.attach()
     (tmp_path / "workers").rmdir()
@@ -123,7 +123,7 @@ def test_workers_whose_folder_cannot_be_written_work_on(data: ModuleType, tmp_pa
     assert sampler.rows(2) == ((), ())
 
 
-def test_detaching_puts_torchs_worker_loop_back_and_removes_the_folder(data: ModuleType, tmp_path: Path) -> None:
+def test_detaching_restores_torchs_worker_loop_and_removes_the_folder(data: ModuleType, tmp_path: Path) -> None:
     before = worker._worker_loop
     sampler = WorkerSampler(tmp_path / "workers")
     sampler.attach()
@@ -135,7 +135,7 @@ def test_detaching_puts_torchs_worker_loop_back_and_removes_the_folder(data: Mod
     assert list(tmp_path.glob("workers*")) == []
 
 
-def test_a_forked_child_puts_the_loop_back_and_leaves_the_folder_to_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_restores_the_loop_and_leaves_the_folder_to_its_parent(tmp_path: Path) -> None:
     before = worker._worker_loop
     sampler = WorkerSampler(tmp_path / "workers")
     sampler.attach()
@@ -184,7 +184,7 @@ def test_a_worker_that_outlives_the_profile_stops_writing(data: ModuleType, tmp_
     assert not (tmp_path / "workers").exists()
 
 
-def test_the_private_worker_loop_is_where_a_spawned_worker_looks_for_it(tmp_path: Path) -> None:
+def test_the_private_worker_loop_exists_in_torch(tmp_path: Path) -> None:
     original = worker._worker_loop
     sampler = WorkerSampler(tmp_path / "workers")
     sampler.attach()

@@ -42,22 +42,22 @@ class TriggerWatch:
     """The triggers of one rank during its run; `pending` is the window that they request.
 
     Args:
-        wanted: The triggers.
+        settings: The triggers.
         folders: The run's folder and the rank's.
         wake: Makes the end of the running step a pause.
         note: Writes down at once why a requested window will not come.
     """
 
     def __init__(
-        self, wanted: Triggers, folders: Sequence[Path], *, wake: Callable[[], None], note: Callable[[str], None]
+        self, settings: Triggers, folders: Sequence[Path], *, wake: Callable[[], None], note: Callable[[str], None]
     ) -> None:
-        self._wanted = wanted
+        self.settings = settings
         self._folders = folders
         self._note = note
-        kinds = wanted.kinds
-        self._slow = SlowSteps(wanted.times) if "slow-step" in kinds else None
+        kinds = settings.kinds
+        self._slow = SlowSteps(settings.times) if "slow-step" in kinds else None
         self._recompiles = Recompiles() if "recompile" in kinds else None
-        self._signal = SignalListener(wanted.signal, wake) if "signal" in kinds else None
+        self._signal = SignalListener(settings.signal, wake) if "signal" in kinds else None
         self._memory = OutOfMemoryWatch(folders[-1] / "memory-oom.pickle") if "out-of-memory" in kinds else None
         self._files: TouchedFiles | None = None
         self._memory_errors = 0
@@ -65,19 +65,9 @@ class TriggerWatch:
         self._quiet_until_ns = 0
         self.pending: Request | None = None
 
-    @property
-    def warmup(self) -> int:
-        """Steps of a window that are not kept."""
-        return self._wanted.warmup
-
-    @property
-    def active(self) -> int:
-        """Steps of a window that are kept."""
-        return self._wanted.active
-
     def attach(self) -> None:
         """Start watching."""
-        if "file" in self._wanted.kinds:
+        if "file" in self.settings.kinds:
             # From now on: what was touched before the run was meant for another one.
             self._files = TouchedFiles([folder / FILE for folder in self._folders])
         if self._signal is not None:
@@ -96,7 +86,7 @@ class TriggerWatch:
         """Whether to keep what is known of the error that ended the run; SystemExit and Ctrl-C are no errors."""
         if not isinstance(error, Exception):
             return False
-        kinds = self._wanted.kinds
+        kinds = self.settings.kinds
         return "exception" in kinds or ("out-of-memory" in kinds and is_out_of_memory(error))
 
     def check_steps(self, closed: Sequence[ClosedStep]) -> None:
@@ -110,7 +100,7 @@ class TriggerWatch:
             self.request("recompile", found)
         if self._signal is not None and self._signal.received:
             self._signal.received = False
-            self.request("signal", f"signal {self._wanted.signal}")
+            self.request("signal", f"signal {self.settings.signal}")
         if self._memory is not None and self._memory.count > self._memory_errors:
             self._memory_errors = self._memory.count
             self.request("out-of-memory", "an out-of-memory error that the program caught")
@@ -119,9 +109,9 @@ class TriggerWatch:
 
     def request(self, kind: str, reason: str) -> None:
         """Request a window, unless there were enough of this kind, or one was just recorded."""
-        if self._opened[kind] >= self._wanted.limit:
+        if self._opened[kind] >= self.settings.limit:
             self._note(
-                f"the trigger {kind!r} opened {self._wanted.limit} windows, its limit, and opens no more; "
+                f"the trigger {kind!r} opened {self.settings.limit} windows, its limit, and opens no more; "
                 "perfkit.triggers(..., limit=) sets the limit"
             )
         elif kind in _REQUESTED or (self.pending is None and _clock.now_ns() >= self._quiet_until_ns):
@@ -142,6 +132,6 @@ class TriggerWatch:
 
     def start_cooldown(self) -> None:
         """A window is over, or what is recorded after it: only a person's request opens another one for a while."""
-        self._quiet_until_ns = _clock.now_ns() + round(self._wanted.cooldown_s * 1e9)
+        self._quiet_until_ns = _clock.now_ns() + round(self.settings.cooldown_s * 1e9)
         if self.pending is not None and self.pending.kind not in _REQUESTED:
             self.pending = None

@@ -19,7 +19,7 @@ from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.errors import UsageError, check_whole_number
 from perfkit.record.windows.trace_files import WriterThreads
-from perfkit.run.atomic import write_atomically
+from perfkit.run.atomic import replacing, write_atomically
 from perfkit.run.remote import check_url, copy_out, is_url
 
 Handler = Callable[[Any], None]
@@ -62,14 +62,8 @@ def to_folder(folder: str | os.PathLike[str], *, keep: int | None = None) -> Han
 
     def write(profiler: Any) -> None:
         target.mkdir(parents=True, exist_ok=True)
-        name = _name(profiler)
-        # Renamed when it is complete, for those who watch the folder.
-        part = target / f".{name}"
-        try:
+        with replacing(target / _name(profiler)) as part:
             profiler.export_chrome_trace(str(part))
-            os.replace(part, target / name)
-        finally:
-            part.unlink(missing_ok=True)
         for old in _too_old((path.name for path in target.iterdir()), keep):
             (target / old).unlink(missing_ok=True)
 
@@ -176,7 +170,7 @@ def fold_stacks(path: Path) -> dict[str, int]:
     # Importing perfkit imports no numpy, and neither does training without this handler.
     import numpy as np
 
-    from perfkit.trace import Kind, read_trace
+    from perfkit.trace import Kind, read_trace  # imports numpy
 
     trace = read_trace(path)
     host = trace.is_kind(Kind.OP, Kind.PYTHON, Kind.RANGE)

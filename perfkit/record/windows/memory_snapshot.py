@@ -8,7 +8,6 @@ whole run. Not run on a GPU yet.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 from perfkit import _env
 from perfkit.record.windows.window_controller import WindowRecorder
+from perfkit.run.atomic import replacing
 
 #: Allocations and frees kept: the order of magnitude that torchtitan and Composer use; at about 200 bytes each 20 MB.
 MAX_ENTRIES = 100_000
@@ -49,12 +49,8 @@ class _Allocator:
 
     def dump(self, path: Path) -> None:
         """Write the snapshot, whole or not at all."""
-        part = path.with_name(f".part-{os.getpid()}-{path.name}")
-        try:
+        with replacing(path) as part:
             self._memory._dump_snapshot(str(part))
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
 
     def observe(self, observer: Callable[[int, int, int, int], None]) -> bool:
         """Call ``observer`` before each out-of-memory error from now on; returns whether this torch can."""

@@ -162,7 +162,6 @@ class WindowController:
                 refusal = recorder.open(len(self._over), step)
             except Exception as error:  # noqa: BLE001 - a recorder's failure must not end training
                 self._drop(recorder, f"opening a {recorder.name} window", error)
-                self._abandon(recorder)
                 continue
             if refusal is not None:
                 self._drop(recorder, "opening a window", refusal)
@@ -178,20 +177,16 @@ class WindowController:
                 do(recorder)
             except Exception as error:  # noqa: BLE001 - see _begin
                 self._drop(recorder, f"recording a {recorder.name} window", error)
-                self._abandon(recorder)
 
-    def _abandon(self, recorder: WindowRecorder) -> None:
-        # The first error is the one to report.
-        with suppress(Exception):
-            recorder.end(len(self._over), early=True)
-
-    def _drop(self, recorder: WindowRecorder, what: str, error: BaseException | str) -> None:
-        if recorder in self._recorders:
-            self._recorders.remove(recorder)
-        if recorder in self._open:
-            self._open.remove(recorder)
+    def _drop(self, recorder: WindowRecorder, what: str, problem: BaseException | str) -> None:
+        self._recorders = [one for one in self._recorders if one is not recorder]
+        self._open = [one for one in self._open if one is not recorder]
         self.refused = not self._recorders
-        self._trouble(what, error)
+        self._trouble(what, problem)
+        if isinstance(problem, BaseException):
+            # It may be half on. The first error is the one to report.
+            with suppress(Exception):
+                recorder.end(len(self._over), early=True)
 
     def _end(self, last: int, *, early: bool) -> None:
         index = len(self._over)
@@ -204,34 +199,30 @@ class WindowController:
     def _begin_extra(self, step: int) -> None:
         index = len(self._over) - 1
         for recorder in self._recorders:
-            if recorder in self._without_extra:
-                continue
-            self._in_extra.append(recorder)
-            try:
-                used = recorder.begin_extra(index, step)
-            except Exception as error:  # noqa: BLE001 - see _begin
-                self._fail_extra(recorder, error)
-                continue
-            if not used:
-                self._in_extra.remove(recorder)
+            if recorder not in self._without_extra and self._in_extra_step(
+                recorder, lambda one: one.begin_extra(index, step)
+            ):
+                self._in_extra.append(recorder)
 
     def _end_extra(self, *, whole: bool) -> None:
-        using, index = list(self._in_extra), len(self._over) - 1
-        for recorder in using:
-            try:
-                recorder.end_extra(index, whole=whole)
-            except Exception as error:  # noqa: BLE001 - see _begin
-                self._fail_extra(recorder, error)
-            else:
-                self._in_extra.remove(recorder)
+        index = len(self._over) - 1
+        ending, self._in_extra = self._in_extra, []
+        for recorder in ending:
+            self._in_extra_step(recorder, lambda one: one.end_extra(index, whole=whole))
 
-    def _fail_extra(self, recorder: WindowRecorder, error: Exception) -> None:
-        # Its windows continue: they are more important than the step after them.
-        self._in_extra.remove(recorder)
-        self._without_extra.append(recorder)
-        self._trouble(f"the extra step of {recorder.name} after a window", error)
-        with suppress(Exception):
-            recorder.end_extra(len(self._over) - 1, whole=False)
+    def _in_extra_step(self, recorder: WindowRecorder, do: Callable[[WindowRecorder], bool | None]) -> bool:
+        """Call a recorder; if that fails, it gets no step after a window any more.
+
+        Its windows continue: they are more important.
+        """
+        try:
+            return bool(do(recorder))
+        except Exception as error:  # noqa: BLE001 - see _begin
+            self._without_extra.append(recorder)
+            self._trouble(f"the extra step of {recorder.name} after a window", error)
+            with suppress(Exception):
+                recorder.end_extra(len(self._over) - 1, whole=False)
+            return False
 
     def close(self, last: int) -> None:
         """The run ends with step ``last``: write what an open window has, and switch everything off."""

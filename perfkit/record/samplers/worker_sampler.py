@@ -84,7 +84,7 @@ class WorkerSampler:
         self.attached = True
 
     def forget(self) -> None:
-        """In a forked child, whose parent goes on: restore torch's worker loop, and leave the folder."""
+        """In a forked child, whose parent continues: restore torch's worker loop, and leave the folder."""
         self._patches.undo()
         self.attached = False
 
@@ -257,7 +257,7 @@ class _StackSampler:
                     due = time.perf_counter() + wait
                 self._switch.shorten()
             self._write()
-        except Exception:  # noqa: BLE001 - the folder is gone (the profile has ended), or the disk is full
+        except Exception:  # noqa: BLE001 - the folder is removed (the profile has ended), or the disk is full
             self._stop.set()
 
     def _write(self) -> None:

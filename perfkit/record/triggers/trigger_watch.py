@@ -1,7 +1,7 @@
 """Decides when a trigger opens a window outside the schedule, such as after a very slow step or on a user's request.
 
 A window opened by a trigger begins with the next step: its cause is over by then. So the steps *after* a slow one are
-recorded, with all that goes on in them. A single slow step only leaves its row in steps.jsonl (times, phases,
+recorded, with everything in them. A single slow step only leaves its row in steps.jsonl (times, phases,
 recompiles, garbage collections) and the sampled lines, no trace: recording ahead of time would cost every step what a
 window costs. Steps are checked where their rows are made, many at once, so the window begins within a second or a step,
 whichever is longer.

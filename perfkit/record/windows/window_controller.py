@@ -128,7 +128,7 @@ class WindowController:
             return False
         try:
             action = self._action(step)
-        except Exception as error:  # noqa: BLE001 - the user's schedule; training goes on without windows
+        except Exception as error:  # noqa: BLE001 - the user's schedule; training continues without windows
             self._trouble("calling the schedule", error)
             self.close(step - 1)
             self.refused = True

@@ -172,7 +172,7 @@ class SyncsBaseline:
                 f"{self._name} is unchanged: no test with @pytest.mark.max_syncs without a number passed"
             )
             return
-        from perfkit.run.atomic import write_atomically  # imports msgspec, which most test runs do not need
+        from perfkit.run.atomic import write_atomically  # most test runs need nothing of perfkit.run
 
         try:
             known = self.known()

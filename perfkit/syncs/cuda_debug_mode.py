@@ -74,8 +74,7 @@ class CudaSyncs:
 
     def __init__(self) -> None:
         self._listeners: tuple[SyncListener, ...] = ()
-        self._copy_listeners: tuple[SyncListener, ...] = ()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._debug_mode = SharedPatches("sync debug mode", self._start_debug_mode)
         self._wrapped_copies = SharedPatches("wrapped copies", self._wrap_copies)
         self._filter: tuple[Any, ...] = ("ignore", self, UserWarning, None, 0)
@@ -89,14 +88,12 @@ class CudaSyncs:
             self._listeners = (*self._listeners, listener)
             if copies:
                 self._wrapped_copies.acquire()
-                self._copy_listeners = (*self._copy_listeners, listener)
 
-    def leave(self, listener: SyncListener) -> None:
-        """Stop reporting to ``listener``."""
+    def leave(self, listener: SyncListener, *, copies: bool = False) -> None:
+        """Stop reporting to ``listener``; ``copies`` as for `enter`."""
         with self._lock:
             self._listeners = tuple(other for other in self._listeners if other is not listener)
-            if listener in self._copy_listeners:
-                self._copy_listeners = tuple(other for other in self._copy_listeners if other is not listener)
+            if copies:
                 self._wrapped_copies.release()
             self._debug_mode.release()
 

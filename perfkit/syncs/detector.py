@@ -82,22 +82,12 @@ def detect_syncs(
         SyncBudgetExceeded: at the end, more than ``max_syncs`` or ``max_blocked_ms``; or one of them was given
             and no tensor was ever on the device, so nothing was checked.
     """
-    return SyncDetector(
-        DetectionArguments(
-            mode=mode,
-            on_sync=on_sync,
-            max_syncs=max_syncs,
-            max_blocked_ms=max_blocked_ms,
-            kinds=None if kinds is None else (kinds,) if isinstance(kinds, str) else tuple(kinds),
-            ignore=(ignore,) if isinstance(ignore, str) else tuple(ignore),
-            certainty=certainty,
-            implicit_only=implicit_only,
-            threads=threads,
-            # A list: a decorator needs model.parameters() again for each call.
-            device_of=list(device_of) if isinstance(device_of, Iterator) else device_of,
-            simulate=simulate,
-        )
-    )
+    given = dict(locals())  # the arguments: nothing else is defined yet
+    given["kinds"] = None if kinds is None else (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    given["ignore"] = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    if isinstance(device_of, Iterator):  # model.parameters(), which a decorator needs again for each call
+        given["device_of"] = list(device_of)
+    return SyncDetector(DetectionArguments(**given))
 
 
 class SyncDetector(SyncResults):
@@ -167,7 +157,7 @@ class SyncDetector(SyncResults):
         if self._dry_run is None:
             from perfkit.syncs.cuda_debug_mode import any_device_memory, cuda_syncs  # imports torch
 
-            cuda_syncs.leave(self)
+            cuda_syncs.leave(self, copies=self.arguments.certainty == "may")
             self._observed = self._observed or any_device_memory()
         else:
             from perfkit.syncs.dry_run import lifecycle  # imports torch

@@ -152,13 +152,16 @@ class DryRun:
         return self.simulate and default is not None and default.type == "cuda"
 
 
-_local = threading.local()
+class _ThreadLocal(threading.local):
+    run: DryRun | None = None
+
+
+_local = _ThreadLocal()
 
 
 def current() -> DryRun | None:
     """The dry run of this thread, None if there is none."""
-    run: DryRun | None = getattr(_local, "run", None)
-    return run
+    return _local.run
 
 
 def simulation() -> DryRun | None:

@@ -1,8 +1,8 @@
-"""The one clock of a run: ``perf_counter_ns``, replaceable in tests.
+"""The clock of a run: ``perf_counter_ns``, replaceable in tests.
 
-Every time in a run folder is read from here, so that ranges, steps and windows share one time base.
-Callers write ``_clock.now_ns()`` and never bind the function, except on paths whose cost is the
-product (ranges), which bind ``time.perf_counter_ns`` and are tested by their order, not their times.
+Every time in a run folder is read here, so that ranges, steps and windows share one time base. Callers write
+``_clock.now_ns()`` and do not bind the function. The exception are ranges, whose cost matters most: they bind
+``time.perf_counter_ns``, and their tests check order, not times.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ now_ns = time.perf_counter_ns
 
 
 def clock_pair() -> tuple[int, int]:
-    """Read (perf_ns, unix_ns) for one instant: what maps a run's times to Kineto's, which are unix times.
+    """Read (perf_ns, unix_ns) of one instant, which converts a run's times to the unix times of Kineto.
 
-    The unix clock is read between two readings of ours and paired with their middle; of five tries the
-    tightest is kept, so that being descheduled in between cannot spoil the pair.
+    The unix clock is read between two readings of `now_ns` and paired with their middle. Of five attempts the one with
+    the shortest distance is kept, because the process may be descheduled in between.
     """
     best: tuple[int, int, int] | None = None
     for _ in range(5):

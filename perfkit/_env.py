@@ -1,7 +1,7 @@
-"""Facts of this process: versions, devices, rank, settings that matter, whether a tool listens.
+"""Facts of this process: versions, devices, rank, settings that change speed, attached tools.
 
-Everything here is read, never changed, and nothing here imports torch: what needs torch asks
-``sys.modules`` and answers None (not measured) where torch is not loaded.
+Everything here is read, never changed. Only `require_torch` imports torch; the other functions read ``sys.modules`` and
+return None or nothing where torch is not loaded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def nvtx_tool_attached() -> bool:
 
 
 def find_nsight(name: NsightName) -> tuple[str | None, str]:
-    """Where nsys or ncu lies, and where it does not, why: its variable names one, else it is on the PATH."""
+    """(path or None, why it is not found): its environment variable names it, else it is looked up on the PATH."""
     variable = NSIGHT_VARIABLES[name]
     if named := os.environ.get(variable):
         return shutil.which(named), f"{variable} names {named}, which is no program"
@@ -70,9 +70,10 @@ def find_nsight(name: NsightName) -> tuple[str | None, str]:
 
 
 def nsight_tool() -> NsightName | None:
-    """Which tool of Nsight started this process; None where none did.
+    """The tool of Nsight that started this process; None where none did.
 
-    By what each sets in its child: seen with nsys 2022.4; for ncu as its users ask for it, not seen here yet.
+    Each is recognized by a variable that it sets in its child: observed with nsys 2022.4, for ncu from reports of its
+    users only.
     """
     if "NSYS_PROFILING_SESSION_ID" in os.environ:
         return "nsys"
@@ -82,7 +83,7 @@ def nsight_tool() -> NsightName | None:
 
 
 def torch_if_loaded() -> ModuleType | None:
-    """torch where the program has imported it, else None; importing it is never perfkit's idea."""
+    """torch if the program has imported it, else None."""
     return sys.modules.get("torch")
 
 
@@ -90,10 +91,10 @@ def require_torch(what: str) -> ModuleType:
     """Import torch for a live part of perfkit.
 
     Raises:
-        MissingDependency: torch is not installed; the text names ``what`` needs it and the pip line.
+        MissingDependency: torch is not installed; the message names ``what`` needs it and the pip command.
     """
     try:
-        import torch
+        import torch  # perfkit never imports torch before the program uses a part that needs it
     except ImportError as error:
         raise MissingDependency(f"{what} needs torch: pip install 'perfkit[torch]'") from error
     return torch
@@ -107,7 +108,7 @@ def _integer(name: str, default: int) -> int:
 
 
 def rank() -> int:
-    """Rank of this process in the run, 0 where there is only one; torchrun's variable, else torch's own word."""
+    """Rank of this process in the run, 0 where it is alone; from torchrun's variable, else from torch.distributed."""
     if "RANK" in os.environ:
         return _integer("RANK", 0)
     distributed = sys.modules.get("torch.distributed")
@@ -117,7 +118,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """How many processes the run has, 1 where it is alone."""
+    """Number of processes of the run."""
     if "WORLD_SIZE" in os.environ:
         return max(1, _integer("WORLD_SIZE", 1))
     distributed = sys.modules.get("torch.distributed")
@@ -128,7 +129,7 @@ def world_size() -> int:
 
 def package_version(name: str) -> str | None:
     """The installed version of a package, None where it is absent; does not import it."""
-    import importlib.metadata  # 40 ms, which a program that only makes a range need not pay
+    import importlib.metadata  # 40 ms, which a program that only makes a range does not need
 
     try:
         return importlib.metadata.version(name)

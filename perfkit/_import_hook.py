@@ -1,7 +1,7 @@
-"""Learn of a module's import without importing it: ``when_imported("torch", callback)``.
+"""Run a callback when a module is imported, without importing it: ``when_imported("torch", callback)``.
 
-`perfkit run` attaches to torch this way, so that a script which sets environment variables before it
-imports torch still has its say, and a script that never imports torch never pays for it.
+So a script can set environment variables before it imports torch, and a script that never imports torch does not load
+it because of perfkit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class _Notifying(Loader):
-    """The module's own loader, with one call after it has run."""
+    """The module's own loader, with a callback after it has run."""
 
     def __init__(self, loader: Any, callback: Callable[[], None]) -> None:
         self._loader = loader
@@ -27,7 +27,7 @@ class _Notifying(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must look as if this loader had never been: torch and importlib.resources ask both.
+        # Remove every trace of this loader: torch and importlib.resources read both attributes.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -35,7 +35,9 @@ class _Notifying(Loader):
         self._callback()
 
 
-class _Watch(MetaPathFinder):
+class _ImportWatch(MetaPathFinder):
+    """A finder that wraps the loader of one module and then removes itself."""
+
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name = name
         self._callback = callback
@@ -55,12 +57,13 @@ class _Watch(MetaPathFinder):
 def when_imported(name: str, callback: Callable[[], None]) -> Callable[[], None]:
     """Call ``callback`` once, now if the module is loaded, else right after its import.
 
-    Returns a function that takes the watch back where the import has not happened.
+    Returns:
+        A function that cancels the callback if the import has not happened yet.
     """
     if name in sys.modules:
         callback()
         return lambda: None
-    watch = _Watch(name, callback)
+    watch = _ImportWatch(name, callback)
     sys.meta_path.insert(0, watch)
 
     def cancel() -> None:

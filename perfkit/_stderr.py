@@ -1,7 +1,7 @@
-"""What perfkit says beside the user's program, on stderr: it never raises, for nobody may be reading.
+"""Messages of perfkit on stderr, next to the output of the user's program. Printing one never raises.
 
-A closed pipe (``python train.py 2>&1 | head``), a closed or missing stderr: then it is not said, and the
-program's own output and exit code stay as they are.
+Where stderr is missing, closed or a closed pipe (``python train.py 2>&1 | head``), the message is dropped; the
+program's own output and exit code do not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def print_message(text: str) -> None:
 
 
 def write(text: str) -> None:
-    """Write text as it is; to sys.stderr as it is now, a progress bar may have it."""
+    """Write text unchanged, to the present sys.stderr: a progress bar may have replaced it."""
     # Not print(): with no stderr at all (None) that would write to stdout.
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text)

@@ -4,13 +4,13 @@
     ├── UsageError (ValueError)            the caller asked for something that cannot work
     ├── TraceError                         a trace file is missing, damaged beyond reading, or no trace
     ├── RunError                           a run folder is missing, empty, or of a newer schema
-    ├── MissingDependency (ImportError)    an optional package is needed; the text holds the pip line
+    ├── MissingDependency (ImportError)    an optional package is needed; the message has the pip command
     ├── SyncError                          a sync under detect_syncs(on_sync="raise")
     └── SyncBudgetExceeded (AssertionError)   more syncs than a budget or a test allows
 
-    PerfkitWarning (UserWarning)           something was given up, with the reason
+    PerfkitWarning (UserWarning)           something was switched off or skipped, with the reason
 
-A text says what must hold, what came, and the fix.
+A message says what is required, what was given, and the fix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RunError(PerfkitError):
 
 
 class MissingDependency(PerfkitError, ImportError):
-    """An optional package is needed; the text holds the pip line."""
+    """An optional package is needed; the message has the pip command."""
 
 
 class SyncError(PerfkitError):
@@ -55,4 +55,4 @@ def check_whole_number(name: str, value: object, *, minimum: int) -> None:
 
 
 class PerfkitWarning(UserWarning):
-    """Something was given up or switched off; the text says why."""
+    """Something was switched off or skipped; the message says why."""

@@ -33,7 +33,7 @@ POOL = 1024
 _PER_END = 4
 
 
-class DeviceTimesListener(listeners.Listener):
+class DeviceTimesListener(listeners.RangeListener):
     """Lets ranges with ``device_time=True`` record events for the running recorder's `DeviceTimes`."""
 
     bit = DEVICE

@@ -1,7 +1,7 @@
 """The generator of the code that runs where a range begins and ends.
 
-Each listener gives its statements as format strings (`Listener.code`). This module puts those of the listeners that are
-on into the three places where ranges run:
+Each listener gives its statements as format strings (`RangeListener.code`). This module puts those of the listeners
+that are on into the three places where ranges run:
 
 - `with_functions`: ``__enter__`` and ``__exit__`` of one range, with everything they use in closure cells;
 - `begin_function`: one call that begins a range and returns what ends it, for ``async with`` and for callers that are

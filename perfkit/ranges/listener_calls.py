@@ -1,4 +1,4 @@
-"""The names that generated code calls while something listens: `Listener.connect` fills them in.
+"""The names that generated code calls while something listens: `RangeListener.connect` fills them in.
 
 Generated code (`enter_exit`) reaches a listener only through the names of this module. Until a listener is connected
 they do nothing. So a decorated function that was pickled by value while something listened (cloudpickle, as notebooks
@@ -12,4 +12,4 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Each listener declares its own names (`Listener.calls`)."""
+        """Each listener declares its own names (`RangeListener.calls`)."""

@@ -4,7 +4,7 @@
 decorated function, and each installs code for exactly these listeners (`enter_exit` generates it). So a range in use
 tests no flag, and where nothing listens there is no code to run.
 
-To add a listener: write a file with a subclass of `Listener`, give it a bit below, and import the file in
+To add a listener: write a file with a subclass of `RangeListener`, give it a bit below, and import the file in
 `perfkit.ranges`.
 """
 
@@ -46,7 +46,7 @@ disabled = _env.disabled()
 Form = Literal["with", "payload", "call", "overlapping"]
 
 
-class Listener:
+class RangeListener:
     """Something that is called where each range begins and ends."""
 
     bit: ClassVar[int]
@@ -71,7 +71,7 @@ class Listener:
         vars(listener_calls).update(functions)
 
 
-by_bit: dict[int, Listener] = {}
+by_bit: dict[int, RangeListener] = {}
 
 
 class Target(Protocol):

@@ -41,7 +41,7 @@ except IndexError:
 {attributes}.append({kept})"""
 
 
-class NvtxListener(listeners.Listener):
+class NvtxListener(listeners.RangeListener):
     """Pushes and pops ranges, or starts and ends those that may overlap."""
 
     bit = NVTX

@@ -46,7 +46,7 @@ else:
     {profiler_exit}({kept})"""
 
 
-class ProfilerListener(listeners.Listener):
+class ProfilerListener(listeners.RangeListener):
     """Annotates the trace of the torch profiler."""
 
     bit = PROFILER

@@ -36,7 +36,7 @@ def unread_list() -> list[int]:
     return []
 
 
-class RecorderListener(listeners.Listener):
+class RecorderListener(listeners.RangeListener):
     """Writes begins and ends for one `RangeRecorder` at a time."""
 
     bit = RECORDER

@@ -1,4 +1,4 @@
-"""Memory of the recorder: lists, rows and drains have bounds; what does not fit is counted and told once."""
+"""Memory of the recorder: lists, rows and drains have bounds; what does not fit is counted and reported once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 100
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeRecorder]:
-    """A recorder whose lists are full at 100 values, whose threads look after them, and whose drainer is starved."""
+    """A recorder whose lists are full at 100 values, whose threads check their length, and whose drainer is starved."""
     monkeypatch.setattr(recorder_listener, "LIMIT", LIMIT)
     monkeypatch.setattr(recorder, "_PATIENCE", 0.001)
     started = start_recorder()
@@ -55,16 +55,16 @@ def test_a_thread_with_a_full_list_drains_it_itself_and_nothing_is_lost(small: R
     assert small.dropped == 0
 
 
-def test_a_list_that_nobody_can_drain_is_dropped_counted_and_told_once(small: RangeRecorder) -> None:
+def test_a_list_that_nobody_can_drain_is_dropped_counted_and_reported_once(small: RangeRecorder) -> None:
     # As if another thread had been draining all the while.
-    with small._lock, pytest.warns(perfkit.PerfkitWarning, match=r"have been dropped.*test_bounds\.py") as told:
+    with small._lock, pytest.warns(perfkit.PerfkitWarning, match=r"have been dropped.*test_bounds\.py") as reported:
         longest = enter("too dense", 1000, small)
 
     assert longest <= 2 * LIMIT + 4
     (row,) = small.rows()
     assert row.count + small.dropped == 1000
     assert 0 < row.count <= LIMIT
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(small: RangeRecorder) -> None:
@@ -80,7 +80,7 @@ def test_a_range_open_while_a_list_is_dropped_is_not_matched_with_a_later_end(sm
     assert small.dropped > 0
 
 
-def test_threads_look_after_their_lists_once_a_drain_found_very_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_check_the_length_of_their_lists_after_a_large_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_MANY", LIMIT)
     started = start_recorder()
     started._stopped.set()
@@ -101,7 +101,7 @@ def test_threads_look_after_their_lists_once_a_drain_found_very_much(monkeypatch
     assert [*modes, listeners.mode] == [listeners.RECORDER, listeners.RECORDER, listeners.RECORDER | listeners.DENSE, 0]
 
 
-def test_rows_beyond_their_limit_share_one_and_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_their_limit_share_one_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_MAX_ROWS", 3)
     started = start_recorder()
     for index in range(6):

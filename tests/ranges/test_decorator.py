@@ -64,7 +64,7 @@ def test_a_decorated_function_runs_its_own_code_while_nothing_listens() -> None:
     assert double.__code__ is code
 
 
-def test_arguments_and_defaults_bind_as_ever_while_the_recorder_listens(recorder: RangeRecorder, row: Row) -> None:
+def test_arguments_and_defaults_bind_as_usual_while_the_recorder_listens(recorder: RangeRecorder, row: Row) -> None:
     assert scaled(1) == (1, 2, (), 3, {})
     assert scaled(1, 5, 6, 7, z=8, w=9) == (1, 5, (6, 7), 8, {"w": 9})
     with pytest.raises(TypeError, match=r"scaled\(\) missing 1 required positional argument: 'x'"):
@@ -350,7 +350,7 @@ def test_a_closure_that_is_made_again_and_again_leaves_nothing_behind(recorder: 
     assert len(globals()) <= before + 1  # perfkit's own module
 
 
-def test_code_that_somebody_replaces_becomes_the_functions_own(recorder: RangeRecorder, row: Row) -> None:
+def test_code_that_is_replaced_becomes_the_functions_own(recorder: RangeRecorder, row: Row) -> None:
     @perfkit.range("reloaded")
     def answer() -> int:
         return 1

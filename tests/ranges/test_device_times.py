@@ -125,20 +125,20 @@ def test_events_are_used_again_and_never_more_than_the_pool(monkeypatch: pytest.
     assert cuda.events <= 8
 
 
-def test_an_exhausted_pool_drops_counts_and_tells_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exhausted_pool_drops_counts_and_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda()
     recorder = recording(monkeypatch, cuda, pool=3)
-    with pytest.warns(perfkit.PerfkitWarning, match=r"3 ranges wait for device 0.*test_device_times\.py") as told:
+    with pytest.warns(perfkit.PerfkitWarning, match=r"3 ranges wait for device 0.*test_device_times\.py") as reported:
         enter("far ahead", 10, cuda)
     recorder.stop()
     cuda.passed = cuda.issued
 
     assert device_rows(recorder) == {"far ahead": (3, 3_000_000)}
     assert [row.count for row in recorder.rows()] == [10]
-    assert (recorder.device_dropped, len(told)) == (7, 1)
+    assert (recorder.device_dropped, len(reported)) == (7, 1)
 
 
-def test_nothing_is_recorded_or_asked_while_a_cuda_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_recorded_or_queried_while_a_cuda_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda()
     recorder = recording(monkeypatch, cuda)
     with perfkit.range("around the capture", device_time=True):

@@ -16,7 +16,7 @@ from perfkit.run.records import RangeRow
 Row = Callable[[RangeRecorder, str], RangeRow]
 
 
-def test_names_beyond_the_limit_share_a_row_and_are_told_once(run_python: Callable[..., object]) -> None:
+def test_names_beyond_the_limit_share_a_row_and_are_reported_once(run_python: Callable[..., object]) -> None:
     done = run_python(
         """
         import perfkit
@@ -98,7 +98,7 @@ def test_begins_that_never_end_are_bounded(recorder: RangeRecorder) -> None:
     assert sum(row.count for row in recorder.rows()) == 10_000
 
 
-def test_a_mistake_in_the_recorder_is_told_and_stops_it_instead_of_the_program(recorder: RangeRecorder) -> None:
+def test_an_error_in_the_recorder_is_reported_and_stops_it_instead_of_the_program(recorder: RangeRecorder) -> None:
     with perfkit.range("fine"):
         pass
     recorder.drain()

@@ -28,8 +28,8 @@ class Wider(Block):
         return super().forward(x) * 2
 
 
-@perfkit.range("heir")
-class Heir(Block):
+@perfkit.range("subclass")
+class Subclass(Block):
     """Inherits its forward."""
 
 
@@ -48,8 +48,8 @@ def test_a_decorated_class_stays_the_class_and_times_its_forward(recorder: Range
 def test_a_class_that_inherits_its_forward_does_not_change_its_parent(recorder: RangeRecorder) -> None:
     Block()(torch.zeros(1))
     assert names(recorder) == {"block": 1}
-    Heir()(torch.zeros(1))
-    assert names(recorder) == {"block": 2, "heir": 1}
+    Subclass()(torch.zeros(1))
+    assert names(recorder) == {"block": 2, "subclass": 1}
 
 
 def test_one_instance_is_decorated_alone_and_survives_copy_and_pickle(recorder: RangeRecorder) -> None:
@@ -127,7 +127,7 @@ def test_each_module_of_a_model_is_a_range_by_its_name_and_a_shared_one_only_onc
     ["layers.?", re.compile(r"\.\d$"), lambda name, module: isinstance(module, Attention)],
     ids=["glob", "regular expression", "callable"],
 )
-def test_the_pattern_chooses_by_name_or_module(recorder: RangeRecorder, pattern: Any) -> None:
+def test_the_pattern_selects_by_name_or_module(recorder: RangeRecorder, pattern: Any) -> None:
     net = Net()
     with perfkit.annotate_modules(net, pattern, category="block", domain="mine"):
         net(torch.ones(1, 4))
@@ -245,7 +245,7 @@ def test_hooks_of_the_user_are_called_once_inside_the_range(recorder: RangeRecor
         ((torch.nn.ModuleList(),), "its modules are none that can be called"),
     ],
 )
-def test_what_cannot_be_annotated_is_refused_with_the_names_there_are(arguments: tuple[Any, ...], message: str) -> None:
+def test_what_cannot_be_annotated_is_rejected_with_the_valid_names(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(perfkit.UsageError, match=message):
         perfkit.annotate_modules(*arguments)
 
@@ -274,7 +274,7 @@ def test_the_torch_profiler_shows_modules_as_annotations() -> None:
 
 
 def test_modules_are_called_where_this_torch_is_known_to_look() -> None:
-    # annotate_modules rests on it; if torch moves it, this tells.
+    # annotate_modules rests on it; if torch moves it, this fails.
     module = Net()
     module._compiled_call_impl = lambda x: "called"
 

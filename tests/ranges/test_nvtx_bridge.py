@@ -97,7 +97,7 @@ def test_ranges_of_torch_are_recorded_and_still_reach_torch(
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="no CUDA device on this machine")
-def test_torch_without_cuda_raises_as_ever_and_nothing_is_recorded(recorder: RangeRecorder, bridged: Any) -> None:
+def test_torch_without_cuda_raises_as_usual_and_nothing_is_recorded(recorder: RangeRecorder, bridged: Any) -> None:
     with nvtx.annotate("around"), pytest.raises(RuntimeError, match="NVTX functions not installed"):
         torch.cuda.nvtx.range_push("x")
     with pytest.raises(RuntimeError, match="NVTX functions not installed"), torch.cuda.nvtx.range("x"):
@@ -154,7 +154,7 @@ def test_threads_keep_their_own_ranges(recorder: RangeRecorder, bridged: Any) ->
     assert {(row.thread, row.count) for row in recorder.rows()} == {(f"worker {n}", 100) for n in range(3)}
 
 
-def test_a_message_that_cannot_be_a_range_is_told_and_not_raised(recorder: RangeRecorder, bridged: Any) -> None:
+def test_a_message_that_is_no_valid_name_is_reported_and_not_raised(recorder: RangeRecorder, bridged: Any) -> None:
     with nvtx.annotate("out"):
         with pytest.warns(perfkit.PerfkitWarning, match="is not recorded"):
             nvtx.push_range("nul \0 inside")
@@ -209,7 +209,7 @@ def test_switched_off_by_nvtx_its_own_way_nothing_breaks(
     assert done.stderr == ""
 
 
-def test_what_nvtx_itself_refuses_raises_what_it_always_raised(bridged: Any) -> None:
+def test_what_nvtx_itself_rejects_raises_its_own_error(bridged: Any) -> None:
     with pytest.raises(TypeError, match="unhashable type: 'list'"):
         nvtx.push_range("x", domain=[])
     with pytest.raises(TypeError, match="unhashable type: 'list'"):
@@ -218,14 +218,14 @@ def test_what_nvtx_itself_refuses_raises_what_it_always_raised(bridged: Any) -> 
         nvtx.push_range("x", colour="red")
 
 
-def test_an_heir_of_annotate_that_keeps_nothing_of_its_arguments_is_recorded_without_a_name(
+def test_a_subclass_of_annotate_that_keeps_nothing_of_its_arguments_is_recorded_without_a_name(
     recorder: RangeRecorder, bridged: Any
 ) -> None:
-    class Heir(nvtx.annotate):
+    class Subclass(nvtx.annotate):
         def __init__(self) -> None:
             self.domain = nvtx.get_domain()
 
-    with Heir():
+    with Subclass():
         pass
     assert counts(recorder) == {"(no message)": 1}
 

@@ -114,7 +114,7 @@ def test_push_and_pop_nest_per_thread(recorder: RangeRecorder, row: Row) -> None
     assert row(recorder, "pushed").total_ns > row(recorder, "pushed inside").total_ns
 
 
-def test_a_pop_too_many_is_told_once_and_does_nothing(recorder: RangeRecorder) -> None:
+def test_a_pop_too_many_is_reported_once_and_does_nothing(recorder: RangeRecorder) -> None:
     with pytest.warns(perfkit.PerfkitWarning, match=rf"without a perfkit.range.push.*{os.path.basename(__file__)}"):
         perfkit.range.pop()
     perfkit.range.pop()
@@ -131,7 +131,7 @@ def test_ranges_pickle_and_copy_as_the_same_range() -> None:
 
 @pytest.mark.parametrize("name", [3, 2.5, b"bytes", ["list"], "", "nul\0", "\ud800"])
 @pytest.mark.parametrize("on", [False, True])
-def test_a_name_that_cannot_be_raises_when_the_range_is_made(name: Any, on: bool) -> None:
+def test_an_invalid_name_raises_when_the_range_is_made(name: Any, on: bool) -> None:
     recorder = start_recorder() if on else None
     try:
         with pytest.raises(perfkit.UsageError, match="the name of a range must"):
@@ -155,14 +155,14 @@ def test_a_name_that_cannot_be_raises_when_the_range_is_made(name: Any, on: bool
         ("domain", ""),
     ],
 )
-def test_a_color_category_or_domain_that_cannot_be_raises_when_the_range_is_made(keyword: str, value: Any) -> None:
+def test_an_invalid_color_category_or_domain_raises_when_the_range_is_made(keyword: str, value: Any) -> None:
     with pytest.raises(perfkit.UsageError, match=f"the {keyword} of a range must"):
         perfkit.range("fine", **{keyword: value})
     with pytest.raises(perfkit.UsageError, match=f"the {keyword} of a range must"):
         perfkit.mark("fine", **{keyword: value})
 
 
-def test_a_payload_of_a_wrong_type_is_dropped_and_told_once_with_the_line(recorder: RangeRecorder, row: Row) -> None:
+def test_a_payload_of_a_wrong_type_is_reported_once_with_its_line(recorder: RangeRecorder, row: Row) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -190,7 +190,7 @@ def test_numbers_of_numpy_are_payloads_and_huge_ints_are_not() -> None:
     assert [check_payload(value) for value in (2**63, "1", 1j, numpy.ones(1))] == [None] * 4
 
 
-def test_a_with_statement_without_a_name_says_so() -> None:
+def test_a_with_statement_without_a_name_raises() -> None:
     with pytest.raises(perfkit.UsageError, match="needs a name"), perfkit.range():  # type: ignore[attr-defined]  # that
         pass
     with pytest.raises(perfkit.UsageError, match="push needs a name"):

@@ -29,7 +29,7 @@ def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: 
     Args:
         group: For each of ``rows`` the number of its group, from 0 on.
         names: The name of each group.
-        trace: Whose rows they are.
+        trace: The trace that has these rows.
         rows: Row numbers.
     """
     if not rows.size:

@@ -1,4 +1,4 @@
-"""Events inside events: which one is open at a time, and what an event and all it contains add up to."""
+"""Events inside events: which one is open at a time, and sums over an event and all that it contains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sum_inside(at: Ints, values: Ints, parent: Ints) -> Ints:
 
 
 def _sum_below(own: Ints, parent: Ints) -> Ints:
-    """For each event the sum of its own value and those below it, at a cost that no depth multiplies."""
+    """For each event the sum of its own value and those below it, at a cost that does not grow with depth."""
     total = own.copy()
     above = parent.copy()
     open_ = np.flatnonzero(above >= 0)

@@ -16,7 +16,7 @@ def measure_trace_facts(trace: Trace) -> TraceFacts:
     """What reports print about a trace, and what rules must know before they use its numbers.
 
     ``span_ns`` reaches from the first to the last event of a thread or a device; the profiler's own
-    records, some of which end absurdly late, do not count.
+    records, some of which end far too late, do not count.
     """
     parts = [rows for rows in (trace.host_rows, trace.device_rows) if rows.size]
     first = min((int(trace.start_ns[rows].min()) for rows in parts), default=0)

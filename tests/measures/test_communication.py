@@ -129,7 +129,7 @@ def test_bandwidths_of_a_real_trace_are_those_of_a_link(shared: Callable[[str], 
 def test_beyond_the_first_thousands_a_kernel_is_what_others_of_its_name_were(
     build: TraceBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfkit.measures.device.communication.MOST_READ", 2)
+    monkeypatch.setattr("perfkit.measures.device.communication.MAX_READ", 2)
     for i in range(5):
         build.work(KERNEL, 10_000 * i, 10_000 * i + 1_000, 20, **message("allreduce", 500))
     build.work("ncclDevKernel_SendRecv(ncclDevComm*)", 90_000, 91_000, 20, **message("send", 500))

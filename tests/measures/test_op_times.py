@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfkit.measures._nested import sum_inside
 from perfkit.measures.host.range_times import measure_range_times
-from perfkit.measures.ops._op_loops import LEAST_ITERATIONS, find_runs
+from perfkit.measures.ops._op_loops import MIN_ITERATIONS, find_runs
 from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace import Kind, Trace
@@ -217,7 +217,7 @@ def test_a_recorded_loop_is_found_with_its_backward(recorded: Trace) -> None:
 @given(
     st.lists(st.integers(0, 3), max_size=12),
     st.lists(st.integers(4, 7), min_size=1, max_size=5),
-    st.integers(LEAST_ITERATIONS, 20),
+    st.integers(MIN_ITERATIONS, 20),
     st.lists(st.integers(0, 3), max_size=12),
 )
 def test_a_planted_run_is_covered_and_runs_never_overlap(
@@ -231,7 +231,7 @@ def test_a_planted_run_is_covered_and_runs_never_overlap(
     assert len(covered) == len(set(covered))
     assert set(range(len(before), len(before) + len(body) * times)) <= set(covered)
     for run in runs:
-        assert run.times >= LEAST_ITERATIONS
+        assert run.times >= MIN_ITERATIONS
         part = names[run.first : run.first + run.period * run.times].reshape(run.times, run.period)
         assert (part == part[0]).all()
 

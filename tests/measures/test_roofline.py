@@ -216,7 +216,7 @@ def test_what_cannot_be_placed_is_unknown_with_the_reason(build: TraceBuilder, d
 def test_of_a_long_trace_steps_in_the_middle_represent_all(
     build: TraceBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfkit.measures.device.roofline.MOST_CALLS", 8)
+    monkeypatch.setattr("perfkit.measures.device.roofline.MAX_CALLS", 8)
     read = _device(build, "NVIDIA H200")
     for number in range(9):
         at = 10_000 * number

@@ -48,7 +48,7 @@ class DeviceWork(NamedTuple):
 
     @property
     def low(self) -> int:
-        """Begin of the window."""
+        """Start of the window."""
         return int(self.bounds[0])
 
     @property
@@ -74,7 +74,7 @@ def communicates(trace: Trace, rows: Ints) -> Bools:
 
 @once
 def _communicating(trace: Trace) -> Bools:
-    """By code of a name: whether it is that of a kernel that communicates."""
+    """A mask of names, by code: those of kernels that communicate."""
     hit = np.zeros(len(trace.names), bool)
     # Names of kernels are long, and there are many others.
     for code in np.flatnonzero(np.bincount(trace.name[trace.device_rows])).tolist():

@@ -75,7 +75,7 @@ class Host:
         self.is_graph = mask_of(trace, graphs)
         launch = trace.launch[trace.device_rows]
         seen = mask_of(trace, launch[launch >= 0])
-        #: When a graph was launched of which the trace holds no work.
+        #: When graphs were launched whose work is not in the trace.
         self.unrecorded_graphs = np.sort(trace.start_ns[graphs[~seen[graphs]]])
         self._rows: dict[int, Ints] = {}
         self._cause_of_name = np.full(len(trace.names), -1, np.int64)
@@ -109,7 +109,7 @@ class Host:
         cause = np.where((own >= 0) | (above < 0), own, own[above])
         plain = self._cause_of_kind[trace.kind[rows]]
         plain[self._is_os_call[rows]] = CODE["OS call"]
-        # A step says no more than that the loop ran: in it and in nothing else means that nothing was recorded.
+        # A step shows only that the loop ran: in it and in nothing else means that nothing was recorded.
         plain[np.isin(rows, trace.steps.row)] = CODE["uninstrumented"]
         return np.where(cause >= 0, cause, plain)
 
@@ -355,7 +355,7 @@ def _by_step(pieces: Pieces, bounds: Ints, profiler: Union) -> Ints:
     total = np.zeros((len(CAUSES), steps), np.int64)
     length = ends - starts
     if profiler.starts.size:
-        # The profiler's own time is not the program's: taken out of whatever it fell into.
+        # The profiler's own time is not the program's: taken out of the cause it interrupted.
         disturbed = covered_before(profiler, ends) - covered_before(profiler, starts)
         np.add.at(total[CODE["profiler"]], step, disturbed)
         length = length - disturbed

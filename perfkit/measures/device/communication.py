@@ -17,12 +17,12 @@ from perfkit.trace.intervals import Ints, common, covered_before, joined, withou
 
 #: Maximum of kernels whose arguments are read again from the file, which is slower the further apart they are (3 ms
 #: each, where reading the whole file takes 10 s): collectives repeat every step, so the first ones are enough.
-MOST_READ = 256
+MAX_READ = 256
 #: A source of arguments that has none for this many kernels has none for others.
 TRIED = 8
 
 #: More elements than any memory, and more ranks than any machine has: a damaged file.
-MOST_ELEMENTS, MOST_RANKS = 2**48, 2**31
+MAX_ELEMENTS, MAX_RANKS = 2**48, 2**31
 
 #: c10d's names for dtypes, as in the arguments (``Float``), and torch's (``float``, ``c10::Half``).
 ITEM_BYTES = {
@@ -111,16 +111,16 @@ def _kinds(trace: Trace, rows: Ints) -> tuple[list[_Kind], Ints, Ints]:
     index: dict[_Kind, int] = {}
     kind = np.full(rows.size, -1, np.int64)
     size = np.zeros(rows.size, np.int64)
-    for i, message in enumerate(_messages(trace, rows[:MOST_READ])):
+    for i, message in enumerate(_messages(trace, rows[:MAX_READ])):
         kind[i] = index.setdefault(message[:3], len(index))
         size[i] = message.bytes or 0
     # Those not read count as the first kernel of the same name.
     names = trace.name[rows]
-    for code in np.unique(names[MOST_READ:]).tolist():
-        read = np.flatnonzero(names[:MOST_READ] == code)
+    for code in np.unique(names[MAX_READ:]).tolist():
+        read = np.flatnonzero(names[:MAX_READ] == code)
         unknown: _Kind = (trace.names[code], None, None)
         as_ = int(kind[read[0]]) if read.size else index.setdefault(unknown, len(index))
-        kind[MOST_READ:][names[MOST_READ:] == code] = as_
+        kind[MAX_READ:][names[MAX_READ:] == code] = as_
     return list(index), kind, size
 
 
@@ -182,7 +182,7 @@ def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world
         counts = [n for n in (args["In msg nelems"], args.get("Out msg nelems")) if isinstance(n, int)]
         # Of gather and scatter the larger side is the whole message, of the others both are.
         elements = max(counts, default=0)
-        group = group if isinstance(group, int) and 0 < group < MOST_RANKS else None
+        group = group if isinstance(group, int) and 0 < group < MAX_RANKS else None
     elif range_name is not None:
         name = _name(range_name)
         group = world_size
@@ -194,7 +194,7 @@ def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world
     item = ITEM_BYTES.get(dtype.removeprefix("c10::").replace(" ", "").lower())
     if item is None and "float8" in dtype.lower():
         item = 1
-    known = item is not None and 0 < elements < MOST_ELEMENTS
+    known = item is not None and 0 < elements < MAX_ELEMENTS
     return _Message(name, group, dtype or None, elements * item if item is not None and known else None)
 
 

@@ -22,11 +22,11 @@ from perfkit.trace.intervals import Ints
 NEITHER = 0.3
 #: Maximum of calls whose arguments are read, in whole steps: reading them costs a third of loading their text, and
 #: steps are alike.
-MOST_CALLS = 20_000
+MAX_CALLS = 20_000
 #: Points that are listed.
-MOST_POINTS = 50
+MAX_POINTS = 50
 #: A share above this is not a rounding error: the numbers contradict each other.
-TOO_MUCH = 1.05
+MAX_SHARE = 1.05
 
 #: Kernels that compute float32 in TF32: by name, and nvjet, which is built on tensor cores alone.
 TF32 = re.compile(r"tf32|s1688gemm|nvjet", re.IGNORECASE)
@@ -61,13 +61,13 @@ def measure_roofline(trace: Trace) -> tuple[Roofline, ...]:
 
 
 def _chosen_steps(op: Ints, in_step: Ints, steps: int) -> tuple[int, int]:
-    """The steps around the middle that have `MOST_CALLS` calls at most, and at least one that has any."""
+    """The steps around the middle that have `MAX_CALLS` calls at most, and at least one that has any."""
     called = np.unique(op[op >= 0], return_index=True)[1]
     calls = np.bincount(in_step[op >= 0][called], minlength=steps)
     busy = np.flatnonzero(calls)
     first = int(busy[busy.size // 2]) if busy.size else 0
     stop = first + 1
-    while (first > 0 or stop < steps) and calls[max(first - 1, 0) : stop + 1].sum() <= MOST_CALLS:
+    while (first > 0 or stop < steps) and calls[max(first - 1, 0) : stop + 1].sum() <= MAX_CALLS:
         first, stop = max(first - 1, 0), min(stop + 1, steps)
     return first, stop
 
@@ -97,7 +97,7 @@ def _measure(trace: Trace, device: int, kernels: Ints, op: Ints, steps: int) -> 
         time_ns=time_ns,
         peaks_source=peaks.source if peaks is not None else None,
         problem=problem,
-        points=tuple(sorted(points, key=lambda point: -point.device_ns)[:MOST_POINTS]),
+        points=tuple(sorted(points, key=lambda point: -point.device_ns)[:MAX_POINTS]),
     )
 
 
@@ -160,7 +160,7 @@ def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks
         compute_share=compute,
         memory_share=memory,
         bound=bound,
-        confidence="high" if work.certain and max(compute, memory) <= TOO_MUCH else "low",
+        confidence="high" if work.certain and max(compute, memory) <= MAX_SHARE else "low",
     )
 
 

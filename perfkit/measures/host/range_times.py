@@ -19,7 +19,7 @@ from perfkit.trace.intervals import Bools, Ints, expand, union
 
 #: Ranges around one event that are counted, from the innermost on: a real program nests them below ten deep, and a
 #: hostile file must not multiply its events by its depth.
-MOST_NESTED = 64
+MAX_NESTED = 64
 
 
 def measure_range_times(trace: Trace) -> tuple[RangeTime, ...]:
@@ -106,7 +106,7 @@ def _with_outer(nearest: Ints, events: Ints, around: Ints) -> _Pairs:
     """Pairs of each event with the range it is in and with all ranges around that one."""
     none = np.zeros(0, np.int64)
     ranges, paired, innermost = [none], [none], [none.astype(bool)]
-    for depth in range(MOST_NESTED):
+    for depth in range(MAX_NESTED):
         inside = nearest >= 0
         if not inside.any():
             break

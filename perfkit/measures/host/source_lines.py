@@ -24,7 +24,7 @@ from perfkit.trace.intervals import Bools, Ints
 from perfkit.trace.nesting import Segments, find_innermost, overlap
 
 #: Lines that are kept: a step runs some hundreds.
-_MOST_LINES = 2_000
+_MAX_LINES = 2_000
 
 
 def measure_source_lines(
@@ -72,7 +72,7 @@ def measure_source_lines(
 
 
 class _Attribution:
-    """Which frame, and when, stands for a row: its own, or that of the op that made its node of the backward."""
+    """The frame and the time that a row counts for: its own, or those of the op that made its node of the backward."""
 
     def __init__(self, trace: Trace, frames: PythonFrames, thread: int) -> None:
         self.trace = trace
@@ -253,4 +253,4 @@ class _LineSums:
             )
             for key, sums in self._sums.items()
         ]
-        return tuple(sorted(rows, key=lambda row: -row.total_ns)[:_MOST_LINES])
+        return tuple(sorted(rows, key=lambda row: -row.total_ns)[:_MAX_LINES])

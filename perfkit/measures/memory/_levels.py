@@ -10,7 +10,7 @@ from perfkit.trace.intervals import Codes, Ints
 #: Levels of a timeline: about two for each column of a figure in a page.
 BUCKETS = 1_000
 #: Holders that are listed: a model's largest twenty hold most of its memory.
-MOST_HOLDERS = 20
+MAX_HOLDERS = 20
 
 
 def levels_at(times: Ints, level: Ints, before: int, wanted: Ints) -> Ints:

@@ -10,7 +10,7 @@ from perfkit.measures._nested import find_open, sum_by
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.host.range_times import ranges_at
 from perfkit.measures.memory._allocations import device_name
-from perfkit.measures.memory._levels import MOST_HOLDERS, alive_at, levels_at, timeline
+from perfkit.measures.memory._levels import MAX_HOLDERS, alive_at, levels_at, timeline
 from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
 from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
 from perfkit.run.records import Phase
@@ -78,8 +78,8 @@ def _measure(trace: Trace, device: int, events: _MemoryEvents, first_ns: int, la
         is_absolute=events.total is not None,
         allocations=int((change > 0).sum()),
         frees=int((change < 0).sum()),
-        held=held[:MOST_HOLDERS],
-        other_bytes=sum(one.bytes for one in held[MOST_HOLDERS:]) if known else None,
+        held=held[:MAX_HOLDERS],
+        other_bytes=sum(one.bytes for one in held[MAX_HOLDERS:]) if known else None,
         before_bytes=int(level[peak]) - held_bytes if known and events.total is not None else None,
         step_end_bytes=tuple(levels_at(times, level, before, steps.end_ns).tolist()),
         timeline=timeline(times, level, before, reserved, first_ns, last_ns),

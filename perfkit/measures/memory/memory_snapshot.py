@@ -13,7 +13,7 @@ import numpy as np
 from perfkit._code_owner import USER
 from perfkit._location import Location
 from perfkit.measures.memory._allocations import device_name
-from perfkit.measures.memory._levels import MOST_HOLDERS, alive_at, timeline
+from perfkit.measures.memory._levels import MAX_HOLDERS, alive_at, timeline
 from perfkit.measures.results.memory import MemoryHolder, MemorySnapshot
 from perfkit.trace.intervals import Ints
 from perfkit.trace.memory_snapshot import MemoryHistory
@@ -54,8 +54,8 @@ def _measure(history: MemoryHistory, device: int) -> MemorySnapshot:
         is_absolute=True,
         allocations=int((change > 0).sum()),
         frees=int((change < 0).sum()),
-        held=holders[:MOST_HOLDERS],
-        other_bytes=sum(one.bytes for one in holders[MOST_HOLDERS:]),
+        held=holders[:MAX_HOLDERS],
+        other_bytes=sum(one.bytes for one in holders[MAX_HOLDERS:]),
         before_bytes=peak_bytes - sum(one.bytes for one in holders),
         timeline=timeline(times, level, first, None, int(times[0]), int(times[-1])) if is_timed else None,
     )

@@ -20,7 +20,7 @@ from perfkit.trace.nsight.ncu import Launch, NcuReport
 Metrics = Mapping[str, float]
 
 #: Hours for launches of one kernel: such a number is damaged.
-_MOST_NS = 1e13
+_MAX_NS = 1e13
 #: Stall reasons that are kept of a kernel: what a person reads.
 _STALLS = 3
 #: With at least this many reasons in a report all of them are there: each version has 15 to 20.
@@ -106,7 +106,7 @@ def _time_ns(launch: Launch) -> float | None:
     """Time of all the launches that this one represents."""
     seconds = _first(launch.metrics, ("gpu__time_duration.sum", "gpu__time_duration.avg"))
     ns = -1.0 if seconds is None else seconds * 1e9 * launch.count
-    return ns if 0 <= ns < _MOST_NS else None
+    return ns if 0 <= ns < _MAX_NS else None
 
 
 def _first(metrics: Metrics, names: Iterable[str]) -> float | None:

@@ -25,7 +25,7 @@ FUNCTIONS = named(
 )
 
 #: Ops in a row that make a chain: two are what most models hold (add and activation), with little to save.
-LEAST_IN_CHAIN = 3
+MIN_IN_CHAIN = 3
 
 
 def find_chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[ElementwiseChain]:
@@ -78,7 +78,7 @@ def _chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[tuple[l
             continue  # ops on small tensors (a mask, a scale) stand between those of a chain
         if last is not None and (tensors is None or tensors.elements != last.elements):
             # The same op again and again is many tensors, each on its own.
-            if len(run) >= LEAST_IN_CHAIN and len({calls.names[i] for i in run}) > 1:
+            if len(run) >= MIN_IN_CHAIN and len({calls.names[i] for i in run}) > 1:
                 yield run, last
             run, last = [], None
         if tensors is not None:

@@ -21,13 +21,13 @@ from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_ab
 from perfkit.measures._trace_cache import once
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import pair_backward
-from perfkit.measures.steps._trace_steps import steps_of_ops, whole_steps
+from perfkit.measures.steps._trace_steps import main_thread, steps_of_ops, whole_steps
 from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 
 #: Ops that are measured; of more, those of the first steps stand for all. Their arguments are read again from the file.
-MOST_OPS = 100_000
+MAX_OPS = 100_000
 
 LOADER_OR_OPTIMIZER = re.compile(r"^(?:Optimizer\.|enumerate\(Data)")
 
@@ -87,7 +87,7 @@ class OpCalls:
         self.whole_cost = self.cost + self.node_cost
         # Ops in a range of an optimizer or a loader are torch's own work, or belong to another phase.
         others = mask_of(trace, find_rows(trace, LOADER_OR_OPTIMIZER, Kind.RANGE, Kind.OP))
-        here = ~self.is_node & (trace.track[self.rows] == self._main_thread())
+        here = ~self.is_node & (trace.track[self.rows] == main_thread(trace, self.rows[~self.is_node]))
         self.forward = np.flatnonzero(here & (nearest_above(trace, self.rows, others) < 0))
 
     def _containing(self, index: Ints) -> Ints:
@@ -134,14 +134,6 @@ class OpCalls:
                 cost[calls] = np.minimum(cost[calls], usual)
         return cost
 
-    def _main_thread(self) -> int:
-        steps = whole_steps(self.trace)
-        if steps.row.size:
-            return int(steps.track[0])
-        mine = self.rows[~self.is_node]
-        spent = sum_by(self.trace.track[mine], self.trace.duration_ns[mine], len(self.trace.tracks))
-        return int(spent.argmax()) if mine.size else -1
-
 
 @once
 def called_ops(trace: Trace) -> tuple[Ints, Ints, int]:
@@ -150,7 +142,7 @@ def called_ops(trace: Trace) -> tuple[Ints, Ints, int]:
     rows, step = steps_of_ops(trace)
     count = max(1, steps.row.size)
     upto = np.cumsum(np.bincount(step[step >= 0], minlength=count))
-    count = max(1, int(np.searchsorted(upto, MOST_OPS, side="right")))
+    count = max(1, int(np.searchsorted(upto, MAX_OPS, side="right")))
     kept: Bools = (step >= 0) & (step < count)
     rows, step = rows[kept], step[kept]
     outermost = nearest_above(trace, rows, trace.is_kind(Kind.OP)) < 0

@@ -8,25 +8,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_above
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import Backward
 from perfkit.measures.results.host import Repeat
-from perfkit.measures.steps._trace_steps import DATA, step_of, whole_steps
+from perfkit.measures.steps._trace_steps import DATA, main_thread, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, union
 
 #: A loop body of more ops than this is a model's layer rather than a loop over small ops.
-LONGEST_PERIOD = 64
-#: Fewer iterations cost little, and eight equal neighbours in a row are no accident.
-LEAST_ITERATIONS = 8
+MAX_PERIOD = 64
+#: Fewer iterations cost little, and eight equal neighbours in a row are no coincidence.
+MIN_ITERATIONS = 8
 #: Maximum of repeats that are listed.
-MOST_REPEATS = 20
+MAX_REPEATS = 20
 
 #: Between two backward nodes of one backward the engine takes 3 µs (mean of 4,000 on one CPU, profiler on); far
 #: more is another backward, or a wait.
-LONGEST_HANDOVER_NS = 20_000
+MAX_HANDOVER_NS = 20_000
 
 #: Loops in here are torch's own (per-parameter optimizers), or their time is the data phase's.
 NOT_THE_USERS_LOOP = re.compile(rf"{DATA.pattern}|Optimizer\.")
@@ -53,11 +52,7 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     if not users.any():
         return ()
     duration = trace.duration_ns
-    if steps.row.size:
-        thread = int(steps.track[0])
-    else:
-        spent = sum_by(trace.track[top[users]], duration[top[users]], len(trace.tracks))
-        thread = int(spent.argmax())
+    thread = main_thread(trace, top[users])
     here = trace.track[top] == thread
     top, users = top[here], users[here]
     order = np.argsort(trace.start_ns[top], kind="stable")
@@ -105,17 +100,17 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
             )
         )
     repeats.sort(key=lambda repeat: -repeat.host_ns)
-    return tuple(repeats[:MOST_REPEATS])
+    return tuple(repeats[:MAX_REPEATS])
 
 
 def find_runs(names: Ints, group: Ints) -> list[_Run]:
     """Disjoint runs of names that repeat; the one that covers most first, then the one with the shortest body."""
     candidates = []
-    for period in range(1, min(LONGEST_PERIOD, names.size // LEAST_ITERATIONS) + 1):
+    for period in range(1, min(MAX_PERIOD, names.size // MIN_ITERATIONS) + 1):
         equal = (names[:-period] == names[period:]) & (group[:-period] == group[period:])
         edges = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
         first, length = edges[::2], edges[1::2] - edges[::2]
-        long_enough = length >= (LEAST_ITERATIONS - 1) * period
+        long_enough = length >= (MIN_ITERATIONS - 1) * period
         for begin, more in zip(first[long_enough].tolist(), length[long_enough].tolist(), strict=True):
             candidates.append(_Run(begin, period, (more + period) // period))
     candidates.sort(key=lambda run: (-run.period * run.times, run.period, run.first))
@@ -130,7 +125,7 @@ def find_runs(names: Ints, group: Ints) -> list[_Run]:
 
 
 def _rotated(body: tuple[int, ...]) -> tuple[int, ...]:
-    """The same for every rotation of a loop's body."""
+    """A form of a loop's body that all its rotations share."""
     return min(body[i:] + body[:i] for i in range(len(body)))
 
 
@@ -163,7 +158,7 @@ def _backward_time(trace: Trace, backward: Backward, thread: int, begins: Ints, 
     until = trace.end_ns[every].copy()
     follows = np.flatnonzero(trace.track[every[:-1]] == trace.track[every[1:]])
     gap = trace.start_ns[every[follows + 1]] - until[follows]
-    near = follows[(gap > 0) & (gap < LONGEST_HANDOVER_NS)]
+    near = follows[(gap > 0) & (gap < MAX_HANDOVER_NS)]
     until[near] = trace.start_ns[every[near + 1]]
     paired = np.isin(every, backward.node[made])
     return union(trace.start_ns[every[paired]], until[paired]).length_ns // steps

@@ -1,4 +1,4 @@
-"""Names of ops by what the ops are."""
+"""Groups of ops by name."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ VIEWS = named(
 
 
 def plain_name(name: str) -> str:
-    """An op's name without the underscore of its form in place."""
+    """An op's name without the underscore of its in-place form."""
     return name.removesuffix("_")

@@ -34,9 +34,9 @@ PRECISIONS = {
 ASSUMED = "float"
 
 #: No tensor is larger; a hostile file must not make numbers that no report can print.
-MOST = 2**60
+MAX_SIZE = 2**60
 #: torch's own limit.
-MOST_DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 
 
 class OpWork(NamedTuple):
@@ -96,7 +96,7 @@ def _tensors(shape: Any, dtype: Any) -> list[Tensor]:
         return [tensor for one in shape for tensor in _tensors(one, ASSUMED)]
     if dtype not in SIZES:
         return []
-    if len(shape) > MOST_DIMENSIONS or not all(type(length) is int and 0 <= length < MOST for length in shape):
+    if len(shape) > MAX_DIMENSIONS or not all(type(length) is int and 0 <= length < MAX_SIZE for length in shape):
         raise ValueError(shape)
     return [Tensor(tuple(shape), dtype)]
 
@@ -116,7 +116,7 @@ def work_of(name: str, dims: Any, types: Any, concrete: Any) -> OpWork | None:
         first = arguments.tensors[0]
     except (IndexError, ValueError, TypeError, ZeroDivisionError, RecursionError):
         return None  # arguments that do not fit the op: another version of it, or a damaged trace
-    if max(flops, moved) >= MOST:
+    if max(flops, moved) >= MAX_SIZE:
         return None
     return OpWork(flops, moved, PRECISIONS.get(first.dtype, first.dtype), not arguments.has_lists)
 
@@ -171,7 +171,7 @@ def _convolution(padding: int, stride: int, dilation: int, groups: int, transpos
 
 
 def _spread(values: list[int], dimensions: int) -> list[int]:
-    """One number for all dimensions may stand alone."""
+    """One number per dimension; a single one is for all of them."""
     return values * dimensions if len(values) == 1 else values
 
 
@@ -217,7 +217,7 @@ def _attention(causal: int, *, backward: bool = False) -> Formula:
 
 
 def _elementwise(flops: int, *, writes: int = 1, reads_first: bool = True, out_bytes: int | None = None) -> Formula:
-    """So many FLOPs for each element of the result, which is as large as the arguments broadcast.
+    """``flops`` for each element of the result, which is as large as the arguments broadcast.
 
     ``writes=0`` is for a result that is small compared with what is read, as a reduction's.
     """

@@ -1,4 +1,4 @@
-"""Attention written out as a product, a softmax and a product, which one fused op computes."""
+"""Attention written out as a product, a softmax and a product, instead of one fused op."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Trace
 
 #: Rows of each kind that are kept, longest first.
-MOST = 50
+MAX_ROWS = 50
 
 
 def measure_patterns(
@@ -67,4 +67,4 @@ def measure_patterns(
 
 
 def _longest(found: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(sorted(found, key=lambda one: -(one.ns + getattr(one, "backward_ns", 0)))[:MOST])
+    return tuple(sorted(found, key=lambda one: -(one.ns + getattr(one, "backward_ns", 0)))[:MAX_ROWS])

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import find_rows, mask_of
 from perfkit.measures._trace_cache import once
 from perfkit.trace.columns import Kind, ProfilerSteps, Trace
@@ -77,6 +78,15 @@ def step_of(steps: ProfilerSteps, times: Ints) -> Ints:
     ends = np.append(steps.end_ns, np.iinfo(np.int64).min)
     at[times >= ends[at]] = -1
     return at
+
+
+def main_thread(trace: Trace, rows: Ints) -> int:
+    """The thread of the steps; without steps the one with most time in these rows, -1 without rows."""
+    steps = whole_steps(trace)
+    if steps.row.size:
+        return int(steps.track[0])
+    spent = sum_by(trace.track[rows], trace.duration_ns[rows], len(trace.tracks))
+    return int(spent.argmax()) if rows.size else -1
 
 
 @once

@@ -91,14 +91,12 @@ class Attachments:
                 self._clock,
                 on_optimizer=on_optimizer,
                 on_samples=self._on_samples,
-                on_batch=self.batches.came,
+                on_batch=self.batches.add,
                 on_epoch_end=on_epoch_end,
                 on_evaluation=on_evaluation,
             )
         else:
-            self.hooks = LoopObserver(
-                on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.came
-            )
+            self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
         self.garbage.attach()
         self._recorder = start_recorder()
@@ -116,7 +114,7 @@ class Attachments:
             self._sampler = self._sampler or LineSampler(threading.get_ident(), self._phase)
             self._sampler.thread = threading.get_ident()
             self._sampler.start()
-            self._workers = self._workers or WorkerSampler(self._recording.workers_folder())
+            self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
             self._workers.attach()
         self.memory = self.memory or watch_memory()
         if _env.cuda_in_use():

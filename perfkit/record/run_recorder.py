@@ -58,7 +58,7 @@ class RunRecorder:
         self._leaks = TensorLeakWatch()
         self.triggers = TriggerWatch(
             options.triggers,
-            (folder, self.recording.window_file(0).parent),
+            (folder, self.recording.folder),
             wake=self._wake,
             note=self._write_note,
         )
@@ -164,7 +164,7 @@ class RunRecorder:
 
     def _record_failure(self, error: BaseException) -> None:
         failure = failure_of(error, self.clock, dropped=self._dropped, window=self.plan.window)
-        write_record(self.recording.window_file(0).parent, failure)
+        write_record(self.recording.folder, failure)
         self.recording.note(sentence(failure))
 
     def _ending(self, error: BaseException | None) -> str:
@@ -275,7 +275,7 @@ class RunRecorder:
         if not timed or now - self._probed_ns > _PROBE_NS:
             self._probed_ns = now
             self._settings.read(step, timed=timed)
-        self.attachments.batches.look()
+        self.attachments.batches.count_padding()
         if self.attachments.node is not None:
             self.attachments.node.start_when_ready()
         return self._leaks.check(step)

@@ -225,22 +225,19 @@ class StepPlan:
         return self._windows
 
     def _make_recorder(self, name: str, action: Callable[[int], Action]) -> WindowRecorder:
-        # Each is imported only where it is used, after torch.
+        # As in `_make_windows`.
+        from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
+        from perfkit.record.windows.kineto import KinetoRecorder
+        from perfkit.record.windows.memory_snapshot import MemoryRecorder
+        from perfkit.record.windows.range_spans import RangesRecorder
+
         recording = self._recording
         if name == "cuda_profiler":
-            from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
-
             return CudaProfilerRecorder()
         if name == "memory":
-            from perfkit.record.windows.memory_snapshot import MemoryRecorder
-
             return MemoryRecorder(recording.memory_file, recording.note)
         if name == "ranges":
-            from perfkit.record.windows.range_spans import RangesRecorder
-
             return RangesRecorder(recording.window_file, recording.trouble, recording.note)
-        from perfkit.record.windows.kineto import KinetoRecorder
-
         return KinetoRecorder(
             action,
             file_of=recording.window_file,
@@ -252,7 +249,7 @@ class StepPlan:
         )
 
     def _make_extras(self) -> ExtraSteps:
-        from perfkit.record.windows.extra_steps import ExtraSteps
+        from perfkit.record.windows.extra_steps import ExtraSteps  # as in `_make_windows`
 
         return ExtraSteps(
             phase=self._phase,

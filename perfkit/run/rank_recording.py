@@ -1,6 +1,6 @@
-"""One rank's records while its run goes on: rows kept for moments, everything else rewritten now and then.
+"""One rank's records during its run: rows are buffered for a second, everything else is rewritten every 30 s.
 
-Whatever fails here is told once, kept for the report, and never raised into training.
+An error is reported once, kept for the diagnosis, and never raised into training.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import msgspec
 
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
+from perfkit.run.file_names import memory_name, trace_name
 from perfkit.run.rank_writer import RankWriter
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 
-#: Rows wait in memory until they are so many or this old; with the steps that the clock has not summed up yet, which
-#: are 50 at most or those of about 20 ms, a kill loses no more than 64 (DESIGN section 3), or 20 ms.
+#: Maximum number and age of rows in memory. With the steps that the clock has not added up yet, at most 50 or those of
+#: about 20 ms, a kill loses no more than 64 steps, or 20 ms.
 _FLUSH_ROWS = 14
 FLUSH_NS = 1_000_000_000
-#: Rows that are held for their device times; a device is seldom further behind than this (DESIGN section 3).
-_HELD = 64
-#: ranges, syncs, lines and rank.json are rewritten this often (DESIGN section 3).
+#: Maximum number of rows that wait for their device times; a device is seldom further behind.
+_MAX_WAITING = 64
+#: Time between two rewrites of ranges.npz, syncs.json, lines.json and rank.json.
 _REWRITE_NS = 30_000_000_000
 
 
 class Parts(msgspec.Struct, kw_only=True):
-    """What is rewritten beside the rows: facts for rank.json, and the files of parts that are there."""
+    """What is rewritten now and then: fields of rank.json, and the contents of the other files, if any."""
 
     facts: dict[str, Any]
     settings: dict[str, str] = {}
@@ -40,15 +41,16 @@ class Parts(msgspec.Struct, kw_only=True):
 
 
 class RankRecording:
-    """Writes one rank's folder during a run. ``parts()`` is asked for what to rewrite, when it is time to."""
+    """Writes one rank's folder during a run. ``parts()`` returns what to rewrite, when that is due."""
 
     def __init__(self, folder: Path, launch: str, parts: Callable[[], Parts]) -> None:
         self._writer = RankWriter(folder, _env.rank())
+        self.folder = self._writer.folder
         self._parts = parts
         self._rows: list[Step] = []
-        self._held: deque[Step] = deque()
+        self._waiting: deque[Step] = deque()
         self._flushed = self._rewritten = _clock.now_ns()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.errors: list[str] = []
         self.notes: list[str] = []
         self._pairs = [ClockPair(*_clock.clock_pair())]
@@ -64,31 +66,27 @@ class RankRecording:
         )
 
     def window_file(self, index: int) -> Path:
-        """Where window ``index``'s trace goes."""
-        return self._writer.window_file(index)
-
-    def workers_folder(self) -> Path:
-        """Where the loader's workers leave what they sampled, until the run ends."""
-        return self._writer.folder / "workers"
+        """Path of window ``index``'s trace."""
+        return self.folder / trace_name(index)
 
     def memory_file(self, index: int) -> Path:
-        """Where window ``index``'s snapshot of device memory goes."""
-        return self._writer.memory_file(index)
+        """Path of window ``index``'s snapshot of device memory."""
+        return self.folder / memory_name(index)
 
     def add(self, rows: Sequence[Step], *, await_device: bool = False) -> None:
-        """Keep rows until `write_due`; those that ``await_device`` times are held until `settle` brings them."""
-        (self._held if await_device else self._rows).extend(rows)
+        """Keep rows until `write_due`; with ``await_device`` until `settle` adds their device times."""
+        (self._waiting if await_device else self._rows).extend(rows)
 
     def write_due(self) -> int | None:
-        """Write what has waited long enough.
+        """Write the rows that are due.
 
-        Of rows that are held for their device times no more than so many are: older ones are written without. Then
-        the first step that is still awaited is returned, else None.
+        Only a bounded number of rows waits for device times; older ones are written without them. Returns the first
+        step that still waits, if any row was written without, else None.
         """
         given_up = None
-        while len(self._held) > _HELD:
-            self._rows.append(self._held.popleft())
-            given_up = self._held[0].step
+        while len(self._waiting) > _MAX_WAITING:
+            self._rows.append(self._waiting.popleft())
+            given_up = self._waiting[0].step
         now = _clock.now_ns()
         if len(self._rows) >= _FLUSH_ROWS or now - self._flushed > FLUSH_NS:
             self.flush()
@@ -97,17 +95,17 @@ class RankRecording:
         return given_up
 
     def settle(self, step: int, phases: Phases | None) -> None:
-        """The device times of a held row, None where there are none after all."""
-        while self._held and self._held[0].step <= step:
-            row = self._held.popleft()
+        """Add the device times of a waiting row; None: it has none after all."""
+        while self._waiting and self._waiting[0].step <= step:
+            row = self._waiting.popleft()
             self._rows.append(msgspec.structs.replace(row, device_phases_ns=phases) if row.step == step else row)
 
     def pair_clocks(self) -> None:
-        """Note how the run's clock stands to unix time now: done at the start and at each window."""
+        """Record the run's clock and unix time at this instant: at the start and after each window."""
         self._pairs.append(ClockPair(*_clock.clock_pair()))
 
     def flush(self) -> None:
-        """Write the rows that wait."""
+        """Write the buffered rows."""
         self._flushed = _clock.now_ns()
         rows, self._rows = self._rows, []
         try:
@@ -116,7 +114,7 @@ class RankRecording:
             self.trouble("writing steps.jsonl", error)
 
     def rewrite(self, ending: str | None = None) -> None:
-        """Write rank.json, lines.json, ranges.npz and syncs.json anew; ``ending`` is how the run ended."""
+        """Rewrite rank.json, lines.json, ranges.npz and syncs.json; ``ending`` is how the run ended."""
         self._rewritten = _clock.now_ns()
         parts = self._parts()
         self.rank = msgspec.structs.replace(
@@ -136,33 +134,33 @@ class RankRecording:
         self._writer.write_ranges(parts.ranges)
 
     def finish(self, ending: str) -> None:
-        """Write everything a last time."""
+        """Write everything for the last time."""
         try:
-            self._rows.extend(self._held)
-            self._held.clear()
+            self._rows.extend(self._waiting)
+            self._waiting.clear()
             self.flush()
             self.rewrite(ending)
         finally:
             self._writer.close()
 
-    # -- telling
+    # -- reporting
 
     def note(self, text: str) -> None:
-        """Keep a sentence for the report."""
+        """Keep a sentence for the diagnosis."""
         if text not in self.notes:
             self.notes.append(text)
 
     def trouble(self, what: str, error: BaseException | str) -> None:
-        """Tell once, and keep for the report, that a part of perfkit failed."""
-        if what in self._told:
+        """Report once, and keep for the diagnosis, that a part of perfkit failed."""
+        if what in self._reported:
             return
-        self._told.add(what)
+        self._reported.add(what)
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         self.errors.append(f"{what}: {text}")
         print_message(f"{what}: {text} (training goes on)")
 
     def guarded(self, what: str, do: Callable[[], Any]) -> None:
-        """Do a part of perfkit's work at the border to training: what fails is told, and not raised."""
+        """Do a part of perfkit's work during training: an error is reported, and not raised."""
         try:
             do()
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training

@@ -10,7 +10,6 @@ import msgspec
 
 from perfkit.run.arrays import write_range_rows
 from perfkit.run.atomic import write_atomically
-from perfkit.run.file_names import memory_name, trace_name
 from perfkit.run.merging import merge_pairwise
 from perfkit.run.records import Failure, Lines, RangeRow, Rank, Run, Step, Syncs
 
@@ -65,14 +64,6 @@ class RankWriter:
     def write_ranges(self, rows: Sequence[RangeRow]) -> None:
         """Rewrite ranges.npz."""
         write_range_rows(self.folder / "ranges.npz", rows)
-
-    def window_file(self, index: int) -> Path:
-        """Path of window ``index``'s trace."""
-        return self.folder / trace_name(index)
-
-    def memory_file(self, index: int) -> Path:
-        """Path of window ``index``'s snapshot of device memory."""
-        return self.folder / memory_name(index)
 
     def close(self) -> None:
         """Close steps.jsonl."""

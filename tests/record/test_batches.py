@@ -17,7 +17,7 @@ def test_a_batchs_size_is_that_of_its_first_tensor() -> None:
     clock.step_num = 7
     watch = BatchWatch(clock)
     for batch in ((x, 1), (x, 2), "text"):
-        watch.came(batch)
+        watch.add(batch)
     assert watch.elements == {7: 48}
 
 
@@ -26,8 +26,8 @@ def test_padding_is_counted_in_batches_of_whole_numbers() -> None:
     tokens = torch.tensor([[5, 6, 7, 8], [5, 0, 0, 0], [5, 6, 0, 0]])
     full = torch.arange(12).reshape(3, 4)
     for batch in (tokens, full, torch.zeros(3, 4)):
-        watch.came(batch)
-        watch.look()
+        watch.add(batch)
+        watch.count_padding()
 
     assert watch.padding is not None
     assert (watch.padding.batches, watch.padding.elements, watch.padding.padded) == (2, 24, 5)

@@ -16,7 +16,7 @@ from perfkit.errors import RunError, UsageError
 from perfkit.run import rank_writer
 from perfkit.run.arrays import read_line_times, write_line_times, write_spans
 from perfkit.run.atomic import write_atomically
-from perfkit.run.file_names import lines_path, spans_path, stacks_path
+from perfkit.run.file_names import lines_path, spans_path, stacks_path, trace_name
 from perfkit.run.folder_claim import claim_folder
 from perfkit.run.merging import merge_pairwise, merged
 from perfkit.run.rank_writer import RankWriter, write_record
@@ -263,7 +263,7 @@ def test_what_a_window_kept_of_ranges_is_read_as_it_was_written(tmp_path: Path, 
 
 
 def test_files_of_a_window_lie_beside_its_trace(tmp_path: Path) -> None:
-    path = RankWriter(tmp_path, 0).window_file(12)
+    path = tmp_path / trace_name(12)
 
     assert stacks_path(path).name == "stacks-12.pt.trace.json.gz"
     assert lines_path(stacks_path(path)).name == "stacks-12.lines.npz"

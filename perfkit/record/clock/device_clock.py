@@ -1,11 +1,11 @@
 """Device time per phase: the step clock's boundaries as events on the device's stream, resolved later.
 
-At each boundary a pooled event is recorded on the current stream. Steps later, when the device has passed
-it, the time between two events is the device's time in the phase between them: the time on its stream,
-waits for the host included. Nothing here ever waits: an event that is not ready is asked again some steps
-later, and a step whose events ran out, or were recorded while a CUDA graph was captured, has no device times.
+At each boundary a pooled event is recorded on the current stream. Steps later, when the device has passed it, the time
+between two events is the device's time in the phase between them: the time on its stream, waits for the host included.
+Nothing here ever waits: an event that is not ready is queried again some steps later, and a step has no device times
+where the pool was empty or a CUDA graph was captured.
 
-Not run on a GPU yet; the logic is tested with events that a test moves.
+Not run on a GPU yet; tests use events that they move themselves.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from perfkit.run.records import Phase, Phases
 
-#: Events made at once, at the start: a step has 8 to 16 boundaries, a device is rarely more than 20 steps behind, and
-#: events come back every ten steps. Made once, because making one in a step costs a driver call.
+#: Events created at the start: a step has 8 to 16 boundaries, a device is rarely more than 20 steps behind, and events
+#: are free again every ten steps. Not in a step, because creating one takes a driver call.
 POOL = 1024
 
 
 class Event(Protocol):
-    """What is needed of ``torch.cuda.Event(enable_timing=True)``."""
+    """The part of ``torch.cuda.Event(enable_timing=True)`` that is used here."""
 
     def record(self) -> None:
         """Mark this point of the current stream."""
@@ -36,7 +36,7 @@ class Event(Protocol):
 
 
 class DeviceClock:
-    """Collects boundaries of steps and gives the device times of those that are over."""
+    """Collects boundaries of steps, and returns the device times of finished ones."""
 
     def __init__(
         self, make_event: Callable[[], Event], *, capturing: Callable[[], bool] = lambda: False, pool: int = POOL
@@ -59,7 +59,7 @@ class DeviceClock:
         self._open.append((phase, event))
 
     def begin_step(self) -> None:
-        """Everything before belongs to no step."""
+        """A step begins now; everything before belongs to none."""
         self._free.extend(event for _, event in self._open)
         self._open = []
         self._lost = False
@@ -87,10 +87,10 @@ class DeviceClock:
         return done
 
     def forget(self, before: int) -> None:
-        """Give up on steps below ``before``, whose rows have been written without device times."""
+        """Drop the steps below ``before``, whose rows have been written without device times."""
         while self._waiting and self._waiting[0][0] < before:
-            # Their events may still be on their way through the device: recording them again is allowed, and
-            # reading them is not, which nobody does any more.
+            # The device may not have passed their events yet: recording those again is allowed, and nothing reads
+            # them any more.
             self._free.extend(event for _, event in self._waiting.popleft()[1])
 
 
@@ -103,7 +103,7 @@ def _phases(marks: list[tuple[Phase, Event]]) -> Phases:
 
 def make_cuda_clock() -> DeviceClock:
     """A device clock for the current CUDA device."""
-    import torch
+    import torch  # perfkit never imports torch before the program does
 
     cuda: Any = torch.cuda  # its events are untyped
     return DeviceClock(lambda: cuda.Event(enable_timing=True), capturing=torch.cuda.is_current_stream_capturing)

@@ -1,4 +1,4 @@
-"""The DataLoaders that a loop reads from: what each is like, and how many samples its batches have."""
+"""The DataLoaders that a loop reads from: their settings, and the samples per batch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from perfkit.run.records import Loader, Mode
 
-#: Loaders that are described, and those that are told apart.
-_MOST_DESCRIBED = 16
-_MOST_KNOWN = 64
+#: Maximum of described loaders, and of loaders that are distinguished.
+_MAX_DESCRIBED = 16
+_MAX_KNOWN = 64
 
 
 class SeenLoaders:
-    """Describes each loader once for each role it takes.
+    """Describes each loader once for each of its roles.
 
     ``on_samples`` is called with the batch size where it has changed (None: the loader does not say).
     """
@@ -26,20 +26,20 @@ class SeenLoaders:
         self.described: dict[int, Loader] = {}
 
     def identify(self, iterator: Any) -> int:
-        """A key for the loader that this iterator is of."""
-        # The index sampler belongs to the loader and outlives its iterators, one of which is made per epoch.
+        """A key for the loader of this iterator."""
+        # The index sampler belongs to the loader and outlives its iterators, one per epoch.
         owner = getattr(iterator, "_index_sampler", iterator)
         key = id(owner)
-        if key not in self._known and len(self._known) < _MOST_KNOWN:
+        if key not in self._known and len(self._known) < _MAX_KNOWN:
             self._known[key] = owner  # so that the id stays this object's
         return key
 
     def describe(self, key: int, iterator: Any, role: Mode) -> None:
-        """Note what the loader is like."""
+        """Record the loader's settings."""
         if key in self.described:
             if self.described[key].role == role:
                 return
-        elif len(self.described) >= _MOST_DESCRIBED:
+        elif len(self.described) >= _MAX_DESCRIBED:
             return
         self.described[key] = Loader(
             dataset=type(getattr(iterator, "_dataset", None)).__name__,
@@ -52,7 +52,7 @@ class SeenLoaders:
         )
 
     def count(self, iterator: Any) -> None:
-        """The batches of this iterator are the running step's."""
+        """The running step reads from this iterator."""
         size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
         samples = size if isinstance(size, int) else None
         if samples != self._samples:

@@ -1,6 +1,6 @@
-"""Sees the loaders, batches and optimizers of a loop whose phases and steps something else tells: an adapter.
+"""Observes the loaders, batches and optimizers of a loop whose phases and steps a framework's adapter reports.
 
-It times nothing: one function around the fetch of a DataLoader, and torch's public hook before an optimizer's step.
+It times nothing: it wraps the fetch of a DataLoader, and uses torch's public hook before an optimizer's step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LoopObserver:
         #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
         self._last: Callable[[], Any] = lambda: None
         self._counts = self._fetching = self._training = False
-        #: As `LoopHooks` has it: where a step ends is never said here.
+        #: As in `LoopHooks`; the adapter reports where a step ends.
         self.boundaries = False
 
     @property
@@ -46,7 +46,8 @@ class LoopObserver:
         return self._seen.described
 
     def attach(self) -> None:
-        """Begin to look; torch must be loaded."""
+        """Attach the hooks; torch must be loaded."""
+        # perfkit never imports torch before the program does
         from torch.optim.optimizer import register_optimizer_step_pre_hook
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -55,12 +56,12 @@ class LoopObserver:
         self._patches.add("torch.optim: step pre-hook", before.remove)
 
     def detach(self) -> None:
-        """Put everything back."""
+        """Undo all patches."""
         self._thread = -1
         self._patches.undo()
 
     def finish(self) -> None:
-        """The loop is over; nothing of it is open here."""
+        """The loop is over; nothing is open here."""
 
     def _around(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(fetch)
@@ -68,7 +69,7 @@ class LoopObserver:
             if self._fetching or get_ident() != self._thread:
                 return fetch(iterator)  # another thread's, or a loader that reads from a loader
             if self._last() is not iterator:
-                self._meet(iterator)
+                self._on_new_iterator(iterator)
             self._fetching = True
             try:
                 batch = fetch(iterator)
@@ -80,9 +81,9 @@ class LoopObserver:
 
         return __next__
 
-    def _meet(self, iterator: Any) -> None:
-        """Batches come from another iterator than before."""
-        import torch
+    def _on_new_iterator(self, iterator: Any) -> None:
+        """The batches come from another iterator than before."""
+        import torch  # perfkit never imports torch before the program does
 
         self._last = weakref.ref(iterator)
         role: Mode = "train" if torch.is_grad_enabled() else "validation"

@@ -1,8 +1,8 @@
-"""Feeds the clock from torch, without an edit to the loop: fetch, backward, optimizer.
+"""Reports fetch, backward and optimizer to the step clock, without an edit to the loop.
 
-Three places, all put back by `detach`:
+Three places are patched; `detach` undoes all:
 
-- ``_BaseDataLoaderIter.__next__`` (a class attribute; the name is private and stable, a test tells when
+- ``_BaseDataLoaderIter.__next__`` (a class attribute; the name is private and stable, a test fails when
   it moves): every fetch from a DataLoader, whose iterator stays torch's own object;
 - ``torch.autograd.backward`` (a module attribute that ``Tensor.backward`` looks up at each call);
 - the public global optimizer hooks, and ``GradScaler.step``, which skips the optimizer after an overflow.
@@ -28,7 +28,7 @@ from perfkit.run.records import Loader, Mode
 class LoopHooks:
     """Splits the steps of a plain loop into phases.
 
-    With ``boundaries``, it also says where a step ends: at the fetch of a training loader after an
+    With ``boundaries``, they also decide where a step ends: at the fetch of a training loader after an
     optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after
     the optimizer that steps last in the cycle. ``on_optimizer`` is called with each optimizer before
     its first step, ``on_samples`` with the batch size from the running step on where it has changed (None: the loader
@@ -65,7 +65,7 @@ class LoopHooks:
         self._has_loader = False
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
-        #: The loader whose batches were taken for an evaluation's because no backward came between two of them.
+        #: The loader that counts as an evaluation's because no backward came between two of its batches.
         self._judged: int | None = None
         self._evaluating = False
         #: The iterator that trains, weakly: one that the program has left must end its workers.
@@ -83,7 +83,8 @@ class LoopHooks:
     # -- attaching
 
     def attach(self) -> None:
-        """Install the hooks; torch must be loaded."""
+        """Attach the hooks; torch must be loaded."""
+        # perfkit never imports torch before the program does
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -99,7 +100,7 @@ class LoopHooks:
         self._clock.knows("backward", "optimizer")
 
     def detach(self) -> None:
-        """Put everything back."""
+        """Undo all patches."""
         self._thread = -1
         self._patches.undo()
 
@@ -121,7 +122,7 @@ class LoopHooks:
         @functools.wraps(fetch)
         def __next__(iterator: Any) -> Any:
             if self._fetches or get_ident() != self._thread or not clock.running:
-                # Another thread's, or a loader that reads from a loader: the outer fetch has the time.
+                # Another thread's, or a loader that reads from a loader: the time belongs to the outer fetch.
                 return fetch(iterator)
             if self._optimizing:
                 self._forget_broken_optimizer()
@@ -154,10 +155,10 @@ class LoopHooks:
         return __next__
 
     def _before_fetch(self, iterator: Any) -> bool:
-        """Decide whose fetch it is, close the step where one ends here; whether it is a training fetch."""
+        """Decide what the fetch is for, and close the step if it ends here; returns whether it is for training."""
         key = self._seen.identify(iterator)
         if self._clock.fetching:
-            # steps(loader) is waiting for this loader: the boundary and the wait are its own.
+            # steps(loader) waits for this loader: it has the boundary and the time.
             self._take_role(key, "train")
             self._seen.describe(key, iterator, "train")
             self._seen.count(iterator)
@@ -189,7 +190,7 @@ class LoopHooks:
             self._seen.count(iterator)
             self._training = (lambda: None) if doubtful else weakref.ref(iterator)
             if doubtful:
-                # A new loader each epoch, or an evaluation without no_grad? Its next fetch will tell.
+                # A new loader each epoch, or an evaluation without no_grad: its next fetch decides.
                 self._doubted, self._doubted_since = key, self._clock.times()
             return True
         if self._grad_enabled():
@@ -197,7 +198,7 @@ class LoopHooks:
         if self._optimizers or self._has_loader:
             self._clock.validation(True)
             return False
-        # Nothing trains here: each batch of the evaluation is a step of its own.
+        # The program does not train: each batch of the evaluation is a step.
         if self.boundaries:
             if self._evaluating:
                 self._close("validation")
@@ -207,8 +208,8 @@ class LoopHooks:
         self._seen.count(iterator)
         return True
 
-    def _acquit(self) -> None:
-        """A backward comes while the last batch was taken for an evaluation's: its loader trains."""
+    def _resume_training(self) -> None:
+        """A backward follows a batch that counted as an evaluation's: its loader trains."""
         key, self._judged = self._judged, None
         if key is not None and (self._evaluating or self._clock.validating):
             self._take_role(key, "train")
@@ -238,9 +239,9 @@ class LoopHooks:
             if self._optimizing:
                 self._forget_broken_optimizer()
             if self._doubted is not None:
-                self._doubted = self._doubted_since = None  # the loader we doubted trains
+                self._doubted = self._doubted_since = None  # the doubtful loader trains
             if self._judged is not None:
-                self._acquit()
+                self._resume_training()
             if clock.validating:
                 clock.validation(False)
             self._engines = 1
@@ -283,7 +284,7 @@ class LoopHooks:
             else:
                 self._optimizing = 1
                 enter()
-            # torch hands over step()'s own arguments, the optimizer itself first.
+            # torch passes step()'s own arguments, the optimizer itself first.
             return None if len(args) == 1 and not kwargs else self._with_closure_wrapped(args, kwargs)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -339,8 +340,8 @@ class LoopHooks:
         self._clock.leave("optimizer")
         self._stepped = True
         if self.boundaries and not self._has_loader:
-            # No loader to tell where a step begins. The step ends with the optimizer that steps last before
-            # the first one steps again; until a second one is seen, that is the only one.
+            # Without a loader, a step ends with the optimizer that steps last before the first one steps again;
+            # until there is a second one, that is the only one.
             key = id(optimizer)
             if self._first is None:
                 self._first = self._closing = key
@@ -350,7 +351,7 @@ class LoopHooks:
                 self._close()
 
     def finish(self) -> None:
-        """Close the last step if it did its work; drop it if it only waited."""
+        """Close the last step if it is complete; discard it if it only waited."""
         self._clock.validation(False)
         if self.boundaries and self._clock.running:
             if self._stepped:

@@ -1,4 +1,4 @@
-"""``perfkit trim``: a shorter trace, still a trace."""
+"""``perfkit trim``: cuts a trace to some steps, some time, or some kinds of events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfkit._stderr import print_message
 from perfkit.commands.reading import reading_bar
 from perfkit.errors import UsageError
 
-#: Endings of trace files, the longest first: what tools know stays at the end of the new name.
+#: Endings of trace files, the longest first; the new name keeps the ending, by which tools know the format.
 _ENDINGS = (".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json")
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -21,37 +21,36 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 def trim(
     trace: str = typer.Argument(..., help="A trace of torch.profiler: .json or .json.gz."),
     out: str | None = typer.Option(
-        None, "--out", help="Where to; .gz at its end means gzip. Default: beside the trace, with .trimmed in its name."
+        None, "--out", help="Output path; gzipped if it ends in .gz. Default: next to the trace, as NAME.trimmed."
     ),
     steps: str | None = typer.Option(
-        None, "--steps", help="Steps to keep, as a Python slice: 4:6 keeps 4 and 5, 4: from 4 on, 4 that one."
+        None, "--steps", help="Keep these steps, as a Python slice: 4:6 keeps 4 and 5, 4: all from 4 on, 4 only step 4."
     ),
     time: str | None = typer.Option(
-        None, "--time", help="Time to keep, from the first event on, with units (ns, us, ms, s): 10ms:20ms, 1.5s:."
+        None, "--time", help="Keep this time after the first event, with units (ns, us, ms, s): 10ms:20ms, 1.5s:."
     ),
     drop: list[str] = typer.Option(
         [],
         "--drop",
-        help="Kinds of events to leave out, with commas: python_function, cpu_op, kernel, ac2g, memory ...",
+        help="Drop these kinds of events, separated by commas: python_function, cpu_op, kernel, ac2g, memory ...",
     ),
-    keep: list[str] = typer.Option([], "--keep", help="The only kinds of events to keep, with commas."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the output if it is there."),
+    keep: list[str] = typer.Option([], "--keep", help="Keep only these kinds of events, separated by commas."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the output if it exists."),
 ) -> None:
-    """Cut a trace to some steps or some time, or leave out kinds of events; Perfetto and perfkit read the result.
+    """Cut a trace to some steps or some time, or drop kinds of events; Perfetto and perfkit read the result.
 
-    With --steps stays what threads did in the time of these steps, and all device work launched in it, even if it ran
-    later; with --time also what devices did in that time. Names of processes and threads stay, flows whose two ends
-    do, and each time as it was written. The trace itself is never changed.
+    --steps keeps what threads did during these steps, and all device work launched in them, even if it ran later;
+    --time also keeps what devices did in that time. Names of processes and threads are kept, flows if both ends are
+    kept, and times exactly as written. The trace itself is never changed.
     """
-    # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
-    from perfkit.trace.kineto.trimming import trim_trace
+    from perfkit.trace.kineto.trimming import trim_trace  # loads numpy, which `perfkit run` must leave to the program
 
     if steps is None and time is None and not drop and not keep:
-        raise UsageError("say what to cut: --steps 4:6, --time 10ms:20ms, --drop python_function or --keep kernel")
+        raise UsageError("select what to keep: --steps 4:6, --time 10ms:20ms, --drop python_function or --keep kernel")
     chosen_steps = _steps(steps) if steps is not None else None
     chosen_time = _time(time) if time is not None else None
     source = Path(trace)
-    target = Path(out) if out is not None else _beside(source)
+    target = Path(out) if out is not None else _default_output(source)
     if target.exists() and not overwrite and not (source.exists() and target.samefile(source)):
         raise UsageError(f"{target} exists; give another --out, or --overwrite")
     with reading_bar(f"trimming {source.name}") as report:
@@ -77,7 +76,7 @@ def trim(
     )
 
 
-def _beside(source: Path) -> Path:
+def _default_output(source: Path) -> Path:
     ending = next((ending for ending in _ENDINGS if source.name.endswith(ending)), source.suffix)
     return source.with_name(f"{source.name.removesuffix(ending)}.trimmed{ending}")
 

@@ -88,8 +88,6 @@ def load_plain(data: bytes) -> Any:
         elif code == MARK:
             below.append(stack)
             stack = []
-            if len(below) > MAX_DEPTH:
-                raise PickleRefused(f"its containers are nested more than {MAX_DEPTH} deep")
         elif code in CONTAINERS:
             containers += 1
             if containers > MAX_CONTAINERS:
@@ -111,10 +109,20 @@ def load_plain(data: bytes) -> Any:
         elif code == STOP:
             return stack.pop()
         else:
-            reason = CALLING.get(bytes([code]), f"contains what no snapshot contains (opcode {code:#x})")
-            raise PickleRefused(f"its pickle {reason}, and only plain dicts, lists, text and numbers are read")
-        if len(stack) > MAX_WAITING:
-            raise PickleRefused(f"more than {MAX_WAITING:,} values wait for their container")
+            raise _refusal(code)
+        if len(stack) > MAX_WAITING or len(below) > MAX_DEPTH:
+            raise _too_large(len(below))
+
+
+def _refusal(code: int) -> PickleRefused:
+    reason = CALLING.get(bytes([code]), f"contains what no snapshot contains (opcode {code:#x})")
+    return PickleRefused(f"its pickle {reason}, and only plain dicts, lists, text and numbers are read")
+
+
+def _too_large(depth: int) -> PickleRefused:
+    if depth > MAX_DEPTH:
+        return PickleRefused(f"its containers are nested more than {MAX_DEPTH} deep")
+    return PickleRefused(f"more than {MAX_WAITING:,} values wait for their container")
 
 
 def _push_container(code: int, stack: list[Any], below: list[list[Any]]) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfkit.commands import main
-from perfkit.commands.trim import _beside
+from perfkit.commands.trim import _default_output
 
 if TYPE_CHECKING:
     from .conftest import Cli
@@ -25,7 +25,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_steps_are_cut_to_a_file_beside_and_this_is_said(cli: Cli, trace: Path) -> None:
+def test_steps_are_cut_to_a_file_default_output_and_this_is_reported(cli: Cli, trace: Path) -> None:
     done = cli("trim", trace.name, "--steps", "4:6")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -36,7 +36,7 @@ def test_steps_are_cut_to_a_file_beside_and_this_is_said(cli: Cli, trace: Path) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say what to cut"),
+        ([], "select what to keep"),
         (["--steps", "6:4"], "--steps takes a step or first:stop"),
         (["--steps", "a"], "--steps takes a step or first:stop"),
         (["--time", "10:20"], "--time takes start:end with units"),
@@ -91,7 +91,7 @@ def test_units_and_open_ends_of_time(trace: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_a_kind_that_is_not_there_is_said(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kind_that_is_not_there_is_reported(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trim", str(trace), "--drop", "python_function, user_annotation", "--steps", "4"]) == 2
     assert "none of the requested events" in capsys.readouterr().err
     assert main(["trim", str(trace), "--drop", "python_function"]) == 0
@@ -99,7 +99,7 @@ def test_a_kind_that_is_not_there_is_said(trace: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("name", "beside"),
+    ("name", "output"),
     [
         ("x.pt.trace.json.gz", "x.trimmed.pt.trace.json.gz"),
         ("x.json", "x.trimmed.json"),
@@ -107,12 +107,12 @@ def test_a_kind_that_is_not_there_is_said(trace: Path, capsys: pytest.CaptureFix
         ("trace", "trace.trimmed"),
     ],
 )
-def test_the_new_name_keeps_the_ending_that_tools_know(name: str, beside: str) -> None:
-    assert _beside(Path("d") / name) == Path("d") / beside
+def test_the_new_name_keeps_the_ending_that_tools_know(name: str, output: str) -> None:
+    assert _default_output(Path("d") / name) == Path("d") / output
 
 
-def test_help_says_what_stays(cli: Cli) -> None:
+def test_help_says_what_is_kept(cli: Cli) -> None:
     shown = cli("trim", "--help").stdout
 
     assert "4:6 keeps 4 and 5" in " ".join(shown.split())
-    assert "all device work launched in it" in " ".join(shown.split())
+    assert "all device work launched in them" in " ".join(shown.split())

@@ -92,7 +92,7 @@ def test_print_prints_one_command_that_runs_and_starts_nothing(
 
 
 @pytest.mark.parametrize("name", ["nsys", "ncu"])
-def test_print_needs_no_tool_and_without_print_it_is_said_what_to_install(
+def test_print_needs_no_tool_and_without_print_it_is_reported_what_to_install(
     name: str, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_an_empty_report_is_an_error_with_its_cause(
     assert "nsys.nsys-rep is empty: the program never imported torch" in capsys.readouterr().err
 
 
-def test_what_nsys_has_not_imported_is_imported_with_what_lies_beside_it(
+def test_what_nsys_has_not_imported_is_imported_with_what_lies_next_to_it(
     fake_tool: FakeTool, export: Export, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tools = fake_tool("nsys", 'echo recording >"$out.qdstrm"')

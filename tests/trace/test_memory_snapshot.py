@@ -59,7 +59,7 @@ def test_segments_blocks_stacks_and_history_of_a_snapshot(tmp_path: Path, protoc
     assert read.lost == ()
 
 
-def test_what_torch_does_not_write_is_left_out_and_said(tmp_path: Path) -> None:
+def test_what_torch_does_not_write_is_skipped_and_reported(tmp_path: Path) -> None:
     file = tmp_path / "memory-0.pickle"
     odd = snapshot()
     odd["segments"] += [7, {"total_size": "much"}]
@@ -153,7 +153,7 @@ def test_lists_that_stand_in_each_other_many_times_are_not_followed_forever(
         read_memory_snapshot(file)
 
 
-def test_a_cut_pickle_and_a_missing_or_too_large_one_are_told_apart(
+def test_a_cut_pickle_and_a_missing_or_too_large_one_are_reported_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "memory-0.pickle"

@@ -153,7 +153,7 @@ def test_damage_anywhere_gives_numbers_or_a_clear_error_and_nothing_else(data: s
     assert all(math.isfinite(value) for launch in launches for value in launch.metrics.values())
 
 
-def test_labels_of_2020_and_of_today_and_names_beside_labels_are_the_same_metrics(tmp_path: Path) -> None:
+def test_labels_of_2020_and_of_today_and_names_next_to_labels_are_the_same_metrics(tmp_path: Path) -> None:
     old = [("SM [%]", "%", "18.70"), ("Memory [%]", "%", "40.07"), ("SOL FB", "%", "40.07"), ("SOL L2", "%", "11.91")]
     new = [("Compute (SM) Throughput", "%", "18.70"), ("Memory Throughput", "%", "40.07"), ("Stall Wait", "inst", "2")]
     both = [(f"Compute (SM) Throughput ({COMPUTE})", "%", "18.70"), (MEMORY, "%", "40.07")]
@@ -259,7 +259,7 @@ def test_fields_without_an_end_and_rows_of_wrong_length_are_counted_and_the_othe
     assert "do not fit their table" in report.lost[0]
 
 
-def test_numbers_that_are_none_are_told_with_their_metric(tmp_path: Path) -> None:
+def test_numbers_that_are_none_are_reported_with_their_metric(tmp_path: Path) -> None:
     report = read(tmp_path, details(("gemm", [("Duration", "us", "1.50"), (COMPUTE, "%", "twelve")])))
 
     assert report.lost == (f"{COMPUTE}: 1 of its values is not a number",)
@@ -323,7 +323,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Non
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
 
-def test_ncus_own_report_is_exported_by_ncu_and_nothing_is_left_beside_it(
+def test_ncus_own_report_is_exported_by_ncu_and_nothing_is_left_next_to_it(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path, details(("gemm", [("Duration", "us", "1.50")])), "ready.csv")
@@ -346,7 +346,7 @@ def test_without_ncu_the_error_says_what_to_install_and_what_to_run_elsewhere(
         read_ncu(report)
 
 
-def test_what_ncu_says_when_it_cannot_read_a_report_is_told(
+def test_what_ncu_prints_when_it_cannot_read_a_report_is_reported(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, 'echo "==ERROR== The file could not be opened: version 99."; exit 1')

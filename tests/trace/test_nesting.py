@@ -98,7 +98,7 @@ def test_a_chain_as_deep_as_the_file_is_long_costs_no_quadratic_time(depth: int)
     assert (root[1:] == 0).all()
 
 
-def test_one_event_that_outlives_thousands_of_open_ones_is_found_in_turn_and_equally() -> None:
+def test_one_event_that_outlives_thousands_of_open_ones_is_found_one_by_one_and_equally() -> None:
     # A staircase: each event lies in the one before, and the last begins in all of them and outlives all but one.
     depth = 5 * nesting.MAX_ROUNDS
     start = np.arange(depth + 1)
@@ -118,7 +118,7 @@ def test_one_event_that_outlives_thousands_of_open_ones_is_found_in_turn_and_equ
 
 @settings(max_examples=200)
 @given(events)
-def test_looking_together_and_in_turn_find_the_same(rows: list[tuple[int, int, int]]) -> None:
+def test_looking_together_and_one_by_one_find_the_same(rows: list[tuple[int, int, int]]) -> None:
     track, start, end = columns(rows)
     together = find_parents(track, start, end), find_innermost(start, end)
 

@@ -116,7 +116,7 @@ def test_nvtx_ranges_have_inline_or_shared_text_and_may_be_open(export: Export) 
     )
 
 
-def test_start_of_the_capture_devices_and_what_nsys_said_are_told(export: Export) -> None:
+def test_start_of_the_capture_devices_and_what_nsys_reported_are_reported(export: Export) -> None:
     trace = export(
         TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_776_781_226_557_295_056}],
         TARGET_INFO_GPU=[{"id": 0, "name": "NVIDIA H200", "smCount": 132}],
@@ -154,7 +154,7 @@ def test_calls_of_the_system_are_events_of_their_thread_without_the_rows_that_ma
     assert trace.parent.tolist() == [-1, 0]
 
 
-def test_a_graph_that_was_recorded_whole_is_device_work_and_that_is_told(export: Export) -> None:
+def test_a_graph_that_was_recorded_whole_is_device_work_and_that_is_reported(export: Export) -> None:
     graph = {"start": 10, "end": 90, "deviceId": 0, "streamId": 7, "correlationId": 3, "globalPid": P1, "graphId": 1}
 
     trace = export(CUPTI_ACTIVITY_KIND_GRAPH_TRACE=[graph], **{CALL: [call(1, 9, 3)]})
@@ -228,7 +228,9 @@ def test_where_all_processes_number_the_gpus_alike_cudas_numbers_stay(export: Ex
     assert trace.metadata.devices[0].id == 0
 
 
-def test_what_nsys_missed_is_told_with_the_kind_of_its_events_and_without_control_characters(export: Export) -> None:
+def test_what_nsys_missed_is_reported_with_the_kind_of_its_events_and_without_control_characters(
+    export: Export,
+) -> None:
     diagnostics = (
         (1, "Number of NVTX events collected: 12."),
         (1, "Not all NVTX events might have been collected."),
@@ -299,7 +301,7 @@ def test_a_schema_that_is_no_utf8_is_damage(export: Export, tmp_path: Path) -> N
         read_trace(file)
 
 
-def test_a_table_that_is_cut_is_read_up_to_there_and_that_is_told(export: Export, tmp_path: Path) -> None:
+def test_a_table_that_is_cut_is_read_up_to_there_and_that_is_reported(export: Export, tmp_path: Path) -> None:
     whole = export(
         **{CALL: [call(i, i + 1, i) for i in range(1, 500)], KERNEL: [kernel(i, i + 1, i) for i in range(50_000)]}
     )
@@ -326,7 +328,7 @@ def test_a_database_that_another_program_has_locked_is_read(export: Export, tmp_
         other.close()
 
 
-def test_rows_that_stand_only_in_a_write_ahead_log_are_told_to_be_missing(export: Export, tmp_path: Path) -> None:
+def test_rows_that_stand_only_in_a_write_ahead_log_are_reported_missing(export: Export, tmp_path: Path) -> None:
     export(**{CALL: [call(1, 2, 3)]})
     writer = sqlite3.connect(tmp_path / "r.sqlite", isolation_level=None)
     writer.execute("pragma journal_mode = wal")
@@ -359,7 +361,7 @@ def test_a_cut_database_is_damaged_in_one_line(export: Export, tmp_path: Path) -
         read_trace(file)
 
 
-def test_reading_leaves_nothing_beside_the_file(export: Export, tmp_path: Path) -> None:
+def test_reading_leaves_nothing_next_to_the_file(export: Export, tmp_path: Path) -> None:
     export(**{CALL: [call(1, 2, 3)]})
 
     assert [file.name for file in tmp_path.iterdir()] == ["r.sqlite"]

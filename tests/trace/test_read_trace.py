@@ -46,7 +46,7 @@ def test_times_of_all_three_eras_are_exact_to_the_nanosecond(
     assert trace.metadata.base_ns == base
 
 
-def test_kinds_are_told_by_category_and_never_by_a_stream(trace_of: TraceOf) -> None:
+def test_kinds_are_reported_by_category_and_never_by_a_stream(trace_of: TraceOf) -> None:
     names = ["cpu_op", "Operator", "user_annotation", "python_function", "Runtime", "cuda_driver", "kernel", "Memcpy"]
     names += ["gpu_memset", "cuda_sync", "gpu_user_annotation", "overhead", "Trace"]
     trace = trace_of([{"cat": cat, "ts": i, "args": {"stream": 7, "device": 0}} for i, cat in enumerate(names)])
@@ -218,7 +218,7 @@ def test_what_is_no_trace_gets_one_line_with_the_reason_and_the_fix(tmp_path: Pa
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_path_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_path_and_a_folder_are_reported_apart(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="does not exist"):
         read_trace(tmp_path / "none.json")
     with pytest.raises(TraceError, match="is a folder"):

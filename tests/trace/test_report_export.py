@@ -52,7 +52,7 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
     return place
 
 
-def test_a_report_is_exported_once_and_read_and_nothing_is_left_beside_it(
+def test_a_report_is_exported_once_and_read_and_nothing_is_left_next_to_it(
     report: Path, nsys: Callable[[], Path]
 ) -> None:
     calls = nsys()
@@ -91,7 +91,7 @@ def test_without_nsys_the_error_says_what_to_install_and_what_to_run_elsewhere(
         export_nsys_report(report)
 
 
-def test_what_nsys_says_when_it_cannot_read_a_report_is_told_without_its_progress(
+def test_what_nsys_prints_when_it_cannot_read_a_report_is_reported_without_its_progress(
     report: Path, nsys: Callable[[str], Path]
 ) -> None:
     nsys(r"printf 'Exporting: [==50%%  ]\rThe report needs\na newer nsys.\n'; exit 1")

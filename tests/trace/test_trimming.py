@@ -167,7 +167,7 @@ def test_names_of_threads_that_repeat_stand_once(tmp_path: Path) -> None:
     assert names(tmp_path / "out.json").count("thread_name") == 1
 
 
-def test_a_cut_file_is_trimmed_as_far_as_it_goes_and_this_is_said(tmp_path: Path) -> None:
+def test_a_cut_file_is_trimmed_as_far_as_it_goes_and_this_is_reported(tmp_path: Path) -> None:
     whole = gzip.compress(json.dumps({"traceEvents": THREE_STEPS}, indent=1).encode())
     (tmp_path / "t.json.gz").write_bytes(whole[:-60])
 

@@ -315,7 +315,7 @@ def test_a_wrong_marker_is_an_error_at_set_up_in_one_line(checks: Run, test: str
     assert checks.output[test].startswith(f"test_step.py::{test}: @pytest.mark.max_syncs: ")
 
 
-# -- loading it
+# -- loading the plugin
 
 
 def test_a_run_without_sync_tests_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -345,14 +345,14 @@ def test_the_entry_point_loads_the_plugin_in_every_run(tmp_path: Path) -> None:
     assert "perfkit_syncs_baseline" in run.text
 
 
-# -- the ratchet
+# -- the baseline
 
 
 RATCHET = HEAD + "\n@pytest.mark.max_syncs\ndef test_step(syncs):\n    train.step(named(syncs), batch)\n"
 
 
 class Project:
-    """A folder with a training step that syncs, and a test of it against the baseline."""
+    """A folder with a training step that syncs, and its test against the baseline."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Helpers of the sync tests: nothing may stay installed, and programs run from real files."""
+"""Fixtures of the sync tests: nothing may stay installed, and programs run from real files."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def nothing_of_a_detection_is_left() -> Iterator[None]:
     assert _python_dispatch._get_current_dispatch_mode_stack() == []
     for owner, attributes in zip(watched, before, strict=True):
         now = vars(owner)
-        # "filters" and the like are pytest's own to swap around each test.
+        # pytest itself replaces "filters" and similar attributes around each test.
         assert [n for n, value in attributes.items() if callable(value) and now.get(n) is not value] == []
     assert not [entry for entry in warnings.filters if hasattr(entry[1], "enter")]
 
 
 @pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run source text from a real file, which is the user's as any script is; gives its names back."""
+    """Run source text from a real file, which is user code as any script is; returns its names."""
     numbers = iter(range(1000))
 
     def run(source: str, **names: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def marks() -> Callable[[str], dict[int, int]]:
     return read
 
 
-# Not the monkeypatch fixture: it may be undone only after `nothing_of_a_detection_is_left` has looked.
+# Not the monkeypatch fixture: it must be undone only after the check of `nothing_of_a_detection_is_left`.
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def no_cuda() -> Iterator[None]:
 
 @pytest.fixture
 def pretended_cuda() -> Iterator[list[int]]:
-    """Lets the CUDA path start without a GPU; gives the debug modes that were set, the last one last."""
+    """Lets detection on CUDA start without a GPU; returns the debug modes that were set, the last one last."""
     modes = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)

@@ -18,8 +18,8 @@ from perfkit.syncs.dry_run import op_kernels
 
 Marks = Callable[[str], dict[int, int]]
 
-#: A transformer step with autocast, gradient scaling and clipping. Each line that syncs says so and how often in
-#: two steps; where a set-up line moves things, its number counts the tensors moved.
+#: A transformer step with autocast, gradient scaling and clipping. A comment on each line that syncs has how often in
+#: two steps; on a set-up line that moves tensors, it is their number.
 TRANSFORMER = """\
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Each operation of the table, as one line of a program: syncs, does not, or may.
+"""Each operation of the table, as one line of a program: it syncs, does not, or may.
 
 A row is the line and what it must report, as "kind: op" (several separated by " + "), "" for nothing; a
 leading "may" marks what depends on things a CPU cannot know.
@@ -17,7 +17,7 @@ import torch.nn.functional as functional
 import perfkit
 from perfkit.run.records import SyncEvent
 
-#: Lines that report the same in a script that asks for cuda and in one that runs on the CPU.
+#: Lines that report the same in a script that requests cuda and in one that runs on the CPU.
 BOTH = [
     # reading one value
     ("x.sum().item()", "read: item"),
@@ -144,7 +144,7 @@ BOTH = [
     ("import copy; copy.deepcopy(x)", ""),
 ]
 
-#: Lines of a script that asks for cuda.
+#: Lines of a script that requests cuda.
 SIMULATED = [
     ("host.to('cuda')", "copy-h2d: to"),
     ("host.to(0)", "copy-h2d: to"),

@@ -48,10 +48,11 @@ test-lightning: $(VENV)/.ready  ## The Lightning tests against older versions fr
 	$$d/bin/pip install -q --no-deps lightning==$$v pytorch-lightning==$$v && \
 	$$d/bin/python -m pytest tests/integrations/test_lightning_*.py || exit 1; rm -rf $$d; done
 
-check: $(VENV)/.ready  ## Lint, format and types.
+check: $(VENV)/.ready  ## Lint, format, types, and who may import whom.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.bench  ## Run the benchmarks against the peers and rewrite the table in benchmarks/README.md.
 	$(BIN)/python -m benchmarks

@@ -1,12 +1,18 @@
-"""How numbers are said, in findings, verdicts and reports alike: milliseconds, shares, gains, places."""
+"""Numbers, paths and locations as text: the same in findings, verdicts and reports."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+from perfkit._location import Location
+
+if TYPE_CHECKING:
+    from perfkit.findings import Finding
 
 
 def ms(ns: float) -> str:
-    """A time in the unit a person reads it in: ``12.5 ms``, ``340 µs``, ``2.4 s``."""
+    """A time in the unit a person reads: ``12.5 ms``, ``340 µs``, ``2.4 s``."""
     if ns < 0:
         return f"-{ms(-ns)}"
     if ns >= 10e9:
@@ -26,8 +32,8 @@ def percent(part: float, whole: float) -> str:
     return "<1%" if 0 < share <= 0.5 else f"{share:.0f}%"
 
 
-def between(low_ns: int, high_ns: int) -> str:
-    """A gain: ``20.1 to 45.2 ms``, ``up to 45.2 ms`` where nothing is certain, one number where both say the same."""
+def ms_range(low_ns: float, high_ns: float) -> str:
+    """A range of times: ``20.1-45.2 ms``, ``up to 45.2 ms`` from zero on, one number where both read the same."""
     high = ms(high_ns)
     if low_ns <= 0:
         return f"up to {high}"
@@ -35,11 +41,11 @@ def between(low_ns: int, high_ns: int) -> str:
     if low == high:
         return f"about {high}"
     number, unit = low.split(" ")
-    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+    return f"{number}-{high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
-def change(before: float, after: float) -> str:
-    """How much longer or shorter: ``-56%``, ``+8%``, and ``x5.2`` from twice on, where a percentage stops speaking."""
+def relative_change(before: float, after: float) -> str:
+    """How much longer or shorter: ``-56%``, ``+8%``, and ``x5.2`` from twice on, where percentages are hard to read."""
     if before <= 0:
         return "new" if after > 0 else "0%"
     if after >= 2 * before:
@@ -48,15 +54,15 @@ def change(before: float, after: float) -> str:
 
 
 def duration(ns: float) -> str:
-    """A stretch of a whole run: ``9.2 h``, ``15 min``, ``48 s``."""
+    """A time of minutes or hours: ``9.2 h``, ``15 min``, ``48 s``."""
     seconds = ns / 1e9
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.0f} min" if seconds >= 90 else ms(ns)
 
 
-def per_step(count: float) -> str:
-    """How often per step: ``once``, ``twice``, ``8 times``, ``1.5 times``."""
+def times(count: float) -> str:
+    """A count of repetitions: ``once``, ``twice``, ``8 times``, ``1.5 times``."""
     if abs(count - 1) < 0.05:
         return "once"
     if abs(count - 2) < 0.1:
@@ -64,18 +70,40 @@ def per_step(count: float) -> str:
     return f"{count:.0f} times" if count >= 10 or abs(count - round(count)) < 0.05 else f"{count:.1f} times"
 
 
-def place(file: str, line: int | None) -> str:
-    """``train.py:31``, relative to the current folder where the file lies below it."""
+def shown_path(path: str) -> str:
+    """A path, relative to the current folder where it lies below that."""
     try:
-        below = os.getcwd() + os.sep
+        return path.removeprefix(os.getcwd() + os.sep)
     except OSError:  # the current folder was deleted
-        below = os.sep * 2
-    shown = file[len(below) :] if file.startswith(below) else file
-    return f"{shown}:{line}" if line is not None else shown
+        return path
+
+
+def shown_location(location: Location) -> str:
+    """``train.py:31``, relative to the current folder where the file lies below that."""
+    path = shown_path(location.file)
+    return f"{path}:{location.line}" if location.line is not None else path
+
+
+def shown_place(finding: Finding) -> str:
+    """Where a finding is: its line, else its range, module or kernel; empty where neither is known."""
+    return shown_location(finding.spent) if finding.spent is not None else finding.range or ""
+
+
+def shown_saving(finding: Finding) -> str:
+    """What a finding's change is expected to save: ``20.1-45.2 ms``; empty where it is unknown."""
+    high_ns = finding.saving_high_ns
+    return ms_range(finding.saving_low_ns or 0, high_ns) if high_ns is not None else ""
+
+
+def why_unquantified(finding: Finding) -> str:
+    """Why a problem has no cost; empty where it has one, or is only information."""
+    if finding.cost_ns is not None or finding.severity == "info":
+        return ""
+    return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
 
 
 def size(count: float) -> str:
-    """An amount of memory: ``1.6 GB``, ``20 MB``, ``512 kB``, ``80 bytes``; in powers of 1000."""
+    """An amount of memory in bytes: ``1.6 GB``, ``20 MB``, ``512 kB``, ``80 bytes``; in powers of 1000."""
     for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= bytes_:
             return f"{count / bytes_:.1f} {unit}" if count < 10 * bytes_ else f"{count / bytes_:.0f} {unit}"
@@ -83,5 +111,5 @@ def size(count: float) -> str:
 
 
 def rate(count: float) -> str:
-    """How many a second or a step: ``5.93``, ``94.8``, ``1,420``; three digits, and all of the whole part."""
+    """A rate or a count with three digits, and all digits before the decimal point: ``5.93``, ``94.8``, ``1,420``."""
     return f"{count:,.0f}" if count >= 99.95 else f"{count:.3g}"

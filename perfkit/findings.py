@@ -6,10 +6,12 @@ from typing import Literal
 
 import msgspec
 
+from perfkit._location import Location
+
 Severity = Literal["info", "warning", "critical"]
 Confidence = Literal["high", "medium", "low"]
 
-#: From mild to grave; the order `--fail-on SEVERITY` compares by.
+#: From mild to severe; the order `--fail-on SEVERITY` compares by.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 
 
@@ -24,30 +26,45 @@ class Evidence(msgspec.Struct, frozen=True):
     unit: str
     source: str
 
+    @classmethod
+    def ms(cls, name: str, ns: float | None, source: str) -> Evidence:
+        """A time in ns, or None, as evidence in ms."""
+        return cls(name, None if ns is None else round(ns / 1e6, 3), "ms", source)
+
+    @classmethod
+    def percent(cls, name: str, part: float | None, of: float, source: str) -> Evidence:
+        """A share, or None, as evidence in percent."""
+        return cls(name, None if part is None else round(100 * part / of, 1), "%", source)
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One problem found in a run or a trace.
 
-    ``cost_ns`` is per step: the time that the problem takes of it, or None where the data cannot tell (a sync has no
-    price on a CPU), in which case ``message`` or ``evidence`` says why. ``saving_low_ns`` .. ``saving_high_ns`` is the
-    range expected back per step after the change in ``advice``, never more than the step, and in a diagnosis no wider
-    than half of ``cost_ns`` where a low end is known (else that is 0). On a CPU its high end may lie beyond
-    ``cost_ns``: what is left then finds caches and the allocator as it left them.
-    ``file`` and ``line`` (1-based) name the user's line; ``range`` the range or module, where one is known.
-    ``follows`` is the id of the rule whose finding explains this one.
+    ``cost_ns`` is the time that the problem takes per step, or None where the data does not give it (on a CPU a sync
+    costs nothing measurable); ``message`` or ``evidence`` then says why. ``saving_low_ns`` .. ``saving_high_ns`` is
+    the range of what the change in ``advice`` is expected to save per step, never more than the step. A low end of 0
+    means that none is known. On a CPU the high end may exceed ``cost_ns``: the rest of the step then finds its caches
+    and allocator as it left them.
+
+    ``spent`` is the line in which the time passes, None where none is known; ``range`` the range or module.
+    ``follows`` is the id of the rule whose finding explains this one: correct that one first. Per step means per
+    mean step, or the whole recording where no steps are marked in it.
     """
 
-    rule: str
+    rule: str = ""  # set by the engine: a rule does not name itself
     severity: Severity
     message: str
     advice: str
-    confidence: Confidence
+    confidence: Confidence = "medium"
     evidence: tuple[Evidence, ...] = ()
-    file: str | None = None
-    line: int | None = None
-    function: str | None = None
+    spent: Location | None = None
     range: str | None = None
     cost_ns: int | None = None
     saving_low_ns: int | None = None
     saving_high_ns: int | None = None
     follows: str | None = None
+
+    @property
+    def quantified(self) -> bool:
+        """Whether this is a problem (not information) whose cost is known."""
+        return self.severity != "info" and self.cost_ns is not None

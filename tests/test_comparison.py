@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit._location import Location
 from perfkit.comparison import compare
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.errors import RunError, UsageError
 from perfkit.findings import Finding
 from perfkit.measures.results.host import OpTime
-from perfkit.measures.results.measured import TraceFacts
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.measurements import TraceFacts
+from perfkit.measures.results.steps import TypicalStep
 from perfkit.run.records import Loader, Phases, Rank, Run, Step
 
 MS = 1_000_000
@@ -65,7 +66,7 @@ def write_run(
 
 def diagnosis(wall_ms: float, *findings: Finding, **figures: Any) -> Diagnosis:
     wall_ns = round(wall_ms * MS)
-    step = StepBreakdown(
+    step = TypicalStep(
         steps=9, wall_ns=wall_ns, median_ns=wall_ns, p10_ns=wall_ns, p90_ns=wall_ns, phases_ns=Phases(), source="trace"
     )
     return Diagnosis(source="t.json", verdict="", step=step, findings=findings, figures=Figures(**figures))
@@ -73,8 +74,13 @@ def diagnosis(wall_ms: float, *findings: Finding, **figures: Any) -> Diagnosis:
 
 def finding(rule: str, line: int, file: str = "train.py") -> Finding:
     return Finding(
-        rule=rule, severity="warning", message="", advice="", confidence="high", file=file, line=line, function="train"
-    )  # fmt: skip
+        rule=rule,
+        severity="warning",
+        message="",
+        advice="",
+        confidence="high",
+        spent=Location(file=file, line=line, function="train"),
+    )
 
 
 def test_a_faster_data_phase_is_told_and_the_unchanged_rest_is_not(tmp_path: Path) -> None:

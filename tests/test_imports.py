@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "numpy", "msgspec", "rich", "typer", "jinja2", "fsspec", "nvtx", "lightning", "tensorboard")
+HEAVY = ("torch", "numpy", "msgspec", "rich", "typer", "fsspec", "nvtx", "lightning", "tensorboard")
 
 BLOCK = """
 import sys

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import perfkit
 from perfkit.commands import _build, main
+from perfkit.rules._engine import find_rules
 from perfkit.which import ANSWERS, as_markdown, find_answers
 
 #: A phrase as a person wrote it (titles of issues of many projects, or as people ask), and a piece of the question of
@@ -194,7 +195,7 @@ def test_what_no_entry_is_about_is_said_with_the_list(question: str, capsys: pyt
     assert main(["which", question]) == 0
 
     out = capsys.readouterr().out
-    assert out.startswith("No entry of the table fits this question.")
+    assert out.startswith("No entry matches this question.")
     assert all(answer.question in out for answer in ANSWERS)
 
 
@@ -246,9 +247,7 @@ def test_commands_of_perfkit_and_their_options_exist() -> None:
 
 
 def test_findings_that_are_named_exist() -> None:
-    from perfkit.rules import RULES
-
-    ids = {rule.ID for rule in RULES}
+    ids = {rule.id for rule in find_rules()}
     # Words with a hyphen that are no option.
     named = set(re.findall(r"(?<!-)\b(?:[a-z]+-)+[a-z]+\b", " ".join(answer.look_for for answer in ANSWERS)))
     assert {"input-bound", "sync-in-step"} <= named & ids

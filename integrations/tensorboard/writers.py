@@ -108,7 +108,7 @@ def to_markdown(diagnosis: Diagnosis) -> str:
 
 
 def _row(finding: Finding) -> str:
-    where = f"{finding.file}:{finding.line}" if finding.file is not None else finding.range or ""
+    where = f"{spent.file}:{spent.line}" if (spent := finding.spent) is not None else finding.range or ""
     lost = f"{finding.cost_ns / 1e6:.2f} ms" if finding.cost_ns is not None else "no price here"
     cells = (finding.rule, where, lost, finding.message, finding.advice)
     return "| " + " | ".join(_escape(cell) for cell in cells) + " |"

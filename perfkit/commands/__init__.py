@@ -1,41 +1,39 @@
 """The command line: one subcommand per file, and `main`, which turns every bad input into one line.
 
-Exit codes: 0 done, whatever was found; 1 a gate failed; 2 bad input; `perfkit run` gives the script's own.
-What a command is asked for goes to stdout; what it says beside that goes to stderr.
+Exit codes: 0 done, whatever was found; 1 a gate failed; 2 bad input; `perfkit run` returns the script's own. A command
+writes its result to stdout and everything else to stderr.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
 
 from perfkit._stderr import print_message
 from perfkit._version import VERSION
-from perfkit.commands import (
-    compare,
-    demo,
-    diagnose,
-    doctor,
-    explain,
-    latency,
-    ncu,
-    nsys,
-    run,
-    trigger,
-    trim,
-    watch,
-    which,
-)
 from perfkit.errors import PerfkitError
 
-#: perfkit run's and demo's SCRIPT takes all that follows for itself, options too.
-_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-
-#: So does the program of perfkit nsys and ncu; what stands before it are their own options.
-_TAKES_A_COMMAND = {"allow_interspersed_args": False}
+#: The subcommands, in the order in which --help lists them. Each is the function of this name in the module of this
+#: name; the module may have ``CONTEXT``, settings for click.
+_COMMANDS = (
+    "run",
+    "diagnose",
+    "compare",
+    "explain",
+    "trim",
+    "trigger",
+    "watch",
+    "latency",
+    "nsys",
+    "ncu",
+    "which",
+    "demo",
+    "doctor",
+)
 
 
 def _build() -> typer.Typer:
@@ -46,19 +44,9 @@ def _build() -> typer.Typer:
         add_completion=False,
         no_args_is_help=True,
     )
-    app.command("run", context_settings=_PASS_THROUGH)(run.run)
-    app.command("diagnose")(diagnose.diagnose)
-    app.command("compare")(compare.compare)
-    app.command("explain")(explain.explain)
-    app.command("trim")(trim.trim)
-    app.command("trigger")(trigger.trigger)
-    app.command("watch")(watch.watch)
-    app.command("latency")(latency.latency)
-    app.command("nsys", context_settings=_TAKES_A_COMMAND)(nsys.nsys)
-    app.command("ncu", context_settings=_TAKES_A_COMMAND)(ncu.ncu)
-    app.command("which")(which.which)
-    app.command("demo")(demo.demo)
-    app.command("doctor")(doctor.doctor)
+    for name in _COMMANDS:
+        module = import_module(f"perfkit.commands.{name}")
+        app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
     @app.callback(invoke_without_command=True)
     def root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
@@ -70,14 +58,14 @@ def _build() -> typer.Typer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code. Raises nothing but what a script under `perfkit run` raised."""
+    """Run the command line and return the exit code. Raises only what a script under `perfkit run` raised."""
     command: Any = typer.main.get_command(_build())
     try:
         code = command.main(
             args=list(sys.argv[1:] if argv is None else argv), prog_name="perfkit", standalone_mode=False
         )
     except PerfkitError as error:
-        return _complain(str(error))
+        return _report_bad_input(str(error))
     except (typer.Exit, typer.Abort) as error:
         return int(getattr(error, "exit_code", 1))
     except KeyboardInterrupt:
@@ -87,10 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = getattr(error, "format_message", None)
         if words is None:
             raise
-        return _complain(words() or "name a command")
+        return _report_bad_input(words() or "name a command")
     return code if isinstance(code, int) else 0
 
 
-def _complain(text: str) -> int:
+def _report_bad_input(text: str) -> int:
     print_message(" ".join(text.split()))
     return 2

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import typer
 
 from perfkit._env import NsightName
-from perfkit.commands.reading import reading_bar
+from perfkit.commands._progress import reading_bar
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import UsageError
 from perfkit.nsight_runner._common_options import NsightOptions

@@ -1,4 +1,4 @@
-"""``perfkit compare``: what got faster or slower between two runs."""
+"""``perfkit compare``: what became faster or slower between two runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from perfkit import comparison
 from perfkit.errors import UsageError
 from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
+from perfkit.reports.markdown import write_markdown
 from perfkit.reports.terminal import print_comparison
 from perfkit.run.reading import is_run_folder
 
@@ -21,48 +22,45 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 def compare(
     before: str | None = typer.Argument(
-        None, help="A run folder, trace, or report of ncu. Default: the last run but one in runs/."
+        None, help="Compare this run folder, trace or ncu report. Default: the second newest run in runs/."
     ),
-    after: str | None = typer.Argument(None, help="The run or trace to compare with it. Default: the last run."),
+    after: str | None = typer.Argument(None, help="Compare with this run or trace. Default: the newest run in runs/."),
     max_slowdown: str | None = typer.Option(
-        None, "--max-slowdown", metavar="PERCENT", help="Exit 1 if the step is slower by more than this: 3%."
+        None, "--max-slowdown", metavar="PERCENT", help="Exit with 1 if the step is slower by more than this, as in 3%."
     ),
     max_more: list[str] = typer.Option(
         [],
         "--max-more",
         metavar="NAME[=N]",
-        help="Exit 1 if there are more than N (default 0) more of these: syncs, recompiles, graph-breaks, launches or "
-        "ops. These do not flicker. May be repeated.",
+        help="Exit with 1 if there are more than N (default 0) additional syncs, recompiles, graph-breaks, launches or "
+        "ops. May be repeated.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the comparison as JSON."),
     as_markdown: bool = typer.Option(False, "--markdown", help="Print the comparison as markdown."),
-    as_html: bool = typer.Option(False, "--html", help="Also write a page: FILE, else comparison.html here."),
+    as_html: bool = typer.Option(False, "--html", help="Also write an HTML page to FILE. Default: comparison.html."),
     open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
-    page: str | None = typer.Argument(None, metavar="[FILE]", help="With --html: the page to write."),
+    page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
 ) -> int:
-    """Compare two runs, traces, or reports of ncu, with "no difference" as a possible answer.
+    """Compare two runs, traces or ncu reports by phase, range, op, kernel and finding.
 
-    Per phase, range, op, kernel and finding; says whether both did the same work. Without arguments, the last two
-    runs in runs/.
+    Reports whether a difference is more than noise, and whether both did the same work.
     """
     if as_json and as_markdown:
-        raise UsageError("--json and --markdown are two formats: choose one")
+        raise UsageError("choose one of --json and --markdown")
     if page is not None and not (as_html or open_page):
-        raise UsageError(f"two paths are compared at a time; to write a page to {page} add --html")
+        raise UsageError(f"compare takes two paths; add --html to write a page to {page}")
     slowdown = _percent(max_slowdown) if max_slowdown is not None else None
     more = dict(_count(word) for word in max_more)
     if before is None:
         first, second = last_two(Path("runs"))
     elif after is None:
-        raise UsageError(f"compare takes two runs, or none for the last two in runs/; got only {before}")
+        raise UsageError(f"compare takes two runs, or none for the newest two in runs/; got only {before}")
     else:
         first, second = Path(before), Path(after)
     answer = comparison.compare(first, second, max_slowdown=slowdown, max_more=more)
     if as_json:
         write_json(answer, sys.stdout)
     elif as_markdown:
-        from perfkit.reports.markdown import write_markdown
-
         write_markdown(answer, sys.stdout)
     else:
         print_comparison(answer, stdout_console())
@@ -72,13 +70,14 @@ def compare(
 
 
 def _write_page(answer: comparison.Comparison, page: str, *, show: bool) -> None:
+    # Pages load numpy, which `perfkit run` must leave to the program.
     from perfkit.reports.figures import figures_of_comparison
     from perfkit.reports.html import write_html
 
     try:
         file = write_html(figures_of_comparison(answer), page)
     except OSError as error:
-        raise UsageError(f"the page cannot be written: {error}; name another place: --html FILE") from error
+        raise UsageError(f"the page cannot be written: {error}; choose another path with --html FILE") from error
     stderr_console().print(f"perfkit: page {file}", markup=False, highlight=False)
     if show:
         webbrowser.open(file.resolve().as_uri())
@@ -108,5 +107,5 @@ def last_two(folder: Path) -> tuple[Path, Path]:
     found = [path for path in folder.iterdir() if is_run_folder(path)] if folder.is_dir() else []
     newest = sorted(found, key=lambda path: path.stat().st_mtime)
     if len(newest) < 2:
-        raise UsageError(f"there are {len(newest)} runs in {folder}/, two are needed: name them, perfkit compare A B")
+        raise UsageError(f"{folder}/ must hold two runs, it holds {len(newest)}: name them, as in perfkit compare A B")
     return newest[-2], newest[-1]

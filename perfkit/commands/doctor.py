@@ -1,4 +1,4 @@
-"""``perfkit doctor``: what is installed here, what works with it, and what perfkit has patched."""
+"""``perfkit doctor``: what is installed, what works with it, and what perfkit has patched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FRAMEWORKS = (
     ("tensorboard", (2, 16), "tensorboard", "perfkit.integrations.tensorboard"),
 )
 
-#: What a Lightning of either name is asked for beyond what it documents: its actions are called after these classes.
+#: Names of Lightning, in either package, that perfkit uses beyond the documented ones: profiler actions are named after
+#: these classes.
 _LIGHTNING = (
     ("profilers.profiler", "Profiler.profile", "ProfilerCallback"),
     ("loops.training_epoch_loop", "_TrainingEpochLoop.advance", "the steps of ProfilerCallback"),
@@ -36,7 +37,7 @@ _LIGHTNING = (
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
     ("torch.utils.data._utils.worker", "_worker_loop", "the lines of loader workers"),
-    ("torch.autograd", "_profiler_enabled", "windows beside somebody else's profiler"),
+    ("torch.autograd", "_profiler_enabled", "windows while another profiler runs"),
     ("torch.autograd.profiler", "_run_on_profiler_start", "ranges in the torch profiler"),
     ("torch._C._autograd", "_record_function_with_args_enter", "ranges in the torch profiler"),
     ("torch.autograd.graph", "_engine_run_backward", "the dry run of detect_syncs"),
@@ -51,7 +52,7 @@ PRIVATE_NAMES = (
 
 
 def doctor() -> int:
-    """Say what is installed, what works with it, and what perfkit has patched in this process."""
+    """Show what is installed, what works with it, and what perfkit has patched in this process."""
     console = stdout_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, fact in facts():
@@ -61,7 +62,7 @@ def doctor() -> int:
 
 
 def facts() -> list[tuple[str, str]]:
-    """What doctor shows, line by line."""
+    """The lines of doctor: (name, state)."""
     lines = [("perfkit", f"{VERSION}, Python {sys.version.split()[0]}")]
     if _env.disabled():
         lines.append(("PERFKIT_DISABLE", "is set: perfkit is off in every process with this environment"))
@@ -98,26 +99,30 @@ def _gpu() -> str:
     names = _env.devices()
     if names:
         return ", ".join(names)
-    return "none: host time is measured, syncs are found by a dry run" if "torch" in sys.modules else "not looked for"
+    return (
+        "none: host time is measured, syncs are found by a dry run"
+        if "torch" in sys.modules
+        else "unknown: torch cannot be imported"
+    )
 
 
 def _nvml() -> str:
-    """Whether the node's health can be watched."""
+    """Whether node health can be recorded."""
     if _env.package_version("nvidia-ml-py") is None:
-        return "nvidia-ml-py is not installed: the node's health is not watched (pip install 'perfkit[nvml]')"
+        return "nvidia-ml-py is not installed: node health is not recorded (pip install 'perfkit[nvml]')"
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         driver = nvml.nvmlSystemGetDriverVersion()
         nvml.nvmlShutdown()
-    except Exception as error:  # noqa: BLE001 - of a driver that is missing or torn, in whatever way
+    except Exception as error:  # noqa: BLE001 - a missing or broken driver raises anything
         return f"cannot be used here: {error}"
-    return f"ready: clocks, throttling, heat and neighbours are watched (driver {driver})"
+    return f"ready: clocks, throttling, temperature and other programs are recorded (driver {driver})"
 
 
 def _nvtx() -> str:
     if _env.package_version("nvtx") is None:
-        return "the nvtx package is not installed: ranges reach the torch profiler and the recorder only"
+        return "the nvtx package is not installed: ranges reach only the torch profiler and perfkit's recorder"
     if (tool := _env.nsight_tool()) is not None and _env.nvtx_tool_attached():
         return f"{tool} is attached"
     return "a tool is attached" if _env.nvtx_tool_attached() else "ready; no tool is attached"
@@ -151,10 +156,10 @@ def _private_names() -> list[tuple[str, str]]:
 
 def patched() -> list[str]:
     """What perfkit has patched in this process."""
-    from perfkit import ranges  # registers an observer of the torch profiler
+    from perfkit import ranges  # importing it registers an observer of the torch profiler
 
     found = [*ranges.installed(), *_patches.installed()]
     op_kernels = sys.modules.get("perfkit.syncs.dry_run.op_kernels")
     if op_kernels is not None and op_kernels.registered():
-        found.append("permanent: kernels under a dispatch key of torch's that nothing else uses (a dry run was made)")
+        found.append("permanent: kernels under a dispatch key of torch's that nothing else uses (after a dry run)")
     return found

@@ -1,25 +1,25 @@
-"""``perfkit explain``: what a rule looks for, why, and how its gain is estimated."""
+"""``perfkit explain``: what a rule looks for, why, and how its saving is estimated."""
 
 from __future__ import annotations
 
 import typer
 
-from perfkit.rules import RULES
-from perfkit.rules import explain as explain_rule
+from perfkit.rules._engine import explain as explain_rule
+from perfkit.rules._engine import find_rules
 
 
 def explain(
     rule: str | None = typer.Argument(None, help="A rule's id, as in a finding: sync-in-step."),
-    every: bool = typer.Option(False, "--all", help="All rules, as one text."),
+    every: bool = typer.Option(False, "--all", help="Print all rules as one text."),
 ) -> None:
-    """Say what a rule looks for, how it shows, what to change, and how the gain is estimated.
+    """Explain a rule: the problem, how it shows, what to change, and how the saving is estimated.
 
-    Without a rule, list them.
+    Without a rule, list all of them.
     """
     if every:
-        typer.echo("\n\n".join(explain_rule(known.ID) for known in RULES))
+        typer.echo("\n\n".join(explain_rule(known.id) for known in find_rules()))
     elif rule is None:
-        for known in RULES:
-            typer.echo(f"{known.ID:24} {(known.__doc__ or '').strip().splitlines()[0]}")
+        for known in find_rules():
+            typer.echo(f"{known.id:24} {known.explanation.splitlines()[0]}")
     else:
         typer.echo(explain_rule(rule))

@@ -23,18 +23,18 @@ def latency(
     target: str = typer.Argument(
         ...,
         metavar="MODULE:FUNCTION",
-        help="A function without arguments that returns (model, example), or a callable that takes a batch size and "
-        "does what is to be measured. The module is looked for from the current folder on; train.py:make works too.",
+        help="Measure what this function without arguments returns: (model, example), or a callable that takes a batch "
+        "size. The module is searched from the current folder; train.py:make works too.",
     ),
-    batch_sizes: str = typer.Option("1,8,64", "--batch-sizes", help="With commas, as in 1,8,64."),
-    device: str | None = typer.Option(None, "--device", help="Move the model there first: cuda, cuda:1, cpu."),
-    gradients: bool = typer.Option(False, "--gradients", help="Do not call the model under torch.inference_mode()."),
-    budget: float = typer.Option(30.0, "--budget", help="Seconds for all batch sizes together."),
-    as_json: bool = typer.Option(False, "--json", help="Print what was measured as JSON, times in ns."),
+    batch_sizes: str = typer.Option("1,8,64", "--batch-sizes", help="Measure these batch sizes."),
+    device: str | None = typer.Option(None, "--device", help="Move the model to this device first: cuda, cuda:1, cpu."),
+    gradients: bool = typer.Option(False, "--gradients", help="Call the model without torch.inference_mode()."),
+    budget: float = typer.Option(30.0, "--budget", help="Limit the measurement to this many seconds."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, times in ns."),
 ) -> int:
-    """Measure a model's latency, throughput and memory by batch size, and say which batch size is still worth it.
+    """Measure a model's latency, throughput and memory by batch size, and report up to which size batching pays.
 
-    A measurement that does not keep still is marked with ? and told as not stable, with the likely cause.
+    A measurement that does not settle is marked with ? and reported as not stable, with the likely cause.
     """
     sizes = _sizes(batch_sizes)
     _env.require_torch("perfkit latency")
@@ -54,7 +54,7 @@ def latency(
 
 def _sizes(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    # Not int(): it takes 1_0 and digits of other scripts, and what has thousands of digits.
+    # Not int(): it accepts 1_0, digits of other scripts, and thousands of digits.
     if not all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0 for part in parts):
         raise UsageError(f"--batch-sizes takes positive whole numbers with commas, as in 1,8,64; got {text!r}")
     return [int(part) for part in parts]
@@ -64,7 +64,7 @@ def _made_by(target: str) -> tuple[Callable[..., Any], Any]:
     """What the user's function returns, as a model and an example."""
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name.isidentifier():
-        raise UsageError(f"name a function as module:function or train.py:function, got {target!r}")
+        raise UsageError(f"the target must be module:function or train.py:function, got {target!r}")
     module = _imported(where)
     make = getattr(module, name, None)
     if make is None:
@@ -108,7 +108,7 @@ def _imported(where: str) -> ModuleType:
 
 
 def _at(error: Exception) -> str:
-    """The innermost line of the error, where it is not one of the import system's."""
+    """The innermost line of the error, unless it is in the import system."""
     trace, last = error.__traceback__, None
     while trace is not None:
         last, trace = trace, trace.tb_next
@@ -118,7 +118,7 @@ def _at(error: Exception) -> str:
 
 
 def _is_module(made: Any) -> bool:
-    import torch
+    import torch  # the command line starts without it
 
     return isinstance(made, torch.nn.Module)
 
@@ -127,8 +127,8 @@ def _moved(model: Callable[..., Any], device: str | None) -> Callable[..., Any]:
     if device is None:
         return model
     if not _is_module(model):
-        raise UsageError("--device moves a torch.nn.Module, and the model is none: move it in the function")
-    import torch
+        raise UsageError("--device needs a torch.nn.Module: move any other model inside the function")
+    import torch  # the command line starts without it
 
     try:
         return model.to(torch.device(device))  # type: ignore[attr-defined,no-any-return]  # a module, see above

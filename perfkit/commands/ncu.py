@@ -8,6 +8,9 @@ from perfkit.commands.run import parse_schedule
 from perfkit.nsight_runner.installed_tools import cuda_here
 from perfkit.nsight_runner.ncu_options import LAUNCHES, NcuOptions, check_ncu_options, ncu_words
 
+#: Everything after PROGRAM belongs to the program, options too.
+CONTEXT = {"allow_interspersed_args": False}
+
 
 @takes_options(NcuOptions)
 def ncu(options: NcuOptions) -> int:

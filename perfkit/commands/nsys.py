@@ -8,6 +8,9 @@ from perfkit.commands.run import parse_schedule
 from perfkit.nsight_runner.installed_tools import cuda_here
 from perfkit.nsight_runner.nsys_options import NsysOptions, capture_range_of, check_nsys_options, nsys_words
 
+#: Everything after PROGRAM belongs to the program, options too.
+CONTEXT = {"allow_interspersed_args": False}
+
 
 @takes_options(NsysOptions)
 def nsys(options: NsysOptions) -> int:

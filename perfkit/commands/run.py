@@ -22,42 +22,47 @@ from perfkit.profiler import profile
 from perfkit.record.triggers.trigger_settings import DEFAULT
 from perfkit.record.windows.schedules import schedule as make_schedule
 
+#: Everything after SCRIPT belongs to the script, options too.
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
 
 def run(
     context: typer.Context,
-    script: str = typer.Argument(..., help="The training script, followed by its own arguments."),
-    module: bool = typer.Option(False, "-m", help="SCRIPT is a module name, as in python -m."),
-    out: str | None = typer.Option(None, "--out", help="Folder of the run. Default: runs/<script>-<date>-<time>."),
+    script: str = typer.Argument(..., help="Run this training script with the arguments after it."),
+    module: bool = typer.Option(False, "-m", help="Run SCRIPT as a module, as python -m does."),
+    out: str | None = typer.Option(
+        None, "--out", help="Write the run to this folder. Default: runs/<script>-<date>-<time>."
+    ),
     stop_after: int | None = typer.Option(
-        None, "--stop-after", help="End the program cleanly after so many steps.", min=1
+        None, "--stop-after", metavar="N", help="Stop the program cleanly after N steps.", min=1
     ),
     schedule: str | None = typer.Option(
         None,
         "--schedule",
-        help="Window as wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, sooner in short runs.",
+        help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs.",
     ),
     syncs: str = typer.Option(
         "off",
         "--syncs",
-        help="auto: find host-device syncs, in every step on a GPU, in two dry steps on a CPU. Or dry, cuda, off.",
+        help="Find host-device syncs: auto (every step on a GPU, two dry steps on a CPU), dry, cuda or off.",
     ),
     nvtx: bool = typer.Option(
-        False, "--nvtx", help="Also record ranges that the script has through nvtx or torch.cuda.nvtx."
+        False, "--nvtx", help="Also record ranges that the script makes through nvtx or torch.cuda.nvtx."
     ),
     trigger: list[str] = typer.Option(
         [],
         "--trigger",
-        help="Open a window beside the schedule: slow-step[=3], recompile, signal[=SIGUSR2], out-of-memory; or keep "
-        "what is known of an exception. May be repeated. file, for perfkit trigger, is always on unless none is given.",
+        help="Open a window on an event: slow-step[=3], recompile, signal[=SIGUSR2], out-of-memory; or keep the state "
+        "at an exception. May be repeated. file, which perfkit trigger uses, is always on; none switches all off.",
     ),
-    with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (dear)."),
+    with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (expensive)."),
     record_shapes: bool = typer.Option(False, "--record-shapes", help="Record input shapes in windows."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a run that lies in the folder."),
-    quiet: bool = typer.Option(False, "--quiet", help="Record only; print no verdict."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an existing run in the folder."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print no verdict."),
 ) -> int:
-    """Run a training script unchanged, record it, and say why it is slow.
+    """Run a training script unchanged, record it, and report why it is slow.
 
-    The verdict goes to stderr; the script's own output and exit code stay as they are.
+    The verdict goes to stderr; the script's own output and exit code do not change.
     """
     target = _find(script, module)
     if syncs not in ("auto", "dry", "cuda", "off"):
@@ -96,14 +101,14 @@ def parse_schedule(text: str | None) -> Any:
 
 
 def _parse_triggers(words: list[str]) -> Any:
-    """A command line adds to the default, since asking by file costs nothing; ``none`` is for none at all."""
+    """The triggers of --trigger, added to the defaults, which cost nothing; ``none`` switches all off."""
     if words == ["none"]:
         return ()
     return dict.fromkeys([*DEFAULT, *words]) if words else None
 
 
 def _find(script: str, module: bool) -> Path:
-    """The file that will run; errors here come before anything is recorded."""
+    """The file that will run. Errors here come before anything is recorded."""
     if module:
         sys.path.insert(0, os.getcwd())  # as python -m does
         try:
@@ -120,15 +125,15 @@ def _find(script: str, module: bool) -> Path:
         what = "is a folder" if path.is_dir() else "does not exist"
         raise UsageError(f"the script {script} {what}: name a Python file, or a module with -m")
     if path.suffix not in (".py", ".pyw", ""):
-        raise UsageError(f"the script {script} is no Python file (its name ends in {path.suffix})")
+        raise UsageError(f"the script {script} must be a Python file, its name ends in {path.suffix}")
     return path
 
 
 def execute(prof: profile, target: Path, script: str, arguments: list[str], module: bool = False) -> int:
-    """Run the program with ``prof`` around it, and give its exit code.
+    """Run the program with ``prof`` around it and return its exit code.
 
-    The profile attaches when the program imports torch, so that what the program sets before that import
-    (environment variables, visible devices) still has its effect.
+    The profile attaches when the program imports torch, so that environment variables which the program sets before
+    that import still take effect.
     """
     claim(str(target.parent if module and target.parent != Path() else target))
     sys.argv = [str(target) if module else script, *arguments]
@@ -148,7 +153,7 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
         code = 130 if isinstance(raised, KeyboardInterrupt) else 1
         _show(raised)
     cancel()
-    # While the verdict is worked out, a second Ctrl-C must still end the program at once.
+    # While the verdict is computed, a second Ctrl-C must still end the program at once.
     prof.stop(error)
     if prof.folder is None and not _env.disabled():
         print_message(f"{script} never imported torch; nothing was recorded")
@@ -162,16 +167,16 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
 
 
 def start(prof: profile) -> None:
-    """Start the profile once torch is there; what it cannot do is said, and the program runs on without it."""
+    """Start the profile once torch is imported; where that fails, report it and let the program run without."""
     try:
         prof.start()
     except PerfkitError as error:
-        print_message(f"{error}; the program runs on without being recorded")
+        print_message(f"{error}; the program continues without being recorded")
 
 
 def _run_file(script: str) -> None:
-    """Run a file as ``__main__``, and leave that module in place: workers and pickles look things up in it."""
-    # Absolute, as Python makes it: the program may change its folder, and the lines are read later.
+    """Run a file as ``__main__`` and leave that module in place: workers and pickles look names up in it."""
+    # Absolute, as Python makes it: the program may change its folder, and its source is read later.
     script = os.path.abspath(script)
     sys.path[0] = os.path.dirname(script)
     main = types.ModuleType("__main__")

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from perfkit._stderr import print_message
-from perfkit.commands.reading import reading_bar
+from perfkit.commands._progress import reading_bar
 from perfkit.errors import UsageError
 
 #: Endings of trace files, the longest first; the new name keeps the ending, by which tools know the format.

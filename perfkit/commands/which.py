@@ -1,4 +1,4 @@
-"""``perfkit which``: the tool for a question, the command, and what to look for."""
+"""``perfkit which``: which tool answers a question, with the command and what to look for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from perfkit.which import ANSWERS, Answer, as_markdown, find_answers
 
 
 def which(
-    question: list[str] = typer.Argument(None, help="What you want to know, in your own words. Default: list all."),
-    markdown: bool = typer.Option(False, "--markdown", help="Print the whole table as a page."),
+    question: list[str] = typer.Argument(
+        None, help="Find the tool for this question, in your own words. Default: list all."
+    ),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the whole table as markdown."),
 ) -> int:
-    """Say which tool answers a question about a training's speed, with the command and what to look for; offline."""
+    """Find the tool that answers a question about training speed, its command and what to look for; offline."""
     if markdown:
         if question:
             raise UsageError("--markdown prints the whole table: give no question with it")
@@ -27,7 +29,7 @@ def which(
         return 0
     found = find_answers(" ".join(question))
     if not found:
-        typer.echo("No entry of the table fits this question. These it has:\n")
+        typer.echo("No entry matches this question. The entries are:\n")
         _list()
         return 0
     _show(found[0].answer)
@@ -43,7 +45,7 @@ def _list() -> None:
 
 
 def _show(answer: Answer) -> None:
-    # The command stays one line, to be copied; longer lines than 100 read badly.
+    # The command stays on one line so that it can be copied.
     width = min(100, shutil.get_terminal_size().columns)
     typer.echo(f"{answer.question}\n\n  {answer.tool}\n  {answer.command}\n")
     typer.echo(textwrap.fill(f"Look for: {answer.look_for}", width, break_long_words=False, break_on_hyphens=False))

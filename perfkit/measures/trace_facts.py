@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfkit.measures.results.measured import TraceFacts
+from perfkit.measures.results.measurements import TraceFacts
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace.columns import Kind, Trace
 

@@ -12,11 +12,13 @@ from perfkit._stderr import print_message
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.measurements import TraceFacts
 from perfkit.nsight_runner.nsys_window import NsysWindow, cut_to_last_window
 from perfkit.record.windows.cuda_profiler import RANGE
 from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import nsys_name
 from perfkit.run.reading import is_run_folder
+from perfkit.run.records import Rank
 from perfkit.trace.file_text import Progress
 from perfkit.trace.nsight.report_export import export_ncu_report, export_nsys_report
 
@@ -57,18 +59,16 @@ def diagnose_nsys(
         measured = measure(source, progress=progress)
     except TraceError as error:
         raise TraceError(f"{report} has nothing that can be diagnosed: {error}; {why()}") from None
-    trace = measured.trace
+    trace = measured.get(TraceFacts)
     if trace is None or not trace.events:
         raise TraceError(f"{report} is empty: {why()}")
     if window is None:
-        missing = measured.missing
         if inside:
             reason = why()
-            missing = (*missing, f"the report has no range {RANGE}: {reason}")
+            measured.missing = (*measured.missing, f"the report has no range {RANGE}: {reason}")
             print_message(f"{report} has no window, so all of it is diagnosed: {reason}")
-        measured = msgspec.structs.replace(
-            measured, source=str(report), trace=msgspec.structs.replace(trace, path=str(report)), missing=missing
-        )
+        measured.source = str(report)
+        measured.replace(msgspec.structs.replace(trace, path=str(report)))
     diagnosis = diagnose(measured)
     if source == folder:
         write_atomically(folder / "diagnosis.json", diagnosis.to_json().encode())
@@ -107,7 +107,7 @@ def why_empty(folder: Path, *, inside: bool, ranged: bool) -> str:
     if not is_run_folder(folder):
         return "the program never imported torch, or ended before that, so perfkit recorded no run"
     try:
-        rank = measure(folder).rank
+        rank = measure(folder).get(Rank)
     except (RunError, TraceError) as error:
         return str(error)
     if rank is not None and not rank.windows:

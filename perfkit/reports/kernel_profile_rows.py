@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfkit._format import ms, percent
-from perfkit.comparison import ProfileChange
+from perfkit.comparison.results import ProfileChange
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
 
 #: The columns of `profile_rows`: heading and width on a terminal; the name gets what is left. The last three need a

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from perfkit._format import duration, ms, percent, place, rate, size
+from perfkit._format import duration, ms, percent, rate, shown_location, size
 from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
 from perfkit.run.file_names import trace_name
@@ -205,7 +205,7 @@ def _findings(diagnosis: Diagnosis | None, console: Console) -> None:
     print_text(Text(f"so far: {diagnosis.verdict}"), console)
     roots = [finding for finding in diagnosis.findings if finding.follows is None]
     for number, finding in enumerate(roots[:_FINDINGS], 1):
-        where = f"  {place(finding.file, finding.line)}" if finding.file is not None else ""
+        where = f"  {shown_location(finding.spent)}" if finding.spent is not None else ""
         lost = f"  {ms(finding.cost_ns)} a step" if finding.cost_ns is not None else ""
         print_line(Text(f"{number} {finding.rule}{where}{lost}"), console)
     if len(roots) > _FINDINGS:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from perfkit._format import between, ms, percent, place, rate
+from perfkit._format import ms, percent, rate, shown_path, shown_place, shown_saving, why_unquantified
 from perfkit._text import without_controls
-from perfkit.comparison import Comparison, Difference
+from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
@@ -51,7 +51,7 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"**{_prose(diagnosis.verdict)}**"
     yield ""
     at = diagnosis.step.source if diagnosis.step is not None else ""
-    yield f"{_code(place(diagnosis.source, None))}{' · ' + _prose(at) if at else ''}"
+    yield f"{_code(shown_path(diagnosis.source))}{' · ' + _prose(at) if at else ''}"
     yield ""
     if diagnosis.phases is not None:
         times = {name: ns for name in PHASES if (ns := getattr(diagnosis.phases, name))}
@@ -79,19 +79,16 @@ def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]
 
 
 def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[str]:
-    where = f" at {_code(place(finding.file, finding.line))}" if finding.file is not None else ""
-    if finding.file is None and finding.range is not None:
-        where = f" in {_code(finding.range)}"
-    yield f"### {number}. {finding.rule}{where}"
+    place, preposition = shown_place(finding), "at" if finding.spent is not None else "in"
+    yield f"### {number}. {finding.rule}" + (f" {preposition} {_code(place)}" if place else "")
     yield ""
     if finding.cost_ns is not None:
         per = " per step" if diagnosis.step is not None else ""
-        gain = ""
-        if finding.saving_high_ns is not None:
-            gain = f", gain {between(finding.saving_low_ns or 0, finding.saving_high_ns)}"
-        yield f"**{ms(finding.cost_ns)}{per}{gain}** ({finding.severity}, confidence {finding.confidence})"
+        saving = f", saves {text}" if (text := shown_saving(finding)) else ""
+        yield f"**{ms(finding.cost_ns)}{per}{saving}** ({finding.severity}, confidence {finding.confidence})"
     else:
-        yield f"No price ({finding.severity}, confidence {finding.confidence})"
+        reason = f": {_prose(text)}" if (text := why_unquantified(finding)) else ""
+        yield f"Not quantified ({finding.severity}, confidence {finding.confidence}){reason}"
     yield ""
     yield _prose(finding.message)
     yield ""
@@ -138,9 +135,9 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     yield from (f"- changed: {_prose(sentence)}" for sentence in comparison.changed)
     for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
         for finding in findings:
-            at = f" at {_code(place(finding.file, finding.line))}" if finding.file is not None else ""
-            lost = f", {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
-            yield f"- {title}: {finding.rule}{at}{lost}"
+            place = f" at {_code(text)}" if (text := shown_place(finding)) else ""
+            cost = f", {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
+            yield f"- {title}: {finding.rule}{place}{cost}"
     yield from (f"- {_prose(note)}" for note in comparison.notes)
 
 

@@ -8,9 +8,18 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from perfkit._format import between, change, ms, percent, place, rate
+from perfkit._format import (
+    ms,
+    percent,
+    rate,
+    relative_change,
+    shown_path,
+    shown_place,
+    shown_saving,
+    why_unquantified,
+)
 from perfkit._text import without_controls
-from perfkit.comparison import Comparison, Difference
+from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.device import DeviceTime
@@ -36,9 +45,9 @@ _SEVERITY = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False) -> None:
-    """Write a diagnosis; ``all`` shows every finding, the evidence behind each, and the ranges."""
+    """Write a diagnosis; ``all`` shows every finding with its evidence, the ranges, and the rules not asked."""
     step = diagnosis.step
-    source = place(diagnosis.source, None) + (f" · {step.source}" if step is not None else "")
+    source = shown_path(diagnosis.source) + (f" · {step.source}" if step is not None else "")
     print_line(Text(source, style="dim"), console)
     print_text(Text(diagnosis.verdict, style="bold"), console)
     console.print()
@@ -58,6 +67,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
         print_line(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
     if all:
         _ranges(diagnosis, console)
+        _not_asked(diagnosis, console)
         _overhead(diagnosis, console)
     _missing(diagnosis, console, all=all)
 
@@ -121,10 +131,8 @@ def _finding(
 ) -> None:
     head = Text(f"{number} ")
     head.append(finding.rule, style=_SEVERITY[finding.severity])
-    if finding.file is not None:
-        head.append(f"  {place(finding.file, finding.line)}", style="bold")
-    elif finding.range is not None:
-        head.append(f"  in {finding.range}", style="bold")
+    if place := shown_place(finding):
+        head.append(f"  {'' if finding.spent is not None else 'in '}{place}", style="bold")
     cost = Text(_cost(finding, diagnosis))
     room = console.width - head.cell_len - cost.cell_len
     if not cost:
@@ -136,8 +144,8 @@ def _finding(
         _indented(cost, console)
     if finding.message not in diagnosis.verdict:
         _indented(Text(finding.message), console)
-    if finding.cost_ns is None and finding.severity != "info":
-        _indented(Text(f"No price here: {_why_no_price(finding)}."), console)
+    if reason := why_unquantified(finding):
+        _indented(Text(f"Not quantified: {reason}."), console)
     _indented(Text(f"→ {finding.advice}"), console)
     for other in explained:
         _indented(Text(f"explains {other.rule}: {other.message}", style="dim"), console)
@@ -153,15 +161,10 @@ def _indented(text: Text, console: Console) -> None:
 
 def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
     if finding.cost_ns is None:
-        return "" if finding.severity == "info" else "no price here"
+        return "not quantified" if why_unquantified(finding) else ""
     per = "/step" if diagnosis.step is not None else ""
-    if finding.saving_high_ns is None:
-        return f"{ms(finding.cost_ns)}{per}"
-    return f"{ms(finding.cost_ns)}{per}, gain {between(finding.saving_low_ns or 0, finding.saving_high_ns)}"
-
-
-def _why_no_price(finding: Finding) -> str:
-    return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
+    saving = shown_saving(finding)
+    return f"{ms(finding.cost_ns)}{per}" + (f", saves {saving}" if saving else "")
 
 
 def _rates(diagnosis: Diagnosis, console: Console) -> None:
@@ -210,6 +213,17 @@ def _ranges(diagnosis: Diagnosis, console: Console) -> None:
         print_line(name, console)
 
 
+def _not_asked(diagnosis: Diagnosis, console: Console) -> None:
+    """The rules that could not be asked, grouped by what they need."""
+    by_needs: dict[tuple[str, ...], list[str]] = {}
+    for rule in diagnosis.not_asked:
+        by_needs.setdefault(rule.needs, []).append(rule.rule)
+    if by_needs:
+        print_line(Text("rules that could not be asked", style="dim"), console)
+    for needs, rules in by_needs.items():
+        _indented(Text(f"{', '.join(rules)}: needs {' and '.join(needs)}", style="dim"), console)
+
+
 def _overhead(diagnosis: Diagnosis, console: Console) -> None:
     """What perfkit itself took of the run."""
     own, step = diagnosis.overhead, diagnosis.step
@@ -222,7 +236,7 @@ def _overhead(diagnosis: Diagnosis, console: Console) -> None:
     if own.held_bytes is not None:
         parts.append(f"{own.held_bytes / 1e6:.1f} MB of memory")
     if own.window_step_ns is not None and step is not None:
-        parts.append(f"steps in a window {ms(own.window_step_ns)}, {change(step.wall_ns, own.window_step_ns)}")
+        parts.append(f"steps in a window {ms(own.window_step_ns)}, {relative_change(step.wall_ns, own.window_step_ns)}")
     if parts:
         print_text(Text(f"perfkit itself: {', '.join(parts)}", style="dim"), console)
 
@@ -259,9 +273,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         print_line(Text(f"{count.name:<16}{rate(count.before):>10} → {rate(count.after):>8}"), console)
     for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
         for finding in findings:
-            at = f"  {place(finding.file, finding.line)}" if finding.file is not None else f"  {finding.function or ''}"
-            lost = f"  {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
-            print_text(Text(f"{title}: {finding.rule}{at}{lost}", style="green" if title == "gone" else "red"), console)
+            cost = f"  {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
+            text = f"{title}: {finding.rule}  {shown_place(finding)}{cost}"
+            print_text(Text(text, style="green" if title == "gone" else "red"), console)
     for sentence in comparison.changed:
         print_text(Text(f"changed: {sentence}", style="dim"), console)
     for note in comparison.notes:

@@ -1,123 +1,259 @@
-"""The whole that a lost time is a part of, and how large a part must be to be told.
+"""The step that costs are a part of: one way to scale a time to it, to judge its size, and to make a finding.
 
-No change to a training loop gains more than the step it changes (Amdahl's law), so every rule counts
-against one number: the mean step, or the whole recording where no steps are marked in it.
+No change to a training loop saves more than the step it changes (Amdahl's law), so every rule counts against one
+number: the typical step, or the whole recording where no steps are marked in it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from perfkit.findings import Severity
+import msgspec
+
+from perfkit._format import ms, percent
+from perfkit._location import Location
+from perfkit.findings import Finding, Severity
 from perfkit.measures.results.device import DeviceTime
-from perfkit.measures.results.measured import Measured
-from perfkit.run.records import Phase
+from perfkit.measures.results.kernels import Kernels
+from perfkit.measures.results.measurements import Measurements, TraceFacts
+from perfkit.measures.results.patterns import Patterns
+from perfkit.measures.results.steps import MeanStep, TracedStep, TypicalStep
+from perfkit.run.records import Phase, Rank
 
-#: Parts of a step below this share are not told: torch-tb-profiler asked for loader workers at 5% too,
-#: and the mean step of two equal runs on a shared machine differs by about as much.
+#: A part of the step below this share is not reported: torch-tb-profiler uses 5% too for its advice on loader workers,
+#: and the mean steps of two equal runs on a shared machine differ by about as much.
 NEGLIGIBLE = 0.05
 
-#: From this share on a finding is critical: the same training takes a third longer than it has to (1 / 0.75).
+#: From this share on a finding is critical: the training takes a third longer than it has to (1 / 0.75).
 CRITICAL = 0.25
 
-#: What a part takes with it that is beyond its own time: the rest finds caches and allocators as it left them. With a
-#: program and its corrected twin run in turns (benchmarks/bench_verdict.py), the gain of taking out a part whose time
-#: was measured was 0.9 to 1.2 times that time for three of four.
-_BEYOND = 0.15
-
-#: A part that takes at least half is what the whole is about.
+#: A part that takes at least half dominates the step.
 MAJORITY = 0.5
 
+#: What removing a part saves beyond its own time on a CPU: the rest of the step finds caches and allocators as it left
+#: them. With a program and its corrected twin run in turns (benchmarks/bench_verdict.py), removing a part whose time
+#: was measured saved 0.9 to 1.2 times that time for three of four.
+_BEYOND = 0.15
 
-class Whole(NamedTuple):
-    """What lost times are part of: ``wall_ns`` of one "step" (mean), or of the "recording" as a whole."""
+#: Below this many samples the error of a sampled time is taken as that of this many (a third).
+MIN_SAMPLES = 10
 
-    wall_ns: int
-    per: Literal["step", "recording"]
-    source: str
+#: The phases that compute.
+_COMPUTING: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 
 
-class Part(NamedTuple):
-    """A part of the whole in ns, with where the number comes from."""
+class StepPart(NamedTuple):
+    """A part of the step in ns, with where the number comes from."""
 
     ns: int
     source: str
 
 
-def whole_of(measured: Measured) -> Whole | None:
-    """The mean step outside windows, else of the trace, else the recording; None where nothing has a length."""
-    for step in (measured.step, measured.trace_step):
-        if step is not None and step.wall_ns > 0:
-            return Whole(step.wall_ns, "step", step.source)
-    device = busiest_device(measured)
-    if device is not None:
-        return Whole(device.window_ns, "recording", "first to last device event")
-    if measured.trace is not None and measured.trace.span_ns > 0:
-        return Whole(measured.trace.span_ns, "recording", "first to last event")
-    return None
+class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """The typical step (or the recording) that costs are a part of.
 
-
-def busiest_device(measured: Measured) -> DeviceTime | None:
-    """The device that did most: in a trace of one rank it is that rank's own."""
-    return max((d for d in measured.devices if d.window_ns > 0), key=lambda d: d.busy_ns, default=None)
-
-
-def device_part(ns: int, device: DeviceTime, whole: Whole) -> int:
-    """Device time as part of the whole, by its share of the device's window.
-
-    By share and not divided by steps: the window may hold time between steps, and the trace's steps are
-    slower than the steps outside windows that the whole is taken from.
+    ``wall_ns`` is its length, ``per`` is "recording" where no steps are marked, ``source`` says where the length comes
+    from. ``typical``, ``mean`` and ``traced`` are the steps it was made from. ``device`` is the one that did most, None
+    where none was recorded; ``on_device`` is whether a device computes: the trace or the run holds one.
     """
-    return round(whole.wall_ns * min(1.0, ns / device.window_ns))
+
+    AVAILABLE_FROM: ClassVar[str] = "a recording with steps or events"
+
+    wall_ns: int
+    per: Literal["step", "recording"]
+    source: str
+    typical: TypicalStep | None = None
+    mean: MeanStep | None = None
+    traced: TracedStep | None = None
+    device: DeviceTime | None = None
+    on_device: bool = False
+
+    @classmethod
+    def from_measurements(cls, found: Measurements) -> StepBudget | None:
+        """The typical step outside windows, else of the trace, else the recording; None where nothing has a length."""
+        device = max((d for d in found.all(DeviceTime) if d.window_ns > 0), key=lambda d: d.busy_ns, default=None)
+        rank, facts = found.get(Rank), found.get(TraceFacts)
+        typical, traced = found.get(TypicalStep), found.get(TracedStep)
+        step = next((one for one in (typical, traced) if one is not None and one.wall_ns > 0), None)
+        per: Literal["step", "recording"] = "recording"
+        if step is not None:
+            wall_ns, per, source = step.wall_ns, "step", step.source
+        elif device is not None:
+            wall_ns, source = device.window_ns, "first to last device event"
+        elif facts is not None and facts.span_ns > 0:
+            wall_ns, source = facts.span_ns, "first to last event"
+        else:
+            return None
+        return cls(
+            wall_ns=wall_ns,
+            per=per,
+            source=source,
+            typical=typical,
+            mean=found.get(MeanStep),
+            traced=traced,
+            device=device,
+            on_device=device is not None or (rank is not None and bool(rank.devices)),
+        )
+
+    # -- scaling: every time below is per step of this budget, in ns
+
+    @property
+    def trace_scale(self) -> float:
+        """Factor from host time in the trace to host time of the step; 1.0 where the trace is all there is.
+
+        A recording slows a step, and so do other programs on a shared machine.
+        """
+        if self.typical is None or self.traced is None or self.traced.wall_ns <= 0:
+            return 1.0
+        return self.typical.wall_ns / self.traced.wall_ns
+
+    def of_device(self, ns: int) -> int:
+        """Time of `device` in its window, by its share of that window.
+
+        By share and not divided by steps: the window may hold time between steps, and the trace's steps are slower
+        than the steps outside windows.
+        """
+        return round(self.wall_ns * min(1.0, ns / self.device.window_ns)) if self.device is not None else 0
+
+    def of_kernels(self, ns: float, kernels: Kernels) -> int:
+        """Time of some of the kernels on `device`; 0 without one.
+
+        `Kernels` are of the whole trace and all devices: their share of the device's time in compute kernels counts.
+        """
+        if self.device is None or not kernels.total_ns:
+            return 0
+        return self.of_device(round(self.device.compute_ns * ns / kernels.total_ns))
+
+    def of_pattern(self, ns: float, patterns: Patterns) -> int:
+        """A time of `Patterns`, no more than the step.
+
+        On a host by its share of the step that was measured alike: a recording and other programs slow a step, but
+        hardly change its shares. Kernels take as long as without a recording.
+        """
+        if patterns.step_ns is not None:
+            return round(self.wall_ns * min(1.0, ns / max(1, patterns.step_ns)))
+        return min(round(ns), self.wall_ns)
+
+    def of_mean(self, ns: int) -> int:
+        """A mean over all sampled steps: other programs' noise made all of its parts longer alike."""
+        if self.typical is None or self.mean is None or self.mean.wall_ns <= 0:
+            return ns
+        return round(ns * min(1.0, self.typical.wall_ns / self.mean.wall_ns))
+
+    @property
+    def rare_ns(self) -> int:
+        """By how much the mean of all steps exceeds the typical one: time that comes in a few long steps."""
+        if self.typical is None or self.mean is None:
+            return 0
+        return max(0, self.mean.wall_ns - self.typical.wall_ns)
+
+    def phase(self, phase: Phase) -> StepPart | None:
+        """Time of a phase: from the rows of steps, else from the trace; None where neither has it."""
+        if self.typical is not None and (ns := getattr(self.typical.phases_ns, phase)) is not None:
+            return StepPart(min(ns, self.wall_ns), self.typical.source)
+        if self.traced is not None and (ns := getattr(self.traced.phases_ns, phase)) is not None:
+            return StepPart(min(round(ns * self.trace_scale), self.wall_ns), self.traced.source)
+        return None
+
+    def computing(self) -> dict[str, StepPart]:
+        """The parts that compute: the device's compute kernels, else the phases that compute; may be empty."""
+        if self.device is not None:
+            source = f"device {self.device.device}: union of compute kernels"
+            return {"compute kernels": StepPart(self.of_device(self.device.compute_ns), source)}
+        return {phase: part for phase in _COMPUTING if (part := self.phase(phase)) is not None}
+
+    # -- thresholds
+
+    def is_negligible(self, ns: float) -> bool:
+        """Whether a time is too small a part of the step to be reported."""
+        return ns < NEGLIGIBLE * self.wall_ns
+
+    def severity(self, cost_ns: float) -> Severity:
+        """Critical from a quarter of the step on, a warning from 5% of it."""
+        share = cost_ns / self.wall_ns
+        return "critical" if share >= CRITICAL else "warning" if share >= NEGLIGIBLE else "info"
+
+    def percent(self, ns: float) -> str:
+        """A time's share of the step: ``56%``."""
+        return percent(ns, self.wall_ns)
+
+    def shown(self, ns: float) -> str:
+        """A time and its share of the step: ``8.0 ms of the 20.0 ms step (40%)``."""
+        return f"{ms(ns)} of the {ms(self.wall_ns)} {self.per} ({self.percent(ns)})"
+
+    def maximum_saving(self, ns: float, *, samples: int | None = None, error: float = 0.0) -> int:
+        """The most that removing a time saves: on a CPU more than the time itself, and no more than the step.
+
+        A sampled time has an error of one deviation of its count of ``samples``; ``error`` is a further one, as a share
+        of the time. The errors are independent: they add as squares.
+        """
+        beyond = 0.0 if self.on_device else _BEYOND
+        sampling = 0.0 if samples is None else 1 / math.sqrt(max(samples, MIN_SAMPLES))
+        return min(self.wall_ns, round(ns * (1 + math.hypot(beyond, sampling, error))))
+
+    # -- findings
+
+    def finding(
+        self,
+        *,
+        cost: float | None,
+        saving: tuple[float, float] | None = None,
+        message: str,
+        advice: str,
+        spent: Location | None = None,
+        severity: Severity | None = None,
+        **others: Any,
+    ) -> Finding:
+        """A finding whose severity follows from its cost (``None``: a warning), unless it is given.
+
+        ``cost`` and ``saving`` (low, high) are ns per step; ``others`` are further fields of `Finding`.
+        """
+        low, high = saving if saving is not None else (None, None)
+        return Finding(
+            severity=severity or (self.severity(cost) if cost is not None else "warning"),
+            message=message,
+            advice=advice,
+            spent=spent.at if spent is not None else None,
+            cost_ns=None if cost is None else round(cost),
+            saving_low_ns=None if low is None else round(low),
+            saving_high_ns=None if high is None else round(high),
+            **others,
+        )
 
 
-def with_beyond(ns: float, measured: Measured, whole: Whole, error: float = 0.0) -> int:
-    """The most that goes with a time: what lies beyond it where a CPU computes, and the error of the time itself.
+class MeanStepBudget(StepBudget, frozen=True, kw_only=True):
+    """The mean of all steps, for what happens in a few of them only: the typical step leaves those out."""
 
-    ``error`` is a share of the time, of one deviation. Both are errors of their own: they add as squares.
-    """
-    beyond = 0.0 if on_device(measured) else _BEYOND
-    return min(whole.wall_ns, round(ns * (1 + math.hypot(beyond, error))))
+    @classmethod
+    def from_measurements(cls, found: Measurements) -> StepBudget | None:
+        """The mean step, else what `StepBudget` falls back to."""
+        budget = super().from_measurements(found)
+        mean = budget.mean if budget is not None else None
+        if budget is None or mean is None or mean.wall_ns <= 0:
+            return budget
+        return msgspec.structs.replace(budget, wall_ns=mean.wall_ns, per="step", source=f"{mean.source}, all of them")
 
+    def phase(self, phase: Phase) -> StepPart | None:
+        """Time of a phase in the mean of all steps."""
+        step = self.mean or self.typical
+        ns = getattr(step.phases_ns, phase) if step is not None else None
+        return StepPart(ns, self.source) if ns is not None else None
 
-def on_device(measured: Measured) -> bool:
-    """Whether a device computes: the trace or the run holds one."""
-    return busiest_device(measured) is not None or (measured.rank is not None and bool(measured.rank.devices))
-
-
-def trace_scale(measured: Measured) -> float:
-    """What a host time of the trace is multiplied by, to count by its share of the trace's step.
-
-    Recording slows a step, and on a shared machine so does what else is running; 1.0 where the trace is all there is.
-    """
-    if measured.step is None or measured.trace_step is None or measured.trace_step.wall_ns <= 0:
-        return 1.0
-    return measured.step.wall_ns / measured.trace_step.wall_ns
-
-
-def phase_part(measured: Measured, phase: Phase, whole: Whole) -> Part | None:
-    """The mean time of a phase per step: from the step rows, else from the trace; None where neither can tell."""
-    if measured.step is not None and (ns := getattr(measured.step.phases_ns, phase)) is not None:
-        return Part(min(ns, whole.wall_ns), measured.step.source)
-    step = measured.trace_step
-    if step is not None and (ns := getattr(step.phases_ns, phase)) is not None:
-        scaled = min(round(ns * trace_scale(measured)), whole.wall_ns)
-        return Part(scaled, step.source)
-    return None
+    def shown(self, ns: float) -> str:
+        """A time and its share of the mean step: ``8.0 ms of the mean step of 28.0 ms (29%)``."""
+        return f"{ms(ns)} of the mean step of {ms(self.wall_ns)} ({self.percent(ns)})"
 
 
-def severity_of(cost_ns: int, whole: Whole) -> Severity:
-    """Grave from a quarter of the whole, a warning from 5% of it."""
-    share = cost_ns / whole.wall_ns
-    return "critical" if share >= CRITICAL else "warning" if share >= NEGLIGIBLE else "info"
+class DeviceStepBudget(StepBudget, frozen=True, kw_only=True):
+    """The typical step of a run or trace that holds device work: for rules on the device."""
 
+    AVAILABLE_FROM: ClassVar[str] = "a trace with device work: a window recorded on a machine with a GPU"
 
-def computing(measured: Measured, whole: Whole) -> dict[str, Part]:
-    """The computing parts of the whole: compute kernels of the device, else the phases that compute; may be empty."""
-    device = busiest_device(measured)
-    if device is not None:
-        source = f"device {device.device}: union of compute kernels"
-        return {"compute kernels": Part(device_part(device.compute_ns, device, whole), source)}
-    phases: tuple[Phase, ...] = ("forward", "backward", "optimizer")
-    return {phase: part for phase in phases if (part := phase_part(measured, phase, whole)) is not None}
+    device: DeviceTime
+
+    @classmethod
+    def from_measurements(cls, found: Measurements) -> StepBudget | None:
+        """The typical step, None without device work."""
+        budget = super().from_measurements(found)
+        return budget if budget is not None and budget.device is not None else None

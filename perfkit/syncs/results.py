@@ -168,7 +168,7 @@ class SyncResults:
         rows = []
         for event in self.events:
             blocked = [_blocked(event)] if self.mode == "cuda" else []
-            rows.append([_format.place(event.file, event.line), _what(event), _times(event), *blocked, event.advice])
+            rows.append([_format.shown_location(event), _what(event), _times(event), *blocked, event.advice])
         return rows
 
     def _repr_html_(self) -> str:
@@ -190,7 +190,7 @@ class SyncResults:
         return f"{_syncs(count)} on {lines} line{'s' * (lines != 1)}{steps} ({source})"
 
     def __repr__(self) -> str:
-        rows = [f"  {_format.place(event.file, event.line)}  {_what(event)}  {_times(event)}" for event in self.events]
+        rows = [f"  {_format.shown_location(event)}  {_what(event)}  {_times(event)}" for event in self.events]
         notes = [f"  {line}" for line in (self.note or "").splitlines()]
         return "\n".join([f"<detect_syncs: {self._headline()}>", *rows, *notes])
 
@@ -198,7 +198,7 @@ class SyncResults:
 def describe(event: SyncEvent) -> str:
     """One sentence: where the host waits for the device, in which operation, how often."""
     times = f", {event.count}x" if event.count > 1 else ""
-    return f"{_format.place(event.file, event.line)}: the host waits for the device: {_what(event)}{times}."
+    return f"{_format.shown_location(event)}: the host waits for the device: {_what(event)}{times}."
 
 
 def warn_caller(text: str) -> None:

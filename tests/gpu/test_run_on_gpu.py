@@ -11,6 +11,8 @@ import torch
 
 import perfkit
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.host import RangeTime
 from perfkit.run.reading import read_run
 from perfkit.trace import read_trace
 from perfkit.trace.columns import Kind
@@ -52,7 +54,7 @@ def test_a_window_holds_kernels_linked_to_their_launches(tmp_path: Path) -> None
 
 def test_busy_and_idle_of_the_device_add_up_and_idle_to_its_causes(tmp_path: Path) -> None:
     record(tmp_path / "x", Training())
-    (device,) = measure(tmp_path / "x").devices
+    (device,) = measure(tmp_path / "x").all(DeviceTime)
 
     assert device.busy_ns + device.idle_ns == device.window_ns
     assert sum(device.causes.values()) == device.idle_ns
@@ -86,7 +88,9 @@ def test_ranges_stand_in_the_trace_over_their_kernels(tmp_path: Path) -> None:
     training.step = perfkit.range("whole step")(training.step)  # type: ignore[method-assign]  # as a user would
     record(tmp_path / "x", training)
 
-    (found,) = [time for time in measure(tmp_path / "x").ranges if time.name == "whole step" and time.device_busy_ns]
+    (found,) = [
+        time for time in measure(tmp_path / "x").all(RangeTime) if time.name == "whole step" and time.device_busy_ns
+    ]
     assert found.device_busy_ns is not None
     assert found.device_busy_ns > 0
 

@@ -74,8 +74,10 @@ def test_syncs_in_the_users_hooks_are_found_by_the_dry_run(lightning: Any) -> No
 
     lightning.trainer(prof).fit(lightning.model(training_step=step_that_reads), lightning.batches(10))
 
-    found = [f for f in prof.profile.diagnosis.findings if f.rule == "sync-in-step" and f.file == __file__]
-    assert [finding.line for finding in found] == [step_that_reads.__code__.co_firstlineno + 2]
+    found = [
+        f for f in prof.profile.diagnosis.findings if f.rule == "sync-in-step" and f.spent and f.spent.file == __file__
+    ]
+    assert [finding.spent.line for finding in found] == [step_that_reads.__code__.co_firstlineno + 2]
 
 
 def test_switched_off_nothing_is_patched_or_written(lightning: Any, monkeypatch: pytest.MonkeyPatch) -> None:

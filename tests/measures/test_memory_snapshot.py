@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfkit.measures.gathering import measure as measure_path
 from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
-from perfkit.measures.results.memory import DeviceMemory
+from perfkit.measures.results.memory import DeviceMemory, MemorySnapshot
 from perfkit.trace.memory_snapshot import read_memory_snapshot
 
 TORCH = {"filename": "/opt/lib/python3.11/site-packages/torch/nn/modules/linear.py", "line": 134, "name": "forward"}
@@ -123,5 +123,5 @@ def test_the_newest_snapshot_of_a_run_that_can_be_read_is_measured(tmp_path: Pat
 
     measured = measure_path(tmp_path / "run")
 
-    assert [one.peak_bytes for one in measured.memory_history] == [64]
+    assert [one.peak_bytes for one in measured.all(MemorySnapshot)] == [64]
     assert any("memory-10.pickle" in sentence for sentence in measured.missing)

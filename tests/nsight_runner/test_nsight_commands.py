@@ -15,6 +15,7 @@ import pytest
 
 from perfkit.commands import main
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.host import RangeTime
 
 Export = Callable[..., Path]
 FakeTool = Callable[..., Path]
@@ -59,7 +60,7 @@ def test_the_command_runs_as_it_is_printed_and_the_window_is_diagnosed(
     assert "exporting runs/x/nsys.nsys-rep to SQLite" in said.err
     assert "runs/x/nsys.window.sqlite is the window, 2.0 ms" in said.err
     assert said.out.startswith("runs/x/nsys.window.sqlite")
-    assert {row.name: row.count for row in measure(tmp_path / "runs/x/nsys.window.sqlite").ranges} == {
+    assert {row.name: row.count for row in measure(tmp_path / "runs/x/nsys.window.sqlite").all(RangeTime)} == {
         "perfkit.window": 1,
         "loss": 1,
     }

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.host import RangeTime
+from perfkit.measures.results.measurements import TraceFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +58,7 @@ def run(folder: Path, *options: str, exit_code: int) -> subprocess.CompletedProc
 
 def counts(export: Path) -> dict[str, int]:
     """How often each range is in an export."""
-    return {row.name: row.count for row in measure(export).ranges}
+    return {row.name: row.count for row in measure(export).all(RangeTime)}
 
 
 def exported(folder: Path) -> Path:
@@ -79,8 +81,8 @@ def test_the_ranges_and_the_window_of_a_training_recorded_whole_are_in_its_diagn
     assert diagnosis["figures"]["trace"]["format"] == "nsys"
     assert "steps.jsonl" in done.stdout
     again = measure(tmp_path / "run")
-    assert again.trace is not None
-    assert (again.trace.format, again.trace.steps) == ("nsys", 3)
+    assert again.get(TraceFacts) is not None
+    assert (again.get(TraceFacts).format, again.get(TraceFacts).steps) == ("nsys", 3)
 
 
 @pytest.mark.slow

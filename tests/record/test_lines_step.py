@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import perfkit
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.host import SourceLines
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.windows import lines_step, torch_profiler
 from perfkit.run.arrays import read_line_times
@@ -83,7 +84,7 @@ def test_ops_of_a_run_are_attributed_to_the_exact_lines_also_those_of_the_backwa
     with record(tmp_path / "x") as prof:
         train(prof)
 
-    found = measure(tmp_path / "x").source_lines
+    found = measure(tmp_path / "x").get(SourceLines)
     assert found is not None
     lines = {row.line: row for row in found.lines if row.file == __file__}
     assert found.exact > 0.9
@@ -170,7 +171,7 @@ def test_another_python_profiler_stays_installed_and_lines_are_recorded(tmp_path
         assert sys.getprofile() is other
         other.disable()
 
-    found = measure(tmp_path / "x").source_lines
+    found = measure(tmp_path / "x").get(SourceLines)
     assert found is not None
     assert found.exact > 0.9
 
@@ -201,7 +202,7 @@ def test_allocations_are_recorded_with_profile_memory(tmp_path: Path) -> None:
     with record(tmp_path / "x", profile_memory=True) as prof:
         train(prof)
 
-    found = measure(tmp_path / "x").source_lines
+    found = measure(tmp_path / "x").get(SourceLines)
     assert found is not None
     made = next(row for row in found.lines if row.line == line_of("hidden = model(torch.ones(4, 8))"))
     assert made.allocations is not None

@@ -16,9 +16,10 @@ from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
 import perfkit
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.steps import TypicalStep
 from perfkit.run.records import Phases
 
 MS = 1_000_000
@@ -38,7 +39,7 @@ def written() -> Callable[..., str]:
 
 @pytest.fixture
 def diagnosis() -> Diagnosis:
-    step = StepBreakdown(
+    step = TypicalStep(
         steps=40,
         wall_ns=80 * MS,
         median_ns=80 * MS,
@@ -54,9 +55,7 @@ def diagnosis() -> Diagnosis:
         advice="Do the work of Reviews.__getitem__ once, ahead of training, or beside it: DataLoader(num_workers=4).",
         confidence="high",
         evidence=(Evidence("waiting for data", 45.0, "ms", "steps.jsonl, 40 steps"),),
-        file="train.py",
-        line=31,
-        function="Reviews.__getitem__",
+        spent=Location(file="train.py", line=31, function="Reviews.__getitem__"),
         cost_ns=45 * MS,
         saving_low_ns=20 * MS,
         saving_high_ns=45 * MS,
@@ -67,9 +66,7 @@ def diagnosis() -> Diagnosis:
         message="A loop runs 100 times per step over 3 small ops (select mul add): 12.0 ms, backward included.",
         advice="Replace the loop by one call over the whole tensor (batched matmul, reduction with dim=, cumsum).",
         confidence="medium",
-        file="model.py",
-        line=11,
-        function="mix",
+        spent=Location(file="model.py", line=11, function="mix"),
         cost_ns=12 * MS,
         saving_low_ns=0,
         saving_high_ns=12 * MS,
@@ -81,9 +78,7 @@ def diagnosis() -> Diagnosis:
         advice="Keep the value on the device and read it rarely.",
         confidence="high",
         evidence=(Evidence("blocked time", None, "ms", "on a CPU there is no device to wait for"),),
-        file="train.py",
-        line=60,
-        function="train",
+        spent=Location(file="train.py", line=60, function="train"),
     )
     return Diagnosis(
         source="runs/train",

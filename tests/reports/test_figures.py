@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit._format import rate
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.findings import Finding
@@ -191,7 +192,12 @@ def test_a_trace_that_is_gone_since_leaves_the_rest_and_says_so(tmp_path: Path) 
 
 def found_at(file: str, line: int) -> Diagnosis:
     finding = Finding(
-        rule="input-bound", severity="warning", message="m", advice="a", confidence="high", file=file, line=line
+        rule="input-bound",
+        severity="warning",
+        message="m",
+        advice="a",
+        confidence="high",
+        spent=Location(file=file, line=line),
     )
     return Diagnosis(source="runs/x", verdict="v", findings=(finding,))
 

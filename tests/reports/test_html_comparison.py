@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import perfkit
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.reports.figures import figures_of_comparison
@@ -71,7 +72,14 @@ def test_a_comparison_of_hostile_texts_shows_them_as_they_are(
     diagnosis: Diagnosis, hostile: list[str], tmp_path: Path, opened: Callable[..., Any], part: int
 ) -> None:
     findings = tuple(
-        Finding(rule=text, severity="critical", message=text, advice=text, confidence="high", file=text, line=1)
+        Finding(
+            rule=text,
+            severity="critical",
+            message=text,
+            advice=text,
+            confidence="high",
+            spent=Location(file=text, line=1),
+        )
         for text in hostile[part::2]
     )
     hurt = msgspec.structs.replace(diagnosis, source="".join(hostile), findings=findings)

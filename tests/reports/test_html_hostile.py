@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.findings import Evidence, Finding
 from perfkit.reports.figures import FigureData, figures_of, read_figures
@@ -83,9 +84,15 @@ def test_hostile_text_in_every_field_is_shown_as_it_is_and_does_nothing(
 ) -> None:
     mine = hostile[part::4]
     finding = Finding(
-        rule="x", severity="critical", message="m", advice="a", confidence="high", file=__file__, line=3, function="f",
-        cost_ns=5, evidence=(Evidence("n", "v", "u", "s"),),
-    )  # fmt: skip
+        rule="x",
+        severity="critical",
+        message="m",
+        advice="a",
+        confidence="high",
+        spent=Location(file=__file__, line=3, function="f"),
+        cost_ns=5,
+        evidence=(Evidence("n", "v", "u", "s"),),
+    )
     answer = msgspec.structs.replace(
         Diagnosis.from_json((run / "diagnosis.json").read_bytes()), findings=(finding,) * 10, missing=mine
     )

@@ -7,10 +7,11 @@ import io
 import pytest
 from markdown_it import MarkdownIt
 
-from perfkit.comparison import Comparison, Difference
+from perfkit._location import Location
+from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.steps import TypicalStep
 from perfkit.reports.markdown import write_markdown
 from perfkit.run.records import Phases
 
@@ -27,13 +28,20 @@ def text_of(answer: Diagnosis | Comparison) -> str:
 def diagnosis(name: str) -> Diagnosis:
     phases = Phases(data=20 * MS, forward=30 * MS)
     finding = Finding(
-        rule="input-bound", severity="critical", message=f"Waiting in {name}.", advice=f"Do {name} once.",
-        confidence="high", file=f"{name}.py", line=12, cost_ns=20 * MS, saving_low_ns=10 * MS, saving_high_ns=20 * MS,
+        rule="input-bound",
+        severity="critical",
+        message=f"Waiting in {name}.",
+        advice=f"Do {name} once.",
+        confidence="high",
+        spent=Location(file=f"{name}.py", line=12),
+        cost_ns=20 * MS,
+        saving_low_ns=10 * MS,
+        saving_high_ns=20 * MS,
         evidence=(Evidence(name, 20.0, "ms", name),),
-    )  # fmt: skip
+    )
     return Diagnosis(
         source="runs/a", verdict="A step takes 50.0 ms.", phases=phases, findings=(finding,), missing=(name,),
-        step=StepBreakdown(
+        step=TypicalStep(
             steps=9, wall_ns=50 * MS, median_ns=50 * MS, p10_ns=1, p90_ns=1, phases_ns=phases, source="steps.jsonl"
         ),
     )  # fmt: skip
@@ -45,7 +53,7 @@ def test_a_diagnosis_has_its_verdict_phases_finding_and_evidence() -> None:
     assert text.startswith("**A step takes 50.0 ms.**\n")
     assert "| data | 20.0 ms | 40% |" in text
     assert "### 1. input-bound at `tokenize.py:12`" in text
-    assert "**20.0 ms per step, gain 10.0 to 20.0 ms** (critical, confidence high)" in text
+    assert "**20.0 ms per step, saves 10.0-20.0 ms** (critical, confidence high)" in text
     assert "| tokenize | 20.0 ms | tokenize |" in text
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import perfkit
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 
@@ -20,7 +21,13 @@ OURS = {"p", "b", "i", "table", "thead", "tbody", "tr", "th", "td"}
 def with_texts(diagnosis: Diagnosis, texts: list[str]) -> Diagnosis:
     findings = tuple(
         Finding(
-            rule=text, severity="critical", message=text, advice=text, confidence="high", file=text, line=1, cost_ns=5
+            rule=text,
+            severity="critical",
+            message=text,
+            advice=text,
+            confidence="high",
+            spent=Location(file=text, line=1),
+            cost_ns=5,
         )
         for text in texts
     )

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from perfkit.comparison import Comparison, Count, Difference
+from perfkit._location import Location
+from perfkit.comparison.results import Comparison, Count, Difference
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import RangeTime
-from perfkit.measures.results.measured import TraceFacts
+from perfkit.measures.results.measurements import TraceFacts
 from perfkit.measures.results.steps import SlowStep, Throughput, Utilization
 from perfkit.reports.terminal import print_comparison, print_diagnosis
 
@@ -28,19 +29,19 @@ A step takes 80.0 ms, most of it waiting for data (56%).
 █ data 45.0 ms 56%  ▓ forward 20.0 ms 25%  ▒ backward 12.0 ms 15%
 ░ optimizer 3.0 ms 4%
 
-1 input-bound  train.py:31                    45.0 ms/step, gain 20.0 to 45.0 ms
+1 input-bound  train.py:31                    45.0 ms/step, saves 20.0-45.0 ms
   Waiting for data takes 45.0 ms of the 80.0 ms step: Reviews.__getitem__ runs
   in the training process.
   → Do the work of Reviews.__getitem__ once, ahead of training, or beside it:
   DataLoader(num_workers=4).
-2 many-small-ops  model.py:11                   12.0 ms/step, gain up to 12.0 ms
+2 many-small-ops  model.py:11                   12.0 ms/step, saves up to 12.0 ms
   A loop runs 100 times per step over 3 small ops (select mul add): 12.0 ms,
   backward included.
   → Replace the loop by one call over the whole tensor (batched matmul,
   reduction with dim=, cumsum).
-3 sync-in-step  train.py:60                                        no price here
+3 sync-in-step  train.py:60                                       not quantified
   item() waits for the device once per step.
-  No price here: on a CPU there is no device to wait for.
+  Not quantified: on a CPU there is no device to wait for.
   → Keep the value on the device and read it rarely.
 Note: no window was recorded
 """
@@ -158,7 +159,9 @@ def test_a_reporter_returns_nothing(diagnosis: Diagnosis) -> None:
 
 
 def test_escape_sequences_in_names_do_not_reach_the_terminal(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
-    hostile = msgspec.structs.replace(diagnosis.findings[0], message="\x1b]0;title op", file="\x1b[31mt.py")
+    hostile = msgspec.structs.replace(
+        diagnosis.findings[0], message="\x1b]0;title op", spent=Location(file="\x1b[31mt.py", line=1)
+    )
 
     text = written(print_diagnosis, msgspec.structs.replace(diagnosis, findings=(hostile,)), all=True)
 

@@ -1,28 +1,44 @@
-"""Measured values built by hand: the smallest ones that show a problem, and healthy ones beside them."""
+"""Results of measures built by hand: the smallest ones that show a problem, and healthy ones."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import pytest
 
+from perfkit.findings import Finding
 from perfkit.measures.results.device import DeviceTime
-from perfkit.measures.results.host import HostKind, HostLine, HostWork
+from perfkit.measures.results.host import HostKind, HostLine, HostWork, Ops, OpTime
+from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles
 from perfkit.measures.results.kernels import Kernels, KernelTime
-from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.patterns import Patterns
-from perfkit.measures.results.steps import StepBreakdown
+from perfkit.measures.results.steps import MeanStep, StepBreakdown, TracedStep, TypicalStep
+from perfkit.rules._engine import Rule
 from perfkit.run.records import Lines, Loader, Phases, Rank, TracedLine
 
 MS = 1_000_000
 
 
-class Build:
-    """Builds parts of `Measured` from times in ms."""
+_Step = TypeVar("_Step", bound=StepBreakdown)
 
-    def step(self, wall: float, source: str = "steps.jsonl, 40 steps", **phases: float) -> StepBreakdown:
+
+class Build:
+    """Builds results of measures from times in ms."""
+
+    def step(self, wall: float, source: str = "steps.jsonl, 40 steps", **phases: float) -> TypicalStep:
+        return self._step(TypicalStep, wall, source, phases)
+
+    def mean_step(self, wall: float, source: str = "steps.jsonl, 40 steps", **phases: float) -> MeanStep:
+        return self._step(MeanStep, wall, source, phases)
+
+    def traced_step(self, wall: float, source: str = "trace, 40 steps", **phases: float) -> TracedStep:
+        return self._step(TracedStep, wall, source, phases)
+
+    def _step(self, kind: type[_Step], wall: float, source: str, phases: dict[str, float]) -> _Step:
         wall_ns = round(wall * MS)
-        return StepBreakdown(
+        return kind(
             steps=40,
             wall_ns=wall_ns,
             median_ns=wall_ns,
@@ -65,7 +81,10 @@ class Build:
             **parts,
         )
 
-    def rank(self, *, workers: int = 0, cpus: int = 8, threads: int = 1) -> Rank:
+    def rank(
+        self, *, workers: int = 0, cpus: int = 8, threads: int = 1, settings: dict[str, str] | None = None, **facts: Any
+    ) -> Rank:
+        """The record of a rank with one loader; ``settings`` are further ones, ``facts`` its other fields."""
         loader = Loader(
             dataset="Reviews",
             batch_size=32,
@@ -74,8 +93,17 @@ class Build:
             prefetch_factor=None,
             persistent_workers=False,
         )
-        settings = {"cpu_count": str(cpus), "torch.num_threads": str(threads)}
-        return Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, settings=settings, loaders=(loader,), steps=40)
+        usual = {"cpu_count": str(cpus), "torch.num_threads": str(threads)}
+        fields: dict[str, Any] = {"settings": usual | (settings or {}), "loaders": (loader,), "steps": 40, **facts}
+        return Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, **fields)
+
+    def ops(self, *rows: tuple[str, int, float, float], steps: int = 2) -> Ops:
+        """Ops from (name, count, total ms, own ms)."""
+        times = tuple(
+            OpTime(name=name, count=count, total_ns=round(total * MS), self_ns=round(own * MS))
+            for name, count, total, own in rows
+        )
+        return Ops(steps=steps, count=1, wall_ns=1, rows=times, floor_ns=None)
 
     def work(self, kind: HostKind, ms: float, samples: int = 100, **fields: Any) -> HostWork:
         """Host work of one line."""
@@ -140,8 +168,41 @@ class Build:
             tensor_core_unknown_ns=0,
         )
 
-    def measured(self, **parts: Any) -> Measured:
-        return Measured(source="runs/train", **parts)
+    def kernel_profiles(self, *kernels: dict[str, Any]) -> KernelProfiles:
+        """A report with one launch of each kernel, near the peak of compute like a good product but for what is given.
+
+        Such a product has many registers and few warps on purpose.
+        """
+        healthy: dict[str, Any] = {
+            "name": "kernel",
+            "launches": 1,
+            "share": 1.0,
+            "total_ns": MS,
+            "compute": 0.82,
+            "memory": 0.55,
+            "dram": 0.30,
+            "l1": 0.55,
+            "l2": 0.40,
+            "registers": 240,
+            "occupancy": 0.12,
+            "theoretical_occupancy": 0.125,
+            "limiters": ("registers",),
+            "waves": 8.0,
+            "spills": 32_768.0,
+            "spill_share": 0.01,
+            "grid": (512, 1, 1),
+            "block": (256, 1, 1),
+        }
+        rows = tuple(KernelProfile(**healthy | fields) for fields in kernels)
+        return KernelProfiles(launches=len(rows), rows=rows, total_ns=sum(row.total_ns or 0 for row in rows))
+
+    def measurements(self, *results: Any) -> Measurements:
+        """Results of measures, each a value, a tuple of values, or None."""
+        return Measurements("runs/train", *results)
+
+    def findings(self, rule: ModuleType, *results: Any) -> list[Finding]:
+        """What a rule finds in these results, asked as the engine asks it."""
+        return Rule.of(rule).run(self.measurements(*results))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Collectives of the host: many small ones that are waited for one by one are told at their line."""
+"""exposed-communication: on a device what nothing hides; on the host many small collectives, at their line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.measures.results.patterns import HostCollective
-from perfkit.rules.ranks.exposed_communication import check
+from perfkit.rules.ranks import exposed_communication
 
 MS = 1_000_000
 
@@ -23,22 +23,37 @@ def allreduce(**fields: Any) -> HostCollective:
     return HostCollective(**defaults | fields)
 
 
-def test_a_call_per_parameter_is_told_at_its_line(build: Any) -> None:
+def test_a_call_per_parameter_is_reported_at_its_line(build: Any) -> None:
     patterns = build.patterns(step_ms=100, collectives=(allreduce(),))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(exposed_communication, build.step(100), patterns)
 
-    assert (finding.file, finding.line) == ("train.py", 23)
+    assert (finding.spent.file, finding.spent.line) == ("train.py", 23)
     assert (finding.saving_low_ns, finding.saving_high_ns) == (30 * MS, 50 * MS)
     assert finding.message.startswith("98 allreduce calls per step are waited for one by one, 40% of the step")
 
 
-def test_a_few_large_ones_and_short_waits_are_no_finding(build: Any) -> None:
+def test_few_or_large_collectives_and_short_waits_are_not_reported(build: Any) -> None:
     for healthy in (allreduce(count=3.0), allreduce(bytes=98 * 25 * 2**20), allreduce(waited_ns=2 * MS)):
         patterns = build.patterns(step_ms=100, collectives=(healthy,))
 
-        assert list(check(build.measured(step=build.step(100), patterns=patterns))) == []
+        assert build.findings(exposed_communication, build.step(100), patterns) == []
 
 
-def test_without_a_device_and_patterns_nothing_is_told(build: Any) -> None:
-    assert list(check(build.measured(step=build.step(100)))) == []
+def test_without_a_device_and_patterns_nothing_is_reported(build: Any) -> None:
+    assert build.findings(exposed_communication, build.step(100)) == []
+
+
+def test_long_communication_without_overlap_is_exposed(build: Any) -> None:
+    device = build.device(1000, compute=500, communication=450, exposed_communication=450, causes={"operators": 50})
+
+    [finding] = build.findings(exposed_communication, build.traced_step(100, forward=100), device)
+
+    assert finding.cost_ns == 45 * MS
+    assert finding.message == "Exposed communication takes 45% of the step; 0% is hidden."
+
+
+def test_well_overlapped_communication_is_not_reported(build: Any) -> None:
+    device = build.device(1000, compute=950, communication=800, exposed_communication=30, causes={"operators": 20})
+
+    assert build.findings(exposed_communication, device) == []

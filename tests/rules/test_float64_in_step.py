@@ -1,4 +1,4 @@
-"""Time in float64 is told where the type comes in, else where it costs most."""
+"""float64-in-step: reported at the line where the type comes in, else at the one that costs most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.measures.results.patterns import DtypeTime
-from perfkit.rules.ops.float64_in_step import check
+from perfkit.rules.ops import float64_in_step
 
 MS = 1_000_000
 
@@ -17,34 +17,34 @@ def wide(line: int, ns: int, *, mixed: bool = False) -> DtypeTime:
     )
 
 
-def test_it_is_told_where_float32_meets_float64(build: Any) -> None:
+def test_the_line_where_float32_meets_float64_is_reported(build: Any) -> None:
     patterns = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(float64_in_step, build.step(100), patterns)
 
-    assert (finding.file, finding.line) == ("loss.py", 23)
+    assert (finding.spent.file, finding.spent.line) == ("loss.py", 23)
     assert (finding.saving_low_ns, finding.saving_high_ns) == (21 * MS, 40 * MS)
 
 
-def test_where_all_is_float64_the_line_that_costs_most_is_told(build: Any) -> None:
+def test_where_everything_is_float64_the_line_that_costs_most_is_reported(build: Any) -> None:
     patterns = build.patterns(step_ms=100, dtypes=(wide(28, 60 * MS), wide(31, 5 * MS)))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(float64_in_step, build.step(100), patterns)
 
-    assert finding.line == 28
+    assert finding.spent.line == 28
 
 
-def test_without_shapes_the_kernels_of_a_device_tell_it(build: Any) -> None:
+def test_without_shapes_the_kernels_of_a_device_show_it(build: Any) -> None:
     kernels = build.kernels(("dgemm", "matmul", 500), ("sgemm", "matmul", 500), precisions=("float64", "float32"))
     device = build.device(1000, compute=1000)
 
-    [finding] = check(build.measured(trace_step=build.step(100), devices=(device,), kernels=kernels))
+    [finding] = build.findings(float64_in_step, build.traced_step(100), device, kernels)
 
     assert finding.saving_low_ns == 25 * MS
 
 
-def test_a_statistic_in_float64_is_no_finding(build: Any) -> None:
+def test_a_statistic_in_float64_is_not_reported(build: Any) -> None:
     patterns = build.patterns(step_ms=100, dtypes=(wide(28, 3 * MS),))
 
-    assert list(check(build.measured(step=build.step(100), patterns=patterns))) == []
-    assert list(check(build.measured(step=build.step(100)))) == []
+    assert build.findings(float64_in_step, build.step(100), patterns) == []
+    assert build.findings(float64_in_step, build.step(100)) == []

@@ -1,4 +1,4 @@
-"""The wait for data is found, priced, and blamed on the right line."""
+"""input-bound: the wait for data, its cost, and the line behind it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine, SourceLines
-from perfkit.rules.data.input_bound import check
+from perfkit.rules.data import input_bound
 from perfkit.run.records import LineRow, Lines, TracedLine, Workers
 
 MS = 1_000_000
@@ -21,9 +22,7 @@ def line(number: int, function: str, ms: float, owner: str = "user", phase: Any 
 
 
 def test_a_step_that_waits_for_data_is_input_bound(build: Any) -> None:
-    measured = build.measured(step=build.step(100, data=60, forward=40), rank=build.rank())
-
-    [finding] = check(measured)
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), build.rank())
 
     assert finding.severity == "critical"
     assert finding.cost_ns == pytest.approx(60 * MS, rel=0.01)
@@ -32,14 +31,12 @@ def test_a_step_that_waits_for_data_is_input_bound(build: Any) -> None:
 
 
 def test_a_loader_without_workers_that_costs_little_is_no_finding(build: Any) -> None:
-    measured = build.measured(step=build.step(100, data=3, forward=97), rank=build.rank(workers=0))
-
-    assert list(check(measured)) == []
+    assert build.findings(input_bound, build.step(100, data=3, forward=97), build.rank(workers=0)) == []
 
 
 def test_a_step_whose_data_phase_is_unknown_is_no_finding(build: Any) -> None:
-    assert list(check(build.measured(step=build.step(100, other=100)))) == []
-    assert list(check(build.measured())) == []
+    assert build.findings(input_bound, build.step(100, other=100)) == []
+    assert build.findings(input_bound) == []
 
 
 def test_the_line_is_the_hottest_one_of_the_function_that_takes_most(build: Any) -> None:
@@ -50,11 +47,12 @@ def test_the_line_is_the_hottest_one_of_the_function_that_takes_most(build: Any)
         line(90, "collate", 40, owner="torch"),
         line(70, "Model.forward", 99, phase="forward"),
     )
-    measured = build.measured(step=build.step(100, data=60, forward=40), lines=Lines(period_ns=MS, steps=40, rows=rows))
 
-    [finding] = check(measured)
+    [finding] = build.findings(
+        input_bound, build.step(100, data=60, forward=40), Lines(period_ns=MS, steps=40, rows=rows)
+    )
 
-    assert (finding.file, finding.line, finding.function) == ("train.py", 32, "Reviews.__getitem__")
+    assert (finding.spent.file, finding.spent.line, finding.spent.function) == ("train.py", 32, "Reviews.__getitem__")
 
 
 def test_with_few_samples_the_line_comes_from_the_step_that_saw_every_line(build: Any) -> None:
@@ -85,15 +83,14 @@ def test_with_few_samples_the_line_comes_from_the_step_that_saw_every_line(build
             host_ns=9 * MS,
         )
         lines = Lines(period_ns=MS, steps=40, rows=(on_the_loop,), traced=traced)
-        measured = build.measured(step=build.step(100, data=60, forward=40), lines=lines, source_lines=known)
 
-        [finding] = check(measured)
+        [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), lines, known)
 
-        assert finding.line == expected
+        assert finding.spent.line == expected
 
 
-def test_a_line_that_no_sample_hit_is_told_where_the_step_for_lines_saw_most_of_the_function_in_it(build: Any) -> None:
-    # torch.tensor(...) in line 35 gives the interpreter lock away; the loop in line 34 never does.
+def test_a_line_without_samples_is_reported_where_the_step_for_lines_saw_most_of_its_function(build: Any) -> None:
+    # torch.tensor(...) in line 35 releases the interpreter's lock; the loop in line 34 never does.
     traced = tuple(
         TracedLine(file="train.py", line=at, function="features", owner="user", phase="data", runs=9, host_ns=MS)
         for at in (34, 35)
@@ -112,9 +109,9 @@ def test_a_line_that_no_sample_hit_is_told_where_the_step_for_lines_saw_most_of_
     sampled = msgspec.structs.replace(line(35, "features", 10), samples=40)
     lines = Lines(period_ns=MS, steps=40, rows=(sampled,), traced=traced)
 
-    [finding] = check(build.measured(step=build.step(100, data=60, forward=40), lines=lines, source_lines=known))
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), lines, known)
 
-    assert finding.line == 34
+    assert finding.spent.line == 34
 
 
 def test_a_stray_sample_of_the_next_line_does_not_make_it_the_line_that_waits(build: Any) -> None:
@@ -136,57 +133,54 @@ def test_a_stray_sample_of_the_next_line_does_not_make_it_the_line_that_waits(bu
     )
     lines = Lines(period_ns=MS, steps=40, rows=(sampled(31, 75), sampled(34, 1)))
 
-    [finding] = check(build.measured(step=build.step(100, data=60, forward=40), lines=lines, source_lines=known))
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), lines, known)
 
-    assert finding.line == 31
+    assert finding.spent.line == 31
 
 
-def test_workers_that_share_the_processor_with_training_gain_less(build: Any) -> None:
+def test_workers_that_share_the_processor_with_training_save_less(build: Any) -> None:
     step = build.step(100, data=60, forward=40)
-    [alone] = check(build.measured(step=step, rank=build.rank(cpus=8, threads=1)))
-    [shared] = check(build.measured(step=step, rank=build.rank(cpus=2, threads=2)))
+    [alone] = build.findings(input_bound, step, build.rank(cpus=8, threads=1))
+    [shared] = build.findings(input_bound, step, build.rank(cpus=2, threads=2))
 
     # Alone: max(40, 60 / 4) ms remain. Shared: one worker, and (60 + 2 x 40) / 2 = 70 ms remain.
-    # Charged: 1.3 ms for handing over, 40 / 4 ms for the processor that both use.
+    # Added: 1.3 ms for handing over, 40 / 4 ms for the processor that both use.
     assert alone.saving_low_ns == round((100 - 40 - 1.3 - 10) * MS)
     assert "would hide" not in alone.message
-    # That is less than two thirds of what is lost, so the work has to become less.
+    # That is less than two thirds of the cost, so the work has to become less.
     assert "workers alone would hide 18.7 ms" in shared.message
     assert shared.saving_low_ns == round(59.9 * MS * 2 / 3)
 
 
-def test_workers_that_are_there_already_promise_nothing(build: Any) -> None:
-    measured = build.measured(step=build.step(100, data=60, forward=40), rank=build.rank(workers=2))
-
-    [finding] = check(measured)
+def test_workers_that_exist_already_have_a_minimum_saving_of_zero(build: Any) -> None:
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), build.rank(workers=2))
 
     assert finding.saving_low_ns == 0
     assert finding.message.endswith("although batches are prepared by 2 workers.")
     assert finding.advice == (
-        "Raise num_workers from 2 to 4, persistent_workers=True, and do per-sample work once, ahead of training."
+        "Raise num_workers from 2 to 4, persistent_workers=True, and do per-sample work once, before training."
     )
 
 
-def test_the_trace_tells_the_wait_where_no_rows_are_there(build: Any) -> None:
-    [finding] = check(build.measured(trace_step=build.step(200, source="trace, 5 steps", data=100, forward=100)))
+def test_without_rows_of_steps_the_wait_comes_from_the_trace(build: Any) -> None:
+    [finding] = build.findings(input_bound, build.traced_step(200, source="trace, 5 steps", data=100, forward=100))
 
     assert finding.confidence == "medium"
     assert finding.evidence[0].source == "trace, 5 steps"
 
 
-def test_idle_while_loading_tells_the_wait_where_no_phase_does(build: Any) -> None:
+def test_without_phases_the_wait_is_the_idle_time_while_loading(build: Any) -> None:
     device = build.device(1000, compute=400, causes={"data loading": 500, "python": 100})
 
-    [finding] = check(build.measured(devices=(device,)))
+    [finding] = build.findings(input_bound, device)
 
     assert finding.cost_ns == pytest.approx(500 * MS, rel=0.01)
 
 
-def test_a_wait_that_the_device_does_not_notice_costs_nothing(build: Any) -> None:
+def test_a_wait_in_which_the_device_is_busy_costs_nothing(build: Any) -> None:
     busy = build.device(1000, compute=990, causes={"data loading": 10})
-    measured = build.measured(step=build.step(100, data=60, forward=40), devices=(busy,))
 
-    assert list(check(measured)) == []
+    assert build.findings(input_bound, build.step(100, data=60, forward=40), busy) == []
 
 
 def in_worker(number: int, function: str, ms: float) -> LineRow:
@@ -206,14 +200,13 @@ def test_with_workers_the_line_is_the_one_that_is_hot_inside_them(build: Any) ->
     workers = Workers(dataset="Reviews", processes=4, samples=900, alive_ns=100 * MS, busy_ns=90 * MS, cpu_ns=45 * MS)
     rows = (line(90, "main", 58), in_worker(8, "Reviews.__getitem__", 200), in_worker(9, "Reviews.__getitem__", 3))
     lines = Lines(period_ns=MS, steps=40, rows=rows, workers=(workers,))
-    measured = build.measured(step=build.step(100, data=60, forward=40), rank=build.rank(workers=4), lines=lines)
 
-    [finding] = check(measured)
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), build.rank(workers=4), lines)
 
-    assert (finding.line, finding.function) == (8, "Reviews.__getitem__")
+    assert (finding.spent.line, finding.spent.function) == (8, "Reviews.__getitem__")
     assert "the work of Reviews.__getitem__" in finding.advice
-    told = {item.name: item.value for item in finding.evidence}
-    assert (told["workers at work"], told["of that on a CPU"]) == (90.0, 50.0)
+    evidence = {item.name: item.value for item in finding.evidence}
+    assert (evidence["workers at work"], evidence["of that on a CPU"]) == (90.0, 50.0)
 
 
 @pytest.mark.parametrize(("busy", "waits", "severity"), [(40, 10, "info"), (90, 10, "warning"), (40, 60, "critical")])
@@ -226,48 +219,45 @@ def test_a_short_wait_for_workers_that_have_time_to_spare_is_no_problem(
     lines = Lines(period_ns=MS, steps=40, workers=(workers,))
     step = build.step(100, data=waits, forward=100 - waits)
 
-    [finding] = check(build.measured(step=step, rank=build.rank(workers=1), lines=lines))
+    [finding] = build.findings(input_bound, step, build.rank(workers=1), lines)
 
     assert finding.severity == severity
     assert ("time to spare" in finding.message) is (severity == "info")
 
 
-def test_lines_of_another_loaders_workers_are_not_blamed(build: Any) -> None:
+def test_lines_of_another_loaders_workers_are_not_reported(build: Any) -> None:
     rows = (line(31, "Reviews.__getitem__", 40), in_worker(8, "Validation.__getitem__", 200))
-    measured = build.measured(
-        step=build.step(100, data=60, forward=40),
-        rank=build.rank(workers=0),
-        lines=Lines(period_ns=MS, steps=40, rows=rows),
-    )
+    lines = Lines(period_ns=MS, steps=40, rows=rows)
 
-    [finding] = check(measured)
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), build.rank(workers=0), lines)
 
-    assert finding.line == 31
+    assert finding.spent.line == 31
 
 
-def started_anew(build: Any, usual: Any, every: Any) -> Any:
-    """A run whose one worker is started in each of 16 epochs; its usual step, and the mean of all."""
+def started_anew(build: Any, usual: Any, every: Any) -> Finding:
+    """The finding in a run whose one worker is started in each of 16 epochs: a typical step, and the mean of all."""
     workers = Workers(
         dataset="Reviews", processes=16, samples=300, alive_ns=8_000 * MS, busy_ns=200 * MS, cpu_ns=400 * MS
     )
     lines = Lines(period_ns=MS, steps=40, workers=(workers,))
-    return build.measured(step=usual, every_step=every, rank=build.rank(workers=1), lines=lines)
+    [finding] = build.findings(input_bound, usual, every, build.rank(workers=1), lines)
+    return finding
 
 
-def test_workers_that_start_in_every_epoch_are_told_to_stay(build: Any) -> None:
-    usual, every = build.step(20, data=1, forward=19), build.step(30, data=11, forward=19)
+def test_workers_that_start_in_every_epoch_should_stay(build: Any) -> None:
+    usual, every = build.step(20, data=1, forward=19), build.mean_step(30, data=11, forward=19)
 
-    [finding] = check(started_anew(build, usual, every))
+    finding = started_anew(build, usual, every)
 
     assert "workers that were started 16 times" in finding.message
     assert "persistent_workers=True" in (finding.advice or "")
     assert (finding.saving_low_ns, finding.saving_high_ns) == (round(10.9 * MS * 2 / 3), round(1.15 * 10.9 * MS))
 
 
-def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
-    usual, every = build.step(20, data=1, forward=19), build.step(40, data=11, forward=29)
+def test_workers_that_start_slow_the_steps_meanwhile_too(build: Any) -> None:
+    usual, every = build.step(20, data=1, forward=19), build.mean_step(40, data=11, forward=29)
 
-    [finding] = check(started_anew(build, usual, every))
+    finding = started_anew(build, usual, every)
 
     # A usual step takes 20 ms, the mean one 40.
     assert finding.cost_ns == 20 * MS
@@ -276,22 +266,22 @@ def test_workers_that_start_slow_the_steps_beside_them_too(build: Any) -> None:
 
 def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) -> None:
     rank = build.rank(cpus=2, threads=1, workers=0)
-    [cheap] = check(build.measured(step=build.step(10, data=0.8, forward=9.2), rank=rank))
-    [dear] = check(build.measured(step=build.step(10, data=3, forward=7), rank=rank))
+    [cheap] = build.findings(input_bound, build.step(10, data=0.8, forward=9.2), rank)
+    [expensive] = build.findings(input_bound, build.step(10, data=3, forward=7), rank)
 
     assert (cheap.severity, cheap.saving_low_ns) == ("info", 0)
     assert "less than handing one over" in (cheap.advice or "")
-    assert dear.severity == "critical"
+    assert expensive.severity == "critical"
 
 
-def test_workers_that_wait_themselves_wait_side_by_side(build: Any) -> None:
+def test_workers_that_wait_themselves_can_wait_at_the_same_time(build: Any) -> None:
     workers = Workers(
         dataset="Reviews", processes=1, samples=300, alive_ns=3_000 * MS, busy_ns=2_900 * MS, cpu_ns=100 * MS
     )
     lines = Lines(period_ns=MS, steps=40, workers=(workers,))
     step = build.step(30, data=25, forward=5)
 
-    [finding] = check(build.measured(step=step, rank=build.rank(workers=1, cpus=2), lines=lines))
+    [finding] = build.findings(input_bound, step, build.rank(workers=1, cpus=2), lines)
 
     # A quarter of the step each, and 1.3 ms for handing a batch over.
     assert finding.saving_low_ns == round((30 - 7.5 - 1.3 - 5 / 4) * MS)

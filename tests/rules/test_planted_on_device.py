@@ -1,4 +1,4 @@
-"""Device rules on generated traces: the planted cause is told first, and its corrected twin is not told it."""
+"""Device rules on generated traces: the planted cause is reported first, and not for its corrected twin."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Timeline:
         self.add(cat, name, begin, self.free, tid=7, pid=0, **work)
 
     def steps(self, step: Callable[[Timeline], None], *, sync: bool = True) -> Diagnosis:
-        """Five equal steps, diagnosed."""
+        """The diagnosis of five equal steps."""
         for number in range(STEPS):
             begin = self.now
             step(self)
             if sync:
-                # The step ends when the device has done its work, as a read of the loss makes it.
+                # The step ends when the device is done, as after reading the loss.
                 self.now = max(self.now, self.free)
             self.add("user_annotation", f"ProfilerStep#{number}", begin, self.now)
             self.now += 1
@@ -74,12 +74,13 @@ def timeline(tmp_path: Path) -> Callable[..., Timeline]:
     return lambda **how: Timeline(tmp_path, **how)
 
 
-def told(diagnosis: Diagnosis) -> list[str]:
+def problems(diagnosis: Diagnosis) -> list[str]:
+    """The rules with a finding that is not information."""
     return [finding.rule for finding in diagnosis.findings if finding.severity != "info"]
 
 
 def first(diagnosis: Diagnosis) -> str:
-    """What is to be corrected first."""
+    """The rule whose finding no other one explains and that costs most."""
     assert not any("failed" in one for one in diagnosis.missing), diagnosis.missing
     return next(one.rule for one in diagnosis.findings if one.follows is None)
 
@@ -99,10 +100,10 @@ def test_pageable_copies(timeline: Any) -> None:
         return one
 
     assert first(timeline().steps(step("Pageable", True))) == "pageable-copy"
-    assert "pageable-copy" not in told(timeline().steps(step("Pinned", False)))
+    assert "pageable-copy" not in problems(timeline().steps(step("Pinned", False)))
 
 
-def test_copies_that_the_host_waits_for(timeline: Any) -> None:
+def test_copies_that_block_the_host(timeline: Any) -> None:
     def step(blocking: bool) -> Callable[[Timeline], None]:
         def one(line: Timeline) -> None:
             for _ in range(10):
@@ -114,8 +115,8 @@ def test_copies_that_the_host_waits_for(timeline: Any) -> None:
 
         return one
 
-    assert "blocking-copy" in told(timeline().steps(step(True)))
-    assert "blocking-copy" not in told(timeline().steps(step(False)))
+    assert "blocking-copy" in problems(timeline().steps(step(True)))
+    assert "blocking-copy" not in problems(timeline().steps(step(False)))
 
 
 def test_float32_products_without_tf32(timeline: Any) -> None:
@@ -123,9 +124,9 @@ def test_float32_products_without_tf32(timeline: Any) -> None:
     fast = timeline().steps(lambda line: compute(line, kernel=GEMM_TF32))
 
     assert first(slow) == "fp32-without-tf32"
-    assert "fp32-without-tf32" not in told(fast)
+    assert "fp32-without-tf32" not in problems(fast)
     # A V100 has no TF32.
-    assert "fp32-without-tf32" not in told(
+    assert "fp32-without-tf32" not in problems(
         timeline(device="Tesla V100-SXM2-16GB").steps(lambda line: compute(line, kernel=GEMM_FP32))
     )
 
@@ -135,10 +136,10 @@ def test_no_half_precision(timeline: Any) -> None:
     fast = timeline().steps(lambda line: compute(line, kernel=GEMM_BF16))
 
     assert first(slow) == "low-precision-unused"
-    assert "low-precision-unused" not in told(fast)
+    assert "low-precision-unused" not in problems(fast)
 
 
-def test_shapes_that_tensor_cores_cannot_take(timeline: Any) -> None:
+def test_shapes_that_are_not_aligned_for_tensor_cores(timeline: Any) -> None:
     def step(vocabulary: int) -> Callable[[Timeline], None]:
         given = {"Input Dims": [[4096, 1024], [1024, vocabulary]], "Input type": [BF16, BF16]}
         return lambda line: compute(line, given=given)
@@ -147,7 +148,7 @@ def test_shapes_that_tensor_cores_cannot_take(timeline: Any) -> None:
 
     assert first(odd) == "unfriendly-shapes"
     assert "1024x50257" in odd.findings[0].message
-    assert "unfriendly-shapes" not in told(timeline().steps(step(50_304)))
+    assert "unfriendly-shapes" not in problems(timeline().steps(step(50_304)))
 
 
 def test_a_bias_before_a_batch_norm(timeline: Any) -> None:
@@ -169,7 +170,7 @@ def test_a_bias_before_a_batch_norm(timeline: Any) -> None:
         return one
 
     assert first(timeline().steps(step(True))) == "conv-bias-before-norm"
-    assert "conv-bias-before-norm" not in told(timeline().steps(step(False)))
+    assert "conv-bias-before-norm" not in problems(timeline().steps(step(False)))
 
 
 def test_rows_of_elementwise_kernels(timeline: Any) -> None:
@@ -186,9 +187,9 @@ def test_rows_of_elementwise_kernels(timeline: Any) -> None:
     row = timeline().steps(step(8))
 
     assert first(row) == "unfused-elementwise"
-    # 8 ops of 100 µs read and write 64 MiB each; fused, 2 of the 16 are left.
+    # 8 ops of 100 µs read and write 64 MiB each; fused, 2 of the 16 passes remain.
     assert row.findings[0].saving_high_ns == pytest.approx(800 * US * 14 / 16, rel=0.01)
-    assert "unfused-elementwise" not in told(timeline().steps(step(1)))
+    assert "unfused-elementwise" not in problems(timeline().steps(step(1)))
 
 
 def test_kernels_that_convert_layouts(timeline: Any) -> None:
@@ -202,14 +203,14 @@ def test_kernels_that_convert_layouts(timeline: Any) -> None:
         return one
 
     assert first(timeline().steps(step(True))) == "layout-conversion"
-    assert "layout-conversion" not in told(timeline().steps(step(False)))
+    assert "layout-conversion" not in problems(timeline().steps(step(False)))
 
 
 def test_grids_smaller_than_the_device(timeline: Any) -> None:
     small = {"grid": [16, 1, 1], "blocks per SM": 0.15}
 
     assert first(timeline().steps(lambda line: compute(line, **small))) == "small-grid"
-    assert "small-grid" not in told(timeline().steps(compute))
+    assert "small-grid" not in problems(timeline().steps(compute))
 
 
 def test_few_warps_per_multiprocessor(timeline: Any) -> None:
@@ -218,7 +219,7 @@ def test_few_warps_per_multiprocessor(timeline: Any) -> None:
         return lambda line: compute(line, kernel=name, **{"est. achieved occupancy %": percent})
 
     assert first(timeline().steps(step(12))) == "low-occupancy"
-    assert "low-occupancy" not in told(timeline().steps(step(60)))
+    assert "low-occupancy" not in problems(timeline().steps(step(60)))
 
 
 def test_a_graph_for_equal_steps_that_wait_for_launches(timeline: Any) -> None:
@@ -234,8 +235,8 @@ def test_a_graph_for_equal_steps_that_wait_for_launches(timeline: Any) -> None:
     assert first(slow) == "launch-bound"
     assert [one.follows for one in slow.findings if one.rule == "cuda-graph-candidate"] == ["launch-bound"]
     # Steps that differ cannot be one graph; a device that is busy needs none.
-    assert "cuda-graph-candidate" not in told(timeline().steps(step(20, extra=True)))
-    assert "cuda-graph-candidate" not in told(timeline().steps(compute))
+    assert "cuda-graph-candidate" not in problems(timeline().steps(step(20, extra=True)))
+    assert "cuda-graph-candidate" not in problems(timeline().steps(compute))
 
 
 def test_an_optimizer_of_single_kernels(timeline: Any) -> None:
@@ -252,12 +253,12 @@ def test_an_optimizer_of_single_kernels(timeline: Any) -> None:
         return one
 
     assert first(timeline().steps(step(400))) == "unfused-optimizer"
-    assert "unfused-optimizer" not in told(timeline().steps(step(1)))
+    assert "unfused-optimizer" not in problems(timeline().steps(step(1)))
 
 
 def test_float64_kernels(timeline: Any) -> None:
     assert first(timeline().steps(lambda line: compute(line, kernel="ampere_dgemm_64x64_nn"))) == "float64-in-step"
-    assert "float64-in-step" not in told(timeline().steps(compute))
+    assert "float64-in-step" not in problems(timeline().steps(compute))
 
 
 def test_attention_written_out(timeline: Any) -> None:
@@ -277,7 +278,7 @@ def test_attention_written_out(timeline: Any) -> None:
         return one
 
     assert first(timeline().steps(step(True))) == "attention-unfused"
-    assert "attention-unfused" not in told(timeline().steps(step(False)))
+    assert "attention-unfused" not in problems(timeline().steps(step(False)))
 
 
 def test_kernels_at_the_memorys_limit_are_healthy(timeline: Any) -> None:
@@ -285,7 +286,7 @@ def test_kernels_at_the_memorys_limit_are_healthy(timeline: Any) -> None:
     given = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["float", "float"]}
     healthy = timeline().steps(lambda line: compute(line, kernel=ADD, lasts=120, op="aten::add_", given=given))
 
-    assert told(healthy) == []
+    assert problems(healthy) == []
     assert healthy.findings[0].rule == "memory-bound"
 
 
@@ -294,6 +295,6 @@ def test_kernels_at_the_limit_of_arithmetic_are_healthy(timeline: Any) -> None:
     given = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": [BF16, BF16]}
     healthy = timeline().steps(lambda line: compute(line, lasts=600, given=given))
 
-    assert told(healthy) == []
+    assert problems(healthy) == []
     assert healthy.findings[0].rule == "compute-bound"
-    assert "100% is limited by arithmetic" in healthy.findings[0].message
+    assert "Arithmetic limits 100% of the kernels' time" in healthy.findings[0].message

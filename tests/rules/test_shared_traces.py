@@ -1,6 +1,6 @@
-"""What the rules that read kernels, ops, copies and launches say of real traces.
+"""What the rules on kernels, ops, copies and launches report for real traces.
 
-The words on v100, nsys-healthy and the optimizers of resnet50 were checked by hand.
+The findings for v100, nsys-healthy and the optimizers of resnet50 were checked by hand.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ RULES = {
     "unfused-optimizer",
 }
 
-TOLD = {
-    # NCCL beside little compute, and a host that is late: 16 % of communication is hidden.
+EXPECTED = {
+    # NCCL next to little compute, and a host that is late: 16% of communication is hidden.
     "a100-2ranks-nccl.json.gz": {"launch-bound", "exposed-communication"},
     "a100-8ranks-training.json.gz": {"launch-bound", "exposed-communication"},
-    # One forward pass from a cold start: 66 % of it are allocations.
+    # One forward pass from a cold start: 66% of it is allocation.
     "a100-alexnet-cuda-sync-events.json.gz": set(),
     "cpu-only-rank34.json.gz": set(),
-    # Kernels of 8 µs with host work between them, in one step: nothing tells whether others are alike.
+    # Kernels of 8 µs with host work between them, in one step: whether steps are equal is unknown.
     "h100-inference-image.json.gz": {"launch-bound"},
     "mi250-rocm.json.gz": {"launch-bound"},
     "nsys-healthy.sqlite": set(),
@@ -52,12 +52,12 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(TOLD))
-def test_of_a_real_trace_only_what_is_true_is_told(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_for_a_real_trace_only_what_is_true_is_reported(name: str) -> None:
     if not SHARED.is_dir():
         pytest.skip("shared traces are not beside the checkout")
     diagnosis = diagnose(SHARED / name)
 
     assert not any("failed" in one for one in diagnosis.missing)
-    told = {finding.rule for finding in diagnosis.findings if finding.severity != "info"}
-    assert told & RULES == TOLD[name]
+    reported = {finding.rule for finding in diagnosis.findings if finding.severity != "info"}
+    assert reported & RULES == EXPECTED[name]

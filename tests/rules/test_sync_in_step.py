@@ -1,4 +1,4 @@
-"""Syncs are told by line, priced where they have a price, and never counted twice."""
+"""sync-in-step: syncs by line, with a cost where it is known, and never counted twice."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from perfkit._location import Location
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.host import SyncCall
-from perfkit.rules.sync.sync_in_step import METHODS, check
+from perfkit.rules._engine import Rule
+from perfkit.rules.sync import sync_in_step
 from perfkit.run.records import SyncEvent, Syncs
 
 MS = 1_000_000
@@ -24,10 +26,14 @@ def dry(*events: SyncEvent, observed: bool = True, steps: int = 10) -> Syncs:
     return Syncs(mode="dry", observed=observed, steps=steps, events=events)
 
 
-def test_a_sync_of_a_dry_run_has_no_price_and_says_why(build: Any) -> None:
-    [finding] = check(build.measured(step=build.step(50, forward=50), syncs=dry(event(42))))
+def line(number: int) -> Location:
+    return Location(file="train.py", line=number, function="train")
 
-    assert (finding.file, finding.line, finding.severity) == ("train.py", 42, "warning")
+
+def test_the_cost_of_a_sync_in_a_dry_run_is_unknown(build: Any) -> None:
+    [finding] = build.findings(sync_in_step, build.step(50, forward=50), dry(event(42)))
+
+    assert (finding.spent.file, finding.spent.line, finding.severity) == ("train.py", 42, "warning")
     assert finding.cost_ns is None
     assert finding.message == "item() waits for the device once per step."
     assert [item.source for item in finding.evidence if item.value is None] == [
@@ -38,18 +44,18 @@ def test_a_sync_of_a_dry_run_has_no_price_and_says_why(build: Any) -> None:
 def test_each_line_is_one_finding_with_the_syncs_of_the_line_together(build: Any) -> None:
     syncs = dry(event(42), event(42, 2.0, op="bool(tensor)"), event(50))
 
-    findings = list(check(build.measured(syncs=syncs)))
+    findings = build.findings(sync_in_step, syncs)
 
-    assert [(finding.line, finding.message) for finding in findings] == [
+    assert [(finding.spent.line, finding.message) for finding in findings] == [
         (42, "item() and bool(tensor) wait for the device 3 times per step."),
         (50, "item() waits for the device once per step."),
     ]
 
 
-def test_rare_syncs_are_told_together_for_information_with_how_often_and_whose(build: Any) -> None:
+def test_rare_syncs_are_reported_together_as_information_with_rate_and_owner(build: Any) -> None:
     library = event(8, 0.2, owner="lightning", via="/site-packages/lightning/progress.py:685")
 
-    [finding] = check(build.measured(syncs=dry(event(7, 0.01), library)))
+    [finding] = build.findings(sync_in_step, dry(event(7, 0.01), library))
 
     assert finding.severity == "info"
     assert finding.message == (
@@ -61,25 +67,25 @@ def test_rare_syncs_are_told_together_for_information_with_how_often_and_whose(b
 def test_a_line_that_synced_in_one_of_two_steps_is_rare_as_that_may_have_been_an_epochs_last(build: Any) -> None:
     once, always = event(35, 3.0, in_steps=1), event(31, 1.0, in_steps=2)
 
-    found = list(check(build.measured(syncs=dry(once, always, steps=2))))
+    found = build.findings(sync_in_step, dry(once, always, steps=2))
 
-    assert [(finding.severity, finding.line) for finding in found] == [("warning", 31), ("info", None)]
+    assert [(finding.severity, finding.spent) for finding in found] == [("warning", line(31)), ("info", None)]
     assert found[1].message == "1 further line syncs in one of 2 steps: train.py:35."
 
 
 def test_a_line_that_syncs_in_several_threads_is_judged_by_the_sum(build: Any) -> None:
     threads = [event(7, 0.3, thread=f"logger-{n}") for n in range(4)]
 
-    [finding] = check(build.measured(syncs=dry(*threads)))
+    [finding] = build.findings(sync_in_step, dry(*threads))
 
     assert finding.message == "item() waits for the device 1.2 times per step."
 
 
-def test_a_librarys_syncs_are_one_finding_that_says_whose_and_where(build: Any) -> None:
+def test_a_librarys_syncs_are_one_finding_with_its_owner_and_lines(build: Any) -> None:
     own = {"owner": "lightning", "file": "train.py"}
     syncs = dry(event(9, via="/x/loop.py:3", **own), event(9, via="/x/bar.py:8", op="to", kind="copy-d2h", **own))
 
-    [finding] = check(build.measured(syncs=syncs))
+    [finding] = build.findings(sync_in_step, syncs)
 
     assert finding.severity == "info"
     assert (
@@ -89,14 +95,14 @@ def test_a_librarys_syncs_are_one_finding_that_says_whose_and_where(build: Any) 
 
 
 def test_a_sync_without_a_python_line_has_no_place(build: Any) -> None:
-    [finding] = check(build.measured(syncs=dry(event(0, file="<no Python line>", function="", owner="torch"))))
+    [finding] = build.findings(sync_in_step, dry(event(0, file="<no Python line>", function="", owner="torch")))
 
-    assert (finding.file, finding.line, finding.function) == (None, None, None)
+    assert finding.spent is None
     assert "inside torch" in finding.message
 
 
 @pytest.mark.parametrize(
-    ("op", "said"),
+    ("op", "written"),
     [
         ("item", "item()"),
         ("item in clip_grad_norm_", "item() in clip_grad_norm_"),
@@ -107,27 +113,27 @@ def test_a_sync_without_a_python_line_has_no_place(build: Any) -> None:
         ("torch.cuda.synchronize", "torch.cuda.synchronize"),
     ],
 )
-def test_an_op_that_is_a_tensor_method_is_said_as_a_call(build: Any, op: str, said: str) -> None:
-    [finding] = check(build.measured(syncs=dry(event(1, op=op))))
+def test_an_op_that_is_a_tensor_method_is_written_as_a_call(build: Any, op: str, written: str) -> None:
+    [finding] = build.findings(sync_in_step, dry(event(1, op=op)))
 
-    assert finding.message == f"{said} waits for the device once per step."
+    assert finding.message == f"{written} waits for the device once per step."
 
 
-def test_the_names_said_as_calls_are_methods_of_a_tensor() -> None:
+def test_the_names_written_as_calls_are_methods_of_a_tensor() -> None:
     import torch
 
-    assert [name for name in METHODS if not callable(getattr(torch.Tensor, name, None))] == []
+    assert [name for name in sync_in_step.METHODS.split("|") if not callable(getattr(torch.Tensor, name, None))] == []
 
 
 def test_a_dry_run_that_saw_no_device_tensor_is_no_pass(build: Any) -> None:
-    [finding] = check(build.measured(syncs=dry(observed=False)))
+    [finding] = build.findings(sync_in_step, dry(observed=False))
 
     assert finding.severity == "info"
     assert "not checked" in finding.message
 
 
 def test_a_loop_without_syncs_is_no_finding(build: Any) -> None:
-    assert list(check(build.measured(step=build.step(50, forward=50), syncs=dry()))) == []
+    assert build.findings(sync_in_step, build.step(50, forward=50), dry()) == []
 
 
 def test_lines_of_a_cuda_run_share_no_more_than_the_idle_time(build: Any) -> None:
@@ -140,31 +146,31 @@ def test_lines_of_a_cuda_run_share_no_more_than_the_idle_time(build: Any) -> Non
     # 40 ms blocked per step of 100 ms, but the device was idle for 20 ms of it apart from data loading.
     device = build.device(1000, compute=700, causes={"sync": 50, "python": 150, "data loading": 100})
 
-    findings = list(check(build.measured(step=build.step(100, forward=100), syncs=syncs, devices=(device,))))
+    findings = build.findings(sync_in_step, build.step(100, forward=100), syncs, device)
 
     assert [finding.cost_ns for finding in findings] == [15 * MS, 5 * MS]
     assert [finding.saving_low_ns for finding in findings] == [3_750_000, 1_250_000]
 
 
-def test_blocking_calls_of_a_trace_are_told_by_op(build: Any) -> None:
+def test_blocking_calls_of_a_trace_are_reported_by_op(build: Any) -> None:
     calls = (
         SyncCall(name="cudaStreamSynchronize", op="aten::item", range=None, count=80, blocked_ns=800 * MS),
         SyncCall(name="cudaDeviceSynchronize", op=None, range=None, count=1, blocked_ns=900 * MS),
     )
 
-    [finding] = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls))
+    [finding] = build.findings(sync_in_step, build.traced_step(100, forward=100), calls)
 
     assert finding.message == "aten::item blocks the host twice per step, 20.0 ms per step."
     assert finding.cost_ns == 20 * MS
 
 
-def test_a_sync_seen_live_is_not_told_again_from_the_trace(build: Any) -> None:
+def test_an_observed_sync_is_not_reported_again_from_the_trace(build: Any) -> None:
     calls = (SyncCall(name="cudaStreamSynchronize", op="aten::item", range=None, count=40, blocked_ns=400 * MS),)
     syncs = Syncs(mode="cuda", observed=True, steps=10, events=(event(42),))
 
-    [finding] = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls, syncs=syncs))
+    [finding] = build.findings(sync_in_step, build.traced_step(100, forward=100), calls, syncs)
 
-    assert (finding.line, finding.cost_ns) == (42, 10 * MS)
+    assert (finding.spent.line, finding.cost_ns) == (42, 10 * MS)
 
 
 def cuda(*events: SyncEvent) -> Syncs:
@@ -176,12 +182,12 @@ def call(name: str, op: str | None, ms: float, count: int = 40) -> SyncCall:
     return SyncCall(name=name, op=op, range=None, count=count, blocked_ns=round(40 * ms * MS))
 
 
-def test_a_copy_and_the_wait_behind_it_are_one_sync(build: Any) -> None:
+def test_a_copy_and_the_wait_after_it_are_one_sync(build: Any) -> None:
     calls = (call("cudaMemcpyAsync", "aten::item", 19), call("cudaStreamSynchronize", "aten::item", 1))
     bare = tuple(SyncCall(name=c.name, op=None, range=None, count=c.count, blocked_ns=c.blocked_ns) for c in calls)
 
-    [with_op] = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls))
-    [without] = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=bare))
+    [with_op] = build.findings(sync_in_step, build.traced_step(100, forward=100), calls)
+    [without] = build.findings(sync_in_step, build.traced_step(100, forward=100), bare)
 
     assert with_op.message == "aten::item blocks the host once per step, 20.0 ms per step."
     assert (
@@ -189,18 +195,18 @@ def test_a_copy_and_the_wait_behind_it_are_one_sync(build: Any) -> None:
     )
 
 
-def test_calls_that_no_observed_line_can_have_made_are_told_beside_the_lines(build: Any) -> None:
+def test_calls_that_no_observed_line_can_have_made_are_reported_by_themselves(build: Any) -> None:
     calls = (call("cudaStreamSynchronize", "aten::item", 10), call("cudaMemcpyAsync", "aten::copy_", 20))
-    step = build.step(100, forward=100)
+    step = build.traced_step(100, forward=100)
 
-    line, copy = check(build.measured(trace_step=step, sync_calls=calls, syncs=cuda(event(42))))
+    read, copy = build.findings(sync_in_step, step, calls, cuda(event(42)))
 
-    assert (line.line, line.cost_ns) == (42, 10 * MS)
+    assert (read.spent.line, read.cost_ns) == (42, 10 * MS)
     assert copy.message == "aten::copy_ blocks the host once per step, 20.0 ms per step."
-    assert (copy.file, copy.cost_ns) == (None, 20 * MS)
+    assert (copy.spent, copy.cost_ns) == (None, 20 * MS)
 
 
-def test_lines_of_different_kinds_each_get_the_price_of_their_own_calls(build: Any) -> None:
+def test_lines_of_different_kinds_each_have_the_cost_of_their_own_calls(build: Any) -> None:
     calls = (
         call("cudaStreamSynchronize", "aten::item", 10),
         call("cudaMemcpyAsync", "aten::to", 20),
@@ -208,27 +214,27 @@ def test_lines_of_different_kinds_each_get_the_price_of_their_own_calls(build: A
     )
     lines = (event(1), event(2, kind="copy-d2h", op="cpu"), event(3, kind="explicit", op="torch.cuda.synchronize"))
 
-    found = check(build.measured(trace_step=build.step(100, forward=100), sync_calls=calls, syncs=cuda(*lines)))
+    found = build.findings(sync_in_step, build.traced_step(100, forward=100), calls, cuda(*lines))
 
-    assert [(finding.line, finding.cost_ns) for finding in found] == [(1, 10 * MS), (2, 20 * MS), (3, 5 * MS)]
+    assert [(finding.spent.line, finding.cost_ns) for finding in found] == [(1, 10 * MS), (2, 20 * MS), (3, 5 * MS)]
 
 
-def test_lines_of_one_kind_share_a_traces_calls_and_get_no_price_of_their_own(build: Any) -> None:
+def test_the_cost_of_lines_of_one_kind_is_unknown_from_a_trace(build: Any) -> None:
     calls = (call("cudaStreamSynchronize", "aten::item", 10),)
-    step = build.step(100, forward=100)
+    step = build.traced_step(100, forward=100)
 
-    found = list(check(build.measured(trace_step=step, sync_calls=calls, syncs=cuda(event(1), event(2)))))
+    found = build.findings(sync_in_step, step, calls, cuda(event(1), event(2)))
 
-    assert [(finding.line, finding.cost_ns) for finding in found] == [(1, None), (2, None)]
+    assert [(finding.spent.line, finding.cost_ns) for finding in found] == [(1, None), (2, None)]
     assert found[0].evidence[0].source == "how long each line blocked was not measured"
 
 
-def test_a_rare_line_keeps_the_traces_calls_from_being_told_as_one_more_sync(build: Any) -> None:
+def test_calls_that_a_rare_line_can_have_made_are_not_one_more_sync(build: Any) -> None:
     # A window of few steps may hold the one step in a hundred that logs.
     calls = (call("cudaStreamSynchronize", "aten::item", 10),)
-    step = build.step(100, forward=100)
+    step = build.traced_step(100, forward=100)
 
-    [finding] = check(build.measured(trace_step=step, sync_calls=calls, syncs=cuda(event(1, 0.01))))
+    [finding] = build.findings(sync_in_step, step, calls, cuda(event(1, 0.01)))
 
     assert finding.message == "1 further line syncs in fewer than every second step: train.py:1."
 
@@ -238,7 +244,7 @@ def test_items_in_a_recorded_training_are_counted_once_each() -> None:
     if not trace.exists():
         pytest.skip("shared traces are not beside the checkout")
 
-    messages = [finding.message for finding in check(measure(trace))]
+    messages = [finding.message for finding in Rule.of(sync_in_step).run(measure(trace))]
 
     # 6 steps; 6 and 12 `aten::item` in two ranges, each a cudaMemcpyAsync and a cudaStreamSynchronize.
     assert [message for message in messages if message.startswith("aten::item")] == [

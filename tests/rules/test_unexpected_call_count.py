@@ -1,11 +1,12 @@
-"""A call whose answer was known is priced by its share of its phase, with the backward that came after it."""
+"""unexpected-call-count: a call whose answer was known costs its share of its phase, and of its backward."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from perfkit._location import Location
-from perfkit.rules.python.unexpected_call_count import check
+from perfkit.findings import Finding
+from perfkit.rules.python import unexpected_call_count
 from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
@@ -36,17 +37,17 @@ def calls(ms: float, again: int = 1, backward: bool = False) -> ModuleCalls:
     )
 
 
-def measured(build: Any, *traced: TracedLine) -> Any:
+def found(build: Any, *traced: TracedLine) -> list[Finding]:
     step = build.step(40, forward=10, backward=20, other=10)
-    return build.measured(step=step, lines=Lines(period_ns=MS, steps=40, traced=traced))
+    return build.findings(unexpected_call_count, step, Lines(period_ns=MS, steps=40, traced=traced))
 
 
 def test_a_second_forward_for_a_metric_costs_its_share_of_its_phase(build: Any) -> None:
     traced = (line(33, "forward", 20, calls(20, again=0)), line(38, "other", 16, calls(15)), line(39, "other", 4))
 
-    [finding] = check(measured(build, *traced))
+    [finding] = found(build, *traced)
 
-    assert (finding.line, finding.function) == (38, "main")
+    assert (finding.spent.line, finding.spent.function) == (38, "main")
     assert finding.cost_ns == 7.5 * MS
     assert "Net is called once more per step" in finding.message
     assert finding.saving_low_ns <= finding.cost_ns <= finding.saving_high_ns
@@ -59,22 +60,22 @@ def test_an_encoder_called_per_loss_costs_its_backward_too(build: Any) -> None:
         line(34, "forward", 20, calls(10, backward=True)),
     )
 
-    [finding] = check(measured(build, *traced))
+    [finding] = found(build, *traced)
 
     assert finding.cost_ns == 15 * MS
-    assert "2 times more" in finding.message
+    assert "called twice more per step" in finding.message
 
 
 def test_lines_of_functions_that_were_called_count_once_in_the_phase(build: Any) -> None:
     inner = line(7, "other", 15, callers=(location(33), location(38)))
 
-    [finding] = check(measured(build, line(38, "other", 20, calls(15)), inner))
+    [finding] = found(build, line(38, "other", 20, calls(15)), inner)
 
     assert finding.cost_ns == 7.5 * MS
 
 
-def test_short_calls_and_calls_that_were_needed_are_silent(build: Any) -> None:
-    assert not list(check(measured(build, line(38, "other", 20, calls(3.9)))))
-    assert not list(check(measured(build, line(38, "other", 20, calls(20, again=0)))))
-    assert not list(check(build.measured(step=build.step(40))))
-    assert not list(check(build.measured()))
+def test_short_calls_and_calls_that_were_needed_are_not_reported(build: Any) -> None:
+    assert not found(build, line(38, "other", 20, calls(3.9)))
+    assert not found(build, line(38, "other", 20, calls(20, again=0)))
+    assert not build.findings(unexpected_call_count, build.step(40))
+    assert not build.findings(unexpected_call_count)

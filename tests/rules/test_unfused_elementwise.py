@@ -1,4 +1,4 @@
-"""A row of elementwise ops is told with what one pass would leave of it."""
+"""unfused-elementwise: a row of elementwise ops is reported with what one pass would save."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.patterns import ElementwiseChain
-from perfkit.rules.ops.unfused_elementwise import check
+from perfkit.rules.ops import unfused_elementwise
 
 MS = 1_000_000
 
@@ -34,51 +34,51 @@ def chain(**fields: Any) -> ElementwiseChain:
 def test_on_a_cpu_one_pass_still_takes_its_longest_op(build: Any) -> None:
     patterns = build.patterns(step_ms=100, chains=(chain(),))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(unfused_elementwise, build.step(100), patterns)
 
     assert (finding.saving_low_ns, finding.cost_ns, finding.saving_high_ns) == (25 * MS, 33 * MS, 37.95 * MS)
-    assert (finding.file, finding.line) == ("model.py", 18)
+    assert (finding.spent.file, finding.spent.line) == ("model.py", 18)
     assert "8 elementwise ops in a row (pow mul add mul mul tanh ...)" in finding.message
 
 
-def test_a_row_that_is_all_functions_gains_at_least_half_of_what_it_may(build: Any) -> None:
+def test_a_row_of_functions_saves_at_least_half_of_the_high_end(build: Any) -> None:
     patterns = build.patterns(step_ms=100, chains=(chain(functions_ns=39 * MS),))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(unfused_elementwise, build.step(100), patterns)
 
     assert finding.saving_low_ns == finding.cost_ns // 2
 
 
-def test_on_a_device_the_gain_is_the_bytes_that_are_not_moved(build: Any) -> None:
+def test_on_a_device_the_saving_is_the_bytes_that_are_not_moved(build: Any) -> None:
     patterns = build.patterns(chains=(chain(),))
     device = build.device(1000, compute=1000)
 
-    [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
+    [finding] = build.findings(unfused_elementwise, build.traced_step(100), patterns, device)
 
     assert finding.saving_high_ns == pytest.approx(40 * MS * 140 / 180, rel=1e-6)
     assert finding.saving_low_ns == pytest.approx(20 * MS * 140 / 180, rel=1e-6)
 
 
-def test_in_float64_half_of_it_is_told_there(build: Any) -> None:
+def test_in_float64_half_is_left_to_float64_in_step(build: Any) -> None:
     patterns = build.patterns(step_ms=100, chains=(chain(dtype="double"),))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(unfused_elementwise, build.step(100), patterns)
 
     assert finding.cost_ns == 33 * MS // 2
 
 
-def test_less_than_a_tenth_of_the_step_is_not_worth_a_compiler(build: Any) -> None:
+def test_less_than_a_tenth_of_the_step_is_not_reported(build: Any) -> None:
     patterns = build.patterns(step_ms=400, chains=(chain(),))
 
-    assert list(check(build.measured(step=build.step(400), patterns=patterns))) == []
-    assert list(check(build.measured(step=build.step(400)))) == []
+    assert build.findings(unfused_elementwise, build.step(400), patterns) == []
+    assert build.findings(unfused_elementwise, build.step(400)) == []
 
 
-def test_a_tenth_that_is_not_sure_is_told_of_a_device_only_whose_bytes_are_known(build: Any) -> None:
-    # Of 40 ms 25 to 33 go on a CPU, which is 8 to 11% of the step; 16 to 31 by the bytes, which is 8 to 16%.
+def test_where_only_the_high_end_reaches_a_tenth_it_is_reported_for_a_device_only(build: Any) -> None:
+    # Of 40 ms a CPU saves 25 to 33, which is 8 to 11% of the step; by bytes it is 16 to 31, which is 8 to 16%.
     on_cpu = build.patterns(step_ms=300, chains=(chain(),))
     on_device = build.patterns(chains=(chain(),))
 
-    assert list(check(build.measured(step=build.step(300), patterns=on_cpu))) == []
+    assert build.findings(unfused_elementwise, build.step(300), on_cpu) == []
     device = build.device(1000, compute=1000)
-    [_] = check(build.measured(trace_step=build.step(200), patterns=on_device, devices=(device,)))
+    [_] = build.findings(unfused_elementwise, build.traced_step(200), on_device, device)

@@ -1,4 +1,4 @@
-"""An optimizer that updates parameter by parameter is told; a fused one, and one limited by memory, are not."""
+"""unfused-optimizer: one that updates parameter by parameter; a fused or memory-limited one is not reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.measures.results.patterns import OptimizerUpdate
-from perfkit.rules.ops.unfused_optimizer import check
+from perfkit.rules.ops import unfused_optimizer
 
 MS = 1_000_000
 
@@ -25,46 +25,46 @@ def update(**fields: Any) -> OptimizerUpdate:
     return OptimizerUpdate(**defaults | fields)
 
 
-def test_torchs_optimizer_is_told_where_it_is_called(build: Any) -> None:
+def test_an_optimizer_of_torch_is_reported_where_it_is_called(build: Any) -> None:
     patterns = build.patterns(step_ms=100, updates=(update(),))
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns))
+    [finding] = build.findings(unfused_optimizer, build.step(100), patterns)
 
-    assert (finding.file, finding.line) == ("train.py", 37)
+    assert (finding.spent.file, finding.spent.line) == ("train.py", 37)
     assert (finding.saving_low_ns, finding.saving_high_ns) == (24 * MS, 36 * MS)
     assert finding.advice.startswith("torch.optim.Adam(..., fused=True)")
 
 
-def test_the_clocks_phase_counts_more_than_the_recording(build: Any) -> None:
+def test_the_phase_timed_by_the_step_clock_is_used_before_the_recording(build: Any) -> None:
     patterns = build.patterns(step_ms=100, updates=(update(), update(name="SGD", host_ns=10 * MS, ops=2.0)))
 
-    [finding] = check(build.measured(step=build.step(100, forward=40, optimizer=60), patterns=patterns))
+    [finding] = build.findings(unfused_optimizer, build.step(100, forward=40, optimizer=60), patterns)
 
-    # Adam has 40 of the 50 ms that the recording shows, so 48 of the 60 ms.
+    # Adam takes 40 of the 50 ms in the recording, so 48 of the 60 ms.
     assert finding.saving_high_ns == round(0.9 * 48 * MS)
 
 
-def test_an_optimizer_of_ones_own_is_told_at_its_loop(build: Any) -> None:
+def test_a_custom_optimizer_is_reported_at_its_loop(build: Any) -> None:
     body = Location(file="train.py", line=34, function="Lion.step")
     patterns = build.patterns(step_ms=100, updates=(update(name="Lion", body=body),))
     lines = build.loop("train.py", line=34, loop_line=30, runs=200)
 
-    [finding] = check(build.measured(step=build.step(100), patterns=patterns, lines=lines))
+    [finding] = build.findings(unfused_optimizer, build.step(100), patterns, lines)
 
-    assert (finding.line, finding.function) == (30, "Lion.step")
+    assert (finding.spent.line, finding.spent.function) == (30, "Lion.step")
     assert "lists of tensors" in finding.advice
 
 
-def test_on_a_device_it_costs_what_the_device_waits_for_it(build: Any) -> None:
+def test_on_a_device_it_costs_the_time_that_the_device_waits_for_it(build: Any) -> None:
     patterns = build.patterns(updates=(update(device_ns=4 * MS, kernels=2000.0),))
     device = build.device(1000, compute=700, causes={"optimizer": 200, "data loading": 100})
 
-    [finding] = check(build.measured(trace_step=build.step(100), patterns=patterns, devices=(device,)))
+    [finding] = build.findings(unfused_optimizer, build.traced_step(100), patterns, device)
 
     assert finding.saving_high_ns == round(0.9 * 24 * MS)
 
 
-def test_fused_lists_large_and_few_are_no_finding(build: Any) -> None:
+def test_fused_list_large_and_few_updates_are_not_reported(build: Any) -> None:
     healthy = (
         update(ops=2.0, fused=1.0),
         update(ops=300.0, foreach=200.0),
@@ -73,5 +73,5 @@ def test_fused_lists_large_and_few_are_no_finding(build: Any) -> None:
     )
     patterns = build.patterns(step_ms=100, updates=healthy)
 
-    assert list(check(build.measured(step=build.step(100), patterns=patterns))) == []
-    assert list(check(build.measured(step=build.step(100)))) == []
+    assert build.findings(unfused_optimizer, build.step(100), patterns) == []
+    assert build.findings(unfused_optimizer, build.step(100)) == []

@@ -1,11 +1,11 @@
-"""Validation is told from a fifth of the mean step on, at the line of the training loop that calls it."""
+"""validation-too-often: from a fifth of the mean step on, at the line of the training loop that calls it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from perfkit._location import Location
-from perfkit.rules.python.validation_too_often import check
+from perfkit.rules.python import validation_too_often
 from perfkit.run.records import LineRow, Lines
 
 MS = 1_000_000
@@ -39,30 +39,30 @@ def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> Non
             row(36, "main", "backward", 30),
         ),
     )
-    every = build.step(18, forward=4, backward=4, validation=10)
+    every = build.mean_step(18, forward=4, backward=4, validation=10)
 
-    [finding] = check(build.measured(step=build.step(12, backward=4), every_step=every, lines=lines))
+    [finding] = build.findings(validation_too_often, build.step(12, backward=4), every, lines)
 
-    assert (finding.file, finding.line, finding.function) == ("train.py", 39, "main")
+    assert (finding.spent.file, finding.spent.line, finding.spent.function) == ("train.py", 39, "main")
     assert (finding.saving_low_ns, finding.saving_high_ns) == (7.5 * MS, 11.5 * MS)
 
 
-def test_validation_once_in_a_while_is_silent(build: Any) -> None:
-    every = build.step(20, backward=8, validation=3.9)
+def test_validation_once_in_a_while_is_not_reported(build: Any) -> None:
+    every = build.mean_step(20, backward=8, validation=3.9)
 
-    assert not list(check(build.measured(step=build.step(16, backward=8), every_step=every)))
+    assert not build.findings(validation_too_often, build.step(16, backward=8), every)
 
 
 def test_a_run_that_only_evaluates_does_not_validate_too_often(build: Any) -> None:
-    every = build.step(20, validation=18)
+    typical, every = build.step(20, validation=18), build.mean_step(20, validation=18)
 
-    assert not list(check(build.measured(step=every, every_step=every)))
-    assert not list(check(build.measured()))
+    assert not build.findings(validation_too_often, typical, every)
+    assert not build.findings(validation_too_often)
 
 
-def test_without_lines_the_amount_is_told_all_the_same(build: Any) -> None:
-    every = build.step(20, backward=8, validation=10)
+def test_without_lines_the_amount_is_reported_without_a_place(build: Any) -> None:
+    every = build.mean_step(20, backward=8, validation=10)
 
-    [finding] = check(build.measured(step=build.step(16, backward=8), every_step=every))
+    [finding] = build.findings(validation_too_often, build.step(16, backward=8), every)
 
-    assert (finding.cost_ns, finding.file) == (10 * MS, None)
+    assert (finding.cost_ns, finding.spent) == (10 * MS, None)

@@ -12,6 +12,8 @@ import torch
 
 import perfkit
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.measurements import TraceFacts
+from perfkit.measures.results.steps import TypicalStep
 from perfkit.run.rank_writer import RankWriter
 from perfkit.run.records import Phases, Step
 from perfkit.run.remote import copy_out, is_url, local_copy
@@ -46,8 +48,9 @@ def test_a_run_behind_a_url_is_measured(tmp_path: Path, memory: Any) -> None:
     measured = measure("memory://bucket/x")
 
     assert measured.source == "memory://bucket/x"
-    assert measured.step is not None
-    assert measured.step.wall_ns == 10
+    step = measured.get(TypicalStep)
+    assert step is not None
+    assert step.wall_ns == 10
 
 
 def test_a_trace_behind_a_url_is_read(memory: Any) -> None:
@@ -55,7 +58,7 @@ def test_a_trace_behind_a_url_is_read(memory: Any) -> None:
         "/t.json",
         b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}',
     )
-    facts = measure("memory://t.json").trace
+    facts = measure("memory://t.json").get(TraceFacts)
 
     assert facts is not None
     assert facts.events == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -143,6 +143,8 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     ``short_kernels`` of the ``kernels`` took less time than the call that launched them.
     """
 
+    AVAILABLE_FROM: ClassVar[str] = "a trace with device work: a window recorded on a machine with a GPU"
+
     device: int
     steps: int
     count: int
@@ -212,6 +214,8 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     ``overlap_ns`` runs during compute kernels. The host waited for ``blocking`` of them, ``blocked_ns`` in all,
     from the call until the host continued. ``bytes_per_s`` is achieved bandwidth: bytes by time on the device.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace with device work: a window recorded on a machine with a GPU"
 
     device: int
     kind: Literal["copy", "memset"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -59,6 +59,8 @@ class Ops(msgspec.Struct, frozen=True, kw_only=True):
     percentile of the leaf ops' own time): the overhead that many small ops pay each.
     """
 
+    AVAILABLE_FROM: ClassVar[str] = "a trace with ops"
+
     steps: int
     count: int
     wall_ns: int
@@ -76,6 +78,8 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
     device work launched in them: for a range around the backward as well, a part of ``device_busy_ns``. None where
     none could be paired. ``memory`` is by device, None without memory events.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace with ranges"
 
     name: str
     count: int
@@ -170,6 +174,8 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
     libraries they are in. Garbage collections are part of none. ``lines`` are the hottest function's first, within each
     function by samples and the traced step together; ``samples`` and ``host_ns`` of the lines sum to those of the work.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "samples of source lines: perfkit run, or perfkit.profile"
 
     kind: HostKind
     samples: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -97,6 +97,8 @@ class KernelProfiles(msgspec.Struct, frozen=True, kw_only=True):
     ncu runs each launch alone, several times, with fixed clocks and empty caches: its times show how efficient a kernel
     is, not what a training step spends in it.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "a report of Nsight Compute: perfkit ncu"
 
     launches: int
     rows: tuple[KernelProfile, ...]

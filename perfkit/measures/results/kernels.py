@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -120,6 +120,8 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
     and of ``tensor_core_unknown_ns`` the names do not show it. ``occupancy`` and ``small_grid_share`` are means by time
     of the kernels where they are known.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace with device work: a window recorded on a machine with a GPU"
 
     total_ns: int
     rows: tuple[KernelTime, ...]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from perfkit._location import Location
@@ -131,6 +133,8 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     Times are per step of the recording, on the device where ``step_ns`` is None; else on the host, where
     ``step_ns`` is a whole typical step, measured in the same way: what counts is a time's share of it.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace with ops; some patterns also need shapes: --record-shapes"
 
     source: str
     steps: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from perfkit.run.records import LineRow, NodeHealth, Phase, Phases
@@ -37,9 +39,13 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 class TypicalStep(StepBreakdown, frozen=True, kw_only=True):
     """The timed steps of a run without the outliers at both ends: what an ordinary step costs."""
 
+    AVAILABLE_FROM: ClassVar[str] = "steps recorded by perfkit run or perfkit.profile"
+
 
 class MeanStep(StepBreakdown, frozen=True, kw_only=True):
     """All timed steps of a run, with those in which something rare happens (a checkpoint, an epoch's end)."""
+
+    AVAILABLE_FROM: ClassVar[str] = "steps recorded by perfkit run or perfkit.profile"
 
 
 class TracedStep(StepBreakdown, frozen=True, kw_only=True):
@@ -126,6 +132,8 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     the correlation of that with the size of its data, None where sizes are not known or equal.
     """
 
+    AVAILABLE_FROM: ClassVar[str] = "two or more ranks"
+
     steps: int
     wall_ns: int
     waiting_ns: int
@@ -157,6 +165,8 @@ class BatchTime(msgspec.Struct, frozen=True, kw_only=True):
 
 class CompileCost(msgspec.Struct, frozen=True, kw_only=True):
     """Graphs that torch.compile compiled in all ``steps``, and in the ``late_steps``: the timed ones' second half."""
+
+    AVAILABLE_FROM: ClassVar[str] = "steps of a program that uses torch.compile"
 
     graphs: int
     total_ns: int

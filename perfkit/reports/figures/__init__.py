@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfkit._format import duration, ms, percent, place, rate
+from perfkit._format import duration, ms, percent, rate, shown_path
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.host._python_frames import with_frames
@@ -87,7 +87,7 @@ def figures_of(
         flame = drawn.figure("the flame graph", lambda: flame_of(_stacks(rank, read) or trace))
         steps = steps or drawn.figure("the steps over time", lambda: series_of_trace(trace))
     data = FigureData(
-        source=place(diagnosis.source, None),
+        source=shown_path(diagnosis.source),
         title=os.path.basename(diagnosis.source.rstrip("/\\")) or diagnosis.source,
         verdict=diagnosis.verdict,
         per="step" if diagnosis.step is not None else "recording",
@@ -208,7 +208,7 @@ def _recorded_ns(rank: RankFolder | None, trace: Trace | None) -> int | None:
 
 def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None) -> list[Fact]:
     step, figures = diagnosis.step, diagnosis.figures
-    facts: list[tuple[str, Any]] = [("source", place(diagnosis.source, None))]
+    facts: list[tuple[str, Any]] = [("source", shown_path(diagnosis.source))]
     about = rank.rank if rank is not None else None
     if run is not None and run.run is not None:
         facts.append(("command", " ".join(run.run.command)))

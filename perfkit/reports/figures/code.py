@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import msgspec
 
-from perfkit._format import between, place
+from perfkit._format import shown_path, shown_place, shown_saving, why_unquantified
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine
@@ -30,27 +30,20 @@ def found(diagnosis: Diagnosis, sources: Sources) -> tuple[Found, ...]:
 
 
 def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, sources: Sources) -> Found:
-    at = finding.range or ""
-    excerpt = None
-    if finding.file is not None:
-        at = place(finding.file, finding.line)
-        if finding.line is not None:
-            excerpt = sources.excerpt(finding.file, finding.line)
-    wall_ns = diagnosis.figures.wall_ns
-    unpriced = finding.cost_ns is None and finding.severity != "info"
-    why = next((item.source for item in finding.evidence if item.value is None), "it was not measured")
+    spent, wall_ns = finding.spent, diagnosis.figures.wall_ns
+    excerpt = sources.excerpt(spent.file, spent.line) if spent is not None and spent.line is not None else None
     return Found(
         rule=finding.rule,
         severity=finding.severity,
         message=finding.message,
         advice=finding.advice,
         confidence=finding.confidence,
-        place=at,
-        function=finding.function or "",
+        place=shown_place(finding),
+        function=(spent.function if spent is not None else None) or "",
         cost_ns=finding.cost_ns,
-        gain=between(finding.saving_low_ns or 0, finding.saving_high_ns) if finding.saving_high_ns is not None else "",
-        lost_share=min(1.0, finding.cost_ns / wall_ns) if finding.cost_ns is not None and wall_ns else None,
-        no_price=why if unpriced else "",
+        saving=shown_saving(finding),
+        cost_share=min(1.0, finding.cost_ns / wall_ns) if finding.cost_ns is not None and wall_ns else None,
+        why_unquantified=why_unquantified(finding),
         evidence=tuple(
             FoundEvidence(
                 name=item.name,
@@ -110,4 +103,4 @@ def _file(file: str, rows: list[LineOfFile], sources: Sources) -> FileLines:
         for line in sorted(numbered)
         for row in numbered[line] or (LineOfFile(line=line),)
     ]
-    return FileLines(file=place(file, None), note=note, lines=tuple(lines))
+    return FileLines(file=shown_path(file), note=note, lines=tuple(lines))

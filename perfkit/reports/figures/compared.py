@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perfkit._format import ms, place
-from perfkit.comparison import Comparison, Difference
+from perfkit._format import ms, shown_path, shown_place
+from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis, Figures
-from perfkit.findings import Finding
 from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import found
 from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
@@ -21,7 +20,7 @@ _WORK = {"same": "the same", "different": "not the same", "unknown": "not known"
 
 def figures_of_comparison(comparison: Comparison) -> FigureData:
     """Make figure data of a comparison, for the same pages that draw a diagnosis."""
-    before, after = (place(source, None) for source in (comparison.before, comparison.after))
+    before, after = (shown_path(source) for source in (comparison.before, comparison.after))
     step = next((one for one in comparison.differences if one.kind == "step"), None)
     new = {finding.rule for finding in comparison.new}
     second = Diagnosis(
@@ -45,7 +44,7 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
             Fact("work", _WORK[comparison.workload]),
             Fact("losses", _WORK[comparison.result]),
             *(Fact("changed", sentence) for sentence in comparison.changed),
-            *(Fact("finding gone", " ".join(filter(None, (one.rule, _where(one))))) for one in comparison.gone),
+            *(Fact("finding gone", " ".join(filter(None, (one.rule, shown_place(one))))) for one in comparison.gone),
         ),
         bars=tuple(_bars(comparison, step)),
         # When the second was recorded is not known here, so its source is shown "as it is now".
@@ -130,15 +129,11 @@ def _counts(comparison: Comparison) -> Table:
 
 
 def _gone(comparison: Comparison) -> Table:
-    rows = [(one.rule, _where(one) or None, one.cost_ns, one.message) for one in comparison.gone]
+    rows = [(one.rule, shown_place(one) or None, one.cost_ns, one.message) for one in comparison.gone]
     return Table(
         id="gone",
         title="Findings gone",
-        columns=(Column("rule"), Column("where", "place"), Column("lost before", "ns"), Column("what")),
+        columns=(Column("rule"), Column("where", "place"), Column("cost before", "ns"), Column("what")),
         rows=tuple(rows),
         note="What the first had and the second has not.",
     )
-
-
-def _where(finding: Finding) -> str:
-    return place(finding.file, finding.line) if finding.file is not None else finding.range or ""

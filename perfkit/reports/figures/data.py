@@ -13,7 +13,7 @@ import msgspec
 
 #: Version of figures.json. 1: the first. 2: the timeline's columns are packed. A reader takes its own version only:
 #: what figures are made of is kept, and they can be made again.
-SCHEMA = 2
+SCHEMA = 3
 
 #: What a column holds, which decides how it is written, aligned and sorted; "share" is 0 to 1.
 Unit = Literal["text", "place", "ns", "bytes", "count", "share", "number", "flops"]
@@ -76,9 +76,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
     function: str = ""
     cost_ns: int | None = None
-    gain: str = ""
-    lost_share: float | None = None
-    no_price: str = ""
+    saving: str = ""
+    cost_share: float | None = None
+    why_unquantified: str = ""
     evidence: tuple[FoundEvidence, ...] = ()
     explains: tuple[str, ...] = ()
     excerpt: Excerpt | None = None

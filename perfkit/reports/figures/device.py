@@ -10,7 +10,7 @@ from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.kernels import Roofline, RooflinePoint
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.reports.figures.data import Bar, MemoryFigure, Part, RoofFigure, RoofPoint
-from perfkit.reports.figures.tables import holders
+from perfkit.reports.figures.tables import memory_holders
 from perfkit.reports.figures.timeline import idle_kind
 from perfkit.run.records import PHASES
 
@@ -100,7 +100,7 @@ def memory_of(diagnosis: Diagnosis) -> Iterator[MemoryFigure]:
             if memory.peak_ns is not None and timeline is not None
             else None,
             peak=_peak(memory),
-            held=holders(f"held-{number}", memory.held, memory.other_bytes, memory.before_bytes),
+            held=memory_holders(f"held-{number}", memory.held, memory.other_bytes, memory.before_bytes),
             note="" if memory.is_absolute else "Levels count from the begin of the recording, which saw changes only.",
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.measures.results.memory import MemoryHolder
@@ -16,345 +19,212 @@ Cell = int | float | str | None
 _RANKS = 256
 
 
+class _Field(NamedTuple):
+    """A column and its value of an item: the item's attribute of this name, or what a function returns for it."""
+
+    heading: str
+    unit: Unit
+    value: str | Callable[[Any], Cell]
+
+    def of(self, item: Any) -> Cell:
+        cell: Cell = attrgetter(self.value)(item) if isinstance(self.value, str) else self.value(item)
+        return cell
+
+
 def tables_of(diagnosis: Diagnosis, run: RunFolder | None) -> Iterator[Table]:
     """Each table that has rows."""
-    figures = diagnosis.figures
-    for table in (
-        _syncs(figures),
-        _ranges(figures),
-        _ops(figures),
-        _kernels(figures),
-        _kernel_profiles(figures),
-        _classes(figures),
-        _api_calls(figures),
-        _copies(figures),
-        _collectives(figures),
-        _gaps(figures),
-        _sampled(figures),
-        _ranks(run) if run is not None else None,
-    ):
-        if table is not None and table.rows:
-            yield table
+    tables = [*_tables_of_figures(diagnosis.figures), *([_ranks(run)] if run is not None else [])]
+    yield from (table for table in tables if table.rows)
 
 
-def _table(
-    id: str, title: str, columns: Sequence[tuple[str, Unit]], rows: Sequence[tuple[Cell, ...]], note: str = ""
-) -> Table:
-    """A table without the columns that hold nothing at all."""
-    kept = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+def _table(id: str, title: str, items: Iterable[Any], fields: Sequence[_Field], note: str = "") -> Table:
+    """A table with a row for each item, without the columns that hold nothing at all."""
+    rows = [tuple(field.of(item) for field in fields) for item in items]
+    kept = [i for i in range(len(fields)) if any(row[i] is not None for row in rows)]
     return Table(
         id=id,
         title=title,
-        columns=tuple(Column(*columns[i]) for i in kept),
+        columns=tuple(Column(fields[i].heading, fields[i].unit) for i in kept),
         rows=tuple(tuple(row[i] for i in kept) for row in rows),
         note=note,
     )
 
 
-def _of_trace(figures: Figures) -> str:
-    """What the times of a trace's tables are totals of."""
-    if figures.trace is None:
-        return ""
-    steps = figures.trace.steps
-    return f"Totals over {steps} step{'s' if steps != 1 else ''} of the trace." if steps else "Totals over the trace."
+def _tables_of_figures(figures: Figures) -> Iterator[Table]:
+    steps = figures.trace.steps if figures.trace is not None else 0
+    totals = f"Totals over {steps} step{'s' if steps != 1 else ''} of the trace." if steps else "Totals over the trace."
+    of_trace = totals if figures.trace is not None else ""
 
+    def longest(rows: Sequence[Any]) -> str:
+        return f"The {len(rows)} longest. {of_trace}".strip()
 
-def _syncs(figures: Figures) -> Table:
-    rows = [
-        (
-            f"{one.file}:{one.line}",
-            one.function,
-            one.op,
-            one.kind,
-            one.count,
-            one.per_step,
-            one.blocked_ns,
-            one.certainty,
-            one.advice,
-        )
-        for one in figures.syncs
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("line", "place"),
-        ("function", "text"),
-        ("op", "text"),
-        ("kind", "text"),
-        ("count", "count"),
-        ("per step", "number"),
-        ("host waited", "ns"),
-        ("certainty", "text"),
-        ("instead", "text"),
-    ]
-    return _table("syncs", "Syncs", columns, rows, "Where the host waits for the device.")
-
-
-def _ranges(figures: Figures) -> Table:
-    # The run's own table sums up all steps, and those in windows are slower: where the trace has a range, it speaks.
+    yield _table("syncs", "Syncs", figures.syncs, _SYNC, "Where the host waits for the device.")
+    # The run's own table sums up all steps, and those in windows are slower: a range of the trace replaces it.
     traced = {row.name for row in figures.ranges if row.source == "trace"}
-    rows = [
-        (one.name, one.count, one.host_ns, one.self_ns, one.device_busy_ns, one.backward_ns, one.source)
-        for one in figures.ranges
-        if one.source == "trace" or one.name not in traced
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("range", "text"),
-        ("count", "count"),
-        ("host", "ns"),
-        ("host, self", "ns"),
-        ("device busy", "ns"),
-        ("backward", "ns"),
-        ("from", "text"),
-    ]
-    return _table("ranges", "Ranges", columns, rows, 'Totals; "from" says over the trace or over the whole run.')
+    ranges = [row for row in figures.ranges if row.source == "trace" or row.name not in traced]
+    yield _table("ranges", "Ranges", ranges, _RANGE, 'Totals over the trace or over the whole run, see "from".')
+    yield _table("ops", "Ops", figures.ops, _OP, longest(figures.ops))
+    yield _table("kernels", "Kernels", figures.kernels, _KERNEL, longest(figures.kernels))
+    profiles = figures.kernel_profiles.rows if figures.kernel_profiles is not None else ()
+    note = "By Nsight Compute, each launch alone; compute, memory, DRAM, L1 and L2 as shares of their peaks."
+    yield _table("kernel-profiles", "Kernel profiles", profiles, _KERNEL_PROFILE, note)
+    classes = figures.kernel_classes_ns
+    total = sum(classes.values())
+    share = _Field("share", "share", lambda one: one[1] / total if total else None)
+    by_class = (_Field("class", "text", lambda one: one[0]), _Field("total", "ns", lambda one: one[1]), share)
+    yield _table("kernel-classes", "Kernels by class", classes.items(), by_class)
+    yield _table("api-calls", "API calls", figures.api_calls, _API_CALL, longest(figures.api_calls))
+    yield _table("copies", "Copies", figures.copies, _COPY, of_trace)
+    collectives = [(device.device, one) for device in figures.communication for one in device.collectives]
+    yield _table("collectives", "Communication", collectives, _COLLECTIVE, of_trace)
+    begin = min((gap.start_ns for device in figures.devices for gap in device.longest), default=0)
+    gaps = [(device.device, gap) for device in figures.devices for gap in device.longest]
+    after = _Field("after the first", "ns", lambda one: one[1].start_ns - begin)
+    yield _table("gaps", "Longest idle times", gaps, (*_GAP, after), "Of each device, with its main cause.")
+    sampled = "Per step, without recording a window."
+    yield _table("sampled-lines", "Hottest lines, sampled", figures.lines, _SAMPLED_LINE, sampled)
 
 
-def _ops(figures: Figures) -> Table:
-    rows = [
-        (one.name, one.count, one.self_ns, one.total_ns, one.device_self_ns, one.device_ns, one.backward_ns)
-        for one in figures.ops
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("op", "text"),
-        ("count", "count"),
-        ("host, self", "ns"),
-        ("host", "ns"),
-        ("device, self", "ns"),
-        ("device", "ns"),
-        ("backward", "ns"),
-    ]
-    return _table("ops", "Ops", columns, rows, _longest(rows, _of_trace(figures)))
+_PLACE = (_Field("line", "place", lambda one: f"{one.file}:{one.line}"), _Field("function", "text", "function"))
+_SYNC = (
+    *_PLACE,
+    _Field("op", "text", "op"),
+    _Field("kind", "text", "kind"),
+    _Field("count", "count", "count"),
+    _Field("per step", "number", "per_step"),
+    _Field("host waited", "ns", "blocked_ns"),
+    _Field("certainty", "text", "certainty"),
+    _Field("instead", "text", "advice"),
+)
+_RANGE = (
+    _Field("range", "text", "name"),
+    _Field("count", "count", "count"),
+    _Field("host", "ns", "host_ns"),
+    _Field("host, self", "ns", "self_ns"),
+    _Field("device busy", "ns", "device_busy_ns"),
+    _Field("backward", "ns", "backward_ns"),
+    _Field("from", "text", "source"),
+)
+_OP = (
+    _Field("op", "text", "name"),
+    _Field("count", "count", "count"),
+    _Field("host, self", "ns", "self_ns"),
+    _Field("host", "ns", "total_ns"),
+    _Field("device, self", "ns", "device_self_ns"),
+    _Field("device", "ns", "device_ns"),
+    _Field("backward", "ns", "backward_ns"),
+)
+_API_CALL = (
+    _Field("call", "text", "name"),
+    _Field("count", "count", "count"),
+    _Field("total", "ns", "total_ns"),
+    _Field("mean", "ns", lambda one: round(one.mean_ns)),
+    _Field("longest", "ns", "max_ns"),
+)
+_KERNEL = (
+    _Field("kernel", "text", "name"),
+    _Field("class", "text", "kernel_class"),
+    _Field("precision", "text", "precision"),
+    _Field("tensor cores", "text", lambda one: {None: None, True: "yes", False: "no"}[one.tensor_cores]),
+    *_API_CALL[1:],
+    _Field("occupancy", "share", "occupancy"),
+)
+_KERNEL_PROFILE = (
+    _Field("kernel", "text", "name"),
+    _Field("launches", "count", "launches"),
+    _Field("total", "ns", "total_ns"),
+    _Field("each", "ns", lambda one: round(one.mean_ns) if one.mean_ns is not None else None),
+    _Field("share", "share", "share"),
+    _Field("limited by", "text", lambda one: one.bound if one.bound != "unknown" else None),
+    _Field("compute", "share", "compute"),
+    _Field("memory", "share", "memory"),
+    _Field("DRAM", "share", "dram"),
+    _Field("L1", "share", "l1"),
+    _Field("L2", "share", "l2"),
+    _Field("occupancy", "share", "occupancy"),
+    _Field("occupancy, theoretical", "share", "theoretical_occupancy"),
+    _Field("occupancy limited by", "text", lambda one: ", ".join(one.limiters) or None),
+    _Field("registers", "count", "registers"),
+    _Field("spills", "count", lambda one: round(one.spills) if one.spills is not None else None),
+    _Field("waves", "number", "waves"),
+    _Field("stalls", "text", lambda one: ", ".join(_stall(stall) for stall in one.stalls) or None),
+    _Field("FLOP/byte", "number", lambda one: one.roof.intensity if one.roof is not None else None),
+    _Field("FLOP/s", "flops", lambda one: one.roof.flops_per_s if one.roof is not None else None),
+    _Field("of the roof", "share", lambda one: one.roof.roof_share if one.roof is not None else None),
+    _Field("grid", "text", lambda one: _dimensions(one.grid)),
+    _Field("block", "text", lambda one: _dimensions(one.block)),
+    _Field("device", "count", "device"),
+    _Field("stream", "count", "stream"),
+    _Field("launch", "count", "id"),
+)
+_COPY = (
+    _Field("device", "count", "device"),
+    _Field("kind", "text", "kind"),
+    _Field("direction", "text", "direction"),
+    _Field("from", "text", "source"),
+    _Field("to", "text", "target"),
+    _Field("count", "count", "count"),
+    _Field("bytes", "bytes", "bytes"),
+    _Field("total", "ns", "total_ns"),
+    _Field("overlapped by compute", "ns", "overlap_ns"),
+    _Field("bytes/s", "bytes", "bytes_per_s"),
+    _Field("blocking", "count", "blocking"),
+    _Field("host waited", "ns", "blocked_ns"),
+)
+#: Of (device, collective).
+_COLLECTIVE = (
+    _Field("device", "count", lambda one: one[0]),
+    _Field("collective", "text", lambda one: one[1].name),
+    _Field("ranks", "count", lambda one: one[1].group_size),
+    _Field("type", "text", lambda one: one[1].dtype),
+    _Field("count", "count", lambda one: one[1].count),
+    _Field("bytes", "bytes", lambda one: one[1].bytes),
+    _Field("total", "ns", lambda one: one[1].total_ns),
+    _Field("exposed", "ns", lambda one: one[1].exposed_ns),
+    _Field("bus bytes/s", "bytes", lambda one: one[1].bus_bytes_per_s),
+    _Field("waiting for others", "ns", lambda one: one[1].waiting_ns),
+)
+#: Of (device, gap).
+_GAP = (
+    _Field("device", "count", lambda one: one[0]),
+    _Field("idle", "ns", lambda one: one[1].duration_ns),
+    _Field("cause", "text", lambda one: one[1].cause),
+    _Field("host was in", "text", lambda one: one[1].event),
+    _Field("range", "text", lambda one: one[1].range),
+    _Field("step", "count", lambda one: one[1].step),
+    _Field("ended by", "text", lambda one: one[1].before),
+)
+_SAMPLED_LINE = (
+    *_PLACE,
+    _Field("phase", "text", "phase"),
+    _Field("host per step", "ns", "host_ns"),
+    _Field("samples", "count", "samples"),
+    _Field("worker of", "text", "worker"),
+)
+_HOLDER = (
+    _Field("bytes", "bytes", "bytes"),
+    _Field("allocations", "count", "allocations"),
+    _Field("function", "text", "function"),
+    _Field("range", "text", "range"),
+    _Field("called op", "text", "top_op"),
+    _Field("op", "text", "op"),
+    _Field("step", "count", "step"),
+)
 
 
-def _kernels(figures: Figures) -> Table:
-    rows = [
-        (
-            one.name,
-            one.kernel_class,
-            one.precision,
-            _yes(one.tensor_cores),
-            one.count,
-            one.total_ns,
-            round(one.mean_ns),
-            one.max_ns,
-            one.occupancy,
-        )
-        for one in figures.kernels
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("kernel", "text"),
-        ("class", "text"),
-        ("precision", "text"),
-        ("tensor cores", "text"),
-        ("count", "count"),
-        ("total", "ns"),
-        ("mean", "ns"),
-        ("longest", "ns"),
-        ("occupancy", "share"),
-    ]
-    return _table("kernels", "Kernels", columns, rows, _longest(rows, _of_trace(figures)))
-
-
-def _kernel_profiles(figures: Figures) -> Table | None:
-    profiles = figures.kernel_profiles
-    if profiles is None:
-        return None
-    rows = [
-        (
-            one.name,
-            one.launches,
-            one.total_ns,
-            round(one.mean_ns) if one.mean_ns is not None else None,
-            one.share,
-            one.bound if one.bound != "unknown" else None,
-            one.compute,
-            one.memory,
-            one.dram,
-            one.l1,
-            one.l2,
-            one.occupancy,
-            one.theoretical_occupancy,
-            ", ".join(one.limiters) or None,
-            one.registers,
-            round(one.spills) if one.spills is not None else None,
-            one.waves,
-            ", ".join(f"{s.reason} {s.share:.0%}" if s.share is not None else s.reason for s in one.stalls) or None,
-            one.roof.intensity if one.roof is not None else None,
-            one.roof.flops_per_s if one.roof is not None else None,
-            one.roof.roof_share if one.roof is not None else None,
-            _dimensions(one.grid),
-            _dimensions(one.block),
-            one.device,
-            one.stream,
-            one.id,
-        )
-        for one in profiles.rows
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("kernel", "text"),
-        ("launches", "count"),
-        ("total", "ns"),
-        ("each", "ns"),
-        ("share", "share"),
-        ("limited by", "text"),
-        ("compute", "share"),
-        ("memory", "share"),
-        ("DRAM", "share"),
-        ("L1", "share"),
-        ("L2", "share"),
-        ("occupancy", "share"),
-        ("occupancy, theoretical", "share"),
-        ("occupancy limited by", "text"),
-        ("registers", "count"),
-        ("spills", "count"),
-        ("waves", "number"),
-        ("stalls", "text"),
-        ("FLOP/byte", "number"),
-        ("FLOP/s", "flops"),
-        ("of the roof", "share"),
-        ("grid", "text"),
-        ("block", "text"),
-        ("device", "count"),
-        ("stream", "count"),
-        ("launch", "count"),
-    ]
-    note = "By Nsight Compute, each launch alone; compute, memory, DRAM, L1 and L2 in parts of their peak."
-    return _table("kernel-profiles", "Kernel profiles", columns, rows, note)
+def _stall(stall: Any) -> str:
+    return f"{stall.reason} {stall.share:.0%}" if stall.share is not None else stall.reason
 
 
 def _dimensions(size: tuple[int, int, int] | None) -> str | None:
     return None if size is None else " x ".join(str(one) for one in size)
 
 
-def _classes(figures: Figures) -> Table:
-    whole = sum(figures.kernel_classes_ns.values())
-    rows = [(name, ns, ns / whole if whole else None) for name, ns in figures.kernel_classes_ns.items()]
-    return _table("kernel-classes", "Kernels by class", (("class", "text"), ("total", "ns"), ("share", "share")), rows)
-
-
-def _api_calls(figures: Figures) -> Table:
-    rows = [(one.name, one.count, one.total_ns, round(one.mean_ns), one.max_ns) for one in figures.api_calls]
-    columns: list[tuple[str, Unit]] = [
-        ("call", "text"),
-        ("count", "count"),
-        ("total", "ns"),
-        ("mean", "ns"),
-        ("longest", "ns"),
-    ]
-    return _table("api-calls", "API calls", columns, rows, _longest(rows, _of_trace(figures)))
-
-
-def _copies(figures: Figures) -> Table:
-    rows = [
-        (
-            one.device,
-            one.kind,
-            one.direction,
-            one.source,
-            one.target,
-            one.count,
-            one.bytes,
-            one.total_ns,
-            one.overlap_ns,
-            one.bytes_per_s,
-            one.blocking,
-            one.blocked_ns,
-        )
-        for one in figures.copies
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("device", "count"),
-        ("kind", "text"),
-        ("direction", "text"),
-        ("from", "text"),
-        ("to", "text"),
-        ("count", "count"),
-        ("bytes", "bytes"),
-        ("total", "ns"),
-        ("beside compute", "ns"),
-        ("bytes/s", "bytes"),
-        ("blocking", "count"),
-        ("host waited", "ns"),
-    ]
-    return _table("copies", "Copies", columns, rows, _of_trace(figures))
-
-
-def _collectives(figures: Figures) -> Table:
-    rows = [
-        (
-            device.device,
-            one.name,
-            one.group_size,
-            one.dtype,
-            one.count,
-            one.bytes,
-            one.total_ns,
-            one.exposed_ns,
-            one.bus_bytes_per_s,
-            one.waiting_ns,
-        )
-        for device in figures.communication
-        for one in device.collectives
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("device", "count"),
-        ("collective", "text"),
-        ("ranks", "count"),
-        ("type", "text"),
-        ("count", "count"),
-        ("bytes", "bytes"),
-        ("total", "ns"),
-        ("exposed", "ns"),
-        ("bus bytes/s", "bytes"),
-        ("waiting for others", "ns"),
-    ]
-    return _table("collectives", "Communication", columns, rows, _of_trace(figures))
-
-
-def _gaps(figures: Figures) -> Table:
-    begin = min((gap.start_ns for device in figures.devices for gap in device.longest), default=0)
-    rows = [
-        (device.device, gap.duration_ns, gap.cause, gap.event, gap.range, gap.step, gap.before, gap.start_ns - begin)
-        for device in figures.devices
-        for gap in device.longest
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("device", "count"),
-        ("idle", "ns"),
-        ("cause", "text"),
-        ("host was in", "text"),
-        ("range", "text"),
-        ("step", "count"),
-        ("ended by", "text"),
-        ("after the first", "ns"),
-    ]
-    return _table("gaps", "Longest idle times", columns, rows, "Of each device, with what took most of it.")
-
-
-def _sampled(figures: Figures) -> Table:
-    rows = [
-        (f"{one.file}:{one.line}", one.function, one.phase, one.host_ns, one.samples, one.worker)
-        for one in figures.lines
-    ]
-    columns: list[tuple[str, Unit]] = [
-        ("line", "place"),
-        ("function", "text"),
-        ("phase", "text"),
-        ("host per step", "ns"),
-        ("samples", "count"),
-        ("worker of", "text"),
-    ]
-    return _table("sampled-lines", "Hottest lines, sampled", columns, rows, "Per step, without recording a window.")
-
-
 def _ranks(run: RunFolder) -> Table:
-    read = list(run.ranks.items())[:_RANKS]
-    rows = [_rank(index, rank) for index, rank in read]
-    # A missing rank is a row too: what is not there is what one looks for.
-    absent = run.missing_ranks
-    rows += [
-        (index, None, None, None, None, None, "left nothing in the folder") for index in absent[: _RANKS - len(rows)]
-    ]
-    columns: list[tuple[str, Unit]] = [
+    """A row per rank; a missing rank has one too, because that is what a reader looks for."""
+    rows = [_rank(index, rank) for index, rank in list(run.ranks.items())[:_RANKS]]
+    rows += [(index, *[None] * 5, "no files in the folder") for index in run.missing_ranks[: _RANKS - len(rows)]]
+    columns: tuple[tuple[str, Unit], ...] = (
         ("rank", "count"),
         ("host", "text"),
         ("steps", "count"),
@@ -362,50 +232,29 @@ def _ranks(run: RunFolder) -> Table:
         ("p90", "ns"),
         ("waiting for data", "ns"),
         ("ended", "text"),
-    ]
-    left = len(run.ranks) + len(absent) - len(rows)
-    note = "One row per rank; nobody waits for another rank while training."
-    return _table("ranks", "Ranks", columns, rows, f"{note} {left:,} more are not listed." if left > 0 else note)
+    )
+    fields = [_Field(heading, unit, itemgetter(at)) for at, (heading, unit) in enumerate(columns)]
+    rest = len(run.ranks) + len(run.missing_ranks) - len(rows)
+    note = "One row per rank; no rank waits for another while training."
+    return _table("ranks", "Ranks", rows, fields, f"{note} {rest:,} more are not listed." if rest > 0 else note)
 
 
 def _rank(index: int, rank: RankFolder) -> tuple[Cell, ...]:
-    step = measure_typical_step(rank.steps)
-    about = rank.rank
+    step, facts = measure_typical_step(rank.steps), rank.rank
     return (
         index,
-        about.host if about is not None else None,
-        about.steps if about is not None else sum(row.steps for row in rank.steps),
+        facts.host if facts is not None else None,
+        facts.steps if facts is not None else sum(row.steps for row in rank.steps),
         step.wall_ns if step is not None else None,
         step.p90_ns if step is not None else None,
         step.phases_ns.data if step is not None else None,
-        (about.ending or "still running, or killed") if about is not None else "rank.json is missing or damaged",
+        (facts.ending or "still running, or killed") if facts is not None else "rank.json is missing or damaged",
     )
 
 
-def holders(id: str, held: Sequence[MemoryHolder], other: int | None, before: int | None) -> Table:
-    """Who held memory at the peak."""
-    rows: list[tuple[Cell, ...]] = [
-        (one.bytes, one.allocations, one.function, one.range, one.top_op, one.op, one.step) for one in held
-    ]
-    if other:
-        rows.append((other, None, "all others", None, None, None, None))
-    if before:
-        rows.append((before, None, "allocated before the recording began", None, None, None, None))
-    columns: list[tuple[str, Unit]] = [
-        ("bytes", "bytes"),
-        ("allocations", "count"),
-        ("function", "text"),
-        ("range", "text"),
-        ("called op", "text"),
-        ("op", "text"),
-        ("step", "count"),
-    ]
-    return _table(id, "Held at the peak", columns, rows)
-
-
-def _longest(rows: Sequence[object], note: str) -> str:
-    return f"The {len(rows)} longest. {note}".strip()
-
-
-def _yes(value: bool | None) -> str | None:
-    return None if value is None else "yes" if value else "no"
+def memory_holders(id: str, held: Sequence[MemoryHolder], other: int | None, before: int | None) -> Table:
+    """The allocations that made up the peak, and the bytes of all ``other`` ones and of those ``before`` the trace."""
+    unknown = dict.fromkeys(("allocations", "range", "top_op", "op", "step"))
+    rest = ((other, "all others"), (before, "allocated before the recording began"))
+    sums = [SimpleNamespace(bytes=count, function=name, **unknown) for count, name in rest if count]
+    return _table(id, "Held at the peak", (*held, *sums), _HOLDER)

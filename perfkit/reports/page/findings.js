@@ -29,18 +29,18 @@ function finding_of(list, found, unfolded, data, page) {
   }
   if (found.cost_ns !== null) {
     const price = put(head, "span", { class: "price" }, `${ms(found.cost_ns)}${data.per === "step" ? " per step" : ""}`);
-    if (found.lost_share !== null) put(price, "span", { class: "note" }, ` ${percent(found.lost_share)}`);
-    const share = Math.max(0, Math.min(1, found.lost_share || 0));
+    if (found.cost_share !== null) put(price, "span", { class: "note" }, ` ${percent(found.cost_share)}`);
+    const share = Math.max(0, Math.min(1, found.cost_share || 0));
     const bar = draw_in(item, "svg", { class: "share", width: "100%", height: 4, viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" });
     draw_in(bar, "rect", { width: 100, height: 4, class: "track" });
     draw_in(bar, "rect", { width: 100 * share, height: 4, class: "lost" });
   }
   put(item, "p", {}, found.message);
-  if (found.no_price) put(item, "p", { class: "note" }, `No price here: ${found.no_price}.`);
+  if (found.why_unquantified) put(item, "p", { class: "note" }, `Not quantified: ${found.why_unquantified}.`);
   const advice = put(item, "p", { class: "advice" });
   put(advice, "strong", {}, "Change: ");
   advice.append(found.advice);
-  if (found.gain) put(advice, "span", { class: "gain" }, ` Gains ${found.gain}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
+  if (found.saving) put(advice, "span", { class: "gain" }, ` Saves ${found.saving}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
   if (found.excerpt) excerpt_of(item, found.excerpt, excerpt_id).hidden = !unfolded;
   for (const message of found.explains) put(item, "p", { class: "note" }, `Explains: ${message}`);
   if (found.evidence.length) {

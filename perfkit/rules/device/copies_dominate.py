@@ -1,39 +1,39 @@
-"""The device spends the step moving data, with no compute beside it.
+"""The device spends the step copying data while nothing computes.
 
-Problem: copies between host and device (or inside the device) that nothing overlaps. A utilisation
-figure calls such a device busy.
+Problem: copies between host and device, or inside the device, run while no kernel computes. A utilization figure counts
+such a device as busy.
 
-How it shows: copies not hidden under compute take a quarter of the step or more.
+How it shows: copies that are not hidden under compute take a quarter of the step or more.
 
-Causes: parameters or optimizer state kept on the host and fetched layer by layer (offloading); batches
-copied in the step's own stream; pageable host memory, which copies at a fraction of the speed and
-makes an asynchronous copy block; tensors made on the host in every step.
+Causes: parameters or optimizer state kept on the host and fetched layer by layer (offloading); batches copied in the
+stream that computes; pageable host memory, which copies at a fraction of the speed and makes an asynchronous copy
+block; tensors created on the host in every step.
 
-Fix: do not move it, move it earlier, or move it beside compute.
+Fix: do not copy the data, copy it earlier, or copy it during compute.
 
     loader = DataLoader(dataset, pin_memory=True)
     batch = batch.to(device, non_blocking=True)
     mask = torch.ones(n, n, device=device)       # not: torch.ones(n, n).to(device)
 
-Gain: at most all copying that is not hidden. No low end is known before a trial: it is 0.
+Saving: at most all copying that is not hidden. The low end is 0, because none is known before a trial.
 
-Source: a quarter of the step is where a finding counts as critical, and where copies deserve to be
-called what the step is about. Checked on traces of GPUs: not run on a GPU yet.
+Source: the union of copies minus what overlaps with compute kernels. The threshold is a quarter of the step, where a
+finding is critical. Checked on traces of GPUs; not run on a GPU yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.device import DeviceTime
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._step_budget import CRITICAL, busiest_device, device_part, severity_of, whole_of
+from perfkit.rules._step_budget import CRITICAL, MAJORITY, DeviceStepBudget
 
 ID = "copies-dominate"
+#: How the copies are made is corrected before their number.
+FOLLOWS = ("pageable-copy", "blocking-copy")
 
-_WAYS = {
+_DIRECTIONS = {
     "HtoD": "host to device",
     "DtoH": "device to host",
     "DtoD": "inside the device",
@@ -41,47 +41,35 @@ _WAYS = {
 }
 
 
-def check(measured: Measured) -> Iterator[Finding]:
-    """Find copies that take a quarter of the step without compute beside them."""
-    whole = whole_of(measured)
-    device = busiest_device(measured)
-    if whole is None or device is None:
+def check(step: DeviceStepBudget) -> Iterator[Finding]:
+    """Find copies that take a quarter of the step while nothing computes."""
+    device = step.device
+    cost = step.of_device(device.exposed_copy_ns)
+    if cost < CRITICAL * step.wall_ns:
         return
-    cost_ns = device_part(device.exposed_copy_ns, device, whole)
-    if cost_ns < CRITICAL * whole.wall_ns:
-        return
-    way = max(device.copies_ns, key=lambda name: device.copies_ns[name], default="other")
-    pageable = device.pageable_ns / device.copy_ns if device.copy_ns else 0.0
-    message = (
-        f"Copies, most of them {_WAYS.get(way, way)}, take {percent(cost_ns, whole.wall_ns)} of the {whole.per} "
-        f"with no compute beside them."
-    )
-    advice = (
-        "Use pinned memory (pin_memory=True) with non_blocking=True, then copy the next batch while this one computes."
-        if pageable > 0.5
-        else "Keep the data on the device, or copy on a stream of its own while the device computes."
-    )
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=message,
-        advice=advice,
-        confidence="medium",
+    most = max(device.copies_ns, key=lambda name: device.copies_ns[name], default="other")
+    way = _DIRECTIONS.get(most, most)
+    yield step.finding(
+        cost=cost,
+        saving=(0, cost),
+        message=f"Copies, most of them {way}, take {step.percent(cost)} of the {step.per} while nothing computes.",
+        advice=(
+            "Use pin_memory=True with non_blocking=True, then copy the next batch while this one computes."
+            if device.pageable_ns > MAJORITY * device.copy_ns
+            else "Keep the data on the device, or copy on a separate stream while the device computes."
+        ),
         evidence=tuple(_evidence(device)),
-        cost_ns=cost_ns,
-        saving_low_ns=0,
-        saving_high_ns=cost_ns,
     )
 
 
 def _evidence(device: DeviceTime) -> Iterator[Evidence]:
     source = f"device {device.device}, the whole window"
-    for way, ns in device.copies_ns.items():
-        if not ns:
-            continue
-        yield Evidence(f"copies {_WAYS.get(way, way)}", round(ns / 1e6, 3), "ms", source)
-        # 1 byte per ns is 1 GB/s.
-        yield Evidence(f"speed {_WAYS.get(way, way)}", round(device.copy_bytes.get(way, 0) / ns, 2), "GB/s", source)
-    yield Evidence("through pageable memory", round(device.pageable_ns / 1e6, 3), "ms", source)
-    yield Evidence("busy", round(100 * device.busy_ns / device.window_ns, 1), "%", source)
-    yield Evidence("compute", round(100 * device.compute_ns / device.window_ns, 1), "%", source)
+    for name, ns in device.copies_ns.items():
+        if ns:
+            direction = _DIRECTIONS.get(name, name)
+            yield Evidence.ms(f"copies {direction}", ns, source)
+            # 1 byte per ns is 1 GB/s.
+            yield Evidence(f"speed {direction}", round(device.copy_bytes.get(name, 0) / ns, 2), "GB/s", source)
+    yield Evidence.ms("through pageable memory", device.pageable_ns, source)
+    yield Evidence.percent("busy", device.busy_ns, device.window_ns, source)
+    yield Evidence.percent("compute", device.compute_ns, device.window_ns, source)

@@ -1,86 +1,63 @@
-"""The device waits for the host to launch its next kernel.
+"""The device waits for the host to launch its kernels.
 
-Problem: the kernels are shorter than the Python and framework work that launches them, so the device
-runs dry between them, although nothing is read back and the data is there.
+Problem: the kernels are shorter than the Python and framework work that launches them. The device runs out of work
+between them, although nothing is read back and the data is there.
 
-How it shows: idle intervals of the device during which the launching thread was inside ops, launch
-calls, Python or the optimizer, and had not launched the next kernel yet.
+How it shows: the device is idle while the launching thread is inside operators, launch calls, Python or the optimizer
+and has not launched the next kernel yet.
 
-Causes: small batches, many small ops, an optimizer that loops over parameters, modules run one by one
-in Python, hooks and logging in the step.
+Causes: small batches; many small ops; an optimizer that loops over parameters; modules run one by one in Python; hooks
+and logging in the step.
 
-Fix: launch less, or launch ahead.
+Fix: launch fewer kernels, or launch them ahead of time.
 
-    model = torch.compile(model, mode="reduce-overhead")   # fuses, and replays launches as a CUDA graph
+    model = torch.compile(model, mode="reduce-overhead")   # fuses ops and replays launches as a CUDA graph
     optimizer = torch.optim.AdamW(params, fused=True)
     loader = DataLoader(dataset, batch_size=256)           # more work per launch
 
-Gain: at most that idle time, less what recording slowed the step (a profiler slows the host, not the
-device, so it makes launches look later than they are). No low end is known before a trial: it is 0.
+Saving: at most that idle time, minus the time by which recording slowed the step: a profiler slows the host and not the
+device, so launches appear later than they are. The low end is 0, because none is known before a trial. In a recording
+without steps, start-up is part of the idle time; late launches must then be most of it.
 
-In a recording without steps, start-up is part of the idle time; there launches have to be most of it.
-
-Source: idle time by what the launching thread did, as in HTA's idle breakdown, but per device and by
-time. From 5% of the step on (see input-bound). Checked on traces of GPUs: not run on a GPU yet.
+Source: idle time by what the launching thread did, as in HTA's idle breakdown, but per device and by time. The
+threshold is 5% of the step. Checked on traces of GPUs; not run on a GPU yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
+from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.device import IdleCause
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._step_budget import MAJORITY, NEGLIGIBLE, busiest_device, device_part, severity_of, whole_of
+from perfkit.rules._step_budget import MAJORITY, DeviceStepBudget
+from perfkit.rules.device._late_launches import LATE, late_launches
 
 ID = "launch-bound"
-
-#: What the host did instead of launching in time, in words. Syncs, allocations and data have causes of their own.
-_LATE: dict[IdleCause, str] = {
-    "operators": "inside operators",
-    "python": "in Python",
-    "launch call": "in launch calls",
-    "launch latency": "between launch and start of a kernel",
-    "optimizer": "in the optimizer",
-}
+#: A device that waits for launches while a loop of small ops makes them waits for that loop.
+FOLLOWS = ("many-small-ops", "unfused-optimizer", "loop-over-samples", "python-bound", "cpu-preprocessing")
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: DeviceStepBudget) -> Iterator[Finding]:
     """Find the device's idle time in which the host was busy launching."""
-    whole = whole_of(measured)
-    device = busiest_device(measured)
-    if whole is None or device is None:
+    device, late = step.device, late_launches(step)
+    cost = late.cost_ns
+    if step.is_negligible(cost) or (step.per == "recording" and cost < MAJORITY * step.of_device(device.idle_ns)):
         return
-    slowed_ns = 0
-    if measured.step is not None and measured.trace_step is not None:
-        slowed_ns = max(0, measured.trace_step.wall_ns - measured.step.wall_ns)
-    causes = {cause: device_part(device.causes.get(cause, 0), device, whole) for cause in _LATE}
-    cost_ns = max(0, sum(causes.values()) - slowed_ns)
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
-        return
-    if whole.per == "recording" and cost_ns < MAJORITY * device_part(device.idle_ns, device, whole):
-        return
-    source = f"device {device.device}, idle by what the launching thread did"
-    evidence = [Evidence(f"idle, {cause}", round(ns / 1e6, 3), "ms", source) for cause, ns in causes.items() if ns]
-    evidence.append(Evidence("kernels", device.kernels, "", f"device {device.device}"))
+    name = f"device {device.device}"
+    source = f"{name}, idle by what the launching thread did"
+    evidence = [Evidence.ms(f"idle, {cause}", ns, source) for cause, ns in late.causes.items() if ns]
+    evidence.append(Evidence("kernels", device.kernels, "", name))
+    mean = ""
     if device.mean_kernel_ns is not None:
-        evidence.append(Evidence("mean kernel", round(device.mean_kernel_ns / 1e3, 1), "µs", f"device {device.device}"))
-    if slowed_ns:
-        evidence.append(Evidence("recording slowed the step by", round(slowed_ns / 1e6, 3), "ms", "taken off"))
-    longest = max(causes, key=lambda cause: causes[cause])
-    mean = f" (mean kernel {ms(device.mean_kernel_ns)})" if device.mean_kernel_ns is not None else ""
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=(
-            f"The device waits {percent(cost_ns, whole.wall_ns)} of the {whole.per} for launches, "
-            f"most of it {_LATE[longest]}{mean}."
-        ),
+        mean = f" (mean kernel {ms(device.mean_kernel_ns)})"
+        evidence.append(Evidence("mean kernel", round(device.mean_kernel_ns / 1e3, 1), "µs", name))
+    if late.slowdown_ns:
+        evidence.append(Evidence.ms("slowdown by recording", late.slowdown_ns, "subtracted"))
+    mostly = LATE[max(late.causes, key=lambda cause: late.causes[cause])]
+    yield step.finding(
+        cost=cost,
+        saving=(0, cost),
+        message=f"The device waits {step.percent(cost)} of the {step.per} for launches, most of it {mostly}{mean}.",
         advice="Launch less or ahead: torch.compile(mode='reduce-overhead'), a fused optimizer, a larger batch.",
-        confidence="medium",
         evidence=tuple(evidence),
-        cost_ns=cost_ns,
-        saving_low_ns=0,
-        saving_high_ns=cost_ns,
     )

@@ -1,73 +1,79 @@
-"""Kernels of a report of Nsight Compute that a rule is about: told once for each name, whatever its grids."""
+"""Kernels of a report of Nsight Compute that a rule applies to, and the finding about one: one per name, for all grids.
+
+Such a finding has no cost, because kernels that are profiled one by one have no step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from perfkit._format import ms, percent
-from perfkit.findings import Evidence
+from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
-from perfkit.measures.results.measured import Measured
 from perfkit.rules._step_budget import NEGLIGIBLE
 
-#: Why no such finding has a price.
-ALONE = Evidence(
-    "cost per step",
-    None,
-    "ns",
-    "ncu runs each kernel alone, with clocks held and caches emptied, so its report holds no step",
+_NO_STEP = Evidence.ms(
+    "cost per step", None, "ncu runs each kernel alone, with clocks held and caches emptied, so its report has no step"
 )
-#: A name in a sentence; the whole of it is in the table.
-_LONGEST = 60
+#: A name in a sentence is cut to this length; the table of kernels has all of it.
+_MAX_NAME = 60
 
 
-class Named(NamedTuple):
-    """The launches of one kernel for which a rule's condition holds; ``longest`` stands for them."""
+class ProfiledKernel(NamedTuple):
+    """The launches of one kernel for which a condition holds, longest first, and their share of what was profiled."""
 
     name: str
     rows: list[KernelProfile]
-    profiles: KernelProfiles
+    share: float
+    share_of: str
 
     @property
     def longest(self) -> KernelProfile:
-        """The grid and block that took most time."""
+        """The grid and block that took most time: it stands for all launches."""
         return self.rows[0]
 
-    @property
-    def share(self) -> float:
-        """Their part of all profiled time, or of all launches."""
-        return sum(row.share or 0.0 for row in self.rows)
+    def finding(self, problem: str, *, evidence: Iterable[Evidence], **others: Any) -> Finding:
+        """A finding whose message is the kernel, its share and then ``problem``.
 
-    @property
-    def part(self) -> str:
-        """The share in words."""
-        of = "profiled time" if self.profiles.total_ns is not None else "profiled launches"
-        return f"{percent(self.share, 1)} of the {of}"
-
-    def evidence(self) -> Iterator[Evidence]:
-        """What was looked at: which launches, and how long one took."""
+        Evidence without a value is left out; ``others`` are further fields of `Finding`.
+        """
         row = self.longest
-        launches = sum(each.launches for each in self.rows)
-        shape = f"grid {row.grid}, block {row.block}"
-        yield Evidence("launches", launches, "", f"{shape}{' and others' if len(self.rows) > 1 else ''}")
-        if row.mean_ns is not None:
-            first = f"launch {row.id} of the report" if row.id is not None else "the longest launch"
-            yield Evidence("time of a launch", round(row.mean_ns / 1e3, 3), "µs", f"{ms(row.mean_ns)}, alone; {first}")
+        shape = f"grid {row.grid}, block {row.block}{' and others' if len(self.rows) > 1 else ''}"
+        mean_us = round(row.mean_ns / 1e3, 3) if row.mean_ns is not None else None
+        launch = f"launch {row.id} of the report" if row.id is not None else "the longest launch"
+        known = (
+            Evidence("launches", sum(each.launches for each in self.rows), "", shape),
+            Evidence("time of a launch", mean_us, "µs", f"{ms(row.mean_ns or 0)}, alone; {launch}"),
+            *evidence,
+        )
+        return Finding(
+            message=f"{self.name} takes {percent(self.share, 1)} of the {self.share_of}{problem}.",
+            evidence=(*(one for one in known if one.value is not None), _NO_STEP),
+            range=self.name,
+            **others,
+        )
 
 
-def kernels_where(measured: Measured, holds: Callable[[KernelProfile], bool]) -> list[Named]:
-    """The kernels with launches for which a condition holds that take 5% of what was profiled, longest first."""
-    profiles = measured.kernel_profiles
-    if profiles is None:
-        return []
+def kernels_where(profiles: KernelProfiles, holds: Callable[[KernelProfile], bool]) -> list[ProfiledKernel]:
+    """The kernels whose launches with a condition take 5% of what was profiled, or of all launches; longest first."""
     by_name: dict[str, list[KernelProfile]] = {}
     for row in profiles.rows:
         if row.share is not None and holds(row):
             by_name.setdefault(row.name, []).append(row)
-    found = [Named(_cut(short_name(name)), rows, profiles) for name, rows in by_name.items()]
+    share_of = "profiled time" if profiles.total_ns is not None else "profiled launches"
+    found = [
+        ProfiledKernel(_shortened(name), rows, sum(row.share or 0.0 for row in rows), share_of)
+        for name, rows in by_name.items()
+    ]
     return sorted((one for one in found if one.share >= NEGLIGIBLE), key=lambda one: -one.share)
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+def throughputs(**shares: float | None) -> list[Evidence]:
+    """Throughputs as evidence in percent of their peak."""
+    return [Evidence.percent(f"{name} throughput", share, 1, "of peak, mean by time") for name, share in shares.items()]
+
+
+def _shortened(name: str) -> str:
+    short = short_name(name)
+    return short if len(short) <= _MAX_NAME else f"{short[: _MAX_NAME - 1]}…"

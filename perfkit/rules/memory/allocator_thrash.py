@@ -1,27 +1,27 @@
-"""The device's allocator goes to the driver in every step.
+"""The device's allocator requests memory from the driver in every step.
 
-Problem: torch keeps freed memory and hands it out again, so after the first steps no step should ask the driver
-for memory. `cudaMalloc` takes a tenth of a millisecond to several, `cudaFree` waits for the device, and a retry
-gives back everything that is kept, waits, and asks again.
+Problem: torch caches freed memory and reuses it, so after the first steps no step should ask the driver for memory.
+`cudaMalloc` takes a tenth of a millisecond to several, `cudaFree` waits for the device, and a retry releases the whole
+cache, waits, and asks again.
 
 How it shows: `num_alloc_retries` or `num_device_alloc` rise after the first 50 steps; the device is idle in
 "allocation".
 
-Causes: memory nearly full; sizes that differ in every step and split the kept blocks; `torch.cuda.empty_cache()`
-in the loop; several processes on one device.
+Causes: memory nearly full; sizes that differ in every step and fragment the cache; `torch.cuda.empty_cache()` in the
+loop; several processes on one device.
 
-Fix: let blocks grow instead of splitting, and keep the cache.
+Fix: let blocks grow instead of splitting them, and do not empty the cache.
 
     PYTORCH_ALLOC_CONF=expandable_segments:True python train.py
     # no torch.cuda.empty_cache() in the loop
     batch = pad_to_multiple(batch, 64)        # few different sizes
 
-Gain: the time the device was idle while the host allocated, or else the time in the driver's calls, both of the
-trace by their share of its step. Low end: half, as where the driver is not asked some of the wait has other
-reasons. Without a trace it is null.
+Saving: at most the time the device was idle while the host allocated, or else the time in the driver's calls, both by
+their share of the trace's step. The low end is half of it (chosen): a part of the wait may have other reasons. Without
+a trace the cost is not known.
 
-Source: torch's notes on CUDA memory management. One call in ten steps is where a fragmented cache differs from
-one that still grows. Not run on a GPU yet.
+Source: torch's notes on CUDA memory management. The threshold is one call in ten steps (chosen), which a cache that
+still grows does not reach, and 5% of the step unless there were retries. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -30,55 +30,43 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._step_budget import NEGLIGIBLE, busiest_device, device_part, severity_of, trace_scale, whole_of
+from perfkit.measures.results.kernels import ApiCall
+from perfkit.measures.results.steps import TypicalStep
+from perfkit.rules._step_budget import StepBudget
 
 ID = "allocator-thrash"
 
 _CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree")
-#: Calls per step from which on it is no leftover of the start (see above).
+#: Calls per step from which on they are more than what remains of the start (chosen).
 _OFTEN = 0.1
-_CERTAIN = 0.5
+#: The low end of the saving as a share of the cost (chosen).
+_LOW = 0.5
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: StepBudget, typical: TypicalStep, api_calls: tuple[ApiCall, ...] = ()) -> Iterator[Finding]:
     """Find allocations from the driver in steady state, and what they cost."""
-    step, whole = measured.step, whole_of(measured)
-    if step is None or whole is None:
+    retries, allocs = typical.alloc_retries or 0, typical.device_allocs or 0
+    if not retries and allocs < _OFTEN * typical.steps:
         return
-    retries, allocs = step.alloc_retries or 0, step.device_allocs or 0
-    if not retries and allocs < _OFTEN * step.steps:
+    cost = None
+    calls_ns = sum(row.total_ns for row in api_calls if row.name in _CALLS)
+    if step.device is not None and "allocation" in step.device.causes:
+        cost = step.of_device(step.device.causes["allocation"])
+    elif calls_ns and step.traced is not None and step.traced.steps:
+        cost = min(step.wall_ns, round(calls_ns / step.traced.steps * step.trace_scale))
+    if cost is not None and step.is_negligible(cost) and not retries:
         return
-    cost_ns = None
-    device = busiest_device(measured)
-    calls_ns = sum(row.total_ns for row in measured.api_calls if row.name in _CALLS)
-    if device is not None and "allocation" in device.causes:
-        cost_ns = device_part(device.causes["allocation"], device, whole)
-    elif calls_ns and measured.trace_step is not None and measured.trace_step.steps:
-        cost_ns = min(whole.wall_ns, round(calls_ns / measured.trace_step.steps * trace_scale(measured)))
-    if cost_ns is not None and cost_ns < NEGLIGIBLE * whole.wall_ns and not retries:
-        return
-    costs = f", which costs {ms(cost_ns)} of the {ms(whole.wall_ns)} {whole.per}" if cost_ns is not None else ""
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole) if cost_ns is not None else "warning",
-        message=(
-            f"After the first steps the allocator asked the driver for memory {allocs} times "
-            f"and retried {retries} times{costs}."
-        ),
-        advice="Set PYTORCH_ALLOC_CONF=expandable_segments:True, call no empty_cache() in the loop, leave room.",
-        confidence="high" if cost_ns is not None else "medium",
+    costs = f", which costs {ms(cost)} of the {ms(step.wall_ns)} {step.per}" if cost is not None else ""
+    source = f"{typical.source}, after the first 50"
+    yield step.finding(
+        cost=cost,
+        saving=(_LOW * cost, cost) if cost is not None else None,
+        message=f"After the start the allocator called cudaMalloc {allocs} times and retried {retries} times{costs}.",
+        advice="Set PYTORCH_ALLOC_CONF=expandable_segments:True, remove empty_cache() from the loop, use less memory.",
+        confidence="high" if cost is not None else "medium",
         evidence=(
-            Evidence("retries", retries, "", f"{step.source}, after the first 50"),
-            Evidence("cudaMalloc calls", allocs, "", f"{step.source}, after the first 50"),
-            Evidence(
-                "idle in allocation",
-                round(cost_ns / 1e6, 3) if cost_ns is not None else None,
-                "ms",
-                "trace" if cost_ns is not None else "no trace tells",
-            ),
+            Evidence("retries", retries, "", source),
+            Evidence("cudaMalloc calls", allocs, "", source),
+            Evidence.ms("idle in allocation", cost, "trace" if cost is not None else "needs a trace"),
         ),
-        cost_ns=cost_ns,
-        saving_low_ns=round(_CERTAIN * cost_ns) if cost_ns is not None else None,
-        saving_high_ns=cost_ns,
     )

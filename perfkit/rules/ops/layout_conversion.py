@@ -1,15 +1,14 @@
 """Tensors are copied from one memory layout to another and back.
 
-Problem: a layer wants the channels innermost (NHWC), the next one outermost (NCHW), and every change
-copies the whole tensor in an order that caches dislike, once more in the backward pass. Nothing is
-computed by it.
+Problem: one layer wants the channels innermost (NHWC), the next one outermost (NCHW). Every change copies the whole
+tensor in an order that caches handle badly, and again in the backward pass. Nothing is computed by it.
 
-How it shows: copies between tensors of one shape and type of which another dimension lies innermost,
-made by `contiguous()`, `clone()` or `reshape()`, or kernels that convert layouts (cuDNN's nchwToNhwc), take
-5% of the step or more.
+How it shows: copies between tensors of the same shape and type whose innermost dimensions differ, made by
+`contiguous()`, `clone()` or `reshape()`, or kernels that convert layouts (cuDNN's nchwToNhwc), that cost 5% of the step
+or more.
 
-Causes: `permute(...).contiguous()` around a layer that works on the last dimension (LayerNorm, Linear)
-in a network of convolutions; half-precision convolutions on tensor cores, fed with NCHW.
+Causes: `permute(...).contiguous()` around a layer that works on the last dimension (LayerNorm, Linear) in a network of
+convolutions; half-precision convolutions on tensor cores with NCHW inputs.
 
 Fix: keep one layout from input to output.
 
@@ -17,74 +16,61 @@ Fix: keep one layout from input to output.
     x = x.to(memory_format=torch.channels_last)
     y = norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)     # views, no copies: x is channels last already
 
-Gain: 1.0 to 1.9 times the time of these copies: the ops beside them no longer read what lies across. Of
-kernels that convert, half to all.
+Saving: 1.0 to 1.9 times the time of these copies, because the ops next to them no longer read across the layout. Of
+kernels that convert, half to all (chosen).
 
-Source: PyTorch's channels-last tutorial. Six networks of convolutions with a norm on the last dimension, on
-one CPU, one thread, gained 0.9, 1.05, 1.4, 1.4, 1.9 and 2.1 times the time of their copies. Copies are told
-apart by the strides in the trace; those below 64 KB are left out. From 5% of the step on (see input-bound).
-The GPU side: not run on a GPU yet.
+Source: PyTorch's channels-last tutorial; measured on six networks of convolutions on one CPU. Copies are recognized by
+the strides in the trace; those below 64 KB are not counted. The threshold is 5% of the step. Not run on a GPU yet.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
+from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._pattern_cost import op_part, where
-from perfkit.rules._step_budget import NEGLIGIBLE, busiest_device, device_part, severity_of, whole_of
+from perfkit.measures.results.kernels import Kernels
+from perfkit.measures.results.patterns import Patterns
+from perfkit.rules._step_budget import StepBudget
 
 ID = "layout-conversion"
 
-_GAIN = (1.0, 1.9)
-_KERNELS_GAIN = (0.5, 1.0)
+#: The saving as a share of the time of copies (measured) and of kernels that convert (chosen): low end, high end.
+_COPIES = (1.0, 1.9)
+_KERNELS = (0.5, 1.0)
 
 
-def check(measured: Measured) -> Iterator[Finding]:
-    """Find copies that only change the layout: by op and line, else by kernel."""
-    whole, patterns = whole_of(measured), measured.patterns
-    if whole is None:
-        return
+def check(step: StepBudget, patterns: Patterns | None = None, kernels: Kernels | None = None) -> Iterator[Finding]:
+    """Find copies that only change the layout: by op and line, and by kernel."""
     evidence: list[Evidence] = []
-    low_ns = cost_ns = 0
-    place: Location | None = None
+    low = cost = 0
+    by_line: Counter[Location] = Counter()
     if patterns is not None and patterns.layout:
-        by_place: dict[Location | None, int] = {}
+        total = sum(copies.ns for copies in patterns.layout)
+        low, cost = (step.of_pattern(share * total, patterns) for share in _COPIES)
         for copies in patterns.layout:
-            by_place[copies.at] = by_place.get(copies.at, 0) + copies.ns
-        low_ns, cost_ns = (op_part(share * sum(by_place.values()), patterns, whole) for share in _GAIN)
-        place = max((one for one in by_place if one is not None), key=lambda one: by_place[one], default=None)
+            if copies.at is not None:
+                by_line[copies.at] += copies.ns
         source = f"{patterns.source}, per step"
         evidence += [
             Evidence("copies", round(sum(copies.count for copies in patterns.layout), 1), "", source),
             Evidence("copied", round(sum(copies.bytes for copies in patterns.layout) / 2**20, 2), "MiB", source),
             Evidence("largest part", patterns.layout[0].shape, "", source),
         ]
-    device = busiest_device(measured)
-    kernel_ns = measured.kernels.classes_ns.get("layout conversion", 0) if measured.kernels is not None else 0
-    if device is not None and measured.kernels is not None and measured.kernels.total_ns and kernel_ns:
-        # Kernels are of the whole trace and all devices: their share of compute time counts.
-        part_ns = device_part(round(device.compute_ns * kernel_ns / measured.kernels.total_ns), device, whole)
-        cost_ns = min(whole.wall_ns, cost_ns + round(_KERNELS_GAIN[1] * part_ns))
-        low_ns = min(cost_ns, low_ns + round(_KERNELS_GAIN[0] * part_ns))
-        evidence.append(Evidence("kernels that convert", round(part_ns / 1e6, 3), "ms", f"device {device.device}"))
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
+    converting = step.of_kernels(kernels.classes_ns.get("layout conversion", 0), kernels) if kernels is not None else 0
+    if step.device is not None and converting:
+        cost = min(step.wall_ns, cost + round(_KERNELS[1] * converting))
+        low = min(cost, low + round(_KERNELS[0] * converting))
+        evidence.append(Evidence.ms("kernels that convert", converting, f"device {step.device.device}"))
+    if step.is_negligible(cost):
         return
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=(
-            f"Copies to another memory layout cost up to {percent(cost_ns, whole.wall_ns)} of the {whole.per}: "
-            f"{ms(cost_ns)} in which nothing is computed."
-        ),
+    yield step.finding(
+        cost=cost,
+        saving=(low, cost),
+        spent=max(by_line, key=lambda at: by_line[at], default=None),
+        message=f"Copies to another memory layout cost up to {ms(cost)}, {step.percent(cost)} of the {step.per}.",
         advice="Keep one layout: model and inputs in torch.channels_last, permute without contiguous().",
-        confidence="medium",
         evidence=tuple(evidence),
-        cost_ns=cost_ns,
-        saving_low_ns=low_ns,
-        saving_high_ns=cost_ns,
-        **where(place, measured),
     )

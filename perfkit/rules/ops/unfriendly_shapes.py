@@ -1,23 +1,23 @@
 """Matrix products in half precision have sizes that tensor cores cannot take as they are.
 
-Problem: tensor cores work on tiles, and load 16 bytes at a time: 8 numbers of half precision. A
-dimension that is no multiple of 8 makes every row begin somewhere else, so a slower kernel is chosen.
+Problem: tensor cores work on tiles and load 16 bytes at a time, which is 8 numbers in half precision. With a dimension
+that is not a multiple of 8, rows start at addresses that are not aligned, so a slower kernel is chosen.
 
-How it shows: products in bfloat16 or float16 with such a dimension take 5% of the step or more. Needs
-shapes, which the step for lines has.
+How it shows: products in bfloat16 or float16 with such a dimension; aligned, they could save 5% of the step or more.
+Needs input shapes, which the step recorded for lines has.
 
-Causes: a vocabulary of 50,257; a number of classes, heads or features chosen freely; an odd last batch.
+Causes: a vocabulary of 50,257; a number of classes, heads or features chosen without regard to alignment; an odd last
+batch.
 
 Fix: round up, and leave the rest unused.
 
     vocabulary = 64 * math.ceil(50_257 / 64)          # 50,304
 
-Gain: up to half of these products' time; nothing where the kernel copes with it. The low end is a quarter.
+Saving: a quarter to half of these products' time. It is nothing where the kernel handles the size well.
 
-Source: NVIDIA's "Matrix Multiplication Background": with 16-byte alignment tensor cores run at full speed;
-dimensions without it ran at half to a quarter of it there. Dimensions of 1 are products with a vector, and are left
-out. torch's MatMulDimInFP16 pattern asks for the same multiple. From 5% of the step on (see input-bound).
-Not run on a GPU yet.
+Source: NVIDIA's "Matrix Multiplication Background": tensor cores reach full speed with 16-byte alignment, and half to a
+quarter of it without. Products with a vector (a dimension of 1) are not counted. torch's MatMulDimInFP16 pattern
+requires the same multiple. The threshold is 5% of the step. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -26,58 +26,44 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.measures.results.patterns import MatmulShape
-from perfkit.rules._pattern_cost import op_part, where
-from perfkit.rules._step_budget import NEGLIGIBLE, severity_of, whole_of
+from perfkit.measures.results.patterns import MatmulShape, Patterns
+from perfkit.rules._step_budget import DeviceStepBudget
 
 ID = "unfriendly-shapes"
 
-#: Type -> numbers in 16 bytes.
-_MULTIPLE = {"c10::BFloat16": 8, "c10::Half": 8}
-_GAIN = (0.25, 0.5)
+#: Types of which 16 bytes hold 8 numbers.
+_HALF = ("c10::BFloat16", "c10::Half")
+_MULTIPLE = 8
+#: What alignment saves of these products' time, at the low end and at the high end (chosen).
+_SAVING = (0.25, 0.5)
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: DeviceStepBudget, patterns: Patterns) -> Iterator[Finding]:
     """Find products whose dimensions are not aligned."""
-    whole, patterns = whole_of(measured), measured.patterns
-    if whole is None or patterns is None or not measured.devices:
-        return
     odd = [product for product in patterns.matmuls if _unaligned(product)]
-    high_ns = op_part(_GAIN[1] * sum(product.ns for product in odd), patterns, whole)
-    if not odd or high_ns < NEGLIGIBLE * whole.wall_ns:
+    low, cost = (step.of_pattern(share * sum(product.ns for product in odd), patterns) for share in _SAVING)
+    if not odd or step.is_negligible(cost):
         return
     worst = odd[0]
-    sizes = f"{worst.m}x{worst.k} by {worst.k}x{worst.n}"
-    yield Finding(
-        rule=ID,
-        severity=severity_of(high_ns, whole),
-        message=(
-            f"Matrix products in half precision have dimensions that are no multiple of 8 ({sizes}): "
-            f"tensor cores may lose up to {ms(high_ns)}."
-        ),
+    yield step.finding(
+        cost=cost,
+        saving=(low, cost),
+        spent=worst.at,
+        message=f"Half-precision products such as {_sizes(worst)} are not aligned: up to {ms(cost)} could be saved.",
         advice=f"Round {', '.join(str(one) for one in _unaligned(worst))} up to a multiple of 64 (or 8), and pad.",
-        confidence="medium",
         evidence=tuple(
-            Evidence(
-                f"{one.op} {one.m}x{one.k} by {one.k}x{one.n}",
-                round(one.ns / 1e6, 3),
-                "ms",
-                f"{patterns.source}, {one.dtype}",
-            )
-            for one in odd[:5]
+            Evidence.ms(f"{one.op} {_sizes(one)}", one.ns, f"{patterns.source}, {one.dtype}") for one in odd[:5]
         ),
-        cost_ns=high_ns,
-        saving_low_ns=op_part(_GAIN[0] * sum(product.ns for product in odd), patterns, whole),
-        saving_high_ns=high_ns,
-        **where(worst.at, measured),
     )
 
 
+def _sizes(product: MatmulShape) -> str:
+    return f"{product.m}x{product.k} by {product.k}x{product.n}"
+
+
 def _unaligned(product: MatmulShape) -> list[int]:
-    """The dimensions that rows or columns of the operands have in memory and that are no multiple."""
-    multiple = _MULTIPLE.get(product.dtype)
-    if multiple is None or 1 in (product.m, product.k, product.n):
+    """The dimensions that are lengths of rows in memory, of operands or result, and not a multiple."""
+    if product.dtype not in _HALF or 1 in (product.m, product.k, product.n):
         return []
     # Rows of the operands and of the result are k and n long; m counts rows.
-    return [length for length in dict.fromkeys((product.k, product.n)) if length % multiple]
+    return [length for length in dict.fromkeys((product.k, product.n)) if length % _MULTIPLE]

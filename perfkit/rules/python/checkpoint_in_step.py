@@ -1,15 +1,15 @@
-"""Saving checkpoints holds up the training.
+"""Saving checkpoints stops the training.
 
-Problem: `torch.save` turns all parameters and the optimizer's state into a file while training stands
-still. Seldom it costs nothing that anyone sees; every few steps it is a part of the training's time.
+Problem: `torch.save` writes all parameters and the optimizer's state to a file while training waits. Once an hour that
+costs nothing noticeable; every few steps it is a part of the training's time.
 
-How it shows: 5% of the mean step or more, steps with a checkpoint included, passes in torch.save, in
-another library that saves, or in the phase "checkpoint" where an integration tells one.
+How it shows: 5% of the mean step or more, steps with a checkpoint included, is spent in torch.save, in another library
+that saves, or in the phase "checkpoint" where an integration measures it.
 
-Causes: save_steps or every_n_train_steps as small as in a first trial; a checkpoint of everything where
-the parameters would do; a slow or remote disk.
+Causes: save_steps or every_n_train_steps still as small as in a first trial; a checkpoint of everything where the
+parameters would do; a slow or remote disk.
 
-Fix: as seldom as a lost hour of work is worth, and beside the training.
+Fix: save as rarely as the work you can afford to lose allows, and in the background.
 
     if step % 1000 == 0:                                  # not: % 4
         torch.save(state, path)
@@ -18,43 +18,35 @@ Fix: as seldom as a lost hour of work is worth, and beside the training.
 
     torch.distributed.checkpoint.async_save(state, checkpoint_id=path)   # copies, then writes in the background
 
-Gain: at most all of it, with the error of sampling, and on a CPU 15% more, since the rest then finds its
-caches as it left them. At least three quarters: a quarter as often.
+Saving: at most all of that time, with the error of sampling, and on a CPU 15% more, because the rest of the step then
+finds its caches as it left them. At least three quarters of it: a quarter as often.
 
-Source: time is sampled (every 10 ms, outside of windows) or told by the integration. From 5% of the mean
-step on: whoever saves every 20 minutes, for half a minute, is below it.
+Source: time is sampled every 10 ms outside windows, or measured by the integration. The threshold is 5% of the mean
+step: half a minute every 20 minutes is below it. Three quarters was chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
 from perfkit.findings import Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._host_work import found_in, mean_step, time_of, work_of
-from perfkit.rules._step_budget import NEGLIGIBLE
+from perfkit.measures.results.host import HostWork
+from perfkit.rules._host_work import less_often, time_of, work_of
+from perfkit.rules._step_budget import MeanStepBudget
 
 ID = "checkpoint-in-step"
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: MeanStepBudget, works: tuple[HostWork, ...] = ()) -> Iterator[Finding]:
     """Find time in saving, and the line that saves."""
-    whole = mean_step(measured)
-    if whole is None:
+    work = work_of(works, "checkpoint")
+    cost = time_of(work, "checkpoint", step)
+    if step.is_negligible(cost):
         return
-    cost_ns = time_of(measured, "checkpoint", "checkpoint", whole)
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
-        return
-    yield found_in(
-        measured,
-        work_of(measured, "checkpoint"),
-        cost_ns,
-        whole,
-        rule=ID,
-        message=(
-            f"Saving checkpoints takes {ms(cost_ns)} of the mean step of {ms(whole.wall_ns)} "
-            f"({percent(cost_ns, whole.wall_ns)}), steps without one included."
-        ),
-        advice="Save a quarter as often or less, only what is needed to go on, or in the background (async_save).",
+    yield less_often(
+        work,
+        cost,
+        step,
+        message=f"Saving checkpoints takes {step.shown(cost)}, steps without a checkpoint included.",
+        advice="Save at most a quarter as often, only what is needed to resume, or in the background (async_save).",
     )

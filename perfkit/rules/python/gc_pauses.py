@@ -1,85 +1,75 @@
 """Python's garbage collector stops the training.
 
-Problem: a full collection looks at every object of the process that can refer to others: a million of
-them take 0.1 to 0.5 s. Everything waits, also the other ranks.
+Problem: a full collection visits every object of the process that can refer to others: a million of them take 0.1 to
+0.5 s. Everything waits meanwhile, also the other ranks.
 
 How it shows: collections take 5% of the mean step or more, steps with one included.
 
-Causes: gc.collect() in the loop, "to be safe" (reference counting frees tensors without it); millions of
-Python objects that refer to each other and live long (a replay buffer of objects, a dataset as a list of
-dicts), so that each automatic collection walks through all of them.
+Causes: gc.collect() in the loop, "to be safe" (reference counting frees tensors without it); millions of long-lived
+Python objects that refer to each other (a replay buffer of objects, a dataset as a list of dicts), all of which each
+automatic collection visits.
 
-Fix: leave the collector alone, or take what lives long out of its sight.
+Fix: let the collector run by itself, or exclude long-lived objects from it.
 
     dataset = Dataset(...)
-    gc.collect(); gc.freeze()          # once, before the loop: what is there now is not looked at again
+    gc.collect(); gc.freeze()          # once, before the loop: existing objects are not visited again
 
-    states = torch.empty(n, d)         # one tensor, not n objects
+    states = torch.empty(n, d)         # one tensor instead of n objects
 
-    gc.disable(); ...; if step % 500 == 0: gc.collect()    # many ranks: at the same step everywhere
+    gc.disable(); ...; if step % 500 == 0: gc.collect()    # many ranks: in the same step on all of them
 
-Gain: at most all of it, and on a CPU 15% more, since the rest then finds its caches as it left them. At
-least the full collections, less 15% for the error of their mean: those look at what lives long, and are
-gone without a gc.collect(), or where what lives long is frozen or a tensor. What young objects cost stays.
+Saving: at most all of it, and on a CPU 15% more, because the rest of the step then finds its caches as it left them. At
+least 85% of the full collections: those visit long-lived objects.
 
-Source: the collector's own callbacks, which tell begin and end. From 5% of the mean step on. Time per
-million objects: measured on one CPU.
+Source: the collector's callbacks, which report start and end. The threshold is 5% of the mean step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
+from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._host_work import mean_step
-from perfkit.rules._step_budget import NEGLIGIBLE, severity_of, with_beyond
+from perfkit.measures.results.steps import MeanStep
+from perfkit.rules._step_budget import MeanStepBudget
+from perfkit.run.records import Lines, Rank
 
 ID = "gc-pauses"
+#: Dynamo makes the objects that are collected.
+FOLLOWS = ("recompiles",)
 
-#: What goes at least of the full collections' time: their mean over the whole run differs from the timed steps' by
-#: about as much as two runs do.
+#: The share of the full collections' time that is saved at least: their mean over the whole run differs from that of
+#: the timed steps by about as much as two runs do.
 _FULL = 0.85
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(
+    step: MeanStepBudget, mean: MeanStep, lines: Lines | None = None, rank: Rank | None = None
+) -> Iterator[Finding]:
     """Find the time of collections, and the line in which most of them began."""
-    whole = mean_step(measured)
-    every = measured.every_step or measured.step
-    if whole is None or every is None or every.gc_ns is None:
+    cost = min(step.wall_ns, mean.gc_ns or 0)
+    if step.is_negligible(cost):
         return
-    cost_ns = min(whole.wall_ns, every.gc_ns)
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
-        return
-    collected = [row for row in measured.lines.collected if row.owner == "user"] if measured.lines is not None else []
-    most = max(collected, key=lambda row: row.total_ns, default=None)
-    full_ns = sum(row.total_ns for row in measured.lines.collected) if measured.lines is not None else 0
-    steps = measured.rank.steps if measured.rank is not None else 0
-    low_ns = min(cost_ns, round(_FULL * full_ns / steps)) if steps and full_ns else cost_ns // 2
-    evidence = [Evidence("garbage collections", round(cost_ns / 1e6, 3), "ms", whole.source)]
-    where = ""
+    collected = lines.collected if lines is not None else ()
+    most = max((row for row in collected if row.owner == "user"), key=lambda row: row.total_ns, default=None)
+    full_ns = sum(row.total_ns for row in collected)
+    steps = rank.steps if rank is not None else None
+    evidence = [Evidence.ms("garbage collections", cost, step.source)]
+    full = ""
     if most is not None:
-        mean = ms(most.total_ns / most.count)
-        evidence.append(Evidence("full collections that began there", most.count, "", f"{mean} each"))
-        where = f"; the {most.count} full ones in {most.function} take {mean} each"
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=(
-            f"Garbage collections take {ms(cost_ns)} of the mean step of {ms(whole.wall_ns)} "
-            f"({percent(cost_ns, whole.wall_ns)}){where}."
-        ),
+        each = ms(most.total_ns / most.count)
+        evidence.append(Evidence("full collections that began there", most.count, "", f"{each} each"))
+        full = f"; the {most.count} full ones in {most.function} take {each} each"
+    low = min(cost, _FULL * full_ns / steps) if steps and full_ns else cost // 2
+    yield step.finding(
+        cost=cost,
+        saving=(low, step.maximum_saving(cost)),
+        spent=most,
+        message=f"Garbage collections take {step.shown(cost)}{full}.",
         advice=(
-            "Take gc.collect() out of the loop; keep what lives long in tensors or arrays, or call gc.freeze() once "
-            "it is there."
+            "Remove gc.collect() from the loop; keep long-lived data in tensors or arrays, or call gc.freeze() after "
+            "creating it."
         ),
         confidence="high",
         evidence=tuple(evidence),
-        file=most.file if most else None,
-        line=most.line if most else None,
-        function=most.function if most else None,
-        cost_ns=cost_ns,
-        saving_low_ns=low_ns,
-        saving_high_ns=with_beyond(cost_ns, measured, whole),
     )

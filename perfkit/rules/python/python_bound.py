@@ -1,16 +1,16 @@
-"""Plain Python runs in the step while nothing is computed.
+"""Plain Python runs in the step while no op does.
 
-Problem: the interpreter takes 20 to 100 ns for each small thing it does, and no op of torch's runs
-meanwhile: on a GPU the device runs out of work, on a CPU one core computes at a hundredth of its speed.
+Problem: the interpreter takes 20 to 100 ns for each small operation, and no op of torch runs meanwhile: a GPU runs out
+of work, and a CPU computes on one core at a hundredth of its speed.
 
-How it shows: 5% of the step or more passes in the user's own lines (and what they call of Python's
-library) without an op, a fetch, a validation, a log, a checkpoint or a garbage collection, and not
-ahead of the model, where it would make its inputs (`cpu-preprocessing`).
+How it shows: 5% of the step or more is spent in your own lines, and what they call of Python's library, without an op,
+a fetch, a validation, a log, a checkpoint or a garbage collection. Python that runs before the model and prepares its
+inputs is reported by cpu-preprocessing.
 
-Causes: a metric or an edit distance in loops over lists; tensors turned into lists and back; tables
-computed anew in every call of forward; a search or a sampling written for single items.
+Causes: a metric or an edit distance in loops over lists; tensors converted to lists and back; tables computed again in
+each call of forward; a search or sampling written for single items.
 
-Fix: one call over all items, less often, or beside the training.
+Fix: one call over all items, less often, or next to the training.
 
     wrong = (scores.argmax(-1) != labels).float().mean()     # not: a loop over scores.tolist()
 
@@ -19,63 +19,52 @@ Fix: one call over all items, less often, or beside the training.
     if step % 100 == 0:                                      # a metric that people read
         report(edit_distance(...))
 
-Gain: at most all of that time, with the error of sampling (one deviation of the count of samples) and a
-quarter more: a sample that is due shortly before an op is taken in the op, where Python gives its lock away,
-and three programs gained 1.07, 1.31 and 1.38 times what was sampled. At least 85% of it: what a vectorised
-form leaves was 3 to 7% on the six loops that many-small-ops was measured on; 15% leaves room for worse ones.
+Saving: at most all of that time, with the error of sampling and a quarter more, because samples miss some of the Python
+right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
 
-Source: time is sampled (every 10 ms, outside of windows); which lines call ops is known from the step
-for lines: a line that is in its ops for more than 5% of its time is not counted. From 5% of the
-step on, and from 10 samples on.
+Source: time is sampled every 10 ms outside windows. Which lines call ops is known from the step for lines: a line that
+is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._host_work import host_evidence, in_typical_step, work_of
-from perfkit.rules._step_budget import NEGLIGIBLE, severity_of, whole_of, with_beyond
+from perfkit.measures.results.host import HostWork
+from perfkit.rules._host_work import confidence_in, evidence_of, work_of
+from perfkit.rules._step_budget import StepBudget
 
 ID = "python-bound"
+#: The Python in the step is the compiler's, or what anomaly detection records for every node.
+FOLLOWS = ("recompiles", "anomaly-detection", "graph-breaks")
+#: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time.
+FOLLOWS_IN_FUNCTION = ("many-small-ops", "loop-over-samples")
 
-#: What is left at most when Python became one call (see above).
-_STAYS = 0.15
-#: What samples miss of it, as an error (see above).
+#: The share that one vectorized call still takes at most: chosen, the six loops of many-small-ops left 3 to 7%.
+_REMAINS = 0.15
+#: The share that samples miss, as an error: chosen, three programs saved 1.07, 1.31 and 1.38 times the sampled time.
 _UNSEEN = 0.25
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
     """Find the user's own Python in the step."""
-    whole = whole_of(measured)
-    work = work_of(measured, "python")
-    if whole is None or work is None:
+    work = work_of(works, "python")
+    if work is None:
         return
-    cost_ns = min(whole.wall_ns, in_typical_step(measured, work.host_ns))
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
+    cost = min(step.wall_ns, step.of_mean(work.host_ns))
+    if step.is_negligible(cost):
         return
-    line = work.lines[0]
-    high_ns = with_beyond(cost_ns, measured, whole, math.hypot(_UNSEEN, 1 / math.sqrt(work.samples)))
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=(
-            f"Plain Python takes {ms(cost_ns)} of the {ms(whole.wall_ns)} {whole.per} "
-            f"({percent(cost_ns, whole.wall_ns)}), most of it in {line.function}; no op runs meanwhile."
-        ),
-        advice=f"Do what {line.function} does in one call over all items, once ahead of training, or less often.",
-        confidence="high" if work.samples >= 100 else "medium",
+    function = work.lines[0].function
+    yield step.finding(
+        cost=cost,
+        saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
+        spent=work.lines[0],
+        message=f"Plain Python takes {step.shown(cost)}, most of it in {function}; no op runs meanwhile.",
+        advice=f"Do the work of {function} in one call over all items, once before training, or less often.",
+        confidence=confidence_in(work),
         evidence=(
-            *host_evidence(work),
-            Evidence("low end of the gain", 85, "% of it", "a vectorised form leaves at most 15%"),
+            *evidence_of(work),
+            Evidence("minimum saving", 85, "% of it", "a vectorized form leaves at most 15%"),
         ),
-        file=line.file,
-        line=line.line,
-        function=line.function,
-        cost_ns=cost_ns,
-        saving_low_ns=round((1 - _STAYS) * cost_ns),
-        saving_high_ns=high_ns,
     )

@@ -1,17 +1,17 @@
-"""A module is called again on an input that it was given before in the same step.
+"""A module is called again on an input that it already had in the same step.
 
-Problem: the model, or a part of it, works out an answer that is known already. Each such call costs a
-forward, and a backward where its answer is learnt from.
+Problem: the model, or a part of it, computes an answer that is already known. Each such call costs a forward, and a
+backward where gradients flow through the answer.
 
-How it shows: in the step that is traced by line, a module object is called from another line with the very
-tensors of an earlier call: the same memory, unchanged. Calls that have a reason are left out: dropout is
-active; the parameters were updated in between and a backward follows (two networks that train against each
-other); activation checkpointing in the backward.
+How it shows: in the step that is traced by line, a module object is called from another line with the very tensors of
+an earlier call: the same memory, unchanged. Calls with a reason are left out: dropout is active; the parameters were
+updated in between and a backward follows (two networks that train against each other); activation checkpointing runs
+in the backward.
 
-Causes: a second forward for a metric, after the step; each loss, or each head, calling the encoder for
-itself; a helper that calls the model where its caller has done so.
+Causes: a second forward for a metric after the step; each loss, or each head, calls the encoder itself; a helper calls
+the model although its caller did.
 
-Fix: call it once and hand the answer on.
+Fix: call it once and pass the answer on.
 
     scores = model(x)
     loss = criterion(scores, y)
@@ -20,80 +20,58 @@ Fix: call it once and hand the answer on.
     code = self.encoder(x)
     loss = self.rebuilt(x, code) + self.small(code)
 
-Gain: the time of those calls, and of their part of the backward. The share of a call in its phase is
-taken from the traced step, and the phase from the steps outside of windows: 25% more or less is left for the
-error of a single step.
+Saving: the time of those calls, and of their part of the backward, 25% more or less. The share of a call in its phase
+comes from the traced step, the length of the phase from the steps outside windows.
 
-Source: one step that is traced by line, and so slower, as far as Python goes, than others. From 5% of the step on.
+Source: one step that is traced by line, in which Python is slower than in others. The threshold is 5% of the step. 25%
+for the error of a single step was chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
+from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._host_work import traced_ns
-from perfkit.rules._step_budget import NEGLIGIBLE, Whole, phase_part, severity_of, whole_of
-from perfkit.run.records import ModuleCalls, TracedLine
+from perfkit.rules._step_budget import StepBudget
+from perfkit.rules.python._traced_calls import cost_of_calls
+from perfkit.run.records import Lines
 
 ID = "unexpected-call-count"
 
-#: How far the shares of one traced step may be off (see above).
+#: The error of shares that come from one traced step: chosen.
 _ERROR = 0.25
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
     """Find calls of modules whose answer was known, and what they cost with their backward."""
-    whole = whole_of(measured)
-    traced = measured.lines.traced if measured.lines is not None else ()
-    again = [(row, calls) for row in traced for calls in row.modules if calls.again]
-    if whole is None or not again:
+    again = [
+        (round(cost_of_calls(calls.again_ns, row, lines, step, backward=calls.again_backward)), calls, row)
+        for row in lines.traced
+        for calls in row.modules
+        if calls.again
+    ]
+    cost = min(step.wall_ns, sum(ns for ns, _, _ in again))
+    if step.is_negligible(cost):
         return
-    costs = {id(calls): _cost(row, calls, measured, whole) for row, calls in again}
-    cost_ns = min(whole.wall_ns, sum(costs.values()))
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
-        return
-    row, calls = max(again, key=lambda one: costs[id(one[1])])
-    count = sum(calls.again for _, calls in again)
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
+    _, calls, row = max(again, key=lambda one: one[0])
+    count = sum(calls.again for _, calls, _ in again)
+    backward = ", its backward included" if calls.again_backward else ""
+    yield step.finding(
+        cost=cost,
+        saving=((1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)),
+        spent=row,
         message=(
-            f"{calls.module} is called {'once' if count == 1 else f'{count} times'} more per step on an input that it "
-            f"was given before: {ms(cost_ns)} of the {ms(whole.wall_ns)} {whole.per} "
-            f"({percent(cost_ns, whole.wall_ns)}{', backward included' if calls.again_backward else ''})."
+            f"{calls.module} is called {times(count)} more per step on an input that it already had: "
+            f"{step.shown(cost)}{backward}."
         ),
-        advice=f"Call {calls.module} once per step and hand its answer to {row.function}.",
-        confidence="medium",
+        advice=f"Call {calls.module} once per step and pass its answer to {row.function}.",
         evidence=tuple(
-            Evidence(
+            Evidence.ms(
                 f"{calls.module} in line {row.line}",
-                round(costs[id(calls)] / 1e6, 3),
-                "ms",
+                ns,
                 f"{calls.again} calls, {ms(calls.again_ns)} in the traced step",
             )
-            for row, calls in again
+            for ns, calls, row in again
         ),
-        file=row.file,
-        line=row.line,
-        function=row.function,
-        cost_ns=cost_ns,
-        saving_low_ns=round((1 - _ERROR) * cost_ns),
-        saving_high_ns=min(whole.wall_ns, round((1 + _ERROR) * cost_ns)),
     )
-
-
-def _cost(row: TracedLine, calls: ModuleCalls, measured: Measured, whole: Whole) -> int:
-    """These calls' part of their phase, and of the backward if one came after them."""
-    phase = phase_part(measured, row.phase, whole)
-    in_phase = traced_ns(measured, row.phase)
-    if phase is None or not in_phase:
-        return 0
-    share = min(1.0, calls.again_ns / in_phase)
-    cost = phase.ns * share
-    backward = phase_part(measured, "backward", whole)
-    if calls.again_backward and backward is not None:
-        cost += backward.ns * share
-    return round(cost)

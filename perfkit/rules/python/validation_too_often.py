@@ -1,14 +1,14 @@
 """Validation takes a large part of the training's time.
 
-Problem: the validation set is gone through so often that training waits for it most of the time, and
-two answers so close together tell hardly more than one.
+Problem: the validation set is evaluated so often that training mostly waits for it, and two results so close together
+show little more than one.
 
 How it shows: validation takes 20% of the mean step or more, steps with a validation included.
 
-Causes: eval_steps or val_check_interval as small as in a first trial; a validation set as large as the
-training set; training steps that became faster while validation did not.
+Causes: eval_steps or val_check_interval still as small as in a first trial; a validation set as large as the training
+set; training steps that became faster while validation did not.
 
-Fix: less often, on a part of the set, or with larger batches: nothing is kept for a backward.
+Fix: validate less often, on a part of the set, or with larger batches, because no activations are kept for a backward.
 
     if step % 1000 == 0:                                       # not: % 8
         validate(model, held_out)
@@ -17,80 +17,66 @@ Fix: less often, on a part of the set, or with larger batches: nothing is kept f
 
     DataLoader(held_out, batch_size=256)                       # and torch.inference_mode() around it
 
-Gain: at most all of it, and on a CPU 15% more, since the rest then finds its caches as it left them. At
-least three quarters: a quarter as often, or as much.
+Saving: at most all of that time, and on a CPU 15% more, because the rest of the step then finds its caches as it left
+them. At least three quarters of it: a quarter as often, or as much.
 
-Source: the phase is measured, not sampled. 20% is a choice: validating a tenth of the data after each epoch
-takes about 4% of the time (a forward is a third of a step), and 20% still allows a validation set of half
-the training set's size.
+Source: the phase is measured, not sampled. 20% and three quarters were chosen: validating a tenth of the data after
+each epoch takes about 4% of the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._host_work import LESS_OFTEN, mean_step, phase_of_mean_step
-from perfkit.rules._step_budget import severity_of, with_beyond
+from perfkit.measures.results.steps import TypicalStep
+from perfkit.rules._host_work import LESS_OFTEN
+from perfkit.rules._step_budget import MeanStepBudget
+from perfkit.run.records import Lines
 
 ID = "validation-too-often"
 
-#: The share of the mean step from which validation is told (see above).
+#: The share of the mean step from which on validation is reported: chosen, it allows a validation set of half the
+#: training set's size (a forward is a third of a step).
 _SHARE = 0.2
 
 
-def check(measured: Measured) -> Iterator[Finding]:
-    """Find a large part of the time in validation."""
-    whole = mean_step(measured)
-    training = measured.step is not None and any(
-        getattr(measured.step.phases_ns, phase) for phase in ("backward", "optimizer")
-    )
-    if whole is None or not training:
+def check(step: MeanStepBudget, typical: TypicalStep, lines: Lines | None = None) -> Iterator[Finding]:
+    """Find a large part of the time in validation, in a run that trains."""
+    validation = step.phase("validation")
+    trains = typical.phases_ns.backward or typical.phases_ns.optimizer
+    if validation is None or not trains or validation.ns < _SHARE * step.wall_ns:
         return
-    cost_ns = min(whole.wall_ns, phase_of_mean_step(measured, "validation"))
-    if cost_ns < _SHARE * whole.wall_ns:
-        return
-    place = _place(measured)
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=(
-            f"Validation takes {ms(cost_ns)} of the mean step of {ms(whole.wall_ns)} "
-            f"({percent(cost_ns, whole.wall_ns)}), steps without one included."
-        ),
+    cost = min(step.wall_ns, validation.ns)
+    yield step.finding(
+        cost=cost,
+        saving=(LESS_OFTEN * cost, step.maximum_saving(cost)),
+        spent=_calling_line(lines) if lines is not None else None,
+        message=f"Validation takes {step.shown(cost)}, steps without one included.",
         advice=(
             "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."
         ),
         confidence="high",
-        evidence=(Evidence("validation", round(cost_ns / 1e6, 3), "ms", whole.source),),
-        file=place.file if place else None,
-        line=place.line if place else None,
-        function=place.function if place else None,
-        cost_ns=cost_ns,
-        saving_low_ns=round(LESS_OFTEN * cost_ns),
-        saving_high_ns=with_beyond(cost_ns, measured, whole),
+        evidence=(Evidence.ms("validation", cost, step.source),),
     )
 
 
-def _place(measured: Measured) -> Location | None:
+def _calling_line(lines: Lines) -> Location | None:
     """The line of the training function from which the hottest line of validation was reached, else that line."""
-    rows = [row for row in measured.lines.rows if row.worker is None] if measured.lines is not None else []
-    validating = sorted(
-        (row for row in rows if row.phase == "validation"), key=lambda row: (row.owner != "user", -row.samples)
+    rows = [row for row in lines.rows if row.worker is None]
+    hottest = min(
+        (row for row in rows if row.phase == "validation"),
+        key=lambda row: (row.owner != "user", -row.samples),
+        default=None,
     )
-    if not validating:
+    if hottest is None:
         return None
     training = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
-    callers: dict[tuple[str, str | None], Location | None] = {
-        (row.file, row.function): row.called_from for row in reversed(rows)
-    }
-    row = validating[0]
-    place, above = row.at, row.called_from
+    callers = {(row.file, row.function): row.called_from for row in reversed(rows)}
+    at, caller = hottest.at, hottest.called_from
     seen = set()
-    while above is not None and above not in seen and (place.file, place.function) not in training:
-        seen.add(above)
-        place, above = above, callers.get((above.file, above.function))
-    return place
+    while caller is not None and caller not in seen and (at.file, at.function) not in training:
+        seen.add(caller)
+        at, caller = caller, callers.get((caller.file, caller.function or ""))
+    return at

@@ -1,37 +1,33 @@
 """Ranks exchange data while nothing computes.
 
-Problem: collectives (all-reduce, all-gather ...) run with no compute beside them, so the device is
-"busy" and training stands still.
+Problem: collectives (all-reduce, all-gather ...) run while nothing computes. The device counts as busy, but training
+makes no progress.
 
-How it shows: communication that neither compute nor copies hide takes 5% of the step or more. On a CPU
-(gloo) many small collectives, each waited for, take 5% of the step or more while the thread that trains
-does nothing else.
+How it shows: communication that neither compute nor copies hide takes 5% of the step or more. On a CPU (gloo): at least
+10 small collectives per step, each waited for, take 5% of the step or more while the training thread does nothing else.
 
-Causes: gradients reduced after the backward pass and not during it; buckets too large or too small; a
-slow link; ranks that arrive late, since a collective lasts until the last rank has joined: in one
-rank's trace, waiting for another rank looks the same as a slow link.
+Causes: gradients reduced after the backward pass instead of during it; buckets too large or too small; a slow link;
+ranks that arrive late, since a collective lasts until the last rank has joined. In the trace of one rank, waiting for
+another rank looks the same as a slow link.
 
-Fix: communicate beside the backward pass, less, or less often.
+Fix: communicate during the backward pass, less, or less often.
 
     model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)
 
-    with model.no_sync():                 # accumulate: no exchange in all but the last micro-batch
+    with model.no_sync():                 # accumulate: exchange only in the last micro-batch
         loss = model(micro_batch) / n
         loss.backward()
 
     flat = torch.cat([p.grad.flatten() for p in parameters])
     dist.all_reduce(flat)                 # not: for p in parameters: dist.all_reduce(p.grad)
 
-Gain: at most all exposed communication. No low end is known from one rank: it is 0. Of many small
-collectives on the host 75 to 125%: one that holds them all pays the latency once, and what a call costs
-before it is waited for goes too.
+Saving: at most all exposed communication; the low end is 0, because none is known from one rank. For many small
+collectives on the host 75 to 125% of the time waited: one call for all of them pays the latency once and saves the work
+before each wait too.
 
-Source: torch-tb-profiler advised from 10% of communication on, hidden or not; only exposed time can be
-gained, so it is told from 5% on like every other part. Collectives of the host count as many from 10 per
-step on, and as small below 1 MiB on average, the size of the first bucket that DistributedDataParallel
-fills: larger ones take the link's time, and few long waits are for another rank. One exchange for all gained
-108 to 126% of what was waited for in four programs (two processes on two cores, 8 to 24 layers of 64 or 256,
-batches of 128 to 2,048), each beside its corrected twin. Checked on traces of GPUs: not run on a GPU yet.
+Source: torch-tb-profiler's advice starts at 10% of communication, hidden or not; only exposed time can be saved, so the
+threshold here is 5% of the step. Collectives of the host were measured in four programs on two cores. Checked on traces
+of GPUs; not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -40,86 +36,70 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._pattern_cost import op_part, where
-from perfkit.rules._step_budget import NEGLIGIBLE, Whole, busiest_device, device_part, severity_of, whole_of
+from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.patterns import HostCollective, Patterns
+from perfkit.rules._step_budget import StepBudget
 
 ID = "exposed-communication"
+#: A collective waits for the rank that comes last.
+FOLLOWS = ("slow-rank", "imbalanced-data")
 
-#: Collectives of the host that are many, and small (see above).
+#: Collectives of the host are many from this number per step on, and small below this mean size in bytes: the first
+#: bucket that DistributedDataParallel fills.
 _MANY = 10
 _SMALL = 2**20
-#: What one collective for all gains, as a share of what is waited for (see above).
-_HOST_GAIN = (0.75, 1.25)
+#: What one collective for all saves, as a share of the time waited (measured, see above).
+_HOST_SAVING = (0.75, 1.25)
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: StepBudget, patterns: Patterns | None = None) -> Iterator[Finding]:
     """Find communication that nothing hides."""
-    whole = whole_of(measured)
-    device = busiest_device(measured)
-    if whole is None:
-        return
-    if device is None:
-        yield from _on_host(measured, whole)
-        return
-    cost_ns = device_part(device.exposed_communication_ns, device, whole)
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
+    if step.device is not None:
+        yield from _on_device(step.device, step)
+    elif patterns is not None:
+        for collective in patterns.collectives:
+            yield from _on_host(collective, patterns, step)
+
+
+def _on_device(device: DeviceTime, step: StepBudget) -> Iterator[Finding]:
+    cost = step.of_device(device.exposed_communication_ns)
+    if step.is_negligible(cost):
         return
     hidden = percent(device.overlap_ns, device.communication_ns)
     source = f"device {device.device}, the whole window"
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
-        message=(
-            f"Communication that nothing hides takes {percent(cost_ns, whole.wall_ns)} of the {whole.per}; "
-            f"{hidden} of all communication runs beside compute."
-        ),
-        advice=(
-            "Exchange gradients during the backward pass (DDP buckets), or less often (no_sync); "
-            "compare the ranks for a late one."
-        ),
-        confidence="medium",
+    yield step.finding(
+        cost=cost,
+        saving=(0, cost),
+        message=f"Exposed communication takes {step.percent(cost)} of the {step.per}; {hidden} is hidden.",
+        advice="Exchange gradients during the backward (DDP buckets) or less often (no_sync); look for a late rank.",
         evidence=(
-            Evidence("communication", round(device.communication_ns / 1e6, 3), "ms", source),
-            Evidence("beside compute", round(device.overlap_ns / 1e6, 3), "ms", source),
-            Evidence("exposed", round(device.exposed_communication_ns / 1e6, 3), "ms", source),
+            Evidence.ms("communication", device.communication_ns, source),
+            Evidence.ms("during compute", device.overlap_ns, source),
+            Evidence.ms("exposed", device.exposed_communication_ns, source),
         ),
-        cost_ns=cost_ns,
-        saving_low_ns=0,
-        saving_high_ns=cost_ns,
     )
 
 
-def _on_host(measured: Measured, whole: Whole) -> Iterator[Finding]:
-    patterns = measured.patterns
-    if patterns is None:
+def _on_host(one: HostCollective, patterns: Patterns, step: StepBudget) -> Iterator[Finding]:
+    cost = step.of_pattern(one.waited_ns, patterns)
+    large = one.bytes is not None and one.bytes >= _SMALL * one.count
+    if one.count < _MANY or large or step.is_negligible(cost):
         return
-    for one in patterns.collectives:
-        if one.count < _MANY or (one.bytes is not None and one.bytes >= _SMALL * one.count):
-            continue
-        cost_ns = op_part(one.waited_ns, patterns, whole)
-        low_ns, high_ns = (op_part(share * one.waited_ns, patterns, whole) for share in _HOST_GAIN)
-        if cost_ns < NEGLIGIBLE * whole.wall_ns:
-            continue
-        source = f"{patterns.source}, per step"
-        size = round(one.bytes / one.count / 2**10, 1) if one.bytes is not None else None
-        yield Finding(
-            rule=ID,
-            severity=severity_of(cost_ns, whole),
-            message=(
-                f"{one.count:.0f} {one.name} calls per step are waited for one by one, "
-                f"{percent(cost_ns, whole.wall_ns)} of the step; one call for all "
-                f"gradients would save up to {ms(high_ns)}."
-            ),
-            advice="Exchange all gradients at once (DistributedDataParallel, or one flat tensor) beside the backward.",
-            confidence="medium",
-            evidence=(
-                Evidence("calls", round(one.count, 1), "", source),
-                Evidence("mean size", size, "KiB", source),
-                Evidence("waited", round(one.waited_ns / 1e6, 3), "ms", source),
-            ),
-            cost_ns=cost_ns,
-            saving_low_ns=low_ns,
-            saving_high_ns=high_ns,
-            **where(one.at, measured),
-        )
+    low, high = (step.of_pattern(share * one.waited_ns, patterns) for share in _HOST_SAVING)
+    source = f"{patterns.source}, per step"
+    size = round(one.bytes / one.count / 2**10, 1) if one.bytes is not None else None
+    yield step.finding(
+        cost=cost,
+        saving=(low, high),
+        spent=one.at,
+        message=(
+            f"{one.count:.0f} {one.name} calls per step are waited for one by one, {step.percent(cost)} of the step; "
+            f"one call for all gradients would save up to {ms(high)}."
+        ),
+        advice="Exchange all gradients at once (DistributedDataParallel, or one flat tensor) during the backward.",
+        evidence=(
+            Evidence("calls", round(one.count, 1), "", source),
+            Evidence("mean size", size, "KiB", source),
+            Evidence.ms("waited", one.waited_ns, source),
+        ),
+    )

@@ -1,22 +1,21 @@
-"""cuDNN chooses its convolutions by a rule of thumb, though all steps have the same shapes.
+"""cuDNN chooses its convolution algorithms by a heuristic, though all steps have the same shapes.
 
-Problem: with `torch.backends.cudnn.benchmark` off, cuDNN picks an algorithm for each convolution without trying
-any. With it on, the first step tries them all, and every later one uses the fastest: worth it where shapes stay
-the same.
+Problem: with `torch.backends.cudnn.benchmark` off, cuDNN picks an algorithm for each convolution without timing any.
+With it on, the first step times all of them and later steps use the fastest: worth it where shapes stay the same.
 
 How it shows: the setting is off, convolutions take 5% of the device's time or more, and batches have one size.
 
 Causes: it is torch's default.
 
-Fix: switch it on, before the first step.
+Fix: switch it on before the first step.
 
     torch.backends.cudnn.benchmark = True
 
-Gain: not known beforehand: it depends on what the rule of thumb chose. At most a quarter of the convolutions'
-time is told, at least nothing.
+Saving: unknown before a trial, because it depends on what the heuristic chose. At most a quarter of the convolutions'
+time is reported, and at least nothing.
 
-Source: torch's tuning guide. A quarter is a guess on the high side from public reports for ResNets, not measured
-by us. Told for information. Not run on a GPU yet.
+Source: torch's tuning guide. A quarter is a high estimate from public reports for ResNets that perfkit did not measure.
+Reported as information. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -25,39 +24,36 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
+from perfkit.measures.results.kernels import Kernels
+from perfkit.measures.results.steps import BatchTime
 from perfkit.rules._settings import is_on
-from perfkit.rules._step_budget import NEGLIGIBLE, busiest_device, device_part, whole_of
+from perfkit.rules._step_budget import DeviceStepBudget
+from perfkit.run.records import Rank
 
 ID = "cudnn-benchmark-off"
 
-_AT_MOST = 0.25
+#: The share of the convolutions' time that is saved at most: chosen, see above.
+_MAXIMUM = 0.25
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: DeviceStepBudget, rank: Rank, kernels: Kernels, batches: BatchTime | None = None) -> Iterator[Finding]:
     """Find convolutions that were not tuned although shapes stay the same."""
-    rank, kernels, whole, device = measured.rank, measured.kernels, whole_of(measured), busiest_device(measured)
-    if rank is None or kernels is None or whole is None or device is None:
-        return
     if rank.settings.get("cudnn.benchmark") != "False" or is_on(rank, "torch.deterministic"):
         return
-    convolutions_ns = kernels.classes_ns.get("convolution", 0)
-    share_ns = device_part(convolutions_ns, device, whole)
-    # Sizes that do not vary give no `batches`; without a loader they are not known, and shapes may well differ.
-    if measured.batches is not None or not rank.loaders or share_ns * _AT_MOST < NEGLIGIBLE * whole.wall_ns:
+    convolutions = step.of_device(kernels.classes_ns.get("convolution", 0))
+    cost = _MAXIMUM * convolutions
+    # Sizes that do not vary give no `BatchTime`; without a loader they are unknown, and shapes may well differ.
+    if batches is not None or not rank.loaders or step.is_negligible(cost):
         return
-    high_ns = min(whole.wall_ns, round(_AT_MOST * share_ns))
-    yield Finding(
-        rule=ID,
+    yield step.finding(
         severity="info",
+        cost=min(step.wall_ns, cost),
+        saving=(0, min(step.wall_ns, cost)),
         message=(
-            f"Convolutions take {ms(share_ns)} of the {ms(whole.wall_ns)} {whole.per}, all batches have one size, "
+            f"Convolutions take {ms(convolutions)} of the {ms(step.wall_ns)} {step.per}, all batches have one size, "
             "and cudnn.benchmark is off."
         ),
         advice="Try torch.backends.cudnn.benchmark = True before the first step.",
         confidence="low",
-        evidence=(Evidence("convolutions", round(share_ns / 1e6, 3), "ms", "kernels of the trace"),),
-        cost_ns=high_ns,
-        saving_low_ns=0,
-        saving_high_ns=high_ns,
+        evidence=(Evidence.ms("convolutions", convolutions, "kernels of the trace"),),
     )

@@ -1,25 +1,25 @@
 """Deterministic algorithms are on.
 
-Problem: `torch.use_deterministic_algorithms(True)` replaces fast algorithms by slower ones that give the same
-bits in every run, and fills every uninitialized buffer (`torch.empty`) before its use.
+Problem: `torch.use_deterministic_algorithms(True)` replaces fast algorithms by slower ones that give the same bits in
+every run, and fills every uninitialized buffer (`torch.empty`) before its use.
 
-How it shows: the setting was on in most of the steps that were looked at, and `aten::empty` has filling inside it.
+How it shows: the setting was on in most of the steps in which it was read, and `aten::empty` contains filling.
 
-Causes: switched on for debugging and forgotten; `Trainer(deterministic=True)`; copied from a recipe for
-reproducible papers, where a seed alone would do.
+Causes: switched on for debugging and forgotten; `Trainer(deterministic=True)`; copied from a recipe for reproducible
+papers, where a seed alone would do.
 
-Fix: leave it off where bits need not be equal. Where they must be, keep the algorithms and drop the filling,
+Fix: switch it off where bits need not be equal. Where they must be, keep the algorithms and switch off the filling,
 which only hides reads of uninitialized memory:
 
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
-Gain: the filling, measured in the trace and counted by its share of its step. High end: all of it, and a tenth for
-the algorithms; low end: three quarters, since memory that is not filled is still touched for the first time by whoever
-writes to it. What the algorithms themselves cost cannot be told without running the others: that is null.
+Saving: the filling, measured in the trace and counted by its share of its step. At most all of it, a tenth for the
+algorithms, and on a CPU 15% more; at least three quarters, because memory that is not filled is still touched for the
+first time by its first write. The cost of the algorithms themselves is unknown without running the others.
 
-Source: torch's documentation of use_deterministic_algorithms and fill_uninitialized_memory. A cost under 5% of
-the step is told for information. The algorithms on a GPU: not run on a GPU yet.
+Source: torch's documentation of use_deterministic_algorithms and fill_uninitialized_memory. A cost below 5% of the step
+is information. A tenth and three quarters were chosen. The algorithms were not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -28,63 +28,48 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
 from perfkit.rules._settings import first_call, is_on
-from perfkit.rules._step_budget import severity_of, trace_scale, whole_of, with_beyond
+from perfkit.rules.settings._ops_in_step import OpsInStep
+from perfkit.run.records import Rank
 
 ID = "deterministic-mode"
 
-#: Ops that give memory as it is; in deterministic mode the filling is all that happens inside them.
+#: Ops that return memory as it is; in deterministic mode the filling is all that happens inside them.
 _ALLOCATE = ("aten::empty", "aten::empty_strided", "aten::resize_")
-#: What of the filling goes for certain (see above).
-_GOES = 0.75
-#: What the algorithms may cost on top of the filling, at the high end (see above).
-_ALGORITHMS = 1.1
+#: The share of the filling that is saved at least: chosen.
+_MINIMUM = 0.75
+#: The cost of the filling and the algorithms at most, against that of the filling: chosen.
+_WITH_ALGORITHMS = 1.1
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(rank: Rank, ops: OpsInStep | None = None) -> Iterator[Finding]:
     """Find deterministic mode, the line that switches it on, and what filling buffers costs."""
-    rank = measured.rank
-    if rank is None or not is_on(rank, "torch.deterministic"):
+    if not is_on(rank, "torch.deterministic"):
         return
-    whole, ops = whole_of(measured), measured.ops
-    at = first_call(rank, "use_deterministic_algorithms", "deterministic")
-    cost_ns = None
-    if whole is not None and ops is not None and ops.steps:
-        filled = sum(row.total_ns - row.self_ns for row in ops.rows if row.name in _ALLOCATE) / ops.steps
-        cost_ns = min(whole.wall_ns, round(filled * trace_scale(measured)))
-    evidence = (
-        Evidence(
-            "filling buffers",
-            round(cost_ns / 1e6, 3) if cost_ns is not None else None,
-            "ms",
-            f"trace, {ops.steps} steps" if cost_ns is not None and ops is not None else "there is no trace",
-        ),
-        Evidence("slower algorithms", None, "ms", "cannot be told without running the others"),
+    advice = (
+        "Switch it off, or keep the algorithms and switch off the filling: "
+        "torch.utils.deterministic.fill_uninitialized_memory = False"
     )
-    if cost_ns is not None and whole is not None:
-        message = (
-            f"Deterministic mode is on: filling buffers takes {ms(cost_ns)} of the {ms(whole.wall_ns)} {whole.per}."
+    algorithms = Evidence.ms("slower algorithms", None, "unknown without running the others")
+    spent = first_call(rank, "use_deterministic_algorithms", "deterministic")
+    if ops is None:
+        yield Finding(
+            severity="info",
+            message="Deterministic mode is on; its cost is unknown.",
+            advice=advice,
+            evidence=(Evidence.ms("filling buffers", None, "there is no trace"), algorithms),
+            spent=spent,
         )
-        severity = severity_of(cost_ns, whole)
-    else:
-        message, severity = "Deterministic mode is on; what it costs is not known here.", "info"
-    yield Finding(
-        rule=ID,
-        severity=severity,
-        message=message,
-        advice=(
-            "Leave it off, or keep the algorithms and drop the filling: "
-            "torch.utils.deterministic.fill_uninitialized_memory = False"
-        ),
-        confidence="high" if cost_ns is not None else "medium",
-        evidence=evidence,
-        file=at.file if at else None,
-        line=at.line if at else None,
-        function=at.function if at else None,
-        cost_ns=cost_ns,
-        saving_low_ns=round(_GOES * cost_ns) if cost_ns is not None else None,
-        saving_high_ns=with_beyond(_ALGORITHMS * cost_ns, measured, whole)
-        if cost_ns is not None and whole is not None
-        else None,
+        return
+    step = ops.step
+    filled_ns = ops.time(row.total_ns - row.self_ns for row in ops.rows if row.name in _ALLOCATE)
+    cost = min(step.wall_ns, round(filled_ns))
+    yield step.finding(
+        cost=cost,
+        saving=(_MINIMUM * cost, step.maximum_saving(_WITH_ALGORITHMS * cost)),
+        message=(f"Deterministic mode is on: filling buffers takes {ms(cost)} of the {ms(step.wall_ns)} {step.per}."),
+        advice=advice,
+        confidence="high",
+        evidence=(Evidence.ms("filling buffers", cost, ops.source), algorithms),
+        spent=spent,
     )

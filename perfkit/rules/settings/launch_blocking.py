@@ -1,7 +1,7 @@
 """CUDA_LAUNCH_BLOCKING is set.
 
-Problem: with `CUDA_LAUNCH_BLOCKING=1` the host waits after every kernel until it is done. Nothing is queued ahead
-any more, so the device stands still for each launch.
+Problem: with `CUDA_LAUNCH_BLOCKING=1` the host waits for every kernel to end. Nothing is queued ahead, so the device is
+idle during each launch.
 
 How it shows: the variable was set, on a machine with a device.
 
@@ -11,8 +11,8 @@ Fix: unset it.
 
     env -u CUDA_LAUNCH_BLOCKING python train.py
 
-Gain: at most the time the device was idle for other reasons than data, as the trace has it; what of it would stay
-cannot be told from a run in which everything blocks, so the low end is 0. Without a trace of a device it is null.
+Saving: at most the time that the trace shows the device idle for other reasons than data. A run in which everything
+blocks does not show how much of it would remain, so the minimum is 0. Unknown without a trace of a device.
 
 Source: NVIDIA's CUDA programming guide, section on environment variables. Not run on a GPU yet.
 """
@@ -23,39 +23,36 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._step_budget import busiest_device, device_part, severity_of, whole_of
+from perfkit.rules._step_budget import DeviceStepBudget
+from perfkit.run.records import Rank
 
 ID = "launch-blocking"
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(rank: Rank, step: DeviceStepBudget | None = None) -> Iterator[Finding]:
     """Find blocking launches, and the idle time that they can have caused."""
-    rank = measured.rank
-    if rank is None or not rank.devices or rank.settings.get("CUDA_LAUNCH_BLOCKING", "") in ("", "0"):
+    setting = rank.settings.get("CUDA_LAUNCH_BLOCKING", "")
+    if not rank.devices or setting in ("", "0"):
         return
-    whole, device = whole_of(measured), busiest_device(measured)
-    cost_ns = None
-    if whole is not None and device is not None:
-        idle_ns = max(0, device.idle_ns - device.causes.get("data loading", 0))
-        cost_ns = min(whole.wall_ns, device_part(idle_ns, device, whole))
-    costs = f": up to {ms(cost_ns)} of the {ms(whole.wall_ns)} {whole.per}" if cost_ns and whole else ""
+    cost = None
+    if step is not None:
+        idle_ns = step.device.idle_ns - step.device.causes.get("data loading", 0)
+        cost = min(step.wall_ns, step.of_device(max(0, idle_ns)))
+    costs = f": up to {ms(cost)} of the {ms(step.wall_ns)} {step.per}" if step is not None and cost else ""
     yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole) if cost_ns is not None and whole else "warning",
+        severity=step.severity(cost) if step is not None and cost is not None else "warning",
         message=f"CUDA_LAUNCH_BLOCKING is set: the host waits for every kernel{costs}.",
         advice="Unset CUDA_LAUNCH_BLOCKING.",
         confidence="high",
         evidence=(
-            Evidence("CUDA_LAUNCH_BLOCKING", rank.settings["CUDA_LAUNCH_BLOCKING"], "", "environment"),
-            Evidence(
+            Evidence("CUDA_LAUNCH_BLOCKING", setting, "", "environment"),
+            Evidence.ms(
                 "idle for other reasons than data",
-                round(cost_ns / 1e6, 3) if cost_ns is not None else None,
-                "ms",
-                "trace" if cost_ns is not None else "there is no trace of the device",
+                cost,
+                "trace" if cost is not None else "there is no trace of the device",
             ),
         ),
-        cost_ns=cost_ns,
-        saving_low_ns=0 if cost_ns is not None else None,
-        saving_high_ns=cost_ns,
+        cost_ns=cost,
+        saving_low_ns=0 if cost is not None else None,
+        saving_high_ns=cost,
     )

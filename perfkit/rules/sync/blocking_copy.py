@@ -1,69 +1,64 @@
 """The host waits for every copy to the device, although the memory is pinned.
 
-Problem: `tensor.to(device)` returns when the copy is done, and a copy waits for all that its stream has
-queued. The device is then out of work until the host has launched again.
+Problem: `tensor.to(device)` returns when the copy is done, and a copy waits for all work queued in its stream. The
+device is then idle until the host has launched new work.
 
-How it shows: the host waited for copies from host to device that are not from pageable memory, and the
-device was idle for it, for 5% of the step or more.
+How it shows: the host waited for copies to the device from memory that is not pageable, and the device was idle because
+of it, for 5% of the step or more.
 
-Causes: `non_blocking=True` left out; `torch.tensor(value, device="cuda")` in the step.
+Causes: `non_blocking=True` is missing; `torch.tensor(value, device="cuda")` in the step.
 
-Fix: do not wait; the kernels behind the copy wait by themselves.
+Fix: do not wait. Kernels that need the copy wait for it on the device.
 
     loader = DataLoader(dataset, pin_memory=True)
     batch = batch.to(device, non_blocking=True)
 
-Gain: the time the host waited for them, as far as the device was idle because of a sync or a copy call, or
-copying with nothing beside it. The low end is half: the copy itself takes its time until another step hides it.
+Saving: at most the time the host waited for these copies, as far as the device was idle because of a sync or a copy
+call, or copied with no compute at the same time. At least half: the copy itself takes its time until another step hides
+it.
 
-Source: CUDA's rules for synchronous copies; nsys' cuda_memcpy_sync rule. Copies from pageable memory have
-a rule of their own (pageable-copy). From 5% of the step on (see input-bound). Not run on a GPU yet.
+Source: CUDA's rules for synchronous copies; nsys' cuda_memcpy_sync rule. Copies from pageable memory are reported by
+pageable-copy. The threshold is 5% of the step. A half was chosen. Not run on a GPU yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
+from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._step_budget import NEGLIGIBLE, busiest_device, device_part, severity_of, whole_of
+from perfkit.measures.results.device import CopyTime
+from perfkit.rules._step_budget import DeviceStepBudget
 
 ID = "blocking-copy"
 
 
-def check(measured: Measured) -> Iterator[Finding]:
+def check(step: DeviceStepBudget, copies: tuple[CopyTime, ...]) -> Iterator[Finding]:
     """Find copies of pinned memory that the host waits for."""
-    whole, device = whole_of(measured), busiest_device(measured)
-    if whole is None or device is None:
-        return
-    copies = [
+    device = step.device
+    waited_for = [
         copy
-        for copy in measured.copies
+        for copy in copies
         if copy.device == device.device and copy.direction == "HtoD" and copy.source != "Pageable" and copy.blocking
     ]
-    blocked = sum(copy.blocked_ns or 0 for copy in copies)
-    exposed = sum(copy.total_ns - copy.overlap_ns for copy in copies)
+    blocked = sum(copy.blocked_ns or 0 for copy in waited_for)
+    exposed = sum(copy.total_ns - copy.overlap_ns for copy in waited_for)
     idle = device.causes.get("sync", 0) + device.causes.get("copy call", 0)
-    cost_ns = device_part(min(blocked, idle + min(exposed, device.exposed_copy_ns)), device, whole)
-    if cost_ns < NEGLIGIBLE * whole.wall_ns:
+    cost = step.of_device(min(blocked, idle + min(exposed, device.exposed_copy_ns)))
+    if step.is_negligible(cost):
         return
     source = f"device {device.device}, the whole window"
-    yield Finding(
-        rule=ID,
-        severity=severity_of(cost_ns, whole),
+    yield step.finding(
+        cost=cost,
+        saving=(cost // 2, cost),
         message=(
-            f"The host waits for copies to the device, {percent(cost_ns, whole.wall_ns)} of the {whole.per} "
-            f"({ms(cost_ns)}) in which the device has nothing else to do."
+            f"The host waits for copies to the device, {step.percent(cost)} of the {step.per} ({ms(cost)}) in which "
+            "the device has nothing else to do."
         ),
         advice="batch.to(device, non_blocking=True): the memory is pinned, nothing needs to wait.",
-        confidence="medium",
         evidence=(
-            Evidence("copies waited for", sum(copy.blocking or 0 for copy in copies), "", source),
-            Evidence("waited", round(blocked / 1e6, 3), "ms", source),
-            Evidence("device idle by syncs and copy calls", round(idle / 1e6, 3), "ms", source),
+            Evidence("copies waited for", sum(copy.blocking or 0 for copy in waited_for), "", source),
+            Evidence.ms("waited", blocked, source),
+            Evidence.ms("device idle by syncs and copy calls", idle, source),
         ),
-        cost_ns=cost_ns,
-        saving_low_ns=cost_ns // 2,
-        saving_high_ns=cost_ns,
     )

@@ -1,13 +1,12 @@
-"""What was recorded does not say where the time goes.
+"""What was recorded does not show where the time goes.
 
-Problem: no verdict is possible, and a guess would be worse than saying so.
+Problem: no verdict is possible, and a guess would be worse than none.
 
-How it shows: nothing has a length; or there are neither steps nor device events; or most of the step
-lies where nothing was measured; or the device was idle for a reason that no rule explains.
+How it shows: nothing has a length; or there are neither steps nor device events; or most of the step lies outside what
+was measured; or the device was idle for a reason that no rule explains.
 
-Causes: a trace without `ProfilerStep` ranges and without a device; a loop whose phases perfkit could
-not see (no DataLoader, no optimizer, no `steps()`); a recording cut short or damaged; CUDA graphs
-whose kernels were not recorded.
+Causes: a trace without `ProfilerStep` ranges and without a device; a loop whose phases perfkit could not see (no
+DataLoader, no optimizer, no `steps()`); a recording cut short or damaged; CUDA graphs whose kernels were not recorded.
 
 Fix: record the loop itself.
 
@@ -17,9 +16,9 @@ Fix: record the loop itself.
 
     prof.step()             # with torch.profiler alone: marks the steps that times are counted by
 
-Gain: unknown, and null.
+Saving: unknown.
 
-Source: half of the step in the dark is where the largest part can no longer be named with certainty.
+Source: with half of the step unmeasured, the largest part of it is uncertain.
 """
 
 from __future__ import annotations
@@ -28,67 +27,64 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
-from perfkit.measures.results.measured import Measured
-from perfkit.rules._step_budget import MAJORITY, Whole, busiest_device, computing, phase_part, whole_of
+from perfkit.measures.results.host import Ops
+from perfkit.measures.results.measurements import TraceFacts
+from perfkit.rules._step_budget import MAJORITY, StepBudget
 
 ID = "cannot-tell"
 
-_RECORD = "Record the loop: perfkit run train.py, or perfkit.profile() with prof.steps(loader)."
 
-
-def check(measured: Measured) -> Iterator[Finding]:
-    """Say why there is no verdict; run when no problem with a price was found."""
-    whole = whole_of(measured)
-    reason = _reason(measured, whole)
+def check(step: StepBudget | None = None, facts: TraceFacts | None = None, ops: Ops | None = None) -> Iterator[Finding]:
+    """Report why there is no verdict; run where no problem could be quantified."""
+    reason = _reason(step)
     if reason is None:
         return
-    advice = _RECORD if busiest_device(measured) is None else "Record more steps, with prof.step() after each."
+    on_device = step is not None and step.device is not None
     yield Finding(
-        rule=ID,
         severity="info",
         message=f"Cannot tell: {reason}",
-        advice=advice,
+        advice=(
+            "Record more steps, with prof.step() after each."
+            if on_device
+            else "Record the loop: perfkit run train.py, or perfkit.profile() with prof.steps(loader)."
+        ),
         confidence="high",
-        evidence=tuple(_evidence(measured)),
+        evidence=tuple(_evidence(step, facts, ops)),
     )
 
 
-def _reason(measured: Measured, whole: Whole | None) -> str | None:
-    if whole is None:
+def _reason(step: StepBudget | None) -> str | None:
+    """Why the step has no verdict, None where it has one."""
+    if step is None:
         return "nothing recorded here has a length: no step and no event."
-    device = busiest_device(measured)
-    if device is None and measured.step is None and measured.trace_step is None:
+    device = step.device
+    if device is None and step.typical is None and step.traced is None:
         return "the trace marks no steps and holds no device events, so no time can be counted per step."
-    total_ns = sum(part.ns for part in computing(measured, whole).values())
-    if total_ns >= MAJORITY * whole.wall_ns:
+    computing = sum(part.ns for part in step.computing().values())
+    if computing >= MAJORITY * step.wall_ns:
         return None
     if device is not None:
         cause = max(device.causes, key=lambda name: device.causes[name], default=None)
-        idle = f"the device is idle {percent(device.idle_ns, device.window_ns)} of the {whole.per}"
         if cause is None or not device.idle_ns:
-            return (
-                f"compute kernels take {percent(total_ns, whole.wall_ns)} of the {whole.per}, nothing else stands out."
-            )
-        return f"{idle}, most of it in '{cause}' ({percent(device.causes[cause], device.window_ns)})."
-    data = phase_part(measured, "data", whole)
-    if data is not None and total_ns + data.ns >= MAJORITY * whole.wall_ns:
-        # input-bound has looked at it and found no more than the price of a ready batch.
-        return f"the {whole.per} is so short that handing over a batch, {ms(data.ns)}, is the largest part of it."
-    other = phase_part(measured, "other", whole)
-    dark = percent(other.ns, whole.wall_ns) if other is not None else "an unknown part"
-    return f"the phases seen do not explain the step: {dark} of it lies outside them."
+            return f"compute kernels take {step.percent(computing)} of the {step.per}, nothing else stands out."
+        idle, most = (percent(ns, device.window_ns) for ns in (device.idle_ns, device.causes[cause]))
+        return f"the device is idle {idle} of the {step.per}, most of it in '{cause}' ({most})."
+    data = step.phase("data")
+    if data is not None and computing + data.ns >= MAJORITY * step.wall_ns:
+        # input-bound checked this wait and found no more than the cost of a batch that is ready.
+        return f"the {step.per} is so short that handing over a batch, {ms(data.ns)}, is the largest part of it."
+    other = step.phase("other")
+    outside = step.percent(other.ns) if other is not None else "an unknown part"
+    return f"the recorded phases do not explain the step: {outside} of it lies outside them."
 
 
-def _evidence(measured: Measured) -> Iterator[Evidence]:
-    if measured.trace is not None:
-        yield Evidence("events", measured.trace.events, "", measured.trace.format)
-        yield Evidence("device events", measured.trace.device_events, "", measured.trace.format)
-        yield Evidence("steps marked", measured.trace.steps, "", measured.trace.format)
-    if measured.ops is not None:
-        top = sorted(measured.ops.rows, key=lambda row: -row.self_ns)[:3]
-        for row in top:
-            yield Evidence(f"op {row.name}", round(row.self_ns / 1e6, 3), "ms", f"own time of {row.count} calls")
-    device = busiest_device(measured)
-    for cause, ns in device.causes.items() if device is not None else ():
+def _evidence(step: StepBudget | None, facts: TraceFacts | None, ops: Ops | None) -> Iterator[Evidence]:
+    if facts is not None:
+        yield Evidence("events", facts.events, "", facts.format)
+        yield Evidence("device events", facts.device_events, "", facts.format)
+        yield Evidence("steps marked", facts.steps, "", facts.format)
+    for row in sorted(ops.rows if ops is not None else (), key=lambda row: -row.self_ns)[:3]:
+        yield Evidence.ms(f"op {row.name}", row.self_ns, f"own time of {row.count} calls")
+    for cause, ns in step.device.causes.items() if step is not None and step.device is not None else ():
         if ns:
-            yield Evidence(f"idle, {cause}", round(ns / 1e6, 3), "ms", "the whole window")
+            yield Evidence.ms(f"idle, {cause}", ns, "the whole window")

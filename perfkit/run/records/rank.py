@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from perfkit._location import Location
@@ -67,6 +69,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         calls: The user's lines that call a function which changes a setting, by the function's name.
         evaluated_with_grad: The line of an evaluation whose result carried a graph.
     """
+
+    AVAILABLE_FROM: ClassVar[str] = "a run folder: perfkit run, or perfkit.profile"
 
     schema: int = SCHEMA
     rank: int

@@ -1,4 +1,4 @@
-"""A progress bar for reading traces, from the moment when a person would start to wonder."""
+"""A progress bar for reading traces, shown once reading takes longer than a second."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from perfkit.reports.console import stderr_console
 
-#: A second: what takes less needs no bar, and a bar that flashes by is noise.
+#: Anything shorter needs no bar.
 _PATIENCE_S = 1.0
 
 
 @contextmanager
 def reading_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a callback for (bytes done, bytes in all) that shows a bar on stderr after one second."""
+    """Yield a callback for (bytes done, bytes in total) that shows a bar on stderr after one second."""
     began = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}"),

@@ -1,0 +1,126 @@
+"""What changed in time and counts, and whether a change of the step is more than noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfkit.comparison.results import COUNTS, Change, Count, Difference, Kind
+from perfkit.comparison.sides import Side
+from perfkit.diagnosis import Diagnosis
+from perfkit.rules._step_budget import NEGLIGIBLE
+from perfkit.run.records import PHASES, Step
+
+#: Of ranges, ops and kernels, this many of each are kept, those that changed most: as many as a person reads.
+_ROWS = 10
+
+
+def _mean(diagnosis: Diagnosis, name: str) -> int | None:
+    if diagnosis.step is None:
+        return None
+    if name == "step":
+        return diagnosis.step.wall_ns
+    mean: int | None = getattr(diagnosis.step.phases_ns, name)
+    return mean
+
+
+def step_differences(first: Side, second: Side) -> list[Difference]:
+    """Step and phases, tested against the noise between steps where both sides hold enough of them."""
+    from perfkit.measures.steps.difference_interval import (
+        MIN_STEPS,  # numpy: a comparison of two JSON files has no need of it
+    )
+
+    means = {name: (_mean(first.diagnosis, name), _mean(second.diagnosis, name)) for name in ("step", *PHASES)}
+    known = {name: (b, a) for name, (b, a) in means.items() if b is not None and a is not None}
+    tested = known and min(len(first.steps), len(second.steps)) >= MIN_STEPS
+    intervals = _intervals(first.steps, second.steps, list(known)) if tested else {}
+    differences = []
+    for name, (before, after) in known.items():
+        low, high = intervals.get(name, (None, None))
+        answer: Change = "not tested"
+        if low is not None and high is not None:
+            answer = "faster" if high < 0 else "slower" if low > 0 else "no difference"
+        kind: Kind = "step" if name == "step" else "phase"
+        differences.append(
+            Difference(kind=kind, name=name, before_ns=before, after_ns=after, low_ns=low, high_ns=high, change=answer)
+        )
+    return differences
+
+
+def _intervals(before: list[Step], after: list[Step], names: list[str]) -> dict[str, tuple[int, int]]:
+    import numpy as np
+
+    from perfkit.measures.steps.difference_interval import difference_interval
+
+    times = [np.array([[_time(row, name) for name in names] for row in rows]) for rows in (before, after)]
+    low, high = difference_interval(*times)
+    return {name: (round(low[column]), round(high[column])) for column, name in enumerate(names)}
+
+
+def _time(row: Step, name: str) -> float:
+    total = row.wall_ns if name == "step" else getattr(row.phases_ns, name)
+    # A phase that a step did not have (validation, a checkpoint) took none of its time.
+    return (total or 0) / row.steps
+
+
+def row_differences(first: Diagnosis, second: Diagnosis) -> list[Difference]:
+    """Ranges, ops and kernels whose time per step changed by 5% of the step or more: those that changed most."""
+    wall_ns = min((d.figures.wall_ns for d in (first, second) if d.figures.wall_ns), default=0)
+    sides: dict[Kind, Callable[[Diagnosis], dict[str, float]]] = {"range": _ranges, "op": _ops, "kernel": _kernels}
+    differences = []
+    for kind, times in sides.items():
+        before, after = times(first), times(second)
+        if not before or not after:
+            continue  # one side has no such table: nothing is new or gone by that
+        names = sorted(before.keys() | after.keys(), key=lambda n: -abs(after.get(n, 0) - before.get(n, 0)))
+        for name in names[:_ROWS]:
+            was, is_ = before.get(name), after.get(name)
+            if abs((is_ or 0) - (was or 0)) >= max(1, NEGLIGIBLE * wall_ns):
+                differences.append(
+                    Difference(
+                        kind=kind,
+                        name=name,
+                        before_ns=None if was is None else round(was),
+                        after_ns=None if is_ is None else round(is_),
+                    )
+                )
+    return differences
+
+
+def _trace_steps(diagnosis: Diagnosis) -> int:
+    return diagnosis.figures.trace.steps if diagnosis.figures.trace is not None else 0
+
+
+def _ranges(diagnosis: Diagnosis) -> dict[str, float]:
+    steps = _trace_steps(diagnosis)
+    return {row.name: row.host_ns / steps for row in diagnosis.figures.ranges if steps and row.source == "trace"}
+
+
+def _ops(diagnosis: Diagnosis) -> dict[str, float]:
+    steps = _trace_steps(diagnosis)
+    return {row.name: row.self_ns / steps for row in diagnosis.figures.ops if steps}
+
+
+def _kernels(diagnosis: Diagnosis) -> dict[str, float]:
+    steps = _trace_steps(diagnosis)
+    return {row.name: row.total_ns / steps for row in diagnosis.figures.kernels if steps}
+
+
+def count_differences(first: Diagnosis, second: Diagnosis) -> tuple[Count, ...]:
+    """The counts that both sides have."""
+    before, after = _counted(first), _counted(second)
+    return tuple(
+        Count(name=name, before=was, after=is_)
+        for name in COUNTS
+        if (was := before[name]) is not None and (is_ := after[name]) is not None
+    )
+
+
+def _counted(diagnosis: Diagnosis) -> dict[str, float | None]:
+    figures, step = diagnosis.figures, diagnosis.step
+    return {
+        "syncs": figures.syncs_per_step,
+        "recompiles": step.recompiles if step is not None else None,
+        "graph breaks": figures.graph_breaks,
+        "launches": figures.launches_per_step,
+        "ops": figures.ops_per_step,
+    }

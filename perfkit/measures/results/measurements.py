@@ -1,0 +1,80 @@
+"""What was measured of one source: results by their type, which is what rules subscribe to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, TypeVar
+
+import msgspec
+
+_T = TypeVar("_T")
+
+
+class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace is, and what it does not hold."""
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace: a recorded window, or a trace file"
+
+    path: str
+    format: Literal["kineto", "nsys"]
+    events: int
+    device_events: int
+    devices: tuple[str, ...]
+    steps: int
+    span_ns: int
+    rank: int | None
+    world_size: int | None
+    has_stacks: bool
+    has_shapes: bool
+    lost: tuple[str, ...]
+
+
+class PlannedSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """How many steps the run will have, as its loop or Trainer announced."""
+
+    AVAILABLE_FROM: ClassVar[str] = "a run whose length is known in advance"
+
+    count: int
+
+
+class Measurements:
+    """Results of measures, by type: ``measurements.get(Kernels)``, ``measurements.all(CopyTime)``.
+
+    ``results`` are values, tuples of values, or None where a measure had nothing to measure. ``missing`` has a sentence
+    for each part of the source that could not be measured.
+    """
+
+    def __init__(self, source: str, *results: Any, missing: tuple[str, ...] = ()) -> None:
+        self.source = source
+        self.missing = missing
+        self._by_type: dict[type, tuple[Any, ...]] = {}
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Any) -> None:
+        """Add a value, or each value of a tuple; None adds nothing."""
+        for value in result if type(result) is tuple else () if result is None else (result,):
+            self._by_type[type(value)] = (*self._by_type.get(type(value), ()), value)
+
+    def replace(self, result: Any) -> None:
+        """Add a value in place of those of its type; None replaces nothing."""
+        if result is not None:
+            self._by_type[type(result)] = (result,)
+
+    def get(self, kind: type[_T]) -> _T | None:
+        """The value of this type (the first, where there are several), or None."""
+        return next(iter(self.all(kind)), None)
+
+    def all(self, kind: type[_T]) -> tuple[_T, ...]:
+        """All values of this type, in the order in which they were added."""
+        return self._by_type.get(kind, ())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """The values, a tuple for each type."""
+        return iter(self._by_type.values())
+
+    def __repr__(self) -> str:
+        parts = (
+            kind.__name__ + (f" x {len(values)}" if len(values) > 1 else "") for kind, values in self._by_type.items()
+        )
+        return f"<measurements of {self.source}: {', '.join(parts)}>"

@@ -1,0 +1,195 @@
+"""Finds the rules, gives each the measures that it asks for, and returns their findings.
+
+A rule is a public module in a folder of `perfkit.rules`. The parameters of its ``check`` are its subscription: a
+parameter of type ``T`` receives the measure of that type, ``tuple[T, ...]`` all of them. A rule is called when every
+parameter without a default has a value. A type with a method ``from_measurements`` is derived from other measures.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType, NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+import perfkit.rules
+from perfkit.errors import UsageError
+from perfkit.findings import Finding
+from perfkit.measures.results.measurements import Measurements
+
+#: The family of rules that run only where no problem could be quantified.
+_VERDICTS = "verdicts"
+
+
+class Need(NamedTuple):
+    """One measure that a rule asks for."""
+
+    name: str
+    type: Any
+    several: bool
+    required: bool
+
+    @property
+    def available_from(self) -> str:
+        """What has to be recorded for this measure to exist."""
+        return str(getattr(self.type, "AVAILABLE_FROM", self.type.__name__))
+
+
+class Rule(NamedTuple):
+    """A rule as its module defines it.
+
+    ``follows`` are the ids of the rules of whose findings this one's is a consequence, nearest first;
+    ``follows_at_line`` and ``follows_in_function`` only where both are in one line, or one function.
+    """
+
+    id: str
+    family: str
+    explanation: str
+    check: Callable[..., Iterable[Finding]]
+    needs: tuple[Need, ...]
+    follows: tuple[str, ...] = ()
+    follows_at_line: tuple[str, ...] = ()
+    follows_in_function: tuple[str, ...] = ()
+    healthy: bool = False
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Rule:
+        """The rule that a module defines by ``ID``, ``check`` and its docstring."""
+        return cls(
+            module.ID,
+            module.__name__.split(".")[-2],
+            inspect.getdoc(module) or "",
+            module.check,
+            tuple(_needs_of(module.check)),
+            tuple(getattr(module, "FOLLOWS", ())),
+            tuple(getattr(module, "FOLLOWS_AT_LINE", ())),
+            tuple(getattr(module, "FOLLOWS_IN_FUNCTION", ())),
+            getattr(module, "HEALTHY", False),
+        )
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether it runs only where no problem could be quantified."""
+        return self.family == _VERDICTS
+
+    def missing(self, found: Measurements) -> list[Need]:
+        """The measures that it requires and that do not exist."""
+        return [need for need in self.needs if need.required and not _values(need.type, found)]
+
+    def run(self, found: Measurements) -> list[Finding]:
+        """Its findings, none where a measure that it requires does not exist."""
+        if self.missing(found):
+            return []
+        arguments: dict[str, Any] = {}
+        for need in self.needs:
+            if values := _values(need.type, found):
+                arguments[need.name] = values if need.several else values[0]
+        return [msgspec.structs.replace(finding, rule=self.id) for finding in self.check(**arguments)]
+
+
+class RuleNotAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that was not called, and what has to be recorded so that it can be."""
+
+    rule: str
+    needs: tuple[str, ...]
+
+
+class RuleResults(NamedTuple):
+    """The findings of all rules, the rules that could not be asked, and a sentence for each that failed."""
+
+    findings: list[Finding]
+    not_asked: tuple[RuleNotAsked, ...]
+    failed: list[str]
+
+
+def _needs_of(check: Callable[..., Any]) -> Iterator[Need]:
+    hints = get_type_hints(check)
+    for name, parameter in inspect.signature(check).parameters.items():
+        kind = hints[name]
+        if get_origin(kind) in (Union, UnionType):
+            kind = next(one for one in get_args(kind) if one is not NoneType)
+        several = get_origin(kind) is tuple
+        required = parameter.default is inspect.Parameter.empty
+        yield Need(name, get_args(kind)[0] if several else kind, several, required)
+
+
+def _values(kind: Any, found: Measurements) -> tuple[Any, ...]:
+    if not hasattr(kind, "from_measurements"):
+        return found.all(kind)
+    derived = kind.from_measurements(found)
+    return (derived,) if derived is not None else ()
+
+
+@cache
+def find_rules() -> tuple[Rule, ...]:
+    """All rules, by family and id."""
+    rules = []
+    for _, family, is_family in pkgutil.iter_modules(perfkit.rules.__path__, "perfkit.rules."):
+        if is_family:
+            package = import_module(family)
+            for _, name, _ in pkgutil.iter_modules(package.__path__, f"{family}."):
+                if not name.rsplit(".", 1)[-1].startswith("_"):
+                    rules.append(Rule.of(import_module(name)))
+    return tuple(rules)
+
+
+def explain(rule_id: str) -> str:
+    """What `perfkit explain` prints about a rule.
+
+    Raises:
+        UsageError: no rule has this id; the text names similar ones.
+    """
+    rules = {rule.id: rule for rule in find_rules()}
+    if rule_id in rules:
+        return f"{rule_id}: {rules[rule_id].explanation}"
+    near = difflib.get_close_matches(rule_id, rules, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the rules are {', '.join(rules)}"
+    raise UsageError(f"no rule is called {rule_id!r}: {hint}")
+
+
+def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = True) -> RuleResults:
+    """Run rules over measurements; the verdicts among them only where no problem could be quantified."""
+    findings: list[Finding] = []
+    failed: list[str] = []
+
+    def run(which: Iterable[Rule]) -> None:
+        for rule in which:
+            try:
+                findings.extend(rule.run(found))
+            except Exception as error:  # noqa: BLE001 - a defect of one rule must not take the others' findings with it
+                failed.append(f"the rule {rule.id} failed and was skipped: {type(error).__name__}: {error}")
+
+    run(rule for rule in rules if not rule.is_verdict)
+    if verdicts and not any(finding.quantified for finding in findings):
+        run(rule for rule in rules if rule.is_verdict)
+    not_asked = tuple(
+        RuleNotAsked(rule=rule.id, needs=tuple(need.available_from for need in missing))
+        for rule in rules
+        if (missing := rule.missing(found))
+    )
+    return RuleResults(_linked(findings, rules), not_asked, failed)
+
+
+def _linked(findings: list[Finding], rules: Sequence[Rule]) -> list[Finding]:
+    """Mark each finding that another one explains: by its rule, or where both are at one line or in one function."""
+    problems = [finding for finding in findings if finding.severity != "info"]
+    quantified = {finding.rule for finding in problems if finding.cost_ns is not None}
+    places = [(finding.rule, finding.spent) for finding in problems if finding.spent is not None]
+    lines = {(rule, spent.file, spent.line) for rule, spent in places if spent.line is not None}
+    functions = {(rule, spent.file, spent.function) for rule, spent in places if spent.function is not None}
+    by_id = {rule.id: rule for rule in rules}
+    linked = []
+    for finding in findings:
+        rule, spent = by_id[finding.rule], finding.spent
+        causes = [cause for cause in rule.follows if cause in quantified]
+        if spent is not None:
+            causes += [cause for cause in rule.follows_at_line if (cause, spent.file, spent.line) in lines]
+            causes += [cause for cause in rule.follows_in_function if (cause, spent.file, spent.function) in functions]
+        linked.append(msgspec.structs.replace(finding, follows=causes[0]) if causes else finding)
+    return linked

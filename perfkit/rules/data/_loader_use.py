@@ -1,0 +1,80 @@
+"""The DataLoader of the training loop: its settings, how often its workers started, and what they did."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perfkit.measures.results.measurements import Measurements
+from perfkit.rules._step_budget import MAJORITY
+from perfkit.run.records import Lines, Loader, Rank
+
+#: Workers that were started as often as this are started in every epoch.
+_MIN_STARTS = 3
+#: Workers that are busy for less than this share of their time prepare batches faster than training takes them: a queue
+#: of two batches per worker (torch's prefetch_factor) then runs empty only where the cost of samples varies much.
+_KEEPS_UP = 0.75
+
+
+class WorkerUse(NamedTuple):
+    """What the workers of the training loop's DataLoader did.
+
+    ``busy`` is the share of their time in which they prepared batches, ``on_cpu`` the share of that in which they used
+    a CPU (both 0 to 1), None where they were never busy.
+    """
+
+    processes: int
+    samples: int
+    busy: float
+    on_cpu: float | None
+
+    @classmethod
+    def from_measurements(cls, found: Measurements) -> WorkerUse | None:
+        """As sampled; None where the loader has no workers, or they were not sampled."""
+        loader, lines = _training_loader(found), found.get(Lines)
+        if loader is None or not loader.num_workers or lines is None:
+            return None
+        own = next((one for one in lines.workers if one.dataset == loader.dataset and one.alive_ns), None)
+        if own is None:
+            return None
+        on_cpu = min(1.0, own.cpu_ns / own.busy_ns) if own.busy_ns else None
+        return cls(own.processes, own.samples, own.busy_ns / own.alive_ns, on_cpu)
+
+    @property
+    def keep_up(self) -> bool:
+        """Whether batches were ready: a wait is then for the handover, or for a free CPU."""
+        return self.busy < _KEEPS_UP
+
+    @property
+    def wait_inside(self) -> bool:
+        """Whether they are busy most of the time, and wait for a disk or a network during most of that."""
+        return self.on_cpu is not None and self.busy >= MAJORITY and self.on_cpu < MAJORITY
+
+
+class LoaderUse(NamedTuple):
+    """The DataLoader of the training loop.
+
+    ``dataset`` is the type of its dataset, None where no DataLoader was seen. ``starts`` is how often its workers were
+    started, 0 where steps do not wait for that.
+    """
+
+    dataset: str | None = None
+    num_workers: int = 0
+    persistent_workers: bool = False
+    starts: int = 0
+
+    @classmethod
+    def from_measurements(cls, found: Measurements) -> LoaderUse:
+        """As the run recorded it."""
+        loader, workers = _training_loader(found), WorkerUse.from_measurements(found)
+        if loader is None:
+            return cls()
+        starts = 0
+        if workers is not None and not loader.persistent_workers and workers.busy < MAJORITY:
+            starts = workers.processes // loader.num_workers
+        starts = starts if starts >= _MIN_STARTS else 0
+        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts)
+
+
+def _training_loader(found: Measurements) -> Loader | None:
+    rank = found.get(Rank)
+    return next((loader for loader in (rank.loaders if rank is not None else ()) if loader.role == "train"), None)

@@ -1,0 +1,35 @@
+"""The time in which a device waits because the host launches its kernels late."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perfkit.measures.results.device import IdleCause
+from perfkit.rules._step_budget import DeviceStepBudget
+
+#: What the host did instead of launching in time, in words. Syncs, allocations and data are causes of their own.
+LATE: dict[IdleCause, str] = {
+    "operators": "inside operators",
+    "python": "in Python",
+    "launch call": "in launch calls",
+    "launch latency": "between launch and start of a kernel",
+    "optimizer": "in the optimizer",
+}
+
+
+class LateLaunches(NamedTuple):
+    """Idle time of the device per step by what the host did, and by how much recording slowed the step, in ns."""
+
+    causes: dict[IdleCause, int]
+    slowdown_ns: int
+
+    @property
+    def cost_ns(self) -> int:
+        """The idle time without the slowdown: a profiler slows the host and not the device."""
+        return max(0, sum(self.causes.values()) - self.slowdown_ns)
+
+
+def late_launches(step: DeviceStepBudget) -> LateLaunches:
+    """The idle time of the step in which the host was busy launching."""
+    slowdown = max(0, step.traced.wall_ns - step.typical.wall_ns) if step.typical and step.traced else 0
+    return LateLaunches({cause: step.of_device(step.device.causes.get(cause, 0)) for cause in LATE}, slowdown)

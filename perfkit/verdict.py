@@ -1,0 +1,165 @@
+"""The verdict: one or two sentences on what a step takes, what to fix first, and what that saves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from perfkit._format import duration, ms, ms_range, percent, shown_location
+from perfkit.findings import Finding
+from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
+from perfkit.measures.results.measurements import Measurements, PlannedSteps
+from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
+from perfkit.rules._engine import find_rules
+from perfkit.rules._step_budget import MAJORITY, NEGLIGIBLE, StepBudget
+from perfkit.run.records import PHASES, Phase
+
+#: What each phase is called in a sentence.
+_PHASE_NAMES: dict[Phase, str] = {
+    "data": "waiting for data",
+    "transfer": "moving data to the device",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer",
+    "validation": "validation",
+    "callbacks": "callbacks",
+    "logging": "logging",
+    "checkpoint": "checkpoints",
+    "other": "time outside of the known phases",
+}
+
+#: What a device does, in a sentence -> the field of `DeviceTime` with its time.
+_DEVICE_PARTS = {
+    "compute kernels": "compute_ns",
+    "communication that no compute hides": "exposed_communication_ns",
+    "copies that no compute hides": "exposed_copy_ns",
+    "an idle device": "idle_ns",
+}
+
+#: Standard deviations between the 10th and the 90th percentile of a normal distribution.
+_P10_TO_P90 = 2.56
+
+
+def verdict_of(findings: Sequence[Finding], found: Measurements, budget: StepBudget | None) -> str:
+    """The verdict on ordered findings."""
+    profiles = found.get(KernelProfiles)
+    causes = [finding for finding in findings if finding.follows is None and finding.severity != "info"]
+    quantified = [finding for finding in causes if finding.quantified]
+    unquantified = len(causes) - len(quantified)
+    if profiles is not None:
+        parts = [_of_profiles(profiles, findings)]
+    elif quantified and budget is not None:
+        parts = [_largest_part(budget), _fix_first(quantified, budget), _over_the_run(quantified, found, budget)]
+    else:
+        verdicts = {rule.id: rule for rule in find_rules() if rule.is_verdict}
+        own = [finding for finding in findings if finding.rule in verdicts]
+        parts = [finding.message for finding in own] or ["No rule found a problem that costs a measurable time."]
+        if budget is not None and any(verdicts[finding.rule].healthy for finding in own):
+            parts.insert(0, _no_savings_above(findings, budget))
+    if unquantified:
+        parts.append(
+            f"{unquantified} finding{'s' if unquantified > 1 else ''} could not be quantified on this machine."
+        )
+    return " ".join(part for part in parts if part)
+
+
+def _of_profiles(profiles: KernelProfiles, findings: Sequence[Finding]) -> str:
+    """How many kernels were profiled, which one took most of the time, and how near it comes to its device's peaks."""
+    shares: dict[str, float] = {}
+    for row in profiles.rows:
+        shares[row.name] = shares.get(row.name, 0.0) + (row.share or 0.0)
+    name = max(shares, key=lambda name: shares[name])
+    row = next(row for row in profiles.rows if row.name == name)
+    total = f" of {ms(profiles.total_ns)} in total" if profiles.total_ns is not None else ""
+    kernels = f"{len(shares):,} kernel{'s' if len(shares) > 1 else ''}"
+    launches = f"{profiles.launches:,} launch{'es' if profiles.launches > 1 else ''}"
+    largest = "most of the time" if profiles.total_ns is not None else "most launches"
+    parts = {"compute": row.compute, "memory": row.memory, "DRAM": row.dram}
+    peaks = ", ".join(f"{name} {percent(part, 1)}" for name, part in parts.items() if part is not None)
+    sentence = (
+        f"{kernels} in {launches}{total}, {largest} in {short_name(name)[:60]} ({percent(shares[name], 1)})"
+        f"{f': {peaks} of peak' if peaks else ''}."
+    )
+    if findings:
+        return sentence
+    large = [row for row in profiles.rows if (row.share or 0.0) >= NEGLIGIBLE]
+    if any(row.compute is None or row.memory is None for row in large):
+        return f"{sentence} The report does not hold their throughput, so their efficiency is unknown."
+    return (
+        f"{sentence} No kernel with 5% or more of the time stalls on latency, spills registers, or underuses the DRAM."
+    )
+
+
+def _no_savings_above(findings: Sequence[Finding], budget: StepBudget) -> str:
+    """The share of the step that could still be saved without being reported: the largest of three.
+
+    The threshold of all rules; how well the step's length is known (two standard errors of its mean, with the deviation
+    from its 10th and 90th percentile); and the largest saving of a finding that is reported as information.
+    """
+    above, reason = NEGLIGIBLE, ""
+    step: StepBreakdown | None = budget.typical or budget.traced
+    if step is not None and step.steps and step.wall_ns > 0:
+        deviation_ns = (step.p90_ns - step.p10_ns) / _P10_TO_P90
+        uncertainty = 2 * deviation_ns / math.sqrt(step.steps) / step.wall_ns
+        if uncertainty > above:
+            above, reason = uncertainty, f" (the uncertainty of the step's length, from {step.steps} steps)"
+    for finding in findings:
+        possible = (finding.saving_high_ns or 0) / budget.wall_ns
+        if possible > above:
+            above, reason = possible, f" ({finding.rule} may save that much)"
+    return f"No savings above {percent(above, 1)} found{reason}."
+
+
+def _largest_part(budget: StepBudget) -> str:
+    """The length of the step and its largest part."""
+    parts = _parts(budget)
+    step = f"A step takes {ms(budget.wall_ns)}" if budget.per == "step" else f"The recording lasts {ms(budget.wall_ns)}"
+    if not parts:
+        return f"{step}."
+    name = max(parts, key=lambda name: parts[name])
+    size = "most of it" if parts[name] >= MAJORITY * budget.wall_ns else "the largest part"
+    sentence = f"{step}, {size} {name} ({budget.percent(parts[name])})"
+    device = budget.device
+    if device is None or name in _DEVICE_PARTS:
+        return f"{sentence}."
+    return f"{sentence}; the device is idle {percent(device.idle_ns, device.window_ns)} of it."
+
+
+def _parts(budget: StepBudget) -> dict[str, int]:
+    step: StepBreakdown | None = budget.typical or budget.traced
+    if step is not None:
+        phases = {_PHASE_NAMES[phase]: ns for phase in PHASES if (ns := getattr(step.phases_ns, phase))}
+        if set(phases) - {_PHASE_NAMES["other"]}:
+            return phases
+    device = budget.device
+    if device is None:
+        return {}
+    return {name: budget.of_device(ns) for name, field in _DEVICE_PARTS.items() if (ns := getattr(device, field))}
+
+
+def _fix_first(quantified: Sequence[Finding], budget: StepBudget) -> str:
+    first = quantified[0]
+    low_ns, high_ns = first.saving_low_ns or 0, first.saving_high_ns or 0
+    place = f" at {shown_location(first.spent)}" if first.spent is not None else ""
+    per = "/step" if budget.per == "step" else ""
+    sentence = (
+        f"Fix {first.rule}{place} first: saves {ms_range(low_ns, high_ns)}{per} ({budget.percent(high_ns)} at most)"
+    )
+    if len(quantified) == 1:
+        return f"{sentence}."
+    # Findings may cost the same time, and no sum saves more than the step.
+    total_ns = min(budget.wall_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
+    together = "both" if len(quantified) == 2 else f"all {len(quantified)}"
+    return f"{sentence}; {together} together save up to {ms(total_ns)}."
+
+
+def _over_the_run(quantified: Sequence[Finding], found: Measurements, budget: StepBudget) -> str:
+    """The same over the run, where its length is known and the step is one outside windows."""
+    planned, typical = found.get(PlannedSteps), found.get(TypicalStep)
+    if planned is None or typical is None:
+        return ""
+    # The mean of all steps, because those with a validation or a checkpoint in them are part of the run.
+    step_ns = (found.get(MeanStep) or typical).wall_ns
+    saving_ns = min(quantified[0].saving_high_ns or 0, step_ns) * planned.count
+    total_ns = step_ns * planned.count
+    return f"Over the planned {planned.count:,} steps that is up to {duration(saving_ns)} of {duration(total_ns)}."

@@ -1,0 +1,52 @@
+"""cannot-tell: the reason why a recording has no verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.measures.results.measurements import TraceFacts
+from perfkit.rules.verdicts import cannot_tell
+
+
+def facts(**fields: Any) -> TraceFacts:
+    defaults: dict[str, Any] = {
+        "path": "t.json",
+        "format": "kineto",
+        "events": 100,
+        "device_events": 0,
+        "devices": (),
+        "steps": 0,
+        "span_ns": 1_000_000,
+        "rank": None,
+        "world_size": None,
+        "has_stacks": False,
+        "has_shapes": False,
+        "lost": (),
+    }
+    return TraceFacts(**{**defaults, **fields})
+
+
+def test_a_trace_without_steps_and_device_has_no_verdict(build: Any) -> None:
+    [finding] = build.findings(cannot_tell, facts())
+
+    assert finding.message == (
+        "Cannot tell: the trace marks no steps and holds no device events, so no time can be counted per step."
+    )
+
+
+def test_an_empty_recording_has_no_verdict(build: Any) -> None:
+    [finding] = build.findings(cannot_tell)
+
+    assert "no step and no event" in finding.message
+
+
+def test_a_step_outside_the_known_phases_has_no_verdict(build: Any) -> None:
+    [finding] = build.findings(cannot_tell, build.step(100, data=1, forward=9, other=90))
+
+    assert "90% of it lies outside them" in finding.message
+
+
+def test_idle_time_that_no_rule_explains_is_reported_with_its_cause(build: Any) -> None:
+    [finding] = build.findings(cannot_tell, build.device(1000, compute=300, causes={"allocation": 600, "sync": 100}))
+
+    assert "idle 70% of the recording, most of it in 'allocation' (60%)" in finding.message

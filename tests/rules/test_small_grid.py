@@ -1,0 +1,32 @@
+"""small-grid: long kernels with fewer blocks than multiprocessors are reported; short ones and copies are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit.rules.device import small_grid
+
+MS = 1_000_000
+
+
+def test_the_time_with_a_small_grid_is_reported(build: Any) -> None:
+    kernels = build.kernels(("softmax", "reduction", 600), ("mm", "matmul", 400), small_grid_share=0.5)
+
+    [finding] = build.findings(small_grid, build.traced_step(100), build.device(1000, compute=1000), kernels)
+
+    assert (finding.cost_ns, finding.saving_low_ns, finding.saving_high_ns) == (50 * MS, 0, 50 * MS)
+    assert [evidence.name for evidence in finding.evidence] == ["softmax", "mm"]
+    assert "(mean 250 µs)" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "ms", "share"), [("reduction", 600, 0.1), ("reduction", 9, 1.0), ("copy", 600, 1.0), ("matmul", 600, None)]
+)
+def test_full_grids_short_kernels_and_copies_are_not_reported(
+    kind: str, ms: float, share: float | None, build: Any
+) -> None:
+    kernels = build.kernels(("kernel", kind, ms), small_grid_share=share)
+
+    assert build.findings(small_grid, build.traced_step(100), build.device(1000, compute=1000), kernels) == []

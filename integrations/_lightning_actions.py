@@ -77,7 +77,7 @@ def warn(text: str) -> None:
 
 
 def is_empty_hook(name: str, trainer: Any, module: Any) -> bool:
-    """Whether an action is a hook that nobody has overridden: Lightning announces and calls those all the same."""
+    """Whether an action is a hook without an override: Lightning announces and calls those too."""
     found = _HOOK.match(name)
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""What goes wrong in a training or in its surroundings: the outcome is training's own, and nothing stays on."""
+"""Faults in training or around it: perfkit never changes the outcome, and leaves nothing switched on."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_exception_in_any_phase_is_the_trainings_own(tmp_path: Path, place: s
 
 
 @pytest.mark.parametrize("place", ["data", "forward", "backward", "optimizer"])
-def test_a_training_that_catches_its_error_and_goes_on_is_recorded_on(tmp_path: Path, place: str) -> None:
+def test_a_training_that_catches_its_error_is_recorded_further(tmp_path: Path, place: str) -> None:
     trap.armed, trap.left = place, 2
     with perfkit.profile(tmp_path / "x", schedule=SHORT, quiet=True):
         with pytest.raises(Mine):
@@ -158,7 +158,7 @@ def test_a_break_in_the_middle_of_a_window_saves_it(tmp_path: Path) -> None:
     assert not torch.autograd._profiler_enabled()
 
 
-def test_a_folder_that_vanishes_during_the_run_is_told_once_and_training_goes_on(
+def test_a_folder_that_vanishes_during_the_run_is_reported_once_and_training_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with perfkit.profile(tmp_path / "x", schedule=SHORT, quiet=True):
@@ -171,7 +171,7 @@ def test_a_folder_that_vanishes_during_the_run_is_told_once_and_training_goes_on
 
 
 @pytest.mark.parametrize("part", ["hooks", "sampler", "recorder", "window"])
-def test_a_part_of_perfkit_that_cannot_start_is_told_and_training_goes_on(
+def test_a_part_of_perfkit_that_cannot_start_is_reported_and_training_goes_on(
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*anything: Any, **more: Any) -> Any:
@@ -253,7 +253,7 @@ def test_a_kill_at_a_random_moment_ends_the_program_as_without_perfkit_and_leave
 
 
 @pytest.mark.slow
-def test_a_rank_that_dies_is_waited_for_by_nobody(tmp_path: Path) -> None:
+def test_no_rank_waits_for_a_rank_that_died(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"

@@ -98,7 +98,7 @@ def test_a_break_closes_the_last_step(tmp_path: Path) -> None:
     assert len(rank_of(tmp_path / "x").steps) == 5
 
 
-def test_step_by_hand_counts_what_the_user_says(tmp_path: Path) -> None:
+def test_step_by_hand_records_the_users_numbers(tmp_path: Path) -> None:
     with record(tmp_path / "x") as prof:
         for _ in range(6):
             torch.ones(3).sum()
@@ -144,7 +144,7 @@ def test_a_window_that_repeats_gives_a_trace_each_time(tmp_path: Path) -> None:
     assert len(rank_of(tmp_path / "x").windows) == 3
 
 
-def test_a_window_that_the_run_ends_in_is_saved_and_said(tmp_path: Path) -> None:
+def test_a_window_in_which_the_run_ends_is_saved_and_reported(tmp_path: Path) -> None:
     with record(tmp_path / "x", schedule=perfkit.schedule(wait=8, warmup=1, active=20)) as prof:
         Training().run()
 
@@ -156,7 +156,7 @@ def test_a_window_that_the_run_ends_in_is_saved_and_said(tmp_path: Path) -> None
     assert any("window 0 is incomplete" in text for text in prof.diagnosis.missing)
 
 
-def test_a_window_that_never_opened_is_said_with_the_cause(tmp_path: Path) -> None:
+def test_a_window_that_never_opened_is_reported_with_the_cause(tmp_path: Path) -> None:
     with record(tmp_path / "x", schedule=perfkit.schedule(wait=100, warmup=1, active=1)) as prof:
         Training().run()
 
@@ -173,7 +173,7 @@ def test_a_handler_of_torchs_gets_the_profiler_and_can_export_again(tmp_path: Pa
     assert read_trace(exported).steps.number.tolist() == [3, 4]
 
 
-def test_a_handler_that_fails_is_told_and_training_goes_on(
+def test_a_failing_handler_is_reported_and_training_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], plain_losses: list[float]
 ) -> None:
     def broken(profiler: Any) -> None:
@@ -207,7 +207,7 @@ def test_an_exception_passes_through_and_what_ran_is_on_disk(tmp_path: Path, err
         assert rank.rank.ending.startswith(type(error).__name__)
 
 
-def test_somebody_elses_profiler_stays_on_and_the_window_is_skipped_and_said(
+def test_another_torch_profiler_stays_on_and_the_skipped_window_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with torch.profiler.profile() as theirs, record(tmp_path / "x"):
@@ -248,7 +248,7 @@ def test_a_run_is_never_mixed_with_an_older_one(tmp_path: Path, capsys: pytest.C
     assert "holds another run; this one is recorded into" in capsys.readouterr().err
 
 
-def test_a_disk_that_fills_up_is_told_once_and_training_goes_on(
+def test_a_full_disk_is_reported_once_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain_losses: list[float]
 ) -> None:
     from perfkit.run.rank_writer import RankWriter
@@ -330,7 +330,7 @@ def test_lines_of_the_loop_are_known_after_the_window(tmp_path: Path) -> None:
     assert any(row.loop_line is not None and row.function == "Training.run" for row in here)
 
 
-def test_a_tracing_debugger_is_left_alone_and_the_lines_are_given_up(tmp_path: Path) -> None:
+def test_a_tracing_debugger_stays_on_and_lines_are_not_traced(tmp_path: Path) -> None:
     def tracer(frame: Any, event: str, arg: Any) -> None:
         return None
 
@@ -362,7 +362,7 @@ def test_a_schedule_longer_than_a_run_of_known_length_is_refused_before_the_firs
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-def test_a_window_that_has_not_come_by_the_end_of_the_first_epoch_is_said_once(
+def test_a_window_that_has_not_opened_in_the_first_epoch_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], explicit: bool
 ) -> None:
     training = Training()
@@ -435,7 +435,7 @@ def test_the_size_of_the_process_is_in_every_fiftieth_row(tmp_path: Path) -> Non
     assert [row.step for row in rank_of(tmp_path / "x").steps if row.rss_bytes] == [49]
 
 
-def test_a_profile_that_starts_again_goes_on_in_the_same_run(tmp_path: Path) -> None:
+def test_a_profile_that_starts_again_continues_the_same_run(tmp_path: Path) -> None:
     prof = record(tmp_path / "x", schedule=perfkit.schedule(wait=14, warmup=1, active=2, repeat=1))
     launches, endings = set(), []
     for _ in range(2):
@@ -466,7 +466,7 @@ def test_steps_that_do_not_train_are_kept_apart_by_their_mode(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("torchs", [False, True])
-def test_a_window_beyond_what_the_schedule_is_asked_for_at_once_opens_at_its_step(tmp_path: Path, torchs: bool) -> None:
+def test_a_window_beyond_the_steps_that_are_looked_up_ahead_opens_at_its_step(tmp_path: Path, torchs: bool) -> None:
     words = torch.profiler.schedule if torchs else perfkit.schedule
     with record(tmp_path / "x", schedule=words(wait=270, warmup=1, active=1, repeat=1)) as prof:
         for _ in prof.steps(range(275)):
@@ -477,7 +477,7 @@ def test_a_window_beyond_what_the_schedule_is_asked_for_at_once_opens_at_its_ste
     assert [(window.first_step, window.last_step) for window in rank.windows] == [(271, 271)]
 
 
-def test_a_schedule_of_the_users_own_is_asked_for_each_step_when_it_comes(tmp_path: Path) -> None:
+def test_a_users_schedule_is_called_once_for_each_step_when_it_begins(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def mine(step: int) -> torch.profiler.ProfilerAction:
@@ -491,7 +491,7 @@ def test_a_schedule_of_the_users_own_is_asked_for_each_step_when_it_comes(tmp_pa
     assert asked == list(range(81))
 
 
-def test_perfkit_tells_the_time_and_the_memory_it_took(tmp_path: Path) -> None:
+def test_perfkit_records_its_own_time_and_memory(tmp_path: Path) -> None:
     with record(tmp_path / "x"):
         Training(60).run()
 
@@ -503,7 +503,7 @@ def test_perfkit_tells_the_time_and_the_memory_it_took(tmp_path: Path) -> None:
     assert 1_000 < rank.overhead_bytes < 10_000_000
 
 
-def test_above_its_budget_perfkit_stops_sampling_in_the_workers_too_and_says_so(
+def test_above_its_budget_perfkit_stops_sampling_in_the_workers_too_and_reports_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perfkit.run.rank_recording._REWRITE_NS", 0)
@@ -522,7 +522,7 @@ def test_above_its_budget_perfkit_stops_sampling_in_the_workers_too_and_says_so(
     assert any("more than 0.0% of the step and stopped sampling lines" in note for note in rank.notes)
 
 
-def test_what_a_step_was_told_stands_in_its_row_and_no_other(tmp_path: Path) -> None:
+def test_logged_values_are_in_the_row_of_their_step_only(tmp_path: Path) -> None:
     with perfkit.profile(tmp_path / "run", recorders=(), quiet=True) as prof:
         for number, _ in enumerate(prof.steps(range(3))):
             if number == 1:

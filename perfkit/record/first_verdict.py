@@ -1,4 +1,4 @@
-"""The first verdict: worked out by a background process, and printed while training goes on."""
+"""The first verdict: diagnosed by a background process, and printed during training."""
 
 from __future__ import annotations
 

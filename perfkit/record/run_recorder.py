@@ -320,7 +320,7 @@ class RunRecorder:
         if self._budget_checked is None:
             # The cost of the first steps and the first window comes once: stopping later parts saves none of it.
             self._budget_checked = own_ns, timed_ns
-        # At least a second of steps: one slow file system call says little.
+        # At least a second of steps, so that one slow file system call does not decide.
         since_ns = timed_ns - self._budget_checked[1]
         if since_ns <= 1_000_000_000:
             return

@@ -150,7 +150,7 @@ def _write(path: Path, **columns: Any) -> None:
 
 
 def _decoded(path: Path, lost: list[str], decode: Callable[[dict[str, Any]], _T]) -> _T | None:
-    """A decoded npz file; None where it is missing, or damaged, which ``lost`` then says."""
+    """A decoded npz file; None: it is missing, or damaged, which is added to ``lost``."""
     if not path.is_file() or path.is_symlink():
         return None
     import numpy  # importing perfkit does not import numpy

@@ -35,7 +35,7 @@ def decode_step(line: bytes) -> Step:
         return _STEP_DECODER.decode(line)
     row = msgspec.json.decode(line)
     if isinstance(row, dict):
-        # Version 1 did not tell the steps for lines and for operations apart, nor warm-up from window.
+        # Version 1 did not distinguish lines from ops, nor warmup from window.
         row["kind"] = "dry" if row.get("dry") else "lines" if row.get("extra") else "window"
     return msgspec.convert(row, Step)
 

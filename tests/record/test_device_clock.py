@@ -63,7 +63,7 @@ def test_the_time_between_two_boundaries_is_the_phases_on_the_device() -> None:
     assert phases.data is None
 
 
-def test_a_step_that_the_device_has_not_finished_is_asked_again_later_and_nobody_waits() -> None:
+def test_a_step_that_the_device_has_not_finished_is_queried_again_later_without_a_wait() -> None:
     device = Device()
     clock = DeviceClock(device.event)
     for number in range(3):

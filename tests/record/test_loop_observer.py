@@ -1,4 +1,4 @@
-"""What is seen of a loop whose phases something else tells, with nothing of it timed."""
+"""The loaders, batches and optimizers of a loop are observed, and nothing is timed."""
 
 from __future__ import annotations
 

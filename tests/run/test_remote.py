@@ -39,7 +39,7 @@ def make_run(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("path", "answer"), [("s3://b/x", True), ("memory://x", True), ("runs/x", False), ("C:/x", False), ("a:b", False)]
 )
-def test_a_url_is_told_from_a_path(path: str, answer: bool) -> None:
+def test_a_url_is_distinguished_from_a_path(path: str, answer: bool) -> None:
     assert is_url(path) is answer
 
 
@@ -112,7 +112,7 @@ def test_a_run_recorded_to_a_url_arrives_there_with_its_window(
     assert (tmp_path / "runs" / "mine" / "run.json").is_file()
 
 
-def test_a_copy_that_fails_is_said_once_and_training_goes_on(
+def test_a_failed_copy_is_reported_once_and_training_goes_on(
     tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*anything: Any, **more: Any) -> None:

@@ -60,7 +60,7 @@ def test_a_row_cut_off_in_the_middle_is_left_for_the_next_reader(tmp_path: Path)
     assert rank.lost == []
 
 
-def test_a_damaged_row_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_damaged_row_is_skipped_and_reported(tmp_path: Path) -> None:
     write_rows(tmp_path, 0, row(0))
     with (tmp_path / "rank-0" / "steps.jsonl").open("ab") as file:
         file.write(b"\xff{nonsense\n")
@@ -85,7 +85,7 @@ def test_rows_killed_at_any_moment_are_readable_up_to_there(tmp_path: Path) -> N
     assert len(read_run(tmp_path).ranks[0].steps) == 500
 
 
-def test_a_folder_of_another_launch_is_left_alone_and_a_number_is_added(tmp_path: Path) -> None:
+def test_a_folder_of_another_launch_is_kept_and_a_number_is_added(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     folder.mkdir()
     write_record(folder, run_record("first"))
@@ -103,7 +103,7 @@ def test_overwrite_removes_the_old_run_and_nothing_else(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_damaged_run_is_somebodys_and_is_not_written_over(tmp_path: Path) -> None:
+def test_a_damaged_run_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "run.json").write_bytes(b"{")
 
@@ -262,7 +262,7 @@ def test_what_a_window_kept_of_ranges_is_read_as_it_was_written(tmp_path: Path, 
     assert RankFolder(tmp_path, 0).spans(4) is None
 
 
-def test_files_of_a_window_lie_beside_its_trace(tmp_path: Path) -> None:
+def test_files_of_a_window_are_next_to_its_trace(tmp_path: Path) -> None:
     path = tmp_path / trace_name(12)
 
     assert stacks_path(path).name == "stacks-12.pt.trace.json.gz"
@@ -302,7 +302,7 @@ def test_times_of_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [[0, 1, 0], [0, -1, 0], [0, 0]])
-def test_times_of_lines_that_do_not_fit_together_are_left_out_and_said(tmp_path: Path, code: list[int]) -> None:
+def test_inconsistent_times_of_lines_are_skipped_and_reported(tmp_path: Path, code: list[int]) -> None:
     lost: list[str] = []
 
     assert read_line_times(write_lines(tmp_path, code), lost) is None
@@ -310,7 +310,7 @@ def test_times_of_lines_that_do_not_fit_together_are_left_out_and_said(tmp_path:
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200])
-def test_a_cut_array_file_is_left_out_and_said(tmp_path: Path, keep: int) -> None:
+def test_a_truncated_array_file_is_skipped_and_reported(tmp_path: Path, keep: int) -> None:
     write_spans(tmp_path / "ranges-0.npz", [span("a", 1)], 0)
     stacks = write_lines(tmp_path)
     for path in tmp_path.iterdir():

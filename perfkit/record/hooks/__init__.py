@@ -1,1 +1,1 @@
-"""Hooks into torch that find steps and phases in a loop nobody edited."""
+"""Hooks into torch that find steps and phases in an unmodified loop."""

@@ -15,7 +15,7 @@ _MAX_KNOWN = 64
 class SeenLoaders:
     """Describes each loader once for each of its roles.
 
-    ``on_samples`` is called with the batch size where it has changed (None: the loader does not say).
+    ``on_samples`` is called with the batch size where it has changed (None: unknown).
     """
 
     def __init__(self, on_samples: Callable[[int | None], None]) -> None:

@@ -17,8 +17,8 @@ from perfkit.run.records import Loader, Mode
 
 
 class LoopObserver:
-    """Calls ``on_optimizer`` with each optimizer before its first step, ``on_batch`` with each batch to train on, and
-    ``on_samples`` with the batch size where it has changed. In a program that does not train, with those it has.
+    """Calls ``on_optimizer`` with each optimizer before its first step, ``on_batch`` with each batch of training, and
+    ``on_samples`` with the batch size when it changes. In a program that does not train, with those of its evaluation.
     """
 
     def __init__(

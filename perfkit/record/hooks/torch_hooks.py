@@ -28,12 +28,16 @@ from perfkit.run.records import Loader, Mode
 class LoopHooks:
     """Splits the steps of a plain loop into phases.
 
-    With ``boundaries``, they also decide where a step ends: at the fetch of a training loader after an
-    optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after
-    the optimizer that steps last in the cycle. ``on_optimizer`` is called with each optimizer before
-    its first step, ``on_samples`` with the batch size from the running step on where it has changed (None: the loader
-    does not say), ``on_batch`` with each batch that a step gets, ``on_epoch_end`` when a training loader is exhausted,
-    and ``on_evaluation`` when an evaluation asks for a batch with gradients enabled (True: for another one).
+    Args:
+        clock: Gets the phases.
+        boundaries: Whether the hooks also decide where a step ends: at the fetch of a training loader after an
+            optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after the
+            optimizer that steps last in the cycle.
+        on_optimizer: Called with each optimizer before its first step.
+        on_samples: Called with the batch size, for the running step and later ones, when it changes (None: unknown).
+        on_batch: Called with each batch of a step.
+        on_epoch_end: Called when a training loader is exhausted.
+        on_evaluation: Called when an evaluation fetches a batch with gradients enabled; True: not its first one.
     """
 
     def __init__(

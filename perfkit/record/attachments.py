@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfkit import _env
+from perfkit.record.clock.device_clock import make_cuda_clock
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.batches import BatchWatch
 from perfkit.record.hooks.loop_observer import LoopObserver
@@ -82,9 +83,7 @@ class Attachments:
         from perfkit.record.samplers.worker_sampler import WorkerSampler
 
         if _env.cuda_in_use():
-            from perfkit.record.clock.device_clock import make_cuda_clock
-
-            # Before the hooks: what they write down for the clock depends on it.
+            # Before the hooks, which choose their functions by it.
             self._clock.device = self._clock.device or make_cuda_clock()
         if hooked:
             self.hooks = LoopHooks(
@@ -106,7 +105,7 @@ class Attachments:
         self._clock.at_close = self.compiles.at_close
         self._clock.calibrate()
         if detect_cuda:
-            from perfkit.syncs import detect_syncs
+            from perfkit.syncs import detect_syncs  # as above
 
             self.armed = self.armed or detect_syncs(mode="cuda")
             self.armed.start()

@@ -169,7 +169,7 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
     if verdicts and not any(finding.quantified for finding in findings):
         run(rule for rule in rules if rule.is_verdict)
     not_asked = tuple(
-        RuleNotAsked(rule=rule.id, needs=tuple(need.available_from for need in missing))
+        RuleNotAsked(rule=rule.id, needs=tuple(dict.fromkeys(need.available_from for need in missing)))
         for rule in rules
         if (missing := rule.missing(found))
     )

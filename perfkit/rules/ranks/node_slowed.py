@@ -71,7 +71,7 @@ _LOW = 0.5
 class SampledGpu(msgspec.Struct, frozen=True):
     """The GPU that decides how fast the run is: its name in messages, and its samples."""
 
-    AVAILABLE_FROM: ClassVar[str] = "samples of an NVIDIA GPU: pip install perfkit[nvml]"
+    AVAILABLE_FROM: ClassVar[str] = "samples of an NVIDIA GPU: pip install 'perfkit[nvml]'"
 
     name: str
     node: NodeHealth

@@ -213,7 +213,7 @@ def test_diagnose_of_a_report_gives_the_verdict_the_table_and_the_findings(
 ) -> None:
     shown = cli("diagnose", "before.csv")
 
-    assert "2 kernels in 3 launches, 3.7 ms together, most of the time in transpose" in shown.replace("\n", " ")
+    assert "2 kernels in 3 launches of 3.7 ms in total, most of the time in transpose" in shown.replace("\n", " ")
     assert "transpose<float>                 2   1.4 ms   76%     12%    15%   5%     -  168" in shown
     assert "latency-bound-kernel" in shown
     assert "register-pressure" in shown

@@ -1,4 +1,4 @@
-"""``perfkit which``: people's questions find their tool, the table is a page, and its commands exist."""
+"""``perfkit which``: questions find their tool, WHICH.md is generated from the table, and its commands exist."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from perfkit.commands import _build, main
 from perfkit.rules._engine import find_rules
 from perfkit.which import ANSWERS, as_markdown, find_answers
 
-#: A phrase as a person wrote it (titles of issues of many projects, or as people ask), and a piece of the question of
-#: each answer that is right. Collected before the first try, and dealt out in turn: the table was changed while looking
-#: at these ...
+#: A phrase as a person wrote it (titles of issues of many projects, or questions as people ask them), and a part of the
+#: question of each right answer. They were collected before the first version of the table and divided alternately: the
+#: table was tuned with these ...
 TUNED_WITH: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Why is training so slow and GPU utilization so low?", ("idle half", "Why is my training slow")),
     ("High GPU Memory-Usage but low volatile gpu-util", ("idle half",)),
@@ -37,7 +37,7 @@ TUNED_WITH: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("compiles again",),
     ),
     ("unnoticed recompilations because of dynamic shapes", ("compiles again",)),
-    ("look at the triton code inductor generates", ("brings nothing",)),
+    ("look at the triton code inductor generates", ("does not help",)),
     ("Use Nsight (nsys profile) to profile the training", ("whole system",)),
     ("How to profile NCCL kernels?", ("More GPUs", "whole system", "One rank")),
     ("achieved occupancy of my custom CUDA kernel", ("one kernel slow",)),
@@ -72,7 +72,7 @@ TUNED_WITH: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("speed up my pytorch training", ("Why is my training slow",)),
     ("training diverges after switching to fp16", ("loss is NaN",)),
 )
-#: ... and never while looking at these.
+#: ... and never with these.
 HELD_OUT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("GPU utilization is low.", ("idle half",)),
     ("Little GPU-util", ("idle half",)),
@@ -89,8 +89,8 @@ HELD_OUT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("How to measure the latency correctly?", ("inference take", "one function or op")),
     ("what batch size should I serve with", ("inference take",)),
     ("compare two implementations of a custom op", ("one function or op", "my change")),
-    ("Why Torch.compile is usually slower than eager mode?", ("brings nothing", "compiles again")),
-    ("torch.compile first step takes 300 seconds", ("compiles again", "brings nothing")),
+    ("Why Torch.compile is usually slower than eager mode?", ("does not help", "compiles again")),
+    ("torch.compile first step takes 300 seconds", ("compiles again", "does not help")),
     ("graph break at print statement", ("compiles again",)),
     ("how do I use nsys at all?", ("whole system",)),
     ("see CUDA API calls of a C++ extension", ("whole system",)),
@@ -135,27 +135,27 @@ HELD_OUT: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def hits(phrases: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[float, float]:
-    """Share of the phrases whose first answer is right, and of those that are told a right one at all."""
-    first = told = 0
+    """Share of the phrases whose first answer is right, and of those that get a right one at all."""
+    first = any_right = 0
     for phrase, right in phrases:
         found = [any(piece in match.answer.question for piece in right) for match in find_answers(phrase)]
         first += found[:1] == [True]
-        told += any(found)
-    return first / len(phrases), told / len(phrases)
+        any_right += any(found)
+    return first / len(phrases), any_right / len(phrases)
 
 
-def test_questions_that_were_not_tuned_with_find_their_tool() -> None:
-    first, told = hits(HELD_OUT)
+def test_held_out_questions_find_their_tool() -> None:
+    first, any_right = hits(HELD_OUT)
 
     assert first >= 0.75
-    assert told >= 0.85
+    assert any_right >= 0.85
 
 
-def test_questions_that_were_tuned_with_find_their_tool() -> None:
-    first, told = hits(TUNED_WITH)
+def test_tuning_questions_find_their_tool() -> None:
+    first, any_right = hits(TUNED_WITH)
 
     assert first >= 0.90
-    assert told == 1.0
+    assert any_right == 1.0
 
 
 def test_every_right_answer_of_the_phrases_is_one_entry() -> None:
@@ -179,19 +179,19 @@ def test_any_text_gets_up_to_three_answers_the_best_first(text: str) -> None:
 
 
 @pytest.mark.parametrize("question", ["my training is slow", "slow", "training is slow, help!"])
-def test_the_plainest_question_is_answered(question: str) -> None:
+def test_the_simplest_question_finds_its_answer(question: str) -> None:
     assert find_answers(question)[0].answer.question.startswith("Why is my training slow")
 
 
 def test_the_order_and_the_case_of_words_do_not_matter() -> None:
-    asked = find_answers("GPU is idle, half the TIME?")
+    matches = find_answers("GPU is idle, half the TIME?")
 
-    assert asked == find_answers("time the half idle is gpu")
-    assert asked[0].answer.question == "My GPU is idle half of the time"
+    assert matches == find_answers("time the half idle is gpu")
+    assert matches[0].answer.question == "My GPU is idle half of the time"
 
 
 @pytest.mark.parametrize("question", ["what is the weather tomorrow", "bake a chocolate cake", "?!", "asdf qwer"])
-def test_what_no_entry_is_about_is_said_with_the_list(question: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_without_an_entry_prints_the_list(question: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["which", question]) == 0
 
     out = capsys.readouterr().out
@@ -199,7 +199,7 @@ def test_what_no_entry_is_about_is_said_with_the_list(question: str, capsys: pyt
     assert all(answer.question in out for answer in ANSWERS)
 
 
-def test_without_a_question_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_question_all_entries_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["which"]) == 0
 
     out = capsys.readouterr().out
@@ -217,20 +217,20 @@ def test_an_answer_has_the_command_what_to_look_for_and_why(capsys: pytest.Captu
         assert part in " ".join(out.split())
 
 
-def test_answers_that_are_close_are_told_beside_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_close_to_the_best_are_shown_after_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["which", "is", "nccl", "slow"]) == 0
 
     assert "\nOr: " in capsys.readouterr().out
 
 
-def test_the_page_is_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_generated_from_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(perfkit.__file__).parent / "WHICH.md").read_text("utf-8")
 
     assert main(["which", "--markdown"]) == 0
     assert capsys.readouterr().out == page == as_markdown(), "perfkit which --markdown > perfkit/WHICH.md"
 
 
-def test_the_page_takes_no_question(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_refuses_a_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["which", "--markdown", "idle"]) == 2
     assert "give no question with it" in capsys.readouterr().err
 

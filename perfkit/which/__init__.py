@@ -1,23 +1,43 @@
-"""Which tool answers a question: a small table, searched offline, by the words people use.
+"""Which tool answers a question: a small table, searched offline with the user's own words.
 
-Words are matched by their stems. A word weighs the more, the fewer answers have it (inverse document frequency), and
-counts a little less in an answer that has many words.
+The table is ``answers.json``, in the order in which the questions usually come up. Words are compared by their stems.
+A word counts the more, the fewer answers have it (inverse document frequency), and slightly less in an answer with many
+words.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
-from perfkit.which.table import ANSWERS, Answer
+import msgspec
 
 __all__ = ["ANSWERS", "Answer", "Match", "as_markdown", "find_answers"]
 
-#: Words that say nothing about the question; the last line's are what every question here is about.
-_EMPTY_WORDS = """a about after all also am an and any anyone are as at be because been but by can cannot could did do
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tool answers a question: its name, a complete command, what to look for in the result, and why this tool.
+
+    ``keywords`` are further words with which people ask the question, and names of things that they ask about.
+    """
+
+    question: str
+    tool: str
+    command: str
+    look_for: str
+    why: str
+    keywords: str
+
+
+ANSWERS = msgspec.json.decode(Path(__file__).with_name("answers.json").read_bytes(), type=tuple[Answer, ...])
+
+#: Words that carry no meaning in a question; those of the last two lines are the subject of every question here.
+_STOP_WORDS_TEXT = """a about after all also am an and any anyone are as at be because been but by can cannot could did do
     does doing done don for from get gets getting go going got had has have having help hello hi how
     i if in into is it its just know let like look make makes many may me might more most much my
     need no not now of off on one only or our out over please really same see seem seems should
@@ -26,59 +46,33 @@ _EMPTY_WORDS = """a about after all also am an and any anyone are as at be becau
     what when where which while who why will with would you your
     happen happens issue problem question show tell work code program script profile profiles profiled profiler
     profilers profiling pytorch torch perfkit train trains trained training trainings"""
-_EMPTY = frozenset(_EMPTY_WORDS.split())
-#: Different words for the same thing -> the one that stands for them. Only those that a stem does not bring together.
-_SAME = {
-    "cuda": "gpu",
-    "device": "gpu",
-    "gpus": "gpu",
-    "accelerator": "gpu",
-    "card": "gpu",
-    "sluggish": "slow",
-    "slower": "slow",
-    "slowly": "slow",
-    "slowness": "slow",
-    "slowdown": "slow",
-    "speed": "fast",
-    "faster": "fast",
-    "speedup": "fast",
-    "vram": "memory",
-    "ram": "memory",
-    "mem": "memory",
-    "oom": "outofmemory",
-    "dataloading": "dataloader",
-    "loader": "dataloader",
-    "loading": "dataloader",
-    "load": "dataloader",
-    "iteration": "step",
-    "iterations": "step",
-    "usage": "utilization",
-    "util": "utilization",
-    "utilisation": "utilization",
-    "underutilized": "utilization",
-    "stuck": "hang",
-    "freeze": "hang",
-    "frozen": "hang",
-    "freezes": "hang",
-    "deadlock": "hang",
-    "hf": "huggingface",
-    "visualise": "visualize",
-    "visualization": "visualize",
-    "analyse": "analyze",
-    "annotation": "annotate",
-    "benchmarking": "benchmark",
-    "recompilation": "recompile",
-    "occasionally": "occasional",
-    "sometimes": "occasional",
-    "blocked": "block",
-    "huge": "big",
-    "large": "big",
-    "larger": "big",
-    "monitoring": "monitor",
-    "prevent": "forbid",
-    "stddev": "variance",
+_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
+#: Words with the same meaning, under the one that stands for them; only those that do not share a stem.
+_SYNONYMS = {
+    "gpu": "cuda device gpus accelerator card",
+    "slow": "sluggish slower slowly slowness slowdown",
+    "fast": "speed faster speedup",
+    "memory": "vram ram mem",
+    "outofmemory": "oom",
+    "dataloader": "dataloading loader loading load",
+    "step": "iteration iterations",
+    "utilization": "usage util utilisation underutilized",
+    "hang": "stuck freeze frozen freezes deadlock",
+    "huggingface": "hf",
+    "visualize": "visualise visualization",
+    "analyze": "analyse",
+    "annotate": "annotation",
+    "benchmark": "benchmarking",
+    "recompile": "recompilation",
+    "occasional": "occasionally sometimes",
+    "block": "blocked",
+    "big": "huge large larger",
+    "monitor": "monitoring",
+    "forbid": "prevent",
+    "variance": "stddev",
 }
-#: Turns of phrase that are one thing.
+_SYNONYM_OF = {word: common for common, words in _SYNONYMS.items() for word in words.split()}
+#: Phrases with one meaning.
 _PHRASES = (
     (re.compile(r"\bout[ -]of[ -]memory\b"), " outofmemory memory "),
     (re.compile(r"\bdata[ -]?load(ing|er|ers)?\b"), " dataloader "),
@@ -91,15 +85,16 @@ _PHRASES = (
     (re.compile(r"\bnsight systems\b"), " nsys nsight "),
     (re.compile(r"\bnsight compute\b"), " ncu nsight "),
 )
-_ENDINGS = ("ational", "ization", "izing", "ations", "ation", "ings", "ing", "edly", "ies", "ed", "es", "ly", "er", "s")
+#: The first that matches is removed, if three letters remain.
+_ENDINGS = re.compile(r"(?<=[a-z]{3})(?:ational|ization|izing|ations|ation|ings|ing|edly|ies|ed|es|ly|er|s)$")
 
-#: An answer this near to the best one is told too.
+#: Answers with at least this share of the best score are shown too.
 _CLOSE = 0.6
-_SHOWN = 3
-#: How much a long answer counts less: BM25's b is 0.75 for texts of any length; these differ by a factor of two.
-_LENGTH = 0.4
-#: Words of the question itself count more than those beside it: they are what the answer is about.
-_ASKED = 1.5
+_MAX_SHOWN = 3
+#: How much less a long answer counts: BM25's b is 0.75 for texts of any length; these differ by a factor of two.
+_LENGTH_PENALTY = 0.4
+#: Words of the question count more than keywords, because they are the subject of the answer.
+_QUESTION_WEIGHT = 1.5
 
 
 class Match(NamedTuple):
@@ -110,25 +105,19 @@ class Match(NamedTuple):
 
 
 def find_answers(question: str) -> list[Match]:
-    """The answers that fit a question, best first: one, or up to three that are close; none where no word is known."""
-    weights, answers = _index()
-    asked = set(_stems(question))
-    scores: list[tuple[float, Answer]] = []
-    for answer, words, length in answers:
-        if found := asked & words.keys():
-            scores.append((sum(weights[word] * words[word] for word in found) / length, answer))
-    if not scores:
-        return []
-    scores.sort(key=lambda scored: -scored[0])
-    best = scores[0][0]
-    return [Match(answer, score / best) for score, answer in scores[:_SHOWN] if score >= _CLOSE * best]
+    """The answers that fit a question, best first: one, or up to three that are close; none if no word is known."""
+    words = set(_stems(question))
+    scored = [Match(answer, sum(weights.get(word, 0.0) for word in words)) for answer, weights in _index()]
+    scored.sort(key=lambda match: -match.fit)
+    best = scored[0].fit
+    return [Match(answer, score / best) for answer, score in scored[:_MAX_SHOWN] if score and score >= _CLOSE * best]
 
 
 def as_markdown() -> str:
     """The table as a page."""
     head = (
         "# Which tool for which question\n\n"
-        '`perfkit which "my GPU is idle half of the time"` searches this page in your own words, offline.\n'
+        '`perfkit which "my GPU is idle half of the time"` searches this page with your own words, offline.\n'
     )
     parts = [
         f"\n## {answer.question}\n\n**{answer.tool}**\n\n```\n{answer.command}\n```\n\n"
@@ -139,38 +128,37 @@ def as_markdown() -> str:
 
 
 @lru_cache(maxsize=1)
-def _index() -> tuple[dict[str, float], list[tuple[Answer, dict[str, float], float]]]:
-    """Weight of each word; each answer with its words (and how much they count there), and its length factor."""
-    texts = []
-    for answer in ANSWERS:
-        words = dict.fromkeys(_stems(f"{answer.also} {answer.tool}"), 1.0)
-        words.update(dict.fromkeys(_stems(answer.question), _ASKED))
-        texts.append((answer, words))
-    having: dict[str, int] = {}
-    for _, words in texts:
-        for word in words:
-            having[word] = having.get(word, 0) + 1
-    weights = {word: math.log(len(texts) / count) for word, count in having.items()}
-    mean = sum(len(words) for _, words in texts) / len(texts)
-    return weights, [(answer, words, 1 + _LENGTH * (len(words) / mean - 1)) for answer, words in texts]
+def _index() -> list[tuple[Answer, dict[str, float]]]:
+    """Each answer with its words and how much each of them counts."""
+    texts = [
+        dict.fromkeys(_stems(f"{answer.keywords} {answer.tool}"), 1.0)
+        | dict.fromkeys(_stems(answer.question), _QUESTION_WEIGHT)
+        for answer in ANSWERS
+    ]
+    frequency = Counter(word for words in texts for word in words)
+    mean = sum(map(len, texts)) / len(texts)
+    index = []
+    for answer, words in zip(ANSWERS, texts, strict=True):
+        length = 1 + _LENGTH_PENALTY * (len(words) / mean - 1)
+        index.append(
+            (answer, {word: weight * math.log(len(texts) / frequency[word]) / length for word, weight in words.items()})
+        )
+    return index
 
 
-def _stems(text: str) -> Iterable[str]:
+def _stems(text: str) -> Iterator[str]:
     text = text.lower()
     for pattern, words in _PHRASES:
         text = pattern.sub(words, text)
     for word in re.findall(r"[a-z0-9][a-z0-9_.%]*[a-z0-9%]|[a-z0-9]", text):
-        if word not in _EMPTY:
-            yield _stem(_SAME.get(word, word))
+        if word not in _STOP_WORDS:
+            yield _stem(_SYNONYM_OF.get(word, word))
 
 
 def _stem(word: str) -> str:
-    """A word without its ending, so that "loading", "loads" and "loaded" are one."""
-    word = _SAME.get(word, word)
-    for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 3 and word.isalpha():
-            word = word[: -len(ending)]
-            break
+    """A word without its ending, so that "loading", "loads" and "loaded" are the same word."""
+    if word.isalpha():
+        word = _ENDINGS.sub("", word)
     # run(n)ing, stop(p)ed; cache and caching.
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeilos":
         word = word[:-1]

@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 ANSWERS = msgspec.json.decode(Path(__file__).with_name("answers.json").read_bytes(), type=tuple[Answer, ...])
 
 #: Words that carry no meaning in a question; those of the last two lines are the subject of every question here.
-_STOP_WORDS_TEXT = """a about after all also am an and any anyone are as at be because been but by can cannot could did do
+_STOP_TEXT = """a about after all also am an and any anyone are as at be because been but by can cannot could did do
     does doing done don for from get gets getting go going got had has have having help hello hi how
     i if in into is it its just know let like look make makes many may me might more most much my
     need no not now of off on one only or our out over please really same see seem seems should
@@ -46,7 +46,7 @@ _STOP_WORDS_TEXT = """a about after all also am an and any anyone are as at be b
     what when where which while who why will with would you your
     happen happens issue problem question show tell work code program script profile profiles profiled profiler
     profilers profiling pytorch torch perfkit train trains trained training trainings"""
-_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
+_STOP_WORDS = frozenset(_STOP_TEXT.split())
 #: Words with the same meaning, under the one that stands for them; only those that do not share a stem.
 _SYNONYMS = {
     "gpu": "cuda device gpus accelerator card",

@@ -38,9 +38,9 @@ def latency(
     """
     sizes = _sizes(batch_sizes)
     _env.require_torch("perfkit latency")
-    model, example = _made_by(target)
+    model, example = _call_target(target)
     measured = measure_latency(
-        _moved(model, device), example, sizes, inference_mode=not gradients, budget_s=budget, progress=True
+        _to_device(model, device), example, sizes, inference_mode=not gradients, budget_s=budget, progress=True
     )
     console = stdout_console()
     if as_json:
@@ -60,21 +60,21 @@ def _sizes(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _made_by(target: str) -> tuple[Callable[..., Any], Any]:
-    """What the user's function returns, as a model and an example."""
-    where, colon, name = target.rpartition(":")
-    if not colon or not where or not name.isidentifier():
+def _call_target(target: str) -> tuple[Callable[..., Any], Any]:
+    """Call the user's function; its model and its example."""
+    module_name, _, name = target.rpartition(":")
+    if not module_name or not name.isidentifier():
         raise UsageError(f"the target must be module:function or train.py:function, got {target!r}")
-    module = _imported(where)
+    module = _imported(module_name)
     make = getattr(module, name, None)
     if make is None:
-        raise UsageError(f"{where} has no {name}")
+        raise UsageError(f"{module_name} has no {name}")
     if not callable(make):
         raise UsageError(f"{target} must be a function, it is a {type(make).__name__}")
     try:
         made = make()
     except Exception as error:
-        raise UsageError(f"{target}() raised {type(error).__name__}: {error}{_at(error)}") from error
+        raise UsageError(f"{target}() raised {type(error).__name__}: {error}{_place_of(error)}") from error
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         return made
     if callable(made) and not _is_module(made):
@@ -85,14 +85,14 @@ def _made_by(target: str) -> tuple[Callable[..., Any], Any]:
     )
 
 
-def _imported(where: str) -> ModuleType:
+def _imported(module_name: str) -> ModuleType:
     try:
-        if not where.endswith((".py", ".pyw")):
+        if not module_name.endswith((".py", ".pyw")):
             sys.path.insert(0, os.getcwd())  # as python -m does
-            return importlib.import_module(where)
-        path = Path(where)
+            return importlib.import_module(module_name)
+        path = Path(module_name)
         if not path.is_file():
-            raise UsageError(f"the file {where} does not exist")
+            raise UsageError(f"the file {module_name} does not exist")
         sys.path.insert(0, str(path.resolve().parent))  # as python train.py does
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None, "a file that ends in .py has a loader"
@@ -103,12 +103,14 @@ def _imported(where: str) -> ModuleType:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}{_at(error)}") from error
+        raise UsageError(
+            f"{module_name} cannot be imported: {type(error).__name__}: {error}{_place_of(error)}"
+        ) from error
     return module
 
 
-def _at(error: Exception) -> str:
-    """The innermost line of the error, unless it is in the import system."""
+def _place_of(error: Exception) -> str:
+    """The innermost place of the error, as text; empty if it is in the import system."""
     trace, last = error.__traceback__, None
     while trace is not None:
         last, trace = trace, trace.tb_next
@@ -123,7 +125,7 @@ def _is_module(made: Any) -> bool:
     return isinstance(made, torch.nn.Module)
 
 
-def _moved(model: Callable[..., Any], device: str | None) -> Callable[..., Any]:
+def _to_device(model: Callable[..., Any], device: str | None) -> Callable[..., Any]:
     if device is None:
         return model
     if not _is_module(model):

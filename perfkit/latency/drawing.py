@@ -1,4 +1,4 @@
-"""Latency drawn: an SVG without script for notebooks and pages, bars of throughput for a terminal."""
+"""Drawings of latency: an SVG without scripts for notebooks and pages, bars of throughput for a terminal."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def bars(values: Sequence[float | None]) -> list[str]:
-    """A bar per value, the largest sixteen cells long; nothing where there is no value."""
+    """A bar for each value, the largest sixteen cells long; an empty one for None."""
     largest = max((value for value in values if value is not None), default=0.0)
-    drawn = []
+    lines = []
     for value in values:
         eighths = round(8 * _BAR * value / largest) if value is not None and largest > 0 else 0
-        drawn.append("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip())
-    return drawn
+        lines.append("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip())
+    return lines
 
 
 def draw(points: Sequence[Point], knee: int | None) -> str:
-    """Latency over batch size, both logarithmic, with the dashed line of a latency that grows as the batch does.
+    """Latency over batch size, both logarithmic, and a dashed line of latency proportional to the batch size.
 
     Where the measured line is flatter than the dashed one, a larger batch gives more throughput. Circles are medians,
-    hollow where not stable, bars reach to p90. Nothing is drawn of fewer than two points.
+    hollow if not stable; vertical bars reach to p90. Empty for fewer than two points.
     """
     if len(points) < 2:
         return ""
@@ -46,7 +46,7 @@ def draw(points: Sequence[Point], knee: int | None) -> str:
     def y(ns: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * math.log(max(ns, low_ns) / low_ns) / y_span
 
-    # The dashed line ends where it leaves the drawing.
+    # The dashed line ends at the edge of the drawing.
     linear_end = min(last[0], first[0] * high_ns / first[1])
     parts = [
         _line(_LEFT, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, "stroke-opacity='.4'"),
@@ -73,9 +73,9 @@ def draw(points: Sequence[Point], knee: int | None) -> str:
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
-    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' {look}/>"
+def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' {style}/>"
 
 
-def _text(x: float, y: float, words: str, anchor: str = "middle") -> str:
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' stroke='none'>{words}</text>"
+def _text(x: float, y: float, label: str, anchor: str = "middle") -> str:
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' stroke='none'>{label}</text>"

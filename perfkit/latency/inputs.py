@@ -1,4 +1,4 @@
-"""Inputs of any batch size, made of one example, and how a model is called with them."""
+"""Inputs of any batch size, made from one example, and the call of a model with them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from perfkit.errors import UsageError
 
 
 def check_example(example: Any) -> None:
-    """Raise where no batch can be made of ``example``.
+    """Check that batches can be made from ``example``.
 
     Raises:
-        UsageError: it holds no tensor with a batch dimension, or an empty batch.
+        UsageError: it has no tensor with a batch dimension, or its batch is empty.
     """
     if _makes_batches(example):
         return
@@ -29,10 +29,10 @@ def check_example(example: Any) -> None:
 
 
 def make_inputs(example: Any, size: int, device: torch.device | None) -> Any:
-    """The model's inputs at batch size ``size``, on ``device`` (None: where they are).
+    """The model's inputs at batch size ``size``, on ``device``; None leaves them where they are.
 
-    Rows of the example are repeated in order. They are real rows: an expanded one would lie in the cache, as the rows
-    of a real batch do not.
+    Rows of the example are repeated in order. They are copies: an expanded row would stay in the cache, unlike the rows
+    of a real batch.
     """
     if _makes_batches(example):
         inputs = example(size)
@@ -42,15 +42,15 @@ def make_inputs(example: Any, size: int, device: torch.device | None) -> Any:
         index = torch.arange(size) % rows
 
         def resized(tensor: torch.Tensor) -> torch.Tensor:
-            of_batch = tensor.dim() > 0 and tensor.shape[0] == rows
-            return tensor.detach().index_select(0, index.to(tensor.device)) if of_batch else tensor
+            is_batch = tensor.dim() > 0 and tensor.shape[0] == rows
+            return tensor.detach().index_select(0, index.to(tensor.device)) if is_batch else tensor
 
         inputs = _mapped(example, resized)
     return inputs if device is None else _mapped(inputs, lambda tensor: tensor.to(device))
 
 
 def call_with(model: Callable[..., Any], inputs: Any) -> Callable[[], Any]:
-    """One call of the model: a mapping gives keywords, a tuple or list positions, anything else is the one argument."""
+    """One call of the model: with keywords from a mapping, positions from a tuple or list, else with one argument."""
     if isinstance(inputs, Mapping):
         keywords = dict(inputs)
         return lambda: model(**keywords)

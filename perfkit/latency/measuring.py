@@ -1,4 +1,4 @@
-"""One batch size after the other: warm up until it is stable, sample, judge, within a time."""
+"""Measures one batch size after the other within a time budget: warm-up, samples, and whether they are stable."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 from perfkit import _clock
 from perfkit.latency.inputs import call_with, make_inputs, tensors_in
 from perfkit.latency.results import BatchLatency
-from perfkit.latency.stability import drift, likely_cause, median, percentile, settled, spread, stable
-from perfkit.latency.timers import CudaTimer, HostTimer, Timed, Timer, Watch
+from perfkit.latency.stability import Conditions, drift, likely_cause, median, percentile, settled, spread, stable
+from perfkit.latency.timers import CallTime, CudaTimer, HostTimer, PreemptionCounter, Timer
 from perfkit.record.triggers.failure import is_out_of_memory
 from perfkit.record.watchers.step_memory import resident_bytes
 
-#: A window of the warm-up: so long that a scheduler's time slice (some ms) cannot decide it, three calls at least.
+#: Minimum length of a window of the warm-up, much longer than a scheduler's time slice (a few ms), and of its calls.
 _WINDOW_NS, _WINDOW_CALLS = 50_000_000, 3
-#: Samples of a measurement: two lie beyond p99. At least so long: a second neighbour is then seen. So many at most
-#: of calls of microseconds.
-_SAMPLES, _SAMPLING_NS, _MOST_SAMPLES = 200, 500_000_000, 20_000
-#: Of a batch size's time the part that warming up may take.
+#: Minimum number of samples of a measurement, of which two lie beyond p99; its minimum length, in which other processes
+#: show; and the maximum number of samples, for calls of microseconds.
+_SAMPLES, _SAMPLING_NS, _MAX_SAMPLES = 200, 500_000_000, 20_000
+#: The maximum share of a batch size's time for its warm-up.
 _WARMUP_SHARE = 0.5
-#: How often a measurement that is not stable is made again, while there is time: as perf_analyzer does by default.
+#: Maximum number of attempts at a stable measurement, while there is time; the default of perf_analyzer.
 _TRIALS = 10
-#: Told no oftener than this: drawing a progress bar takes time from the cores that are measured.
-_TOLD_NS = 200_000_000
+#: Minimum time between two progress reports: drawing a bar takes time from the measured cores.
+_REPORT_NS = 200_000_000
 
 #: Called with (batch size, share of the work that is done).
-Progress = Callable[[int, float], None]
+SizeProgress = Callable[[int, float], None]
 
 
 def measure_sizes(
@@ -38,17 +38,18 @@ def measure_sizes(
     *,
     device: torch.device | None,
     budget_ns: int,
-    progress: Progress,
+    progress: SizeProgress,
 ) -> tuple[list[BatchLatency], torch.device, BaseException | None]:
-    """Measure these batch sizes, smallest first; what was measured, on which device, and the first error."""
-    done: list[BatchLatency] = []
+    """Measure these batch sizes, smallest first; the results, the device that was used, and the first error."""
+    results: list[BatchLatency] = []
     used = device or torch.device("cpu")
     first_error: BaseException | None = None
     ends = _clock.now_ns() + budget_ns
-    full: int | None = None
+    out_of_memory_size: int | None = None
     for position, size in enumerate(sizes):
-        if full is not None:
-            done.append(BatchLatency(batch_size=size, problem=f"not tried: {full} already ran out of memory"))
+        if out_of_memory_size is not None:
+            problem = f"not tried: {out_of_memory_size} already ran out of memory"
+            results.append(BatchLatency(batch_size=size, problem=problem))
             continue
         now = _clock.now_ns()
         share_ns = max(0, ends - now) // (len(sizes) - position)
@@ -56,18 +57,18 @@ def measure_sizes(
         def report(part: float, position: int = position, size: int = size) -> None:
             progress(size, (position + min(1.0, part)) / len(sizes))
 
-        one = _OneSize(size, now + share_ns, share_ns, report)
+        one = _SizeMeasurement(size, now + share_ns, share_ns, report)
         try:
-            done.append(one.measure(model, example, device))
+            results.append(one.measure(model, example, device))
             used = one.device
-        except Exception as error:  # noqa: BLE001 - a size that a model cannot take is told, and the rest is measured
+        except Exception as error:  # noqa: BLE001 - reported, and the other sizes are measured
             first_error = first_error or error.with_traceback(None)
-            full = size if is_out_of_memory(error) else None
-            done.append(BatchLatency(batch_size=size, problem=_problem(error)))
-    return done, used, first_error
+            out_of_memory_size = size if is_out_of_memory(error) else None
+            results.append(BatchLatency(batch_size=size, problem=_problem(error)))
+    return results, used, first_error
 
 
-class _OneSize:
+class _SizeMeasurement:
     """Measures one batch size until ``ends_ns``."""
 
     def __init__(self, size: int, ends_ns: int, share_ns: int, report: Callable[[float], None]) -> None:
@@ -75,7 +76,7 @@ class _OneSize:
         self._ends_ns = ends_ns
         self._share_ns = share_ns
         self._report = report
-        self._told_ns = _clock.now_ns()
+        self._reported_ns = _clock.now_ns()
         self._largest_rss: int | None = None
         self.device = torch.device("cpu")
 
@@ -86,7 +87,7 @@ class _OneSize:
         first, timer = self._first_call(call, inputs, device)
         before_peak = before_peak if before_peak is not None else _device_peak(self.device)
         warmup = self._warm_up(call, timer)
-        samples, surroundings = self._sample(call, timer)
+        samples, conditions = self._sample(call, timer)
         times = [sample.ns for sample in samples]
         ordered = sorted(times)
         is_stable = stable(times)
@@ -108,34 +109,34 @@ class _OneSize:
             stable=is_stable,
             drift=drift(times),
             spread=spread(times),
-            cause=None if is_stable else likely_cause(times, surroundings),
-            # The process's peak is its own and is not reset: where it did not rise, this batch size's is not known.
+            cause=None if is_stable else likely_cause(times, conditions),
+            # The peak is that of the whole process and is not reset: if it did not rise, this size's peak is unknown.
             device_peak_bytes=peak if peak is not None and before_peak is not None and peak > before_peak else None,
             rss_growth_bytes=(
                 self._largest_rss - before_rss if self._largest_rss is not None and before_rss is not None else None
             ),
         )
 
-    def _first_call(self, call: Callable[[], Any], inputs: Any, device: torch.device | None) -> tuple[Timed, Timer]:
+    def _first_call(self, call: Callable[[], Any], inputs: Any, device: torch.device | None) -> tuple[CallTime, Timer]:
         """The first call, and the timer of the device that it used: the model's, the inputs' or the result's."""
         devices = [device] if device is not None else [tensor.device for tensor in tensors_in(inputs)]
         on_cuda = next((one for one in devices if one.type == "cuda"), None)
         timer: Timer = CudaTimer(on_cuda) if on_cuda is not None else HostTimer()
-        seen: list[torch.device] = []
+        result_devices: list[torch.device] = []
 
-        def looking() -> None:
-            seen.extend(tensor.device for tensor in tensors_in(call()))
+        def call_and_inspect() -> None:
+            result_devices.extend(tensor.device for tensor in tensors_in(call()))
 
-        first = timer.time(looking)
+        first = timer.time(call_and_inspect)
         if on_cuda is None:
-            # A function may move its inputs to a device itself: its result tells.
-            on_cuda = next((one for one in seen if one.type == "cuda"), None)
+            # A function may move its inputs to a device itself, where its result then is.
+            on_cuda = next((one for one in result_devices if one.type == "cuda"), None)
             timer = CudaTimer(on_cuda) if on_cuda is not None else timer
         self.device = on_cuda or torch.device("cpu")
         return first, timer
 
     def _warm_up(self, call: Callable[[], Any], timer: Timer) -> int:
-        """Call until three windows in a row agree, at most for half of the time; how many calls that took."""
+        """Call until three consecutive windows agree, for at most half of the time; the number of calls."""
         until = self._ends_ns - round(self._share_ns * (1 - _WARMUP_SHARE))
         windows: list[int] = []
         calls = 0
@@ -149,31 +150,31 @@ class _OneSize:
                     break
             calls += len(times)
             windows.append(median(times))
-            self._tell()
+            self._report_progress()
         return calls
 
-    def _sample(self, call: Callable[[], Any], timer: Timer) -> tuple[list[Timed], Any]:
-        """Samples of a measurement that is stable, or of the last one for which there was time."""
+    def _sample(self, call: Callable[[], Any], timer: Timer) -> tuple[list[CallTime], Conditions]:
+        """The samples of the first stable measurement, or of the last one within the time, and its conditions."""
         for _ in range(_TRIALS):
-            watch = Watch()
+            preemptions = PreemptionCounter()
             began = now = _clock.now_ns()
-            samples: list[Timed] = []
-            while len(samples) < _MOST_SAMPLES and (len(samples) < _SAMPLES or now - began < _SAMPLING_NS):
+            samples: list[CallTime] = []
+            while len(samples) < _MAX_SAMPLES and (len(samples) < _SAMPLES or now - began < _SAMPLING_NS):
                 samples.append(timer.time(call))
                 now = _clock.now_ns()
                 if now >= self._ends_ns:
                     break
-                if now - self._told_ns > _TOLD_NS:
-                    self._tell()
-            self._tell()
+                if now - self._reported_ns > _REPORT_NS:
+                    self._report_progress()
+            self._report_progress()
             took = now - began
-            # Another trial that the time would cut short would tell less than this one.
+            # Another trial would be cut short by the time limit, and have fewer samples than this one.
             if stable([sample.ns for sample in samples]) or now + took > self._ends_ns:
                 break
-        return samples, watch.surroundings(on_device=isinstance(timer, CudaTimer))
+        return samples, preemptions.conditions(on_device=isinstance(timer, CudaTimer))
 
-    def _tell(self) -> None:
-        self._told_ns = now = _clock.now_ns()
+    def _report_progress(self) -> None:
+        self._reported_ns = now = _clock.now_ns()
         rss = resident_bytes()
         self._largest_rss = max(filter(None, (self._largest_rss, rss)), default=None)
         self._report(1 - (self._ends_ns - now) / self._share_ns if self._share_ns else 1.0)

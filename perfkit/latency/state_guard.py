@@ -1,4 +1,4 @@
-"""A model and the process's state, as they were after a measurement as before it."""
+"""Restores the modes of a model and the state of random number generators after a measurement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 
 @contextmanager
-def evaluating(model: Callable[..., Any]) -> Iterator[None]:
-    """Put a module into evaluation mode, and each of its modules back into its own mode afterwards.
+def evaluation_mode(model: Callable[..., Any]) -> Iterator[None]:
+    """Put a module into evaluation mode, and restore the mode of each of its modules afterwards.
 
-    By ``train(mode)``, from the root on: a module may do more in it than set its flag (adapters that merge their
-    weights do). A model that is in evaluation mode is not touched.
+    By ``train(mode)``, from the root down: a module may do more in it than set its flag (adapters merge their weights).
+    A model in evaluation mode is not changed.
     """
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
     before = [(module, module.training) for module in modules]
@@ -32,13 +32,13 @@ def evaluating(model: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextmanager
-def random_state_kept(devices: list[int]) -> Iterator[None]:
-    """Python's, numpy's and torch's random numbers go on afterwards as if nothing had been drawn."""
+def preserved_random_state(devices: list[int]) -> Iterator[None]:
+    """Restore the random number generators of Python, numpy and torch afterwards."""
     python = random.getstate()
     numpy: Any = sys.modules.get("numpy")
     numpys = numpy.random.get_state() if numpy is not None else None
     with ExitStack() as stack:
-        # Saves and restores; it sets no seed.
+        # Saves and restores the state; sets no seed.
         stack.enter_context(torch.random.fork_rng(devices=devices))
         try:
             yield

@@ -1,4 +1,4 @@
-"""The time of one call, on the host's clock or on the device's."""
+"""The time of one call, on the clock of the host or of the device; and preemptions in the meantime."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from perfkit import _clock
-from perfkit.latency.stability import Surroundings
+from perfkit.latency.stability import Conditions
 
 
-class Timed(NamedTuple):
-    """One call: its latency, and on a device the time until the call returned on the host."""
+class CallTime(NamedTuple):
+    """The latency of one call, and for a device the time until the call returned on the host."""
 
     ns: int
     host_ns: int | None
@@ -23,24 +23,24 @@ class Timed(NamedTuple):
 class Timer(Protocol):
     """Times one call, with nothing queued before it."""
 
-    def time(self, call: Callable[[], Any]) -> Timed:
-        """Make the call; its result is dropped after the time is taken."""
+    def time(self, call: Callable[[], Any]) -> CallTime:
+        """Make the call; its result is released after the time is taken."""
 
 
 class HostTimer:
-    """Where a call has done its work when it returns."""
+    """For calls that have finished their work when they return."""
 
-    def time(self, call: Callable[[], Any]) -> Timed:
+    def time(self, call: Callable[[], Any]) -> CallTime:
         """Make the call."""
         began = _clock.now_ns()
         result = call()
         took = _clock.now_ns() - began
         del result
-        return Timed(took, None)
+        return CallTime(took, None)
 
 
 class CudaTimer:
-    """By two CUDA events around the call, the device idle before: what a single request sees, launches included.
+    """Times a call by two CUDA events around it, with the device idle before: the latency of one request with launches.
 
     Not run on a GPU yet.
     """
@@ -51,7 +51,7 @@ class CudaTimer:
         self._begin, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         torch.cuda.synchronize(device)
 
-    def time(self, call: Callable[[], Any]) -> Timed:
+    def time(self, call: Callable[[], Any]) -> CallTime:
         """Make the call and wait for the device."""
         stream = torch.cuda.current_stream(self._device)
         self._begin.record(stream)
@@ -61,32 +61,30 @@ class CudaTimer:
         self._end.record(stream)
         self._end.synchronize()
         del result
-        return Timed(round(self._begin.elapsed_time(self._end) * 1e6), host_ns)
+        return CallTime(round(self._begin.elapsed_time(self._end) * 1e6), host_ns)
 
 
-class Watch:
-    """What happens to this process beside the samples."""
+class PreemptionCounter:
+    """Counts how often a thread of this process had to leave its core to another process."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._switches = _put_aside()
+        self._count = _preemptions()
 
-    def surroundings(self, *, on_device: bool) -> Surroundings:
-        """What was seen since this was made."""
-        now, seconds = _put_aside(), time.monotonic() - self._began
-        known = now is not None and self._switches is not None and seconds > 0
-        return Surroundings(
+    def conditions(self, *, on_device: bool) -> Conditions:
+        """The conditions of a measurement since this was created."""
+        now, seconds = _preemptions(), time.monotonic() - self._began
+        return Conditions(
             on_device=on_device,
             threads=torch.get_num_threads(),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            put_aside=(now - self._switches) / seconds if known else None,  # type: ignore[operator]  # known
+            preemptions_per_s=(now - self._count) / seconds if now is not None and self._count is not None else None,
         )
 
 
-def _put_aside() -> int | None:
-    """How often a thread of this process was taken from its core before it was done; None where that is not known."""
+def _preemptions() -> int | None:
     try:
-        import resource
+        import resource  # Windows does not have it
     except ImportError:
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

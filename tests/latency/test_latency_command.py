@@ -1,4 +1,4 @@
-"""``perfkit latency``: a user's function, measured from the shell."""
+"""``perfkit latency``: measures what a user's function returns, from the shell."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_a_function_of_the_current_folder_is_measured(target: str, capsys: pytes
     assert main(["latency", target, "--batch-sizes", "2,1", "--json", "--budget", "0.5"]) == 0
 
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert [batch["batch_size"] for batch in told["batches"]] == [1, 2]
-    assert all(batch["p50_ns"] > 0 for batch in told["batches"])
+    content = json.loads(out)
+    assert [batch["batch_size"] for batch in content["batches"]] == [1, 2]
+    assert all(batch["p50_ns"] > 0 for batch in content["batches"])
     assert err == ""
 
 
@@ -70,8 +70,8 @@ def test_the_table_goes_to_stdout_in_characters_that_it_takes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mine"], "name a function as module:function"),
-        (["mine:"], "name a function as module:function"),
+        (["mine"], "the target must be module:function or train.py:function"),
+        (["mine:"], "the target must be module:function or train.py:function"),
         (["mine:nothing"], "mine has no nothing"),
         (["mine:number"], "must be a function, it is a int"),
         (["mine:alone"], "must return (model, example)"),
@@ -83,14 +83,14 @@ def test_the_table_goes_to_stdout_in_characters_that_it_takes() -> None:
         (["mine:make", "--batch-sizes", "0"], "--batch-sizes takes positive whole numbers"),
         (["mine:make", "--budget", "0"], "budget_s must be a positive number"),
         (["mine:make", "--device", "nowhere"], "cannot be moved to --device nowhere"),
-        (["mine:work", "--device", "cpu"], "--device moves a torch.nn.Module"),
+        (["mine:work", "--device", "cpu"], "--device needs a torch.nn.Module"),
     ],
 )
-def test_what_cannot_work_is_one_line_and_exit_code_2(
+def test_a_usage_error_is_one_line_and_exit_code_2(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["latency", *arguments]) == 2
 
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""A model's latency by batch size: the numbers, what is left untouched, and what is refused."""
+"""A model's latency by batch size: the numbers, what is restored, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW = torch.zeros(1, 4)
 
 
 class Planted(nn.Module):
-    """Takes as long as it is told, on perfkit's clock."""
+    """Takes a given time, on perfkit's clock."""
 
     def __init__(self, clock: Any, *ms_per_call: float, per_sample_ms: float = 0.0) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ def test_medians_throughput_and_the_knee_follow_the_planted_times(clock: Any) ->
         (1, 5_000_000, 5_000_000),
         (8, 12_000_000, 12_000_000),
         (64, 68_000_000, 68_000_000),
-        (256, 260_000_000, None),  # half a minute does not hold a hundred of them
+        (256, 260_000_000, None),  # half a minute is too short for a hundred of them
     ]
     assert found.batches[1].samples_per_s == pytest.approx(8 / 0.012)
     assert found.knee == 64
     assert found.verdict == (
         "batch size 64 is the largest that is worth it: from 64 to 256 throughput changes by +2% per doubling "
-        "(worth it from 10% on)"
+        "(worth it from 10%)"
     )
 
 
@@ -64,7 +64,7 @@ def test_a_slow_start_is_not_sampled(clock: Any) -> None:
     assert one.stable
 
 
-def test_a_latency_that_never_settles_is_told_as_not_stable_with_the_likely_cause(clock: Any) -> None:
+def test_a_latency_that_never_settles_is_reported_as_not_stable_with_the_likely_cause(clock: Any) -> None:
     rising = [1 + 0.004 * i for i in range(40_000)]
 
     found = perfkit.measure_latency(Planted(clock, *rising), ROW, (1,), budget_s=5)
@@ -74,13 +74,13 @@ def test_a_latency_that_never_settles_is_told_as_not_stable_with_the_likely_caus
     assert not found.stable
     assert one.drift is not None
     assert one.drift > 0.10
-    assert "slower all along" in (one.cause or "")
+    assert "steadily slower" in (one.cause or "")
     assert "NOT STABLE" in str(found)
     assert "?1" in str(found)
     assert found.knee is None
 
 
-def test_an_unstable_trial_is_made_again_while_there_is_time(clock: Any) -> None:
+def test_an_unstable_trial_is_repeated_while_there_is_time(clock: Any) -> None:
     warm, noisy, calm = [10.0] * 20, [10.0, 30.0] * 100, [10.0]
 
     (one,) = perfkit.measure_latency(Planted(clock, *warm, *noisy, *calm), ROW, (1,)).batches
@@ -89,14 +89,14 @@ def test_an_unstable_trial_is_made_again_while_there_is_time(clock: Any) -> None
     assert one.p99_ns == 10_000_000
 
 
-def test_one_call_that_outlasts_the_budget_is_told_as_one_call(clock: Any) -> None:
+def test_one_call_longer_than_the_budget_is_reported_as_one_call(clock: Any) -> None:
     found = perfkit.measure_latency(Planted(clock, 60_000.0), ROW, (1, 8), budget_s=2)
 
     assert [(b.samples, b.p50_ns, b.p90_ns, b.stable) for b in found.batches] == [(1, 60_000_000_000, None, False)] * 2
     assert "only 1 call in the time budget" in (found.batches[0].cause or "")
 
 
-def test_real_sleeps_stand_to_each_other_as_planted() -> None:
+def test_real_sleeps_have_the_planted_ratio() -> None:
     def model(x: torch.Tensor) -> None:
         time.sleep(0.008 * len(x))
 
@@ -108,7 +108,7 @@ def test_real_sleeps_stand_to_each_other_as_planted() -> None:
 
 
 class FakeCuda:
-    """A device on which time passes only for what lies between two events, as a test says."""
+    """A device on which a test decides how much time passes between two events."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
@@ -138,7 +138,7 @@ class FakeCuda:
         return Event()
 
 
-def test_on_a_gpu_a_call_stands_between_two_events_and_nothing_is_queued_before_it(
+def test_on_a_gpu_a_call_is_between_two_events_and_nothing_is_queued_before_it(
     clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = FakeCuda(monkeypatch)
@@ -197,7 +197,7 @@ def test_rows_of_the_example_are_repeated_in_order_as_real_rows() -> None:
     assert seen[0].is_contiguous()
 
 
-# -- what is left as it was
+# -- what is restored
 
 
 class Adapter(nn.Linear):
@@ -210,7 +210,7 @@ class Adapter(nn.Linear):
         return super().train(mode)
 
 
-def test_modes_of_all_modules_are_put_back_even_mixed_ones() -> None:
+def test_modes_of_all_modules_are_restored_even_mixed_ones() -> None:
     adapter, norm = Adapter(4, 4), nn.BatchNorm1d(4)
     model = nn.Sequential(adapter, nn.Sequential(nn.Dropout(0.5), norm))
     norm.eval()
@@ -226,7 +226,7 @@ def test_modes_of_all_modules_are_put_back_even_mixed_ones() -> None:
     assert norm.num_batches_tracked == 0
 
 
-def test_a_model_that_raises_is_put_back_too_and_its_error_is_the_cause() -> None:
+def test_a_model_that_raises_is_restored_too_and_its_error_is_the_cause() -> None:
     model = nn.Sequential(nn.Linear(3, 3))
 
     with pytest.raises(perfkit.UsageError, match="at no batch size: at 2, RuntimeError: mat1 and mat2") as caught:
@@ -236,7 +236,7 @@ def test_a_model_that_raises_is_put_back_too_and_its_error_is_the_cause() -> Non
     assert model.training
 
 
-def test_random_numbers_and_the_gradient_mode_go_on_as_if_nothing_was_measured() -> None:
+def test_random_numbers_and_the_gradient_mode_are_restored() -> None:
     def model(x: torch.Tensor) -> tuple[torch.Tensor, float, Any]:
         modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
         return torch.rand_like(x), random.random(), np.random.rand()
@@ -264,7 +264,7 @@ def test_random_numbers_and_the_gradient_mode_go_on_as_if_nothing_was_measured()
 # -- what cannot be measured
 
 
-def test_a_batch_size_that_the_model_cannot_take_is_said_and_the_rest_is_measured(clock: Any) -> None:
+def test_a_batch_size_that_the_model_cannot_take_is_reported_and_the_rest_is_measured(clock: Any) -> None:
     inner = Planted(clock, 10.0)
 
     def model(x: torch.Tensor) -> Any:
@@ -331,11 +331,11 @@ def test_a_model_on_two_devices_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("budget_s", "shown"), [(0.5, False), (5, True)])
-def test_a_progress_bar_is_shown_on_a_terminal_from_one_second_on(
+def test_a_progress_bar_is_shown_on_a_terminal_after_one_second(
     budget_s: float, shown: bool, clock: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setattr("perfkit.latency.time", SimpleNamespace(monotonic=lambda: clock.now / 1e9))
+    monkeypatch.setattr("perfkit.latency.progress_bar.time", SimpleNamespace(monotonic=lambda: clock.now / 1e9))
 
     perfkit.measure_latency(Planted(clock, 20.0), ROW, (1,), budget_s=budget_s)
 
@@ -369,21 +369,21 @@ def test_the_table_shows_times_throughput_and_memory() -> None:
         "batch     p50     p90     p99  samples/s  memory",
         "    1  2.0 ms  2.0 ms  3.0 ms        500  5.0 MB",
         "    8  4.0 ms  4.0 ms       -      2,000       -",
-        "throughput still rises at batch size 8, by 59% per doubling from 1: try larger",
+        "throughput still rises at batch size 8, by 59% per doubling from 1: try larger sizes",
         "batch size 8: the host takes as long to launch as the device to compute",
     ]
 
 
-def test_the_json_holds_what_was_measured_and_nulls_where_nothing_was() -> None:
-    told = json.loads(latency(batch(1, 2.0), batch(8, 16.0), BatchLatency(batch_size=64, problem="no")).to_json())
+def test_the_json_has_what_was_measured_and_null_for_the_rest() -> None:
+    content = json.loads(latency(batch(1, 2.0), batch(8, 16.0), BatchLatency(batch_size=64, problem="no")).to_json())
 
-    assert (told["schema"], told["knee"], told["stable"]) == (1, 1, True)
-    assert told["batches"][0]["p99_ns"] is None
-    assert told["batches"][2]["problem"] == "no"
-    assert told["verdict"].startswith("batch size 1 is the largest that is worth it")
+    assert (content["schema"], content["knee"], content["stable"]) == (1, 1, True)
+    assert content["batches"][0]["p99_ns"] is None
+    assert content["batches"][2]["problem"] == "no"
+    assert content["verdict"].startswith("batch size 1 is the largest that is worth it")
 
 
-def test_a_call_too_short_for_the_clock_is_left_out_of_the_verdict_and_of_the_drawing() -> None:
+def test_a_call_too_short_for_the_clock_is_in_neither_the_verdict_nor_the_drawing() -> None:
     found = latency(batch(1, 1.0, p50_ns=0, p90_ns=0, samples_per_s=None), batch(8, 2.0), batch(64, 4.0))
 
     assert found.knee == 64
@@ -397,5 +397,5 @@ def test_the_notebook_view_has_the_drawing_and_no_markup_of_the_models() -> None
     assert html.count("<circle") == 2
     assert html.count("fill='none' stroke='#2a78d6'/>") == 1  # the one that is not stable is hollow
     assert "<b>Net" not in html
-    assert "NOT STABLE (drift 30%, quartiles 10% apart); likely: x" in html
+    assert "NOT STABLE (drift 30%, quartiles 10% apart); likely cause: x" in html
     assert "<svg" not in latency(batch(1, 2.0))._repr_html_()

@@ -1,4 +1,4 @@
-"""When a measurement is believed, what is told of one that is not, and which batch size is worth it."""
+"""When a measurement is stable, the likely cause if it is not, and which batch size is worth it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.latency.stability import Surroundings, drift, knee, likely_cause, percentile, settled, spread, stable
+from perfkit.latency.stability import Conditions, drift, knee, likely_cause, percentile, settled, spread, stable
 
 MS = 1_000_000
-QUIET = Surroundings(on_device=False, threads=1, cores=8, put_aside=0.0)
+QUIET = Conditions(on_device=False, threads=1, cores=8, preemptions_per_s=0.0)
 
 
 @given(st.integers(100, 300), st.integers(1, 10**10), st.randoms(use_true_random=False))
-def test_percentiles_are_measured_values_in_order(count: int, most: int, random: Random) -> None:
-    samples = [random.randint(1, most) for _ in range(count)]
+def test_percentiles_are_measured_values_in_order(count: int, largest: int, random: Random) -> None:
+    samples = [random.randint(1, largest) for _ in range(count)]
     ordered = sorted(samples)
     found = [percentile(ordered, percent) for percent in (50, 90, 99)]
 
@@ -78,21 +78,23 @@ JUMPING = list(itertools.chain.from_iterable([MS] * 40 if part % 2 else [2 * MS]
 
 
 @pytest.mark.parametrize(
-    ("samples", "around", "words"),
+    ("samples", "conditions", "words"),
     [
-        (RISING, QUIET, "slower all along: clocks that fall"),
+        (RISING, QUIET, "steadily slower: falling clocks"),
         (RISING[::-1], QUIET, "still becoming faster"),
         (JUMPING, QUIET._replace(threads=16), r"16 threads on 8 cores: torch.set_num_threads\(8\)"),
-        (JUMPING, QUIET._replace(put_aside=400.0), "neighbours: other processes took its cores 400 times a second"),
-        (JUMPING, QUIET, "nothing seen in this process"),
-        (JUMPING, QUIET._replace(on_device=True, threads=16), "neighbours on the device"),
-        (JUMPING, Surroundings(on_device=False, threads=4), "nothing seen in this process"),
+        (JUMPING, QUIET._replace(preemptions_per_s=400.0), "other processes preempted it 400 times per second"),
+        (JUMPING, QUIET, "not visible in this process"),
+        (JUMPING, QUIET._replace(on_device=True, threads=16), "other processes on the device"),
+        (JUMPING, Conditions(on_device=False, threads=4), "not visible in this process"),
     ],
 )
-def test_the_likely_cause_is_the_one_that_shows(samples: list[int], around: Surroundings, words: str) -> None:
+def test_the_likely_cause_follows_from_the_samples_and_the_conditions(
+    samples: list[int], conditions: Conditions, words: str
+) -> None:
     assert not stable(samples)
     with pytest.raises(AssertionError, match=words):
-        raise AssertionError(likely_cause(samples, around))
+        raise AssertionError(likely_cause(samples, conditions))
 
 
 sizes = st.lists(st.integers(1, 4096), min_size=2, max_size=8, unique=True)

@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME ...]``: run benchmarks and put their tables into benchmarks/README.md.
 
-Without names all run but those of `BY_NAME`, which take long; the tables of those that did not run stay as they are.
+Without names, all run except those of `ONLY_BY_NAME`, which take long. Tables of benchmarks that did not run stay.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 README = HERE / "README.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->"
-#: The labelled suite trains 70 small programs, most of them six times: the better part of an
-#: hour; the peers take as long.
-BY_NAME = {"verdict", "verdict_peers"}
+#: The labelled suite trains 70 small programs, most of them six times, which takes about an hour; so do the peers.
+ONLY_BY_NAME = {"verdict", "verdict_peers"}
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """The machine on which the figures were measured."""
     import torch
 
     return (
@@ -31,20 +30,20 @@ def machine() -> str:
 
 
 def main(names: list[str]) -> int:
-    """Run each bench_NAME.py by itself; a failed one leaves the README as it was."""
+    """Run each bench_NAME.py in its own process; if one fails, the README is not changed."""
     files = {file.stem.removeprefix("bench_"): file for file in sorted(HERE.glob("bench_*.py"))}
     unknown = [name for name in names if name not in files]
     if unknown:
-        print(f"there is no benchmark {unknown[0]!r}: there are {', '.join(files)}", file=sys.stderr)
+        print(f"there is no benchmark {unknown[0]!r}; choose from {', '.join(files)}", file=sys.stderr)
         return 2
     before, rest = README.read_text().split(BEGIN)
     old, after = rest.split(END)
     tables = dict(re.findall(r"^## bench_(\w+)\n(.*?)(?=^## bench_|\Z)", old, re.MULTILINE | re.DOTALL))
-    for name in names or [name for name in files if name not in BY_NAME]:
+    for name in names or [name for name in files if name not in ONLY_BY_NAME]:
         print(f"{files[name].name} ...", file=sys.stderr, flush=True)
         done = subprocess.run([sys.executable, str(files[name])], stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            print(f"{files[name].name} failed; benchmarks/README.md stays as it was", file=sys.stderr)
+            print(f"{files[name].name} failed; benchmarks/README.md was not changed", file=sys.stderr)
             return 1
         tables[name] = f"\n{machine()}.\n\n{done.stdout.strip()}\n\n"
         print(done.stdout, flush=True)

@@ -2,11 +2,10 @@
 
     python benchmarks/bench_lightning.py
 
-One process, one thread, the smallest model there is: all of a step is Lightning and what is added to it. The
-variants run interleaved, round by round, in reversed order every other round; the first steps of a fit are left out.
-What is timed is the CPU time of the process with all its threads: on a free machine that of the steps, and on a
-shared one much nearer to it than the wall. Nothing of either records a trace: the schedules wait. "Idle" counts steps
-and leaves phases out (``phases=False``).
+One process, one thread and a tiny model, so that a step consists of Lightning and what is added to it. The variants run
+interleaved, round by round, in reversed order every other round; the first steps of a fit are skipped. The benchmark
+measures the CPU time of the process with all its threads, which on a shared machine varies much less than wall time.
+Neither profiler records a trace: their schedules wait. "Idle" counts steps without phases (``phases=False``).
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from perfkit.integrations.lightning import ProfilerCallback
 
 ROUNDS = 7
 STEPS = 3_200
-#: Steps that are timed as one: a step alone would be timed with the clock's own cost.
+#: Steps timed together, so that the cost of the clock itself does not matter.
 BLOCK = 20
-#: Blocks left out at the beginning, where perfkit makes its dry run and its step with stacks, and takes its first
-#: hundred samples at their full rate: what comes once in a run, in its first second.
+#: Blocks skipped at the beginning, for what happens once, in the first second of a run: perfkit's dry run, its step
+#: with stacks, and its first hundred samples at the full rate.
 WARM_BLOCKS = 110
 
 
@@ -63,26 +62,26 @@ class Blocks(Callback):
         self.times: list[int] = []
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Look at the clock at the end of each block."""
+        """Read the clock at the end of each block."""
         if batch_idx % BLOCK == 0:
             self.times.append(time.process_time_ns())
 
     def per_step(self) -> float:
-        """A quick block's ns per step: the lower quartile, which other load of the machine moves least."""
+        """ns per step: the lower quartile of the blocks, which the machine's other load changes least."""
         times = self.times[WARM_BLOCKS:]
         blocks = [(end - begin) / BLOCK for begin, end in itertools.pairwise(times)]
         return statistics.quantiles(blocks, n=4)[0]
 
 
 class Waiting(PyTorchProfiler):
-    """Lightning's own, with a schedule that never opens: its summary of nothing would raise."""
+    """Lightning's own profiler with a schedule that never opens; its summary of nothing would raise."""
 
     def summary(self) -> str:
         """Nothing was recorded."""
         return ""
 
     def teardown(self, stage: str | None) -> None:
-        """Close what was opened, and do not mind that nothing was recorded."""
+        """Close what was opened, although nothing was recorded."""
         try:
             super().teardown(stage)
         except AssertionError:
@@ -90,7 +89,7 @@ class Waiting(PyTorchProfiler):
 
 
 def fit(*callbacks: Callback, profiler: Any = None) -> float:
-    """One fit; ns per step."""
+    """Run one fit; returns ns per step."""
     blocks = Blocks()
     trainer = Trainer(
         callbacks=[*callbacks, blocks],
@@ -107,7 +106,7 @@ def fit(*callbacks: Callback, profiler: Any = None) -> float:
 
 
 def variants(folder: Path) -> dict[str, Callable[[], float]]:
-    """name -> one round of it, ns per step."""
+    """Name -> a function that runs one round and returns ns per step."""
     never = perfkit.schedule(wait=10**9, warmup=0, active=1)
     numbers = iter(range(10**6))
 
@@ -139,18 +138,18 @@ def main() -> None:
             for name, run in todo if number % 2 else reversed(todo):
                 gc.collect()
                 rounds.setdefault(name, []).append(run())
-    least = {name: min(rounds[name]) for name, _ in todo}
-    base, theirs = least["no profiler"], least["PyTorchProfiler, idle"]
+    minimum = {name: min(rounds[name]) for name, _ in todo}
+    base, theirs = minimum["no profiler"], minimum["PyTorchProfiler, idle"]
     print("| Trainer of 4 numbers | min µs/step | median µs/step | added, min µs | of PyTorchProfiler's |")
     print("|---|---|---|---|---|")
     for name, _ in todo:
-        added = least[name] - base
+        added = minimum[name] - base
         share = "" if name == "no profiler" else f"{added / (theirs - base):.3f}"
         print(
-            f"| {name} | {least[name] / 1e3:.1f} | {statistics.median(rounds[name]) / 1e3:.1f} | "
+            f"| {name} | {minimum[name] / 1e3:.1f} | {statistics.median(rounds[name]) / 1e3:.1f} | "
             f"{added / 1e3:.1f} | {share} |"
         )
-    print("\nThe aims: idle at most 1/12 (0.083) of PyTorchProfiler's, with phases at most 1/6 (0.167).")
+    print("\nTargets: idle at most 1/12 (0.083) of PyTorchProfiler's, with phases at most 1/6 (0.167).")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What the peers tell of the labelled suite: torch's report_all_anti_patterns, and TraceML.
+"""What the peers report on the labelled suite: torch's report_all_anti_patterns, and TraceML.
 
     python benchmarks/bench_verdict_peers.py [--only NAME]
 
-Every program of tests/pathologies and its corrected twin, each a process of its own with one thread. torch's matcher
-looks at two optimizer steps, recorded with stacks and shapes. TraceML runs Lightning and Hugging Face programs as they
-are; a plain loop gets the two calls of its own that its README asks for, set into the program's syntax tree: the file
-stays as it is, and the span of a step is the loop's body. Neither tells a line, a cost, or a gain.
+Every program of tests/pathologies and its corrected twin runs in its own process with one thread. torch's matcher reads
+two optimizer steps, recorded with stacks and shapes. TraceML runs Lightning and Hugging Face programs unchanged. A
+plain loop needs the two calls that TraceML's README asks for: they are inserted into the program's syntax tree, with
+the body of the loop as the step. Neither peer reports a line, a cost or a saving.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import psutil
 PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
 sys.path.insert(0, str(PATHOLOGIES))
 
-from judging import TIMEOUT, environment  # noqa: E402 - found through the line above
+from judging import TIMEOUT_S, environment  # noqa: E402 - found through the line above
 from suite import PROGRAMS, Program  # noqa: E402 - found through the line above
 
 #: Runs a program of one process, and prints the names of the patterns that torch finds in two of its steps.
@@ -40,7 +40,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.profiler._pattern_matcher import report_all_anti_patterns
 
-def told(prof):
+def print_patterns(prof):
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         report_all_anti_patterns(prof)
@@ -48,13 +48,13 @@ def told(prof):
 
 sys.argv = sys.argv[1:]
 recorded = profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=10, warmup=1, active=2, repeat=1),
-                   on_trace_ready=told, record_shapes=True, with_stack=True)
+                   on_trace_ready=print_patterns, record_shapes=True, with_stack=True)
 register_optimizer_step_post_hook(lambda *_: recorded.step())
 with recorded:
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
-#: torch's pattern -> the rules that tell the same cause.
+#: torch's pattern -> the rules for the same cause.
 _TORCH_SAME_CAUSE: dict[str, set[str]] = {
     "For Loop Indexing Pattern": {"many-small-ops"},
     "Optimizer Single Tensor Pattern": {"unfused-optimizer"},
@@ -63,9 +63,9 @@ _TORCH_SAME_CAUSE: dict[str, set[str]] = {
 }
 
 #: Runs a plain program with the calls that TraceML's README asks for: `trace_step` around the body of the innermost
-#: loop that steps an optimizer. What the user would know is read from the loop: the modules that its body names.
-#: Two things are kinder than the README, since without them TraceML counts work as unexplained, or says nothing:
-#: of a body with several modules the forward of each is timed, and iterables that are no DataLoader are timed as one.
+#: loop that steps an optimizer. What a user would know is read from the loop: the modules that its body names.
+#: Two things go beyond the README, because TraceML otherwise counts work as unexplained or reports nothing: if a body
+#: uses several modules, the forward of each is timed; and any iterable is timed as a DataLoader would be.
 _TRACEML_DRIVER = """
 import sys
 
@@ -104,7 +104,7 @@ def _prepared(path):
             names = tuple(node.id for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Name))
             call = expression(f"_traceml.step({{**globals(), **locals()}}, {names!r})")
             loop.body = [ast.With(items=[ast.withitem(context_expr=call)], body=loop.body)]
-            # The batches lie within: enumerate(batches), zip(batches, others).
+            # The batches are the first argument: enumerate(batches), zip(batches, others).
             outer = loop.iter
             if isinstance(outer, ast.Call) and ast.unparse(outer.func) in ("enumerate", "zip"):
                 outer.args[0] = ast.Call(func=expression("_traceml.fed"), args=[outer.args[0]], keywords=[])
@@ -120,14 +120,14 @@ def _prepared(path):
 sys.argv = sys.argv[1:]
 __file__ = sys.argv[0]
 _code, _traceml = _prepared(__file__)
-# In this module, which is __main__: there a pickled class of the program is looked for.
+# In this module, because it is __main__, where pickle looks for the program's classes.
 exec(_code)
 """
 
-#: TraceML's diagnosis -> the rules that tell the same cause. Generous: a diagnosis names every rule whose work it sends
-#: the user to by its README ("Residual-heavy: logging, checkpointing, validation, CPU stalls, or unobserved work"), so
-#: one diagnosis may name causes that need different corrections. COMPUTE-BOUND and NO CLEAR PERFORMANCE BOTTLENECK
-#: name none: they are its answer to a healthy program too.
+#: TraceML's diagnosis -> the rules for the same cause. Generous: it counts for every cause that its README sends the
+#: user to ("Residual-heavy: logging, checkpointing, validation, CPU stalls, or unobserved work"), even if these need
+#: different corrections. COMPUTE-BOUND and NO CLEAR PERFORMANCE BOTTLENECK count for none: healthy programs also get
+#: them.
 _TRACEML_SAME_CAUSE: dict[str, set[str]] = {
     "INPUT-BOUND": {"input-bound", "cpu-preprocessing"},
     "RESIDUAL-HEAVY": {
@@ -147,7 +147,7 @@ _TRACEML_SAME_CAUSE: dict[str, set[str]] = {
 
 
 def anti_patterns(program: Program, *, fixed: bool) -> list[str] | None:
-    """What torch's own matcher tells of a program; None where it cannot be asked: several processes, no optimizer."""
+    """What torch's own matcher reports; None for what it cannot handle: several processes, or no optimizer."""
     if program.ranks > 1 or program.use == "inference":
         return None
     arguments = [str(program.path), *(["--fixed"] if fixed else [])]
@@ -156,7 +156,7 @@ def anti_patterns(program: Program, *, fixed: bool) -> list[str] | None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT,
+        timeout=TIMEOUT_S,
         env=environment(),
     )
     lines = [line.split("|")[1:] for line in done.stdout.splitlines() if line.startswith("patterns:")]
@@ -168,11 +168,11 @@ _NO_PROBLEM = {"COMPUTE-BOUND", "NO CLEAR PERFORMANCE BOTTLENECK", "LOW GPU UTIL
 
 
 def traceml(program: Program, *, fixed: bool, folder: Path) -> str | None:
-    """TraceML's primary diagnosis of a run, as "INPUT-BOUND"; None where it cannot be asked, or saw no steps.
+    """TraceML's primary diagnosis of a run, such as "INPUT-BOUND"; None if it gives none, or saw no steps.
 
-    It must be importable, its nvidia-ml-py too. ``folder`` is this run's own, and keeps what TraceML wrote.
+    TraceML and nvidia-ml-py must be importable. ``folder`` is used by this run alone, and receives what TraceML writes.
     """
-    # Its steps are those of a training: without a backward pass and an optimizer it tells of missing signals only.
+    # Its steps are training steps: without a backward pass and an optimizer it reports missing signals only.
     if program.use == "inference" or importlib.util.find_spec("traceml_ai") is None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def traceml(program: Program, *, fixed: bool, folder: Path) -> str | None:
         start_new_session=True,
     )
     try:
-        child.wait(timeout=TIMEOUT)
+        child.wait(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         _kill(child)
         return None
@@ -211,18 +211,18 @@ def traceml(program: Program, *, fixed: bool, folder: Path) -> str | None:
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two ports that nobody listens on; both are held until both are known, so they differ."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+    """Two ports that nothing listens on; both are bound at the same time, so they differ."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End the launcher and all below it: its collector and the training have process groups of their own."""
-    below = psutil.Process(child.pid).children(recursive=True)
+    """Kill the launcher and its descendants: its collector and the training have process groups of their own."""
+    descendants = psutil.Process(child.pid).children(recursive=True)
     os.killpg(child.pid, signal.SIGKILL)
-    for process in below:
+    for process in descendants:
         try:
             process.kill()
         except psutil.NoSuchProcess:
@@ -230,82 +230,84 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-class Told(NamedTuple):
-    """What a peer tells of a program and of its healthy twin; None where it could not be asked."""
+class PeerAnswer(NamedTuple):
+    """What a peer reports for a program and for its healthy twin; None: no answer."""
 
-    ill: list[str] | None
+    broken: list[str] | None
     healthy: list[str] | None
 
     def names(self, program: Program, same_cause: dict[str, set[str]]) -> bool | None:
-        """Whether one of the causes that the label accepts is told; None where nothing was planted, or asked."""
-        if program.rule is None or self.ill is None:
+        """Whether a cause that the label accepts is reported; None if none was planted, or there is no answer."""
+        if program.rule is None or self.broken is None:
             return None
-        return any(same_cause.get(one, set()) & program.accepted for one in self.ill)
+        return any(same_cause.get(name, set()) & program.accepted for name in self.broken)
 
     @property
     def alarms(self) -> bool | None:
-        """Whether the healthy twin is told of a problem."""
-        return None if self.healthy is None else any(one not in _NO_PROBLEM for one in self.healthy)
+        """Whether a problem is reported for the healthy twin."""
+        return None if self.healthy is None else any(name not in _NO_PROBLEM for name in self.healthy)
 
 
-def ask_torch(program: Program) -> Told:
-    """Ask torch about both forms of a program."""
-    ill = anti_patterns(program, fixed=False) if program.rule else None
-    return Told(ill, anti_patterns(program, fixed=program.rule is not None))
+def run_torch(program: Program) -> PeerAnswer:
+    """Run torch's matcher on both forms of a program."""
+    broken = anti_patterns(program, fixed=False) if program.rule else None
+    return PeerAnswer(broken, anti_patterns(program, fixed=program.rule is not None))
 
 
-def ask_traceml(program: Program) -> Told:
-    """Ask TraceML about both forms of a program."""
-    with tempfile.TemporaryDirectory() as made:
-        ill = traceml(program, fixed=False, folder=Path(made) / "ill") if program.rule else None
-        healthy = traceml(program, fixed=program.rule is not None, folder=Path(made) / "healthy")
-    return Told([ill] if ill else None, [healthy] if healthy else None)
+def run_traceml(program: Program) -> PeerAnswer:
+    """Run both forms of a program under TraceML."""
+    with tempfile.TemporaryDirectory() as folder:
+        broken = traceml(program, fixed=False, folder=Path(folder) / "broken") if program.rule else None
+        healthy = traceml(program, fixed=program.rule is not None, folder=Path(folder) / "healthy")
+    return PeerAnswer([broken] if broken else None, [healthy] if healthy else None)
 
 
 HEAD = (
-    "| program | expected | torch | names it | of the healthy twin | TraceML | names it | of the healthy twin |\n"
+    "| program | expected | torch | names the cause | healthy twin | TraceML | names the cause | healthy twin |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 
 
-def row(program: Program, torch_told: Told, traceml_told: Told) -> str:
+def row(program: Program, torch_answer: PeerAnswer, traceml_answer: PeerAnswer) -> str:
     """The program's line of the table."""
     cells = [program.name, program.rule or "healthy"]
-    for told, same_cause in ((torch_told, _TORCH_SAME_CAUSE), (traceml_told, _TRACEML_SAME_CAUSE)):
-        names = {True: "yes", False: "no", None: ""}[told.names(program, same_cause)]
-        cells += [_listed(told.ill) if program.rule else "", names, _listed(told.healthy)]
+    for got, same_cause in ((torch_answer, _TORCH_SAME_CAUSE), (traceml_answer, _TRACEML_SAME_CAUSE)):
+        names = {True: "yes", False: "no", None: ""}[got.names(program, same_cause)]
+        cells += [_listed(got.broken) if program.rule else "", names, _listed(got.healthy)]
     return "| " + " | ".join(cells) + " |"
 
 
-def totals(asked: Sequence[tuple[Program, Told]], same_cause: dict[str, set[str]]) -> str:
-    """How often a peer named the cause, and how often it told a healthy program of one."""
-    named = [yes for program, told in asked if (yes := told.names(program, same_cause)) is not None]
-    alarms = [told.alarms for _, told in asked if told.alarms is not None]
-    return f"{sum(named)} of {len(named)} causes named, {sum(alarms)} of {len(alarms)} healthy runs told of a problem"
+def totals(answers: Sequence[tuple[Program, PeerAnswer]], same_cause: dict[str, set[str]]) -> str:
+    """How often a peer named the cause, and how often it reported a problem for a healthy program."""
+    named = [names for program, got in answers if (names := got.names(program, same_cause)) is not None]
+    alarms = [got.alarms for _, got in answers if got.alarms is not None]
+    return (
+        f"{sum(named)} of {len(named)} causes named, a problem reported in {sum(alarms)} of {len(alarms)} healthy runs"
+    )
 
 
 def _listed(names: list[str] | None) -> str:
-    return "cannot be asked" if names is None else ", ".join(names) or "nothing"
+    return "no answer" if names is None else ", ".join(names) or "nothing"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask both peers about the suite, print the table."""
-    parser = argparse.ArgumentParser(description="Ask torch and TraceML about the labelled suite.")
-    parser.add_argument("--only", action="append", metavar="NAME", help="one program; may be repeated")
+    """Run both peers on the suite and print the table."""
+    parser = argparse.ArgumentParser(description="Run torch's matcher and TraceML on the labelled suite.")
+    parser.add_argument("--only", action="append", metavar="NAME", help="run one program; may be repeated")
     options = parser.parse_args(arguments)
     if unknown := set(options.only or ()) - {program.name for program in PROGRAMS}:
         parser.error(f"no program is called {', '.join(sorted(unknown))}; they are listed in suite.py")
     if importlib.util.find_spec("traceml_ai") is None:
         parser.error("traceml-ai is not installed: pip install --group peers")
-    asked = []
+    answers = []
     print(HEAD, flush=True)
     for program in PROGRAMS:
         if not options.only or program.name in options.only:
-            asked.append((program, ask_torch(program), ask_traceml(program)))
-            print(row(*asked[-1]), flush=True)
+            answers.append((program, run_torch(program), run_traceml(program)))
+            print(row(*answers[-1]), flush=True)
     print("\n| peer | |\n|---|---|")
-    print(f"| torch's matcher | {totals([(one, told) for one, told, _ in asked], _TORCH_SAME_CAUSE)} |")
-    print(f"| TraceML | {totals([(one, told) for one, _, told in asked], _TRACEML_SAME_CAUSE)} |")
+    print(f"| torch's matcher | {totals([(program, got) for program, got, _ in answers], _TORCH_SAME_CAUSE)} |")
+    print(f"| TraceML | {totals([(program, got) for program, _, got in answers], _TRACEML_SAME_CAUSE)} |")
     return 0
 
 

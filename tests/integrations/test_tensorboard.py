@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis
 from perfkit.integrations.tensorboard import trace_handler
 from perfkit.integrations.tensorboard.writers import to_markdown
@@ -129,7 +130,7 @@ def test_it_is_a_handler_of_perfkits_windows_too(tmp_path: Path) -> None:
 def test_text_from_a_trace_cannot_be_markup() -> None:
     hostile = "<img src=x onerror=alert(1)> | [click](http://evil) **x** `y`\n\n# title"
     finding = perfkit.Finding(
-        rule="input-bound", severity="warning", message=hostile, advice="a", confidence="high", file="|", line=1
+        rule="input-bound", severity="warning", message=hostile, advice="a", spent=Location(file="|", line=1)
     )
 
     html = shown(to_markdown(Diagnosis(source="s", verdict=hostile, findings=(finding,))))

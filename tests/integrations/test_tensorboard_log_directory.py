@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.diagnosis import SCHEMA
 from perfkit.integrations.tensorboard import log_directory
 from perfkit.integrations.tensorboard.drawings import Drawings
 from perfkit.integrations.tensorboard.log_directory import LogDirectory
@@ -158,7 +159,7 @@ def answer(path: Path) -> dict[str, object]:
     return said
 
 
-DIAGNOSIS = {"schema": 1, "source": "runs/x", "verdict": "Nothing is slow."}
+DIAGNOSIS = {"schema": SCHEMA, "source": "runs/x", "verdict": "Nothing is slow."}
 
 
 def test_a_diagnosis_without_its_records_is_drawn(tmp_path: Path) -> None:
@@ -171,7 +172,8 @@ def test_a_diagnosis_without_its_records_is_drawn(tmp_path: Path) -> None:
     ("data", "said"),
     [
         (json.dumps({**DIAGNOSIS, "schema": 99}).encode(), "schema 99"),
-        (b'{"schema": 1}', "no diagnosis"),
+        (json.dumps({**DIAGNOSIS, "schema": 1}).encode(), "schema 1"),
+        (f'{{"schema": {SCHEMA}}}'.encode(), "no diagnosis"),
         (b"\x00\xff", "no diagnosis"),
         (b"", "no diagnosis"),
         (b"[" * 100_000, "no diagnosis"),
@@ -198,7 +200,7 @@ def test_lines_of_source_files_outside_are_not_shown(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside.py", b"password = 'the file outside'\n" * 9)
     finding = {
         "rule": "x", "severity": "warning", "message": "m", "advice": "a", "confidence": "high",
-        "file": str(outside), "line": 3, "cost_ns": 5,
+        "spent": {"file": str(outside), "line": 3}, "cost_ns": 5,
     }  # fmt: skip
     write(tmp_path / "logs" / "diagnosis.json", json.dumps({**DIAGNOSIS, "findings": [finding]}).encode())
 

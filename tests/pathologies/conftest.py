@@ -1,4 +1,4 @@
-"""Lets the tests here import the table of labels beside them by its plain name, as benchmarks/bench_verdict.py does."""
+"""Makes suite.py and the other modules here importable by their plain names, as benchmarks/bench_verdict.py does."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""The labels: every program of the suite, the cause planted in it, and what else is the same answer.
+"""The labels: every program of the suite, the cause planted in it, and other rules that name the same cause.
 
-A program is a script of its own that runs on a CPU; ``--fixed`` runs its corrected twin, so the difference between
-the two runs is the correction. A comment ``# planted: RULE`` stands on each line that is a right answer: on the
-culprit, and on the line to be changed where that is another one. perfkit reads neither the comments nor this file.
+A program is a script that runs on a CPU; ``--fixed`` runs its corrected twin, so the correction is the difference
+between the two runs. A comment ``# planted: RULE`` marks each line that is a right answer: the line that causes the
+cost, and the line to change if that is another one. perfkit reads neither the comments nor this file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Framework = Literal["plain", "lightning", "huggingface"]
 class Program(NamedTuple):
     """One program and its label.
 
-    ``rule`` is the cause planted, None in a healthy program. ``also`` has other rule ids that are the same cause,
-    each with the reason. ``priced`` is False where the correction shortens no step on a CPU, and ``bursts`` is True
-    where the cost comes in some steps only, so that means are compared and not medians. ``ranks`` processes run it.
+    ``rule`` is the planted cause, None in a healthy program. ``also`` has the ids of other rules for the same cause,
+    each with the reason. ``quantified`` is False if the correction shortens no step on a CPU. ``bursts`` is True if the
+    cost comes in some steps only, so means are compared and not medians. ``ranks`` processes run it.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Program(NamedTuple):
     also: dict[str, str] = {}
     framework: Framework = "plain"
     use: Literal["training", "inference"] = "training"
-    priced: bool = True
+    quantified: bool = True
     bursts: bool = False
     ranks: int = 1
     folder: Path = HERE
@@ -44,16 +44,16 @@ class Program(NamedTuple):
         return {self.rule, *self.also} if self.rule else set()
 
 
-PREPARES = {"cpu-preprocessing": "the wait of the loader and the work in its process are one time at one line"}
+PREPARES = {"cpu-preprocessing": "the wait for the loader is the work in its process: the same time at the same line"}
 WAITS = {"input-bound": "the work is done in the loader's process, so the step waits for data at this line"}
-UNFUSED = {"attention-unfused": "the loop over heads is the attention, and the one call is its correction"}
+UNFUSED = {"attention-unfused": "the loop over heads is the attention, and one fused call is its correction"}
 BY_PARAMETER = {"unfused-optimizer": "the loop over parameters is the optimizer's step"}
-PURE_PYTHON = {"python-bound": "the calls are too many, and what each does is pure Python: one time at one line"}
-PREPARES_IN_STEP = {"cpu-preprocessing": "the Python makes this step's inputs, in the step"}
-SINGLE_OPS = {"many-small-ops": "the optimizer's single ops, where the line is the optimizer"}
+PURE_PYTHON = {"python-bound": "there are too many calls and each runs pure Python: the same time at the same line"}
+PREPARES_IN_STEP = {"cpu-preprocessing": "the Python code prepares the step's inputs, inside the step"}
+SINGLE_OPS = {"many-small-ops": "the single ops are the optimizer's, at the optimizer's line"}
 READS = {"sync-in-step": "the read that breaks the graph, at the same line"}
 UNEQUAL = {"imbalanced-data": "the rank is slow because its samples are long"}
-SMALL = {"many-small-ops": "the loop over samples holds small ops only, and is one loop at one line"}
+SMALL = {"many-small-ops": "the loop over samples runs small ops only: the same loop at the same line"}
 
 PATHOLOGICAL: tuple[Program, ...] = (
     # Data.
@@ -68,14 +68,14 @@ PATHOLOGICAL: tuple[Program, ...] = (
     Program("tokenize_per_request", "cpu-preprocessing", use="inference"),
     Program("augment_in_step", "cpu-preprocessing"),
     Program("decode_images_in_step", "cpu-preprocessing", use="inference"),
-    # Syncs: found by the dry run; on a CPU they have no price.
-    Program("sync_item_accuracy", "sync-in-step", priced=False),
-    Program("sync_print_loss", "sync-in-step", priced=False),
-    Program("sync_hard_tokens", "sync-in-step", priced=False),
-    Program("sync_branch_on_tensor", "sync-in-step", priced=False),
-    Program("lightning_sync_numpy", "sync-in-step", framework="lightning", priced=False),
-    Program("sync_weights_from_list", "sync-in-step", priced=False),
-    Program("hf_sync_compute_loss", "sync-in-step", framework="huggingface", priced=False),
+    # Syncs: found by the dry run; on a CPU they cost nothing that could be measured.
+    Program("sync_item_accuracy", "sync-in-step", quantified=False),
+    Program("sync_print_loss", "sync-in-step", quantified=False),
+    Program("sync_hard_tokens", "sync-in-step", quantified=False),
+    Program("sync_branch_on_tensor", "sync-in-step", quantified=False),
+    Program("lightning_sync_numpy", "sync-in-step", framework="lightning", quantified=False),
+    Program("sync_weights_from_list", "sync-in-step", quantified=False),
+    Program("hf_sync_compute_loss", "sync-in-step", framework="huggingface", quantified=False),
     # Loops and calls.
     Program("ema_per_parameter", "many-small-ops"),
     Program("recurrence_by_time_step", "many-small-ops"),
@@ -102,23 +102,23 @@ PATHOLOGICAL: tuple[Program, ...] = (
     Program("recompile_growing_sequence", "recompiles", bursts=True),
     Program("recompile_step_counter", "recompiles", bursts=True),
     Program("graph_break_statistics", "graph-breaks", READS),
-    # What is done beside the training.
+    # Work besides the training.
     Program("collect_every_step", "gc-pauses"),
-    Program("previews_keep_graph", "memory-growth", priced=False),
+    Program("previews_keep_graph", "memory-growth", quantified=False),
     Program("history_as_json", "logging-in-step"),
     Program("lightning_histograms", "logging-in-step", framework="lightning"),
     Program("checkpoint_often", "checkpoint-in-step", bursts=True),
     Program("hf_save_steps", "checkpoint-in-step", framework="huggingface", bursts=True),
     Program("validate_often", "validation-too-often", bursts=True),
     Program("lightning_val_check_interval", "validation-too-often", framework="lightning", bursts=True),
-    # Unequal work, and more than one process.
+    # Unequal work, and several processes.
     Program("padding_to_longest", "imbalanced-data", bursts=True),
     Program("ranks_of_unequal_work", "slow-rank", UNEQUAL, ranks=2),
     Program("all_reduce_by_parameter", "exposed-communication", ranks=2),
     # Settings.
     Program("anomaly_detection_on", "anomaly-detection"),
-    # On a CPU what is kept for a backward pass costs memory, and no time that could be measured.
-    Program("evaluate_with_gradients", "grad-in-evaluation", use="inference", priced=False),
+    # On a CPU, tensors saved for a backward pass cost memory but no measurable time.
+    Program("evaluate_with_gradients", "grad-in-evaluation", use="inference", quantified=False),
     Program("threads_beyond_cores", "thread-counts"),
     Program("deterministic_mode_on", "deterministic-mode"),
 )

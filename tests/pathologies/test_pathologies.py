@@ -1,4 +1,4 @@
-"""Every program of the suite gets the right cause first, at the right line; its corrected twin gets no alarm."""
+"""The labelled suite: the right cause first, at the right line, and no alarm for a corrected twin."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from suite import HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Program
 
 from perfkit import rules
 
-#: Run in every `make test`: seconds each, and one of each sort that a run on a CPU tells apart.
+#: Run in every `make test`: one of each kind that a run on a CPU distinguishes, at some seconds each.
 QUICK = {"forward_twice", "sync_item_accuracy", "augment_in_step", "healthy_mlp"}
-#: Counts to twice as much as its twin in each step, so half of its step goes.
-HALVED = """\
+#: Counts to twice the number of its twin in each step, so the correction saves half of the step.
+HALF_IS_SAVED = """\
 import sys
 import torch
 import perfkit
@@ -42,14 +42,16 @@ def cases(programs: tuple[Program, ...]) -> list[Any]:
     ]
 
 
-def found(*findings: dict[str, Any]) -> Run:
-    """A run that ended with these findings."""
+def run_with(*findings: dict[str, Any]) -> Run:
+    """A run with these findings."""
     return Run(0, {"findings": list(findings)}, 1e6, 80, "")
 
 
 def finding(rule: str, file: Path | None = None, line: int | None = None) -> dict[str, Any]:
-    nothing = {"saving_low_ns": None, "saving_high_ns": None, "cost_ns": None, "severity": "warning"}
-    return {"rule": rule, "file": str(file) if file else None, "line": line, **nothing}
+    """A finding as it stands in diagnosis.json."""
+    spent = {"file": str(file), "line": line, "function": None, "owner": "user"} if file else None
+    not_quantified = {"saving_low_ns": None, "saving_high_ns": None, "cost_ns": None}
+    return {"rule": rule, "severity": "warning", "spent": spent, **not_quantified}
 
 
 @pytest.mark.parametrize("program", cases(PATHOLOGICAL))
@@ -57,9 +59,9 @@ def test_the_planted_cause_comes_first_and_at_its_line(program: Program, tmp_pat
     got = run(program, tmp_path / "run", fixed=False)
 
     assert got.code == 0, got.stderr
-    told = answer(program, got)
-    assert told.right_cause, f"expected {program.rule}, got {told.first}\n{got.stderr}"
-    assert told.right_line, f"{told.first} at {told.at}, expected a line of {sorted(marked_lines(program))}"
+    found = answer(program, got)
+    assert found.right_cause, f"expected {program.rule}, got {found.first}\n{got.stderr}"
+    assert found.right_line, f"{found.first} at {found.at}, expected a line of {sorted(marked_lines(program))}"
 
 
 @pytest.mark.parametrize("program", cases(PROGRAMS))
@@ -71,15 +73,15 @@ def test_a_healthy_program_gets_no_alarm(program: Program, tmp_path: Path) -> No
     assert alarms(got) == []
 
 
-def test_every_script_beside_the_table_is_in_it() -> None:
-    others = {"suite", "judging", "in_turns", "conftest", "test_pathologies"}
+def test_every_script_next_to_the_table_is_in_it() -> None:
+    others = {"suite", "judging", "in_turns", "interval_score", "conftest"}
 
     assert sorted(program.name for program in PROGRAMS) == sorted(
-        path.stem for path in HERE.glob("*.py") if path.stem not in others
+        path.stem for path in HERE.glob("*.py") if path.stem not in others and not path.stem.startswith("test_")
     )
 
 
-def test_the_suite_has_what_the_targets_are_counted_over() -> None:
+def test_the_suite_has_programs_of_every_kind() -> None:
     assert len(PATHOLOGICAL) >= 32
     assert len(HEALTHY) >= 12
     assert {program.framework for program in PATHOLOGICAL} == {"plain", "lightning", "huggingface"}
@@ -87,7 +89,7 @@ def test_the_suite_has_what_the_targets_are_counted_over() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_program_marks_the_lines_of_its_label_and_of_nothing_else(program: Program) -> None:
+def test_a_program_marks_lines_of_its_label_only(program: Program) -> None:
     marked = marked_rules(program)
 
     assert marked == ({program.rule} if program.rule else set())
@@ -106,7 +108,7 @@ def test_no_rule_knows_the_suite() -> None:
     assert "# planted" not in text
 
 
-def test_what_a_run_left_can_be_judged_again(tmp_path: Path) -> None:
+def test_a_recorded_run_can_be_judged_again(tmp_path: Path) -> None:
     program = next(one for one in HEALTHY if one.name == "healthy_mlp")
     got = run(program, tmp_path / "run", fixed=False)
 
@@ -117,43 +119,43 @@ def test_what_a_run_left_can_be_judged_again(tmp_path: Path) -> None:
     assert (again.step_ns, again.steps) == (got.step_ns, got.steps)
 
 
-def test_a_mark_stands_for_its_whole_statement_and_not_for_the_loop_around_it(tmp_path: Path) -> None:
-    program = _beside(tmp_path)
+def test_a_mark_means_its_whole_statement_but_not_the_loop_around_it(tmp_path: Path) -> None:
+    program = program_in(tmp_path)
 
     assert marked_lines(program) == {4, 5, 6}
 
 
-def test_an_answer_is_right_in_cause_but_not_in_line(tmp_path: Path) -> None:
-    program = _beside(tmp_path)
+def test_a_right_cause_at_another_line_is_not_the_right_line(tmp_path: Path) -> None:
+    program = program_in(tmp_path)
 
-    told = answer(program, found(finding("many-small-ops", program.path, 3), finding("input-bound")))
+    judged = answer(program, run_with(finding("many-small-ops", program.path, 3), finding("input-bound")))
 
-    assert told == Answer("many-small-ops", True, False, "program.py:3", None, None, None)
-
-
-def test_a_line_of_the_wrong_cause_is_not_right(tmp_path: Path) -> None:
-    program = _beside(tmp_path)
-
-    told = answer(program, found(finding("input-bound", program.path, 4)))
-
-    assert (told.right_cause, told.right_line) == (False, False)
+    assert judged == Answer("many-small-ops", True, False, "program.py:3", None, None, None)
 
 
-def test_what_a_correction_gains_is_measured_in_turns_on_whatever_machine(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(HALVED)
+def test_the_right_line_of_a_wrong_cause_does_not_count(tmp_path: Path) -> None:
+    program = program_in(tmp_path)
 
-    gain = measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run")
+    judged = answer(program, run_with(finding("input-bound", program.path, 4)))
 
-    assert gain.share == pytest.approx(0.5, abs=0.2)
+    assert (judged.right_cause, judged.right_line) == (False, False)
 
 
-def test_no_gain_is_measured_where_a_program_has_no_steps(tmp_path: Path) -> None:
+def test_a_saving_is_measured_in_turns_whatever_the_machine_does(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HALF_IS_SAVED)
+
+    pair = measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run")
+
+    assert pair.saved_share == pytest.approx(0.5, abs=0.2)
+
+
+def test_no_saving_is_measured_for_a_program_without_steps(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("pass\n")
 
-    assert measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run").share is None
+    assert measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run").saved_share is None
 
 
-def _beside(folder: Path) -> Program:
-    """A program of the test's own."""
+def program_in(folder: Path) -> Program:
+    """A small program with a marked statement."""
     (folder / "program.py").write_text(LINES)
     return Program("program", "many-small-ops", folder=folder)

@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
+from perfkit.diagnosis import SCHEMA
+
 #: Names of runs and traces, as somebody may ask for them, that lead out of the log directory, or nowhere.
 PATHS = [
     "..", "../", "../outside", "../outside/secret.pt.trace.json", "../../../../../../../../etc/passwd", "/etc/passwd",
@@ -78,19 +80,20 @@ def hostile_logs(folder: Path, texts: list[str]) -> Path:
         made = folder / name
         made.mkdir(parents=True)
         (made / f"{name}.pt.trace.json").write_text("{}")
-    finding = {"severity": "warning", "confidence": "high", "line": 1, "cost_ns": 5_000}
+    finding = {"severity": "warning", "confidence": "high", "cost_ns": 5_000}
+    spent = [{"file": text, "line": 1, "function": text} for text in texts]
     findings = [
-        {**finding, "rule": text, "message": text, "advice": text, "file": text, "function": text, "range": text}
-        for text in texts
+        {**finding, "rule": text, "message": text, "advice": text, "spent": at, "range": text}
+        for text, at in zip(texts, spent, strict=True)
     ]
     ops = [{"name": text, "count": 1, "total_ns": 5, "self_ns": 5} for text in texts]
     ranges = [{"name": text, "count": 1, "host_ns": 5, "source": text} for text in texts]
-    all_of_it = {
-        "schema": 1, "source": texts[0], "verdict": " ".join(texts), "findings": findings, "missing": texts,
+    diagnosis = {
+        "schema": SCHEMA, "source": texts[0], "verdict": " ".join(texts), "findings": findings, "missing": texts,
         "figures": {"wall_ns": 1_000_000, "ops": ops, "ranges": ranges},
     }  # fmt: skip
     (folder / "0-diagnosis").mkdir()
-    (folder / "0-diagnosis" / "diagnosis.json").write_text(json.dumps(all_of_it))
+    (folder / "0-diagnosis" / "diagnosis.json").write_text(json.dumps(diagnosis))
     event = {"ph": "X", "pid": 1, "tid": 1, "dur": 5}
     events = [
         {**event, "cat": "cpu_op", "name": text, "ts": 10 * i, "args": {"x": text}} for i, text in enumerate(texts)

@@ -29,19 +29,70 @@ FRAMEWORKS = (
 _LIGHTNING = (
     ("profilers.profiler", "Profiler.profile", "ProfilerCallback"),
     ("loops.training_epoch_loop", "_TrainingEpochLoop.advance", "the steps of ProfilerCallback"),
+    (
+        "loops.training_epoch_loop",
+        "_TrainingEpochLoop._batches_that_stepped",
+        "the Trainer's own step numbers in its loggers",
+    ),
     ("loops.evaluation_loop", "_EvaluationLoop.run", "the steps of ProfilerCallback in validate and test"),
     ("loops.prediction_loop", "_PredictionLoop.run", "the steps of ProfilerCallback in predict"),
 )
 
-#: Private names that perfkit uses, and what is lost without each.
+#: Private names that perfkit uses, by module, and what is lost without each. Attributes of objects are named after the
+#: class whose ``__init__`` sets them.
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter._index_sampler", "the batch sizes of loaders"),
+    (
+        "torch.utils.data.dataloader",
+        "_BaseDataLoaderIter._dataset _BaseDataLoaderIter._num_workers _BaseDataLoaderIter._pin_memory"
+        " _BaseDataLoaderIter._persistent_workers _MultiProcessingDataLoaderIter._prefetch_factor",
+        "the settings of loaders",
+    ),
     ("torch.utils.data._utils.worker", "_worker_loop", "the lines of loader workers"),
     ("torch.autograd", "_profiler_enabled", "windows while another profiler runs"),
-    ("torch.autograd.profiler", "_run_on_profiler_start", "ranges in the torch profiler"),
-    ("torch._C._autograd", "_record_function_with_args_enter", "ranges in the torch profiler"),
+    ("torch.autograd", "_disable_profiler", "switching off a torch profiler that fails to stop"),
+    ("torch.profiler.python_tracer", "_prefix_regex", "the files of the torch profiler's Python frames"),
+    (
+        "torch.autograd.profiler",
+        "_run_on_profiler_start _run_on_profiler_stop _is_profiler_enabled",
+        "ranges in the torch profiler",
+    ),
+    (
+        "torch._C._autograd",
+        "_record_function_with_args_enter _record_function_with_args_exit",
+        "the cheap path of ranges in the torch profiler",
+    ),
+    (
+        "torch._C._dynamo.eval_frame",
+        "_FrameAction _FrameExecStrategy set_code_exec_strategy",
+        "ranges in compiled functions without graph breaks",
+    ),
+    ("torch.nn", "Module._call_impl Module._compiled_call_impl", "annotate_modules and the times of modules"),
+    ("torch.nn.modules.module", "_forward_unimplemented", "leaving out modules that are never called"),
+    ("torch._dynamo.eval_frame", "OptimizedModule._orig_mod", "the modules inside torch.compile(model)"),
+    ("torch._dynamo.utils", "counters _compilation_metrics graph_break_reasons", "compilations and graph breaks"),
+    ("torch.cuda.memory", "_record_memory_history _dump_snapshot", "memory snapshots"),
+    ("torch._C", "_cuda_isHistoryEnabled", "leaving alone a memory history that the program records"),
+    ("torch._C", "_cuda_attach_out_of_memory_observer", "snapshots of out-of-memory errors"),
+    ("torch", "Tensor._version Tensor._base", "calls of modules with the same input"),
+    ("torch.autograd.graph", "Node._sequence_nr", "graphs that grow from step to step"),
+    ("torch._ops", "OpOverload._overloadpacket", "floating point operations of a step"),
+    ("torch.utils._python_dispatch", "TorchDispatchMode", "floating point operations of a step"),
+    ("torch._C", "_current_graph_task_id", "the syncs of a backward on a GPU"),
     ("torch.autograd.graph", "_engine_run_backward", "the dry run of detect_syncs"),
-    ("torch._C", "_dispatch_tls_set_dispatch_key_included", "the dry run of detect_syncs"),
+    ("torch._ops", "OpOverload._op OpOverload._schema", "the dry run of detect_syncs"),
+    ("torch.overrides", "_get_current_function_mode_stack _pop_mode _push_mode", "the dry run of detect_syncs"),
+    ("torch.utils._device", "_device_constructors CURRENT_DEVICE", "the dry run of detect_syncs"),
+    ("torch.cuda", "_lazy_init _exchange_device _maybe_exchange_device", "the dry run of scripts that request cuda"),
+    (
+        "torch._C",
+        "_dispatch_tls_set_dispatch_key_included _dispatch_key_parse _dispatch_get_all_op_names"
+        " _dispatch_has_kernel_for_dispatch_key _get_schema _group_tensors_by_device_and_dtype"
+        " _functorch.is_functorch_wrapped_tensor _functorch.get_unwrapped DisableTorchFunction"
+        " TensorBase.untyped_storage",
+        "the dry run of detect_syncs",
+    ),
     *((f"lightning.pytorch.{module}", name, what) for module, name, what in _LIGHTNING),
     *((f"pytorch_lightning.{module}", name, what) for module, name, what in _LIGHTNING),
     ("transformers", "Trainer.get_batch_samples", "the steps of the Hugging Face ProfilerCallback"),
@@ -140,18 +191,27 @@ def _framework(package: str, oldest: tuple[int, int], extra: str, works: str) ->
 
 def _private_names() -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
-    for module, name, what in PRIVATE_NAMES:
+    for module, names, what in PRIVATE_NAMES:
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
             continue
-        try:
-            operator.attrgetter(name)(importlib.import_module(module))
-        except (ImportError, AttributeError):
-            fact = f"MISSING: {what} will not work with this {package}"
-        else:
-            fact = "found"
-        lines.append(("" if lines else "private names", f"{module}.{name}: {fact}"))
+        for name in names.split():
+            if name.startswith("_cuda_") and not _env.cuda_in_use():
+                continue  # only builds for CUDA have it
+            fact = "found" if _exists(module, name) else f"MISSING: {what} will not work with this {package}"
+            lines.append(("" if lines else "private names", f"{module}.{name}: {fact}"))
     return lines
+
+
+def _exists(module: str, name: str) -> bool:
+    owner, _, attribute = name.rpartition(".")
+    try:
+        found = importlib.import_module(module)
+        found = operator.attrgetter(owner)(found) if owner else found
+    except (ImportError, AttributeError):
+        return False
+    set_by_objects = getattr(getattr(found, "__init__", None), "__code__", None)
+    return hasattr(found, attribute) or attribute in getattr(set_by_objects, "co_names", ())
 
 
 def patched() -> list[str]:

@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
+from perfkit._nvtx_names import DOMAIN, WINDOW
 from perfkit.errors import UsageError
 from perfkit.nsight_runner._common_options import NsightOptions, ToolOption, split_words, supported_words
 from perfkit.nsight_runner.installed_tools import InstalledTool
-from perfkit.ranges.range_arguments import DOMAIN
-from perfkit.record.windows.cuda_profiler import RANGE
 
 CAPTURE_RANGES = ("cudaProfilerApi", "nvtx", "none")
 _RANGE_END = re.compile(r"none|stop|stop-shutdown|repeat(?::[1-9]\d*)?|repeat-shutdown:[1-9]\d*")
@@ -165,7 +164,7 @@ def _tool_options(options: NsysOptions, windows: int, inside: bool, cuda: bool) 
         # By default, stop-shutdown, nsys ends the program too, and records one window of several.
         yield option("capture-range-end", options.capture_range_end or ("stop" if windows == 1 else "repeat"))
     if capture_range == "nvtx":
-        yield option("nvtx-capture", options.nvtx_capture or f"{RANGE}@{DOMAIN}")
+        yield option("nvtx-capture", options.nvtx_capture or f"{WINDOW}@{DOMAIN}")
         if options.nvtx_capture is not None:
             # Otherwise names that are not registered, such as those of torch.cuda.nvtx, never open it.
             yield option("env-var", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0")

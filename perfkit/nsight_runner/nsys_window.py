@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from perfkit._nvtx_names import WINDOW
 from perfkit.errors import TraceError
-from perfkit.record.windows.cuda_profiler import RANGE
 
 _RANGES = "NVTX_EVENTS"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -69,7 +69,7 @@ def _last_window(database: sqlite3.Connection) -> NsysWindow | None:
     found = database.execute(
         f'select {payload}, start, "end" from whole.{_RANGES} left join whole.StringIds on id = textId'
         f' where {text} = ? and eventType in {_TIMED} and "end" > start order by start',
-        (RANGE,),
+        (WINDOW,),
     ).fetchall()
     if not found:
         return None

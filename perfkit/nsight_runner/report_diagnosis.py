@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from perfkit._nvtx_names import WINDOW
 from perfkit._stderr import print_message
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.measurements import TraceFacts
 from perfkit.nsight_runner.nsys_window import NsysWindow, cut_to_last_window
-from perfkit.record.windows.cuda_profiler import RANGE
 from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import nsys_name
 from perfkit.run.reading import is_run_folder
@@ -65,7 +65,7 @@ def diagnose_nsys(
     if window is None:
         if inside:
             reason = why()
-            measured.missing = (*measured.missing, f"the report has no range {RANGE}: {reason}")
+            measured.missing = (*measured.missing, f"the report has no range {WINDOW}: {reason}")
             print_message(f"{report} has no window, so all of it is diagnosed: {reason}")
         measured.source = str(report)
         measured.replace(msgspec.structs.replace(trace, path=str(report)))

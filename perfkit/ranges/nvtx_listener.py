@@ -12,9 +12,10 @@ import os
 from typing import Any
 
 from perfkit import _env
+from perfkit._nvtx_names import DOMAIN
 from perfkit.ranges import listeners
 from perfkit.ranges.listeners import NVTX, Form
-from perfkit.ranges.range_arguments import DOMAIN, Payload
+from perfkit.ranges.range_arguments import Payload
 
 #: The first release whose compiled part has the functions used here.
 _OLDEST = "0.2.14"

@@ -7,9 +7,6 @@ from typing import cast
 
 from perfkit.errors import UsageError
 
-#: The default domain.
-DOMAIN = "perfkit"
-
 #: Colors by name, as 0xAARRGGBB: those of NVTX, and the other basic ones of HTML.
 COLORS = {
     "black": 0xFF000000,

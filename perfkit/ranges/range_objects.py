@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perfkit._nvtx_names import DOMAIN
 from perfkit.ranges import decorator, dynamo, enter_exit, listeners, nvtx_listener, range_arguments
 from perfkit.ranges.listeners import DEVICE, NVTX, RECORDER
 from perfkit.ranges.range_arguments import Payload
@@ -229,7 +230,7 @@ def find(name: object, color: object, category: object, domain: object, device_t
     text = range_arguments.check_text("name", name)
     number = range_arguments.check_color(color)
     group = range_arguments.check_text("category", category) if category is not None else None
-    space = range_arguments.check_text("domain", domain) if domain is not None else range_arguments.DOMAIN
+    space = range_arguments.check_text("domain", domain) if domain is not None else DOMAIN
     key = (text, number, group, space, bool(device_time))
     with listeners.lock:
         found = _ranges.get(key)
@@ -288,7 +289,7 @@ def _new(*key: Any) -> Range:
 
 
 # Number 0: the row of all ranges beyond the limit.
-_new(OTHERS, None, None, range_arguments.DOMAIN, False)
+_new(OTHERS, None, None, DOMAIN, False)
 
 _OWN = (_leave_off, Range.__aenter__, Range.__aexit__, OverflowRange.__enter__, OverflowRange.__exit__)
 dynamo.leave_alone(*(function.__code__ for function in _OWN))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,40 @@ def test_private_names_of_torch_lightning_and_transformers_are_found() -> None:
     assert not [fact for fact in names if "MISSING" in fact]
     for package in ("torch.", "lightning.pytorch.", "pytorch_lightning.", "transformers."):
         assert [fact for fact in names if fact.startswith(package)], package
+
+
+#: Private names that are Python's, and texts that are parts of the names of ops.
+NOT_OF_A_FRAMEWORK = {
+    *("_DummyThread", "_add_filter", "_current_frames", "_filters_mutated_lock_held", "_getframe", "_initializing"),
+    *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like"),
+}
+
+
+def test_every_private_name_that_recording_uses_is_listed() -> None:
+    root = Path(doctor.__file__).parents[1]
+    folders = [root / name for name in ("ranges", "record", "syncs", "integrations")]
+    own, used = set(), set()
+    for node in (node for folder in folders for file in folder.rglob("*.py") for node in ast.walk(parsed(file))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute):
+            (own if isinstance(node.ctx, ast.Store) else used).add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            names = [name for alias in node.names for name in (alias.name, *(node.module or "").split("."))]
+            (own if "perfkit" in names else used).update(names)
+        elif isinstance(node, ast.Tuple | ast.Call):
+            texts = node.elts if isinstance(node, ast.Tuple) else node.args
+            used.update(text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str))
+    listed = {
+        part for module, names, _ in doctor.PRIVATE_NAMES for part in f"{module} {names}".replace(".", " ").split()
+    }
+    private = {name for name in used - own if name.isidentifier() and name[0] == "_" and not name.startswith("__")}
+
+    assert private - listed - {"_"} == NOT_OF_A_FRAMEWORK
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def test_a_private_name_that_moved_is_told_with_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit import _env
+from perfkit._nvtx_names import DOMAIN, WINDOW
 from perfkit.ranges import listener_calls, nvtx_listener
 from perfkit.record.windows.window_controller import WindowRecorder
-
-#: The range's name in the tool's timeline.
-RANGE = "perfkit.window"
 
 
 class CudaProfilerRecorder(WindowRecorder):
@@ -44,7 +42,7 @@ class CudaProfilerRecorder(WindowRecorder):
         if self._cudart is not None:
             self._cudart.cudaProfilerStart()
         # A start/end range: the program's own pushes and pops need not nest with it.
-        attributes, domain = nvtx_listener.attributes(RANGE, None, None, "perfkit", index)
+        attributes, domain = nvtx_listener.attributes(WINDOW, None, None, DOMAIN, index)
         self._window = (listener_calls.start(attributes, domain)[0], domain)
         self._begin_step()
 
@@ -58,7 +56,7 @@ class CudaProfilerRecorder(WindowRecorder):
     def _begin_step(self) -> None:
         # Not kept: the tool's table of registered names never shrinks, and each step has its own.
         attributes, domain = nvtx_listener.attributes(
-            f"ProfilerStep#{self._next}", None, None, "perfkit", None, keep=False
+            f"ProfilerStep#{self._next}", None, None, DOMAIN, None, keep=False
         )
         self._step = (listener_calls.start(attributes, domain)[0], domain)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from perfkit._format import ms, percent, shown_place
 from perfkit._html import html_table
-from perfkit.errors import RunError
+from perfkit._versioned_json import decode_versioned
 from perfkit.findings import Finding
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines
@@ -105,18 +105,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         """Read a diagnosis back.
 
         Raises:
-            RunError: the text is no diagnosis, or one of another version of perfkit.
+            RunError: the text is not a diagnosis, or one of another schema.
         """
-        try:
-            schema = msgspec.json.decode(text, type=_Versioned).schema
-            if schema == SCHEMA:
-                return msgspec.json.decode(text, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"this is no diagnosis of perfkit: {error}") from error
-        raise RunError(
-            f"the diagnosis has schema {schema}, this perfkit reads {SCHEMA}: "
-            "diagnose its run again, or read it with the perfkit that wrote it"
-        )
+        return decode_versioned(text, cls, SCHEMA, "the diagnosis", "diagnose its run again")
 
     def __repr__(self) -> str:
         return f"<diagnosis of {self.source}: {self.verdict}>"
@@ -142,10 +133,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         if findings:
             parts.append(html_table(("finding", "where", "cost", "problem", "change"), findings))
         return "".join((*parts, *(f"<p><i>Note: {escape(sentence)}</i></p>" for sentence in self.missing)))
-
-
-class _Versioned(msgspec.Struct):
-    schema: int
 
 
 def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[Rule] | None = None) -> Diagnosis:

@@ -220,14 +220,14 @@ def test_a_diagnosis_survives_json() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "this is no diagnosis"),
-        ("[]", "this is no diagnosis"),
-        ('{"schema": 2}', "this is no diagnosis"),
+        ("{", "the diagnosis is damaged"),
+        ("[]", "the diagnosis is damaged"),
+        ('{"schema": 2}', "the diagnosis is damaged"),
         ('{"schema": 1, "source": "x", "verdict": ""}', "has schema 1, this perfkit reads 2"),
         ('{"schema": 9}', "has schema 9, this perfkit reads 2"),
     ],
 )
-def test_what_is_no_diagnosis_of_this_perfkit_is_refused(text: str, message: str) -> None:
+def test_a_damaged_diagnosis_or_one_of_another_schema_is_refused(text: str, message: str) -> None:
     with pytest.raises(RunError, match=message):
         Diagnosis.from_json(text)
 

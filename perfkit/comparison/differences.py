@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from perfkit.comparison.results import COUNTS, Change, Count, Difference, Kind
 from perfkit.comparison.sides import Side
 from perfkit.diagnosis import Diagnosis
 from perfkit.rules._step_budget import NEGLIGIBLE
 from perfkit.run.records import PHASES, Step
 
-#: Of ranges, ops and kernels, this many of each are kept, those that changed most: as many as a person reads.
+#: Of ranges, ops and kernels, this many of each are kept, those with the largest changes: as many as a person reads.
 _ROWS = 10
 
 
@@ -25,9 +23,8 @@ def _mean(diagnosis: Diagnosis, name: str) -> int | None:
 
 def step_differences(first: Side, second: Side) -> list[Difference]:
     """Step and phases, tested against the noise between steps where both sides hold enough of them."""
-    from perfkit.measures.steps.difference_interval import (
-        MIN_STEPS,  # numpy: a comparison of two JSON files has no need of it
-    )
+    # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
+    from perfkit.measures.steps.difference_interval import MIN_STEPS
 
     means = {name: (_mean(first.diagnosis, name), _mean(second.diagnosis, name)) for name in ("step", *PHASES)}
     known = {name: (b, a) for name, (b, a) in means.items() if b is not None and a is not None}
@@ -47,8 +44,10 @@ def step_differences(first: Side, second: Side) -> list[Difference]:
 
 
 def _intervals(before: list[Step], after: list[Step], names: list[str]) -> dict[str, tuple[int, int]]:
+    # See above.
     import numpy as np
 
+    # See above.
     from perfkit.measures.steps.difference_interval import difference_interval
 
     times = [np.array([[_time(row, name) for name in names] for row in rows]) for rows in (before, after)]
@@ -63,14 +62,14 @@ def _time(row: Step, name: str) -> float:
 
 
 def row_differences(first: Diagnosis, second: Diagnosis) -> list[Difference]:
-    """Ranges, ops and kernels whose time per step changed by 5% of the step or more: those that changed most."""
+    """Ranges, ops and kernels whose time per step changed by 5% of the step or more, largest change first."""
     wall_ns = min((d.figures.wall_ns for d in (first, second) if d.figures.wall_ns), default=0)
-    sides: dict[Kind, Callable[[Diagnosis], dict[str, float]]] = {"range": _ranges, "op": _ops, "kernel": _kernels}
+    kinds: tuple[Kind, ...] = ("range", "op", "kernel")
     differences = []
-    for kind, times in sides.items():
-        before, after = times(first), times(second)
+    for kind in kinds:
+        before, after = _times_per_step(first, kind), _times_per_step(second, kind)
         if not before or not after:
-            continue  # one side has no such table: nothing is new or gone by that
+            continue  # one side has no such table, so nothing can be new or missing
         names = sorted(before.keys() | after.keys(), key=lambda n: -abs(after.get(n, 0) - before.get(n, 0)))
         for name in names[:_ROWS]:
             was, is_ = before.get(name), after.get(name)
@@ -86,23 +85,15 @@ def row_differences(first: Diagnosis, second: Diagnosis) -> list[Difference]:
     return differences
 
 
-def _trace_steps(diagnosis: Diagnosis) -> int:
-    return diagnosis.figures.trace.steps if diagnosis.figures.trace is not None else 0
-
-
-def _ranges(diagnosis: Diagnosis) -> dict[str, float]:
-    steps = _trace_steps(diagnosis)
-    return {row.name: row.host_ns / steps for row in diagnosis.figures.ranges if steps and row.source == "trace"}
-
-
-def _ops(diagnosis: Diagnosis) -> dict[str, float]:
-    steps = _trace_steps(diagnosis)
-    return {row.name: row.self_ns / steps for row in diagnosis.figures.ops if steps}
-
-
-def _kernels(diagnosis: Diagnosis) -> dict[str, float]:
-    steps = _trace_steps(diagnosis)
-    return {row.name: row.total_ns / steps for row in diagnosis.figures.kernels if steps}
+def _times_per_step(diagnosis: Diagnosis, kind: Kind) -> dict[str, float]:
+    """The time per traced step by name: of a range on the host, of an op by itself, of a kernel on the device."""
+    figures = diagnosis.figures
+    steps = figures.trace.steps if figures.trace is not None else 0
+    ranges = ((row.name, row.host_ns) for row in figures.ranges if row.source == "trace")
+    ops = ((row.name, row.self_ns) for row in figures.ops)
+    kernels = ((row.name, row.total_ns) for row in figures.kernels)
+    rows = {"range": ranges, "op": ops, "kernel": kernels}[kind]
+    return {name: ns / steps for name, ns in rows if steps}
 
 
 def count_differences(first: Diagnosis, second: Diagnosis) -> tuple[Count, ...]:

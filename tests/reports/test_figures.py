@@ -171,8 +171,8 @@ def test_missing_ranks_and_a_missing_window_are_said(tmp_path: Path) -> None:
     ranks = next(table for table in data.tables if table.id == "ranks")
     assert [(row[0], row[-1]) for row in ranks.rows] == [
         (0, "still running, or killed"),
-        (1, "left nothing in the folder"),
-        (2, "left nothing in the folder"),
+        (1, "no files in the folder"),
+        (2, "no files in the folder"),
     ]
     assert data.timeline is None
     assert any("no timeline" in sentence for sentence in data.missing)
@@ -271,10 +271,10 @@ def test_figures_are_written_and_read_back(tmp_path: Path, diagnosis: Diagnosis)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no figure data of perfkit"),
-        (f'{{"schema": {SCHEMA}}}', "no figure data of perfkit"),
-        ('{"schema": 1}', f"draws {SCHEMA}"),
-        (f'{{"schema": {SCHEMA + 1}}}', f"draws {SCHEMA}"),
+        ("{", "is damaged"),
+        (f'{{"schema": {SCHEMA}}}', "is damaged"),
+        ('{"schema": 1}', f"reads {SCHEMA}"),
+        (f'{{"schema": {SCHEMA + 1}}}', f"reads {SCHEMA}"),
     ],
 )
 def test_what_is_no_figure_data_or_of_another_version_is_refused_with_the_reason(

@@ -29,12 +29,12 @@ A step takes 80.0 ms, most of it waiting for data (56%).
 █ data 45.0 ms 56%  ▓ forward 20.0 ms 25%  ▒ backward 12.0 ms 15%
 ░ optimizer 3.0 ms 4%
 
-1 input-bound  train.py:31                    45.0 ms/step, saves 20.0-45.0 ms
+1 input-bound  train.py:31                      45.0 ms/step, saves 20.0-45.0 ms
   Waiting for data takes 45.0 ms of the 80.0 ms step: Reviews.__getitem__ runs
   in the training process.
   → Do the work of Reviews.__getitem__ once, ahead of training, or beside it:
   DataLoader(num_workers=4).
-2 many-small-ops  model.py:11                   12.0 ms/step, saves up to 12.0 ms
+2 many-small-ops  model.py:11                  12.0 ms/step, saves up to 12.0 ms
   A loop runs 100 times per step over 3 small ops (select mul add): 12.0 ms,
   backward included.
   → Replace the loop by one call over the whole tensor (batched matmul,

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from perfkit._format import duration, ms, percent, rate, shown_path
+from perfkit._versioned_json import decode_versioned
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.reports.figures.cleaning import cleaned
-from perfkit.reports.figures.code import found, lines_of
+from perfkit.reports.figures.code import findings_of, lines_of
 from perfkit.reports.figures.compared import figures_of_comparison
 from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSeries, Timeline
 from perfkit.reports.figures.device import bars_of, memory_of, roofs_of
@@ -94,7 +95,7 @@ def figures_of(
         wall_ns=diagnosis.figures.wall_ns,
         facts=tuple(_facts(diagnosis, run, rank)),
         bars=tuple(bars_of(diagnosis)),
-        findings=found(diagnosis, sources),
+        findings=findings_of(diagnosis, sources),
         steps=steps,
         timeline=timeline,
         lines=lines_of(diagnosis, sources),
@@ -119,27 +120,17 @@ def read_figures(path: str | os.PathLike[str]) -> FigureData:
     """Read figure data back, from a file or a run folder.
 
     Raises:
-        RunError: there is none, it is no figure data, or one of another version of it.
+        RunError: there is none, or it is damaged or of another schema.
     """
     file = Path(path)
     file = file / FILE if file.is_dir() else file
     try:
         if file.stat().st_size > _LARGEST:
-            raise RunError(f"{file} is larger than {_LARGEST >> 20} MiB: no figure data of perfkit")
+            raise RunError(f"{file} is larger than {_LARGEST >> 20} MiB, which no figure data is")
         text = file.read_bytes()
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}; `perfkit diagnose --html` writes it") from error
-    try:
-        schema = msgspec.json.decode(text, type=_Versioned).schema
-        if schema == SCHEMA:
-            return msgspec.json.decode(text, type=FigureData)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{file} is no figure data of perfkit: {error}") from error
-    raise RunError(f"{file} has schema {schema}, this perfkit draws {SCHEMA}: `perfkit diagnose --html` makes it again")
-
-
-class _Versioned(msgspec.Struct):
-    schema: int
+    return decode_versioned(text, FigureData, SCHEMA, str(file), "`perfkit diagnose --html` makes it again")
 
 
 class _Drawn:

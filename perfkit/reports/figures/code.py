@@ -10,14 +10,14 @@ from perfkit._format import shown_path, shown_place, shown_saving, why_unquantif
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine
-from perfkit.reports.figures.data import FileLines, Found, FoundEvidence, LineOfFile, LinesFigure
+from perfkit.reports.figures.data import FileLines, FindingFigure, EvidenceFigure, LineOfFile, LinesFigure
 from perfkit.reports.figures.excerpts import Sources
 
 #: Unmarked lines that are shown above and below one with numbers.
 _AROUND = 1
 
 
-def found(diagnosis: Diagnosis, sources: Sources) -> tuple[Found, ...]:
+def findings_of(diagnosis: Diagnosis, sources: Sources) -> tuple[FindingFigure, ...]:
     """Findings in the diagnosis' order, without those that another one explains: their messages stand there."""
     roots = [finding for finding in diagnosis.findings if finding.follows is None]
     done = []
@@ -25,14 +25,14 @@ def found(diagnosis: Diagnosis, sources: Sources) -> tuple[Found, ...]:
         # Two findings of one rule: the first one tells what they explain.
         first = finding.rule not in {earlier.rule for earlier in roots[:number]}
         explained = [other.message for other in diagnosis.findings if first and other.follows == finding.rule]
-        done.append(_found(finding, tuple(explained), diagnosis, sources))
+        done.append(_finding(finding, tuple(explained), diagnosis, sources))
     return tuple(done)
 
 
-def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, sources: Sources) -> Found:
+def _finding(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, sources: Sources) -> FindingFigure:
     spent, wall_ns = finding.spent, diagnosis.figures.wall_ns
     excerpt = sources.excerpt(spent.file, spent.line) if spent is not None and spent.line is not None else None
-    return Found(
+    return FindingFigure(
         rule=finding.rule,
         severity=finding.severity,
         message=finding.message,
@@ -45,7 +45,7 @@ def _found(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, s
         cost_share=min(1.0, finding.cost_ns / wall_ns) if finding.cost_ns is not None and wall_ns else None,
         why_unquantified=why_unquantified(finding),
         evidence=tuple(
-            FoundEvidence(
+            EvidenceFigure(
                 name=item.name,
                 value="not measured" if item.value is None else f"{item.value} {item.unit}".strip(),
                 source=item.source,

@@ -10,7 +10,7 @@ from perfkit._format import ms, shown_path, shown_place
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.reports.figures.cleaning import cleaned
-from perfkit.reports.figures.code import found
+from perfkit.reports.figures.code import findings_of
 from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
 from perfkit.reports.figures.excerpts import Sources
 
@@ -48,7 +48,7 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
         ),
         bars=tuple(_bars(comparison, step)),
         # When the second was recorded is not known here, so its source is shown "as it is now".
-        findings=found(second, Sources(None, None)),
+        findings=findings_of(second, Sources(None, None)),
         tables=tuple(
             table
             for table in (_kernels(comparison), _differences(comparison), _counts(comparison), _gone(comparison))

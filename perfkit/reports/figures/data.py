@@ -57,7 +57,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class FoundEvidence(msgspec.Struct, frozen=True, kw_only=True):
+class EvidenceFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One number behind a finding; ``value`` is written out."""
 
     name: str
@@ -65,7 +65,7 @@ class FoundEvidence(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FindingFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One finding. ``place`` is ``file:line`` or a range; ``explains`` are messages of findings that it causes."""
 
     rule: str
@@ -79,7 +79,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     saving: str = ""
     cost_share: float | None = None
     why_unquantified: str = ""
-    evidence: tuple[FoundEvidence, ...] = ()
+    evidence: tuple[EvidenceFigure, ...] = ()
     explains: tuple[str, ...] = ()
     excerpt: Excerpt | None = None
 
@@ -286,7 +286,7 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: int | None
     facts: tuple[Fact, ...] = ()
     bars: tuple[Bar, ...] = ()
-    findings: tuple[Found, ...] = ()
+    findings: tuple[FindingFigure, ...] = ()
     steps: StepSeries | None = None
     timeline: Timeline | None = None
     lines: LinesFigure | None = None

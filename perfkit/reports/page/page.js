@@ -1,6 +1,6 @@
 // The last sections, and the page: perfkit.draw(root, data) draws them all, in the order of the files.
 
-const SCHEMA = 2;
+const SCHEMA = 3;
 
 // Tables that are sections of their own.
 const one_table = (id, title) => section(id, title, (data) => data.tables.some((table) => table.id === id), (at, data) =>

@@ -22,16 +22,15 @@ class NsightOptions(msgspec.Struct, frozen=True, kw_only=True):
     ]
     module: Annotated[bool, typer.Option("-m", help="Run PROGRAM as a module, as in python -m.")] = False
     out: Annotated[
-        str | None,
-        typer.Option("--out", help="Folder for the report and the run. Default: runs/<script>-<date>-<time>."),
+        str | None, typer.Option(help="Folder for the report and the run. Default: runs/<script>-<date>-<time>.")
     ] = None
     print_only: Annotated[bool, typer.Option("--print", help="Print the command without running it.")] = False
     schedule: Annotated[
         str | None,
-        typer.Option("--schedule", help="Record this window: wait,warmup,active[,repeat] in steps. Default: 10,2,3,1."),
+        typer.Option(help="Record this window: wait,warmup,active[,repeat] in steps. Default: 10,2,3,1."),
     ] = None
     stop_after: Annotated[
-        int | None, typer.Option("--stop-after", help="End the program cleanly after N steps.", metavar="N", min=1)
+        int | None, typer.Option(help="End the program cleanly after N steps.", metavar="N", min=1)
     ] = None
     force_overwrite: Annotated[
         bool, typer.Option("--force-overwrite", help="Replace a run and reports in the output folder.")

@@ -32,9 +32,9 @@ class NcuOptions(NsightOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option("-k", "--kernel-name", help="Profile only kernels whose name matches this regular expression."),
     ] = None
-    launch_skip: Annotated[
-        int | None, typer.Option("--launch-skip", help="Skip the first N matching kernels.", metavar="N", min=0)
-    ] = None
+    launch_skip: Annotated[int | None, typer.Option(help="Skip the first N matching kernels.", metavar="N", min=0)] = (
+        None
+    )
     launch_count: Annotated[
         int | None,
         typer.Option(
@@ -52,30 +52,25 @@ class NcuOptions(NsightOptions, frozen=True, kw_only=True):
     nvtx_include: Annotated[
         list[str],
         typer.Option(
-            "--nvtx-include",
             help="Profile only kernels in this NVTX range: perfkit@loss/ for perfkit.range('loss'). Repeatable.",
         ),
     ] = []
     set: Annotated[
         str | None,
         typer.Option(
-            "--set",
             help="Measure this set of sections: basic, detailed or full. Default: basic, and the sections on memory,"
             " stalls and roofline that perfkit's rules read; full has more and takes longer.",
         ),
     ] = None
-    sections: Annotated[
-        list[str],
-        typer.Option("--section", help="Measure this section instead of the default ones. Repeatable."),
+    section: Annotated[
+        list[str], typer.Option(help="Measure this section instead of the default ones. Repeatable.")
     ] = []
     replay_mode: Annotated[
-        str | None,
-        typer.Option("--replay-mode", help="Replay kernel, application, range or app-range. Default: kernel."),
+        str | None, typer.Option(help="Replay kernel, application, range or app-range. Default: kernel.")
     ] = None
     clock_control: Annotated[
         str | None,
         typer.Option(
-            "--clock-control",
             help="Lock the clocks so that runs compare (base), or leave them as in training (none). Default: base.",
         ),
     ] = None
@@ -129,24 +124,21 @@ def _tool_options(options: NcuOptions, inside: bool) -> Iterator[ToolOption]:
     # The program is a child of perfkit run's Python, or of a launcher.
     yield option("target-processes", "all", requested=False)
     yield option("set", options.set or _SET, requested=options.set)
-    for section in options.sections or (_SECTIONS if options.set is None else ()):
-        yield option("section", section, requested=options.sections)
+    for section in options.section or (_SECTIONS if options.set is None else ()):
+        yield option("section", section, requested=options.section)
     if options.kernel is not None:
         yield option("kernel-name", f"regex:{options.kernel}")
-    if options.launch_skip is not None:
-        yield option("launch-skip", options.launch_skip)
+    for name in ("launch-skip", "replay-mode", "clock-control"):
+        if (value := getattr(options, name.replace("-", "_"))) is not None:
+            yield option(name, value)
     if not options.all_kernels:
         yield option("launch-count", LAUNCHES if options.launch_count is None else options.launch_count)
     if options.nvtx_include:
         yield option("nvtx")
         for name in options.nvtx_include:
             yield option("nvtx-include", name)
-    if options.replay_mode is not None:
-        yield option("replay-mode", options.replay_mode)
     if inside and not options.from_start:
         # perfkit starts the profiling with the window; in a program without perfkit nothing would.
         yield option("profile-from-start", "off")
-    if options.clock_control is not None:
-        yield option("clock-control", options.clock_control)
     if options.force_overwrite:
         yield option("force-overwrite")

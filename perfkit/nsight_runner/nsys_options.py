@@ -27,7 +27,6 @@ class NsysOptions(NsightOptions, frozen=True, kw_only=True):
     capture_range: Annotated[
         str | None,
         typer.Option(
-            "--capture-range",
             help="Start the recording with: cudaProfilerApi (perfkit calls it for each window; the default with CUDA),"
             " nvtx (the range perfkit.window; works without CUDA), none (record the whole program and cut the report"
             " to the window; the default without CUDA).",
@@ -35,14 +34,11 @@ class NsysOptions(NsightOptions, frozen=True, kw_only=True):
     ] = None
     nvtx_capture: Annotated[
         str | None,
-        typer.Option(
-            "--nvtx-capture", help="Record another range with --capture-range nvtx, given as range@domain or range@*."
-        ),
+        typer.Option(help="Record another range with --capture-range nvtx, given as range@domain or range@*."),
     ] = None
     capture_range_end: Annotated[
         str | None,
         typer.Option(
-            "--capture-range-end",
             help="At the end of a window: stop (default), repeat[:N] (one report per window; default with several"
             " windows), none, or stop-shutdown and repeat-shutdown:N, which need --kill.",
         ),
@@ -50,31 +46,22 @@ class NsysOptions(NsightOptions, frozen=True, kw_only=True):
     kill: Annotated[
         str | None,
         typer.Option(
-            "--kill",
             help="Send this signal to the program when the recording ends: none, sigterm, sigkill, or a number."
             " Default: none, so that training continues.",
         ),
     ] = None
-    delay: Annotated[
-        int | None, typer.Option("--delay", help="Start the recording after N seconds.", metavar="N", min=0)
-    ] = None
-    duration: Annotated[int | None, typer.Option("--duration", help="Record for N seconds.", metavar="N", min=1)] = None
+    delay: Annotated[int | None, typer.Option(help="Start the recording after N seconds.", metavar="N", min=0)] = None
+    duration: Annotated[int | None, typer.Option(help="Record for N seconds.", metavar="N", min=1)] = None
     trace: Annotated[
         str | None,
         typer.Option(
             "-t", "--trace", help=f"Trace these APIs. Default: {_TRACE_CUDA} with CUDA, {_TRACE_HOST} without."
         ),
     ] = None
-    domains: Annotated[
-        list[str], typer.Option("--nvtx-domain-include", help="Record only this NVTX domain. Repeatable.")
-    ] = []
-    no_domains: Annotated[
-        list[str], typer.Option("--nvtx-domain-exclude", help="Skip this NVTX domain. Repeatable.")
-    ] = []
+    nvtx_domain_include: Annotated[list[str], typer.Option(help="Record only this NVTX domain. Repeatable.")] = []
+    nvtx_domain_exclude: Annotated[list[str], typer.Option(help="Skip this NVTX domain. Repeatable.")] = []
     sample: Annotated[str | None, typer.Option("-s", "--sample", help="Sample the CPU. Default: none.")] = None
-    cpuctxsw: Annotated[str | None, typer.Option("--cpuctxsw", help="Trace CPU context switches. Default: none.")] = (
-        None
-    )
+    cpuctxsw: Annotated[str | None, typer.Option(help="Trace CPU context switches. Default: none.")] = None
     extra: Annotated[
         str, typer.Option("--nsys-args", help="Pass more options to nsys profile, as one quoted string.")
     ] = ""
@@ -114,9 +101,9 @@ def check_nsys_options(options: NsysOptions, *, cuda: bool) -> None:
             )
     if options.nvtx_capture is not None and capture_range != "nvtx":
         raise UsageError(f"--nvtx-capture needs --capture-range nvtx, got {capture_range}")
-    if options.domains and options.no_domains:
+    if options.nvtx_domain_include and options.nvtx_domain_exclude:
         raise UsageError("--nvtx-domain-include and --nvtx-domain-exclude exclude each other: give one of them")
-    if DOMAIN in options.no_domains:
+    if DOMAIN in options.nvtx_domain_exclude:
         raise UsageError(f"the domain {DOMAIN} contains the window, to which reports are cut: do not exclude it")
     if "nvtx" not in (options.trace or _TRACE_HOST).split(","):
         raise UsageError(f"--trace must include nvtx, which has the window and all ranges, got {options.trace}")
@@ -168,15 +155,14 @@ def _tool_options(options: NsysOptions, windows: int, inside: bool, cuda: bool) 
         if options.nvtx_capture is not None:
             # Otherwise names that are not registered, such as those of torch.cuda.nvtx, never open it.
             yield option("env-var", "NSYS_NVTX_PROFILER_REGISTER_ONLY=0")
-    if options.delay is not None:
-        yield option("delay", options.delay)
-    if options.duration is not None:
-        yield option("duration", options.duration)
-    if options.domains:
+    for name in ("delay", "duration"):
+        if (seconds := getattr(options, name)) is not None:
+            yield option(name, seconds)
+    if options.nvtx_domain_include:
         # Reports are cut to the window, so its domain is needed.
-        domains = dict.fromkeys((*options.domains, *((DOMAIN,) if inside else ())))
+        domains = dict.fromkeys((*options.nvtx_domain_include, *((DOMAIN,) if inside else ())))
         yield option("nvtx-domain-include", ",".join(domains))
-    if options.no_domains:
-        yield option("nvtx-domain-exclude", ",".join(options.no_domains))
+    if options.nvtx_domain_exclude:
+        yield option("nvtx-domain-exclude", ",".join(options.nvtx_domain_exclude))
     if options.force_overwrite:
         yield option("force-overwrite", "true")

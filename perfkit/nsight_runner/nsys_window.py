@@ -85,7 +85,7 @@ def _copy(database: sqlite3.Connection, window: NsysWindow) -> None:
     ]
     low, high = window.start_ns, window.end_ns
     inside = f'(start < {high} and "end" > {low} or start >= {low} and start < {high})'
-    has_calls = _has(database, _CALLS, "correlationId", "globalTid")
+    has_calls = {"start", "end", "correlationId", "globalTid"} <= _columns(database, _CALLS)
     if has_calls:
         # Indexed, because each device row is looked up in it.
         database.execute(
@@ -111,7 +111,3 @@ def _copy(database: sqlite3.Connection, window: NsysWindow) -> None:
             rows = f" and eventType in {_TIMED}" if name == _RANGES else ""
             database.execute(f'update main."{name}" set start = {low} where start < {low}{rows}')
             database.execute(f'update main."{name}" set "end" = {high} where "end" > {high}{rows}')
-
-
-def _has(database: sqlite3.Connection, table: str, *columns: str) -> bool:
-    return {"start", "end", *columns} <= _columns(database, table)

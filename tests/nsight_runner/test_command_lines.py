@@ -1,4 +1,4 @@
-"""The command lines of nsys and ncu: what they hold by default, and which mistakes they do not let pass."""
+"""The command lines of nsys and ncu: their defaults, and the mistakes that are refused."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def ncu(program: TargetProgram = INSIDE, tool: InstalledTool | None = None, **op
     return " ".join(build_command(RecordingSession("ncu", Path("runs"), False), words, program, tool))
 
 
-def test_without_cuda_nsys_records_the_whole_program_and_leaves_it_alone() -> None:
+def test_without_cuda_nsys_records_the_whole_program_and_does_not_end_it() -> None:
     assert nsys() == (
         "nsys profile --trace=nvtx,osrt --sample=none --cpuctxsw=none --kill=none --output=runs/nsys"
         " python --quiet --out runs train.py"
     )
 
 
-def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_training_go_on() -> None:
+def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_training_continue() -> None:
     assert nsys(cuda=True) == (
         "nsys profile --trace=cuda,nvtx,osrt,cudnn,cublas --sample=none --cpuctxsw=none --kill=none"
         " --cuda-graph-trace=node --capture-range=cudaProfilerApi --capture-range-end=stop"
@@ -54,8 +54,8 @@ def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_train
         ({"capture_range_end": "stop-shutdown", "kill": "sigterm"}, "--capture-range-end=stop-shutdown "),
         ({"kill": "sigkill"}, "--kill=sigkill "),
         ({"delay": 5, "duration": 7}, "--delay=5 --duration=7 "),
-        ({"domains": ("mine",)}, "--nvtx-domain-include=mine,perfkit "),
-        ({"no_domains": ("NCCL", "x")}, "--nvtx-domain-exclude=NCCL,x "),
+        ({"nvtx_domain_include": ("mine",)}, "--nvtx-domain-include=mine,perfkit "),
+        ({"nvtx_domain_exclude": ("NCCL", "x")}, "--nvtx-domain-exclude=NCCL,x "),
         ({"trace": "cuda,nvtx"}, "--trace=cuda,nvtx "),
         ({"sample": "process-tree", "cpuctxsw": "process-tree"}, "--sample=process-tree --cpuctxsw=process-tree "),
         ({"force_overwrite": True}, "--force-overwrite=true "),
@@ -65,12 +65,12 @@ def test_with_cuda_nsys_records_the_window_that_perfkit_opens_and_lets_the_train
         ),
     ],
 )
-def test_what_is_asked_of_nsys_is_in_its_command(options: dict[str, Any], words: str) -> None:
+def test_options_of_nsys_are_in_its_command(options: dict[str, Any], words: str) -> None:
     assert words in nsys(cuda=True, **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         ({"capture_range": "cuda"}, "--capture-range takes cudaProfilerApi, nvtx, none, got 'cuda'"),
         ({"capture_range_end": "stop-shutdown"}, "ends the training with the capture range: use stop,"),
@@ -79,13 +79,15 @@ def test_what_is_asked_of_nsys_is_in_its_command(options: dict[str, Any], words:
         ({"capture_range": "none", "capture_range_end": "stop"}, "--capture-range-end needs a capture range"),
         ({"nvtx_capture": "x@y"}, "--nvtx-capture needs --capture-range nvtx"),
         ({"kill": "please"}, "--kill takes none, sigterm, sigkill"),
-        ({"domains": ("a",), "no_domains": ("b",)}, "exclude each other"),
-        ({"no_domains": ("perfkit",)}, "the domain perfkit contains the window"),
+        ({"nvtx_domain_include": ("a",), "nvtx_domain_exclude": ("b",)}, "exclude each other"),
+        ({"nvtx_domain_exclude": ("perfkit",)}, "the domain perfkit contains the window"),
         ({"trace": "cuda"}, "--trace must include nvtx"),
     ],
 )
-def test_what_nsys_could_not_do_or_would_end_the_training_with_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says.replace("(", r"\(")):
+def test_options_that_nsys_cannot_satisfy_or_that_would_end_the_training_are_refused(
+    options: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(UsageError, match=error.replace("(", r"\(")):
         nsys(cuda=True, **options)
 
 
@@ -96,7 +98,7 @@ def test_behind_torchrun_the_launcher_comes_first() -> None:
     assert ncu(program).startswith("torchrun --no-python ncu ")
 
 
-def test_ncu_looks_at_some_kernels_of_the_window_with_the_sections_that_the_rules_read() -> None:
+def test_ncu_profiles_some_kernels_of_the_window_with_the_sections_that_the_rules_read() -> None:
     assert ncu() == (
         "ncu --target-processes all --set basic --section MemoryWorkloadAnalysis --section WarpStateStats"
         f" --section SpeedOfLight_RooflineChart --launch-count {LAUNCHES} --profile-from-start off --export runs/ncu"
@@ -111,7 +113,7 @@ def test_ncu_looks_at_some_kernels_of_the_window_with_the_sections_that_the_rule
         ({"launch_skip": 10, "launch_count": 2}, "--launch-skip 10 --launch-count 2 "),
         ({"nvtx_include": ("perfkit@loss/", "a")}, "--nvtx --nvtx-include perfkit@loss/ --nvtx-include a "),
         ({"set": "full"}, "--set full --launch-count"),
-        ({"sections": ("Occupancy",)}, "--set basic --section Occupancy --launch-count"),
+        ({"section": ("Occupancy",)}, "--set basic --section Occupancy --launch-count"),
         ({"replay_mode": "app-range"}, "--replay-mode app-range "),
         ({"clock_control": "none"}, "--clock-control none "),
         ({"force_overwrite": True}, "--force-overwrite "),
@@ -129,7 +131,7 @@ def test_only_all_kernels_lifts_the_limit_and_only_a_program_with_perfkit_waits_
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         ({"kernel": "("}, "--kernel-name takes a regular expression"),
         ({"all_kernels": True, "launch_count": 3}, "exclude each other"),
@@ -137,8 +139,8 @@ def test_only_all_kernels_lifts_the_limit_and_only_a_program_with_perfkit_waits_
         ({"clock_control": "boost"}, "--clock-control takes base or none"),
     ],
 )
-def test_what_ncu_could_not_do_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_ncu_could_not_do_is_refused(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
         ncu(**options)
 
 

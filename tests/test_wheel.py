@@ -45,7 +45,8 @@ def test_the_wheel_holds_every_integration_and_the_demo_script(wheel: Path) -> N
     assert files_below("integrations") <= names
     assert {"perfkit/py.typed", "perfkit/__init__.pyi", "perfkit/demo/train.py"} <= names
     assert "perfkit/integrations/tensorboard/static/index.js" in names
-    assert "perfkit/which/answers.json" in names
+    assert {"perfkit/which/answers.json", "perfkit/which/vocabulary.json"} <= names
+    assert "perfkit/trace/nsight/ncu_labels.json" in names
     assert not [name for name in names if name.startswith(("integrations/", "tests/", "benchmarks/"))]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -135,18 +135,10 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-class ArgsReader(Protocol):
-    """Reads the arguments of events again from the file."""
-
-    def __call__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The arguments of each row."""
-
-
-class FieldsReader(Protocol):
-    """Reads a few arguments of many events again from the file."""
-
-    def __call__(self, rows: Ints, keys: Sequence[str]) -> dict[str, Field]:
-        """Each key's values for the rows."""
+#: Reads all arguments of some rows again from the file.
+ArgsReader = Callable[[Sequence[int]], list[dict[str, Any]]]
+#: Reads some arguments, given by their keys, of many rows again from the file.
+FieldsReader = Callable[[Ints, Sequence[str]], dict[str, Field]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

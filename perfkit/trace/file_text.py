@@ -40,28 +40,20 @@ class _ResumePoint(NamedTuple):
     stream: Any  # zlib's state there; its type has no public name
 
 
-class FileStamp:
-    """The size and the modification time of a file when it was read."""
+def file_stamp(path: Path, expected: tuple[int, int] | None = None) -> tuple[int, int]:
+    """The size and the modification time of a file.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = self._read()
-
-    def check(self) -> None:
-        """Refuse a file that is not the one that was read.
-
-        Raises:
-            TraceError: the file has changed, or is missing.
-        """
-        if self._read() != self._stamp:
-            raise TraceError(f"{self._path} changed since it was read; read it again")
-
-    def _read(self) -> tuple[int, int]:
-        try:
-            status = self._path.stat()
-        except OSError as error:
-            raise TraceError(f"{self._path} can no longer be read: {error.strerror}") from None
-        return status.st_size, status.st_mtime_ns
+    Raises:
+        TraceError: the file is missing, or has another stamp than ``expected``, so it is not the one that was read.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise TraceError(f"{path} can no longer be read: {error.strerror}") from None
+    stamp = status.st_size, status.st_mtime_ns
+    if expected is not None and stamp != expected:
+        raise TraceError(f"{path} changed since it was read; read it again")
+    return stamp
 
 
 class FileText:

@@ -40,10 +40,9 @@ BY_CAPABILITY = {
 
 def limits_of(capability: tuple[int, int] | None) -> MultiprocessorLimits | None:
     """The limits of devices of this compute capability; None if it is not in the table."""
-    known = BY_CAPABILITY.get(capability) if capability is not None else None
-    if known is None or capability is None:
+    if capability not in BY_CAPABILITY:
         return None
-    warps, blocks, shared = known
+    warps, blocks, shared = BY_CAPABILITY[capability]
     return MultiprocessorLimits(
         warps=warps, blocks=blocks, registers=65_536, shared_bytes=shared << 10, capability=capability
     )

@@ -1,8 +1,8 @@
 """Which tool answers a question: a small table, searched offline with the user's own words.
 
-The table is ``answers.json``, in the order in which the questions usually come up. Words are compared by their stems.
-A word counts the more, the fewer answers have it (inverse document frequency), and slightly less in an answer with many
-words.
+The table is ``answers.json``, in the order in which the questions usually come up. Words are compared by their stems and
+by the synonyms in ``vocabulary.json``. A word counts the more, the fewer answers have it (inverse document frequency),
+and slightly less in an answer with many words.
 """
 
 from __future__ import annotations
@@ -34,57 +34,26 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     keywords: str
 
 
-ANSWERS = msgspec.json.decode(Path(__file__).with_name("answers.json").read_bytes(), type=tuple[Answer, ...])
+class _Vocabulary(msgspec.Struct, frozen=True):
+    """How words are compared.
 
-#: Words that carry no meaning in a question; those of the last two lines are the subject of every question here.
-_STOP_TEXT = """a about after all also am an and any anyone are as at be because been but by can cannot could did do
-    does doing done don for from get gets getting go going got had has have having help hello hi how
-    i if in into is it its just know let like look make makes many may me might more most much my
-    need no not now of off on one only or our out over please really same see seem seems should
-    since so some somebody someone something take takes than that the their them then there these
-    they thing this those through to too try trying up use used using very want was way we well were
-    what when where which while who why will with would you your
-    happen happens issue problem question show tell work code program script profile profiles profiled profiler
-    profilers profiling pytorch torch perfkit train trains trained training trainings"""
-_STOP_WORDS = frozenset(_STOP_TEXT.split())
-#: Words with the same meaning, under the one that stands for them; only those that do not share a stem.
-_SYNONYMS = {
-    "gpu": "cuda device gpus accelerator card",
-    "slow": "sluggish slower slowly slowness slowdown",
-    "fast": "speed faster speedup",
-    "memory": "vram ram mem",
-    "outofmemory": "oom",
-    "dataloader": "dataloading loader loading load",
-    "step": "iteration iterations",
-    "utilization": "usage util utilisation underutilized",
-    "hang": "stuck freeze frozen freezes deadlock",
-    "huggingface": "hf",
-    "visualize": "visualise visualization",
-    "analyze": "analyse",
-    "annotate": "annotation",
-    "benchmark": "benchmarking",
-    "recompile": "recompilation",
-    "occasional": "occasionally sometimes",
-    "block": "blocked",
-    "big": "huge large larger",
-    "monitor": "monitoring",
-    "forbid": "prevent",
-    "variance": "stddev",
-}
-_SYNONYM_OF = {word: common for common, words in _SYNONYMS.items() for word in words.split()}
-#: Phrases with one meaning.
-_PHRASES = (
-    (re.compile(r"\bout[ -]of[ -]memory\b"), " outofmemory memory "),
-    (re.compile(r"\bdata[ -]?load(ing|er|ers)?\b"), " dataloader "),
-    (re.compile(r"\ball[ -_]?reduce\b"), " allreduce "),
-    (re.compile(r"\bhugging ?face\b"), " huggingface "),
-    (re.compile(r"\bmulti[ -]?gpus?\b"), " multigpu gpu "),
-    (re.compile(r"\bmulti[ -]?nodes?\b"), " multinode node "),
-    (re.compile(r"\btorch\.compile\b"), " torchcompile compile "),
-    (re.compile(r"\bgraph[ -]breaks?\b"), " graphbreak "),
-    (re.compile(r"\bnsight systems\b"), " nsys nsight "),
-    (re.compile(r"\bnsight compute\b"), " ncu nsight "),
-)
+    ``stop_words`` carry no meaning in a question, or are the subject of every question here. ``synonyms`` are words
+    with the same meaning, under the one that stands for them; only those that do not share a stem. ``phrases`` are
+    regular expressions of phrases with one meaning, and the words for it.
+    """
+
+    stop_words: str
+    synonyms: dict[str, str]
+    phrases: dict[str, str]
+
+
+_FOLDER = Path(__file__).parent
+ANSWERS = msgspec.json.decode((_FOLDER / "answers.json").read_bytes(), type=tuple[Answer, ...])
+
+_VOCABULARY = msgspec.json.decode((_FOLDER / "vocabulary.json").read_bytes(), type=_Vocabulary)
+_STOP_WORDS = frozenset(_VOCABULARY.stop_words.split())
+_SYNONYM_OF = {word: common for common, words in _VOCABULARY.synonyms.items() for word in words.split()}
+
 #: The first that matches is removed, if three letters remain.
 _ENDINGS = re.compile(r"(?<=[a-z]{3})(?:ational|ization|izing|ations|ation|ings|ing|edly|ies|ed|es|ly|er|s)$")
 
@@ -148,8 +117,8 @@ def _index() -> list[tuple[Answer, dict[str, float]]]:
 
 def _stems(text: str) -> Iterator[str]:
     text = text.lower()
-    for pattern, words in _PHRASES:
-        text = pattern.sub(words, text)
+    for pattern, words in _VOCABULARY.phrases.items():
+        text = re.sub(pattern, f" {words} ", text)
     for word in re.findall(r"[a-z0-9][a-z0-9_.%]*[a-z0-9%]|[a-z0-9]", text):
         if word not in _STOP_WORDS:
             yield _stem(_SYNONYM_OF.get(word, word))

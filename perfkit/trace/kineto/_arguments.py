@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from perfkit.trace.columns import CodeTable, Field
-from perfkit.trace.file_text import FileStamp, FileText
+from perfkit.trace.file_text import FileText, file_stamp
 from perfkit.trace.intervals import Ints
 from perfkit.trace.kineto._event_decoding import NOT_JSON, SKIPPED_NAMING, Decoder, Event, decoder_of, strict
 from perfkit.trace.kineto._event_kinds import MEMORY
@@ -34,11 +34,9 @@ class _ArgumentDecoder(NamedTuple):
         """The events that are rows of a trace."""
         rows = [event for event in events if event.__class__ is self.complete]
         if len(rows) < len(events) and self.instant in set(map(type, events)):
-            rows = [e for e in events if e.__class__ is self.complete or self._is_memory(e)]
+            instant, complete = self.instant, self.complete
+            rows = [e for e in events if e.__class__ is complete or (e.__class__ is instant and e.name == MEMORY)]
         return rows
-
-    def _is_memory(self, event: Event) -> bool:
-        return bool(event.__class__ is self.instant and event.name == MEMORY)
 
 
 def _argument_decoder(args_type: Any, default: Any) -> _ArgumentDecoder:
@@ -81,7 +79,7 @@ class ArgumentsReader:
     def __init__(self, text: FileText, chunks: Sequence[ChunkRows]) -> None:
         self.text = text
         self._chunks = tuple(chunks)
-        self._stamp = FileStamp(text.path)
+        self._stamp = file_stamp(text.path)
 
     def args(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """All arguments of each row."""
@@ -116,7 +114,7 @@ class ArgumentsReader:
         """Places in ``rows``, with the events of the rows there, chunk by chunk."""
         if not rows.size:
             return
-        self._stamp.check()
+        file_stamp(self.text.path, self._stamp)
         # An empty chunk begins at the same row as the next one: the last of them holds the row.
         first_rows = np.array([chunk.first_row for chunk in self._chunks])
         owner = np.searchsorted(first_rows, rows, side="right") - 1

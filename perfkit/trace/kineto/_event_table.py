@@ -52,7 +52,6 @@ class ChunkRows(NamedTuple):
     offset: int
     length: int
     first_row: int
-    rows: int
     #: Positions of the rows among the chunk's events that can be rows; None where all of them are rows.
     kept: Ints | None
 
@@ -146,10 +145,7 @@ class EventTable:
         columns, kept = self._columns_of(complete)
         self.counts.beyond_repair += not_events
         self.counts.seen += len(events) - not_events
-        self._append(ChunkRows(offset, length, self.rows, columns["start"].size, kept), columns)
-
-    def _append(self, chunk: ChunkRows, columns: dict[str, Any]) -> None:
-        self.chunks.append(chunk)
+        self.chunks.append(ChunkRows(offset, length, self.rows, kept))
         self._append_columns(columns)
 
     def _append_columns(self, columns: dict[str, Any]) -> None:

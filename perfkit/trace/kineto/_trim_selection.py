@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -72,7 +73,8 @@ class TrimSelection:
         self.drop = {word.lower() for word in drop}
         self.keep = {word.lower() for word in keep}
         self.kinds_seen: set[str] = set()
-        self._criteria = _Criteria(self)
+        #: The criterion of each event type and category, worked out once.
+        self._criterion = cache(self._criterion_of)
         # Times as they are in the file, which the copy compares.
         base = trace.metadata.base_ns or 0
         start, end = trace.start_ns - base, trace.end_ns - base
@@ -106,13 +108,13 @@ class TrimSelection:
 
     def keeps(self, events: list[TextEvent]) -> Bools:
         """Which events are kept; of flows, which ends."""
-        criteria = self._criteria
+        criterion_of = self._criterion
         try:
-            found = [criteria[event.ph, event.cat, event.ph == "i" and event.name == MEMORY] for event in events]
+            found = [criterion_of(event.ph, event.cat, event.ph == "i" and event.name == MEMORY) for event in events]
         except TypeError:  # a list or an object in place of a word
-            found = [criteria[str(event.ph), str(event.cat), False] for event in events]
+            found = [criterion_of(str(event.ph), str(event.cat), False) for event in events]
         criterion = np.array(found, np.int8)
-        keeps = np.asarray(criterion == _Criterion.ALWAYS, bool)
+        keeps: Bools = criterion == _Criterion.ALWAYS
         flows = np.flatnonzero(criterion == _Criterion.LAUNCH_FLOW)
         keeps[flows] = _among(ids([events[i].id for i in flows.tolist()]), self._flows)
         timed = np.flatnonzero(criterion > _Criterion.LAUNCH_FLOW)
@@ -144,7 +146,7 @@ class TrimSelection:
             return int(step[1]) in self.steps
         return bool(np.searchsorted(self._work_starts, end, "right") > np.searchsorted(self._work_starts, start))
 
-    def criterion_of(self, event_type: Any, cat: Any, is_memory: bool) -> _Criterion:
+    def _criterion_of(self, event_type: Any, cat: Any, is_memory: bool) -> _Criterion:
         """What decides about events of this type and category."""
         if event_type == "M":
             return _Criterion.ALWAYS
@@ -185,17 +187,6 @@ _CRITERION_OF_KIND = {
     Kind.PROJECTION: _Criterion.PROJECTION,
     Kind.OVERHEAD: _Criterion.OVERHEAD,
 }
-
-
-class _Criteria(dict[tuple[Any, Any, bool], int]):
-    """The criterion of each event type and category, worked out once."""
-
-    def __init__(self, selection: TrimSelection) -> None:
-        self._selection = selection
-
-    def __missing__(self, key: tuple[Any, Any, bool]) -> int:
-        criterion = self[key] = int(self._selection.criterion_of(*key))
-        return criterion
 
 
 def _window(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
 
 #: ncu's name of a metric in a cell: alone, or next to its label.
 _METRIC = re.compile(r"\b[a-z][a-z0-9]*__[a-zA-Z0-9_.]+")
@@ -25,57 +28,24 @@ _WANTED = re.compile(
     r"|(sm|smsp|dram)__cycles_elapsed\.avg\.per_second$"
 )
 
-#: The label of a metric on the details page, in any version -> its name. Lower case.
-_LABELS = {
-    "duration": "gpu__time_duration.sum",
-    **dict.fromkeys(
-        ("compute (sm) throughput", "compute (sm) [%]", "sm [%]", "sol sm"),
-        "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    ),
-    **dict.fromkeys(
-        ("memory throughput", "memory [%]"), "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
-    ),
-    **dict.fromkeys(
-        ("dram throughput", "sol dram", "sol fb"), "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
-    ),
-    **dict.fromkeys(
-        ("l1/tex cache throughput", "sol l1/tex cache", "sol tex"), "l1tex__throughput.avg.pct_of_peak_sustained_active"
-    ),
-    **dict.fromkeys(
-        ("l2 cache throughput", "sol l2 cache", "sol l2"), "lts__throughput.avg.pct_of_peak_sustained_elapsed"
-    ),
-    "achieved occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "theoretical occupancy": "sm__maximum_warps_per_active_cycle_pct",
-    "block limit sm": "launch__occupancy_limit_blocks",
-    "block limit registers": "launch__occupancy_limit_registers",
-    "block limit shared mem": "launch__occupancy_limit_shared_mem",
-    "block limit warps": "launch__occupancy_limit_warps",
-    "block limit barriers": "launch__occupancy_limit_barriers",
-    "registers per thread": "launch__registers_per_thread",
-    "waves per sm": "launch__waves_per_multiprocessor",
-    "grid size": "launch__grid_size",
-    "block size": "launch__block_size",
-    "local memory spilling requests": "derived__local_spilling_requests",
-    "local memory spilling request overhead": "derived__local_spilling_requests_pct",
-    "shared memory spilling requests": "derived__shared_spilling_requests",
-    "shared memory spilling request overhead": "derived__shared_spilling_requests_pct",
-    "warp cycles per issued instruction": "smsp__average_warp_latency_per_inst_issued.ratio",
-}
+
+class _Labels(msgspec.Struct, frozen=True):
+    """What the details page shows in place of names, in any version.
+
+    ``labels`` are those of each metric, in lower case. ``stall_reasons`` are the reasons by a text in the rule about
+    stalls.
+    """
+
+    labels: dict[str, list[str]]
+    stall_reasons: dict[str, str]
+
+
+_LABELS = msgspec.json.decode(Path(__file__).with_name("ncu_labels.json").read_bytes(), type=_Labels)
+_METRIC_OF_LABEL = {label: metric for metric, labels in _LABELS.labels.items() for label in labels}
 _STALL_LABEL = re.compile(r"stall ([a-z0-9/ ]+)")
 
 #: The rule about stalls on the details page, which has nothing else on stalls without ``--print-details all``.
 _STALL_RULE = re.compile(r"represents about ([\d.,]+)% of the total average of")
-#: Text in that rule -> the stall reason.
-_STALL_WORDS = {
-    "L1TEX (local, global": "long_scoreboard",
-    "MIO (memory input/output) operation": "short_scoreboard",
-    "CTA barrier": "barrier",
-    "fixed latency execution dependency": "wait",
-    "next instruction fetched": "no_instruction",
-    "MIO (memory input/output) instruction queue": "mio_throttle",
-    "local/global": "lg_throttle",
-    "local and global (LG)": "lg_throttle",
-}
 
 _TIMES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -95,13 +65,13 @@ def metric_of(cell: str, unit: str) -> str | None:
     if match := _STALL_LABEL.fullmatch(label):
         reason = re.sub("[ /]", "_", match[1]).replace("no_instructions", "no_instruction")
         return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
-    return _LABELS.get(label)
+    return _METRIC_OF_LABEL.get(label)
 
 
 def stall_of_rule(description: str) -> tuple[str, str] | None:
     """The metric and its value (percent, as text) in the description of ncu's rule about stalls; None without one."""
     match = _STALL_RULE.search(description)
-    name = next((stall for words, stall in _STALL_WORDS.items() if words in description), None)
+    name = next((stall for words, stall in _LABELS.stall_reasons.items() if words in description), None)
     if match is None or name is None:
         return None
     return f"smsp__warp_issue_stalled_{name}_per_warp_active.pct", match[1].rstrip(".,")

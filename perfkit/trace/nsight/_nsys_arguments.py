@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.trace.columns import Kind, Kinds
-from perfkit.trace.file_text import FileStamp
+from perfkit.trace.file_text import file_stamp
 from perfkit.trace.intervals import Codes, Ints
 from perfkit.trace.nsight._nsys_metadata import UNKNOWN, Multiprocessors
 from perfkit.trace.nsight._nsys_tables import NsysTables
@@ -40,7 +40,7 @@ class NsysArguments:
         devices: dict[int, Multiprocessors],
     ) -> None:
         self.path = path
-        self.stamp = FileStamp(path)
+        self.stamp = file_stamp(path)
         # Only rows with arguments: most rows are the host's.
         self.rows = np.flatnonzero(row_id >= 0)
         self.kind, self.device = kind[self.rows], device[self.rows]
@@ -49,7 +49,7 @@ class NsysArguments:
 
     def __call__(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """The arguments of each row."""
-        self.stamp.check()
+        file_stamp(self.path, self.stamp)
         wanted = np.asarray(rows, np.int64)
         found: list[dict[str, Any]] = [{} for _ in rows]
         if not wanted.size or not self.rows.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,18 +20,11 @@ class CallTime(NamedTuple):
     host_ns: int | None
 
 
-class Timer(Protocol):
-    """Times one call, with nothing queued before it."""
-
-    def time(self, call: Callable[[], Any]) -> CallTime:
-        """Make the call; its result is released after the time is taken."""
-
-
 class HostTimer:
     """For calls that have finished their work when they return."""
 
     def time(self, call: Callable[[], Any]) -> CallTime:
-        """Make the call."""
+        """Make the call; its result is released after the time is taken."""
         began = _clock.now_ns()
         result = call()
         took = _clock.now_ns() - began
@@ -62,6 +55,9 @@ class CudaTimer:
         self._end.synchronize()
         del result
         return CallTime(round(self._begin.elapsed_time(self._end) * 1e6), host_ns)
+
+
+Timer = HostTimer | CudaTimer
 
 
 class PreemptionCounter:

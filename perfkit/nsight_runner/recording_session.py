@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError
 from perfkit.nsight_runner.foreground_process import run_in_foreground
 from perfkit.nsight_runner.installed_tools import InstalledTool
-from perfkit.nsight_runner.report_files import import_recording, output_of, remove_old_reports, reports_in
+from perfkit.nsight_runner.report_files import import_recording, remove_old_reports, reports_in
 from perfkit.nsight_runner.target_program import TargetProgram
 from perfkit.run.folder_claim import claim_folder, launch_id
 from perfkit.trace.nsight.report_export import RECORDING
@@ -35,7 +36,7 @@ class RecordingSession(NamedTuple):
     @property
     def output(self) -> str:
         """The value of the tool's output option, without an ending."""
-        return output_of(self.tool, self.folder, _RANK if self.per_rank else None)
+        return str(self.folder / (f"{self.tool}-rank-{_RANK}" if self.per_rank else self.tool))
 
     @property
     def is_rank_0(self) -> bool:
@@ -97,18 +98,13 @@ def record(session: RecordingSession, command: Sequence[str]) -> tuple[int, list
         return code, reports_in(session.folder, session.tool)
     if (rank := os.environ.get("RANK")) is not None:
         return code, reports_in(session.folder, session.tool, rank)
-    ranks = sorted(_ranks(session), key=int)
+    names = (file.name for file in reports_in(session.folder, session.tool))
+    ranks = sorted({match[1] for name in names if (match := re.match(r"\w+-rank-(\d+)", name))}, key=int)
     if not ranks:
         return code, []
     if len(ranks) > 1:
         print_message(f"reports of {len(ranks)} ranks are in {session.folder}; that of rank {ranks[0]} is diagnosed")
     return code, reports_in(session.folder, session.tool, ranks[0])
-
-
-def _ranks(session: RecordingSession) -> set[str]:
-    names = (file.name.removeprefix(f"{session.tool}-rank-") for file in reports_in(session.folder, session.tool))
-    digits = ("".join(character for character in name.split(".")[0] if character.isdigit()) for name in names)
-    return {rank for rank in digits if rank}
 
 
 def newest_report(reports: Sequence[Path], tool: InstalledTool) -> Path:

@@ -14,7 +14,7 @@ from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.measurements import TraceFacts
-from perfkit.nsight_runner.nsys_window import NsysWindow, cut_to_last_window
+from perfkit.nsight_runner.nsys_window import cut_to_last_window
 from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import nsys_name
 from perfkit.run.reading import is_run_folder
@@ -44,13 +44,17 @@ def diagnose_nsys(
     window = cut_to_last_window(export, target)
     source = export
     if window is not None:
-        rank_folder = folder / f"rank-{_rank_of(report)}"
+        rank = re.search(r"-rank-(\d+)$", report.stem)  # absent for a program of one process
+        rank_folder = folder / f"rank-{int(rank[1]) if rank else 0}"
         source = target
         if rank_folder.is_dir():
             # A window of the run like any other, so that later diagnoses of the run read it too.
             target = target.replace(rank_folder / nsys_name(window.number))
             source = folder
-        print_message(f"{target} is {_describe(window)}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms")
+        window_name = "the window"
+        if window.windows > 1:
+            window_name = f"window {window.number}, the last of {window.windows}"
+        print_message(f"{target} is {window_name}, {(window.end_ns - window.start_ns) / 1e6:.1f} ms")
 
     def why() -> str:
         return why_empty(folder, inside=inside, ranged=ranged)
@@ -116,13 +120,3 @@ def why_empty(folder: Path, *, inside: bool, ranged: bool) -> str:
     if ranged and rank is not None and not rank.devices:
         return "torch sees no CUDA device, so cudaProfilerStart was never called: use --capture-range nvtx or none"
     return "the window was opened, but the tool recorded nothing in it: its output above may say why"
-
-
-def _describe(window: NsysWindow) -> str:
-    return "the window" if window.windows == 1 else f"window {window.number}, the last of {window.windows}"
-
-
-def _rank_of(report: Path) -> int:
-    """The rank in the name of a report; 0 for a program of one process."""
-    match = re.search(r"-rank-(\d+)$", report.stem)
-    return int(match[1]) if match else 0

@@ -19,11 +19,6 @@ _IMPORTERS = (IMPORTER, f"host-linux*/{IMPORTER}", f"nsight-systems*/host-linux*
 _FOLDERS_ABOVE = 5
 
 
-def output_of(tool: NsightName, folder: Path, rank: str | None) -> str:
-    """The value of the tool's output option; ``rank`` is how a rank is named, None if there is only one."""
-    return str(folder / (tool if rank is None else f"{tool}-rank-{rank}"))
-
-
 def reports_in(folder: Path, tool: NsightName, rank: str | None = None) -> list[Path]:
     """The reports and recordings of a tool in a folder, of one rank if given, oldest first."""
     begin = f"{tool}-rank-{rank}" if rank is not None else tool

@@ -22,14 +22,8 @@ _PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)?)?t?")
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 #: Options of torchrun without a value; all others have one, after ``=`` or as the next word.
 _TORCHRUN_FLAGS = (
-    "-m",
-    "--module",
-    "--no-python",
-    "--standalone",
-    "--run-path",
-    "--virtual-local-rank",
-    "-h",
-    "--help",
+    *("-m", "--module", "--no-python", "--standalone"),
+    *("--run-path", "--virtual-local-rank", "-h", "--help"),
 )
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 #: Programs that start one process per rank, also on other machines.
@@ -144,10 +138,8 @@ def _has_perfkit(python: str) -> bool:
     try:
         # On a cold network file system, a first start of Python takes some seconds.
         command = [python, "-c", "import perfkit"]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        done = None
-    if done is None or done.returncode:
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
         print_message(
             f"{python} has no perfkit: perfkit is not inside, so there will be no steps, no window and no ranges of"
             f" perfkit; install it there, or use {sys.executable}"

@@ -106,6 +106,14 @@ class CodeTable(dict[Any, int]):
         return code
 
 
+def positions_in(known: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """The position of each wanted value in ``known``, which is sorted; -1 for none."""
+    if not known.size:
+        return np.full(wanted.shape, -1)
+    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    return np.where(known[at] == wanted, at, -1)
+
+
 class Field(NamedTuple):
     """One argument of many events: ``values[codes[i]]`` for the i-th requested row; code -1 where it has none.
 
@@ -252,13 +260,10 @@ class Trace:
         """
         rows = np.flatnonzero(self.is_kind(Kind.PYTHON))
         caller = np.full(len(self), -1, np.int64)
-        if not rows.size:
-            return caller
         ids = self.fields(rows, ("Python id", "Python parent id"))
         own, above = ids["Python id"].numbers(), ids["Python parent id"].numbers()
         order = np.argsort(own)  # NaN last
-        at = np.minimum(np.searchsorted(own[order], above), rows.size - 1)
-        caller[rows] = np.where(own[order][at] == above, rows[order[at]], -1)
+        caller[rows] = np.append(rows[order], -1)[positions_in(own[order], above)]
         return caller
 
     @cached_property
@@ -266,13 +271,9 @@ class Trace:
         """Row of the API call that launched each device event; -1 where the trace has none."""
         launch = np.full(len(self), -1, np.int64)
         calls = np.flatnonzero(self.is_kind(Kind.RUNTIME) & (self.correlation > 0))
-        work = self.device_rows
-        if not calls.size or not work.size:
-            return launch
         calls = calls[np.argsort(self.correlation[calls], kind="stable")]
-        known = self.correlation[calls]
-        at = np.minimum(np.searchsorted(known, self.correlation[work]), calls.size - 1)
-        launch[work] = np.where(known[at] == self.correlation[work], calls[at], -1)
+        at = positions_in(self.correlation[calls], self.correlation[self.device_rows])
+        launch[self.device_rows] = np.append(calls, -1)[at]
         return launch
 
     @cached_property

@@ -1,8 +1,8 @@
 """Which tool answers a question: a small table, searched offline with the user's own words.
 
-The table is ``answers.json``, in the order in which the questions usually come up. Words are compared by their stems and
-by the synonyms in ``vocabulary.json``. A word counts the more, the fewer answers have it (inverse document frequency),
-and slightly less in an answer with many words.
+The table is ``answers.json``, in the order in which the questions usually come up. Words are compared by their stems
+and by the synonyms in ``vocabulary.json``. A word counts the more, the fewer answers have it (inverse document
+frequency), and slightly less in an answer with many words.
 """
 
 from __future__ import annotations

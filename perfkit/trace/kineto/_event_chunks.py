@@ -64,6 +64,13 @@ def find_cuts(text: bytes | bytearray, size: int) -> Iterator[int]:
         high, window = low, window * 16
 
 
+def last_boundary(text: bytes | bytearray) -> tuple[int, int] | None:
+    """Where the last event might begin: the end of the event before it, and its own start."""
+    cut = next(find_cuts(text, len(text)), 0)
+    comma = COMMA.match(text, cut) if cut else None
+    return (cut, comma.end()) if comma else None
+
+
 def read_header(text: FileText) -> TraceHeader:
     """Read the text up to the first event.
 

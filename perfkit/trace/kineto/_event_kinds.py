@@ -9,34 +9,22 @@ from perfkit.trace.columns import DEVICE_KINDS, Kind
 #: The name of the instants of allocations and frees, which have no category.
 MEMORY = "[memory]"
 
-#: Kinds by the file's ``cat``, in all versions of the format.
-KIND_OF = {
-    "cpu_op": Kind.OP,
-    "operator": Kind.OP,
-    "user_annotation": Kind.RANGE,
-    "python_function": Kind.PYTHON,
-    "python": Kind.PYTHON,
-    "kernel": Kind.KERNEL,
-    "concurrent_kernel": Kind.KERNEL,
-    "mtia_ccp_events": Kind.KERNEL,
-    "gpu_memcpy": Kind.COPY,
-    "memcpy": Kind.COPY,
-    "gpu_memset": Kind.MEMSET,
-    "memset": Kind.MEMSET,
-    "cuda_sync": Kind.SYNC,
-    "cuda_event": Kind.SYNC,
-    "xpu_sync": Kind.SYNC,
-    "gpu_user_annotation": Kind.PROJECTION,
-    "overhead": Kind.OVERHEAD,
-    MEMORY: Kind.MEMORY,
-    **dict.fromkeys(
-        (
-            *("runtime", "driver", "cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime", "xpu_driver"),
-            *("mtia_runtime", "glow_runtime", "privateuse1_runtime", "privateuse1_driver"),
-        ),
-        Kind.RUNTIME,
-    ),
+_CATEGORIES = {
+    Kind.OP: "cpu_op operator",
+    Kind.RANGE: "user_annotation",
+    Kind.PYTHON: "python_function python",
+    Kind.RUNTIME: "runtime driver cuda_runtime cuda_driver hip_runtime xpu_runtime xpu_driver mtia_runtime glow_runtime"
+    " privateuse1_runtime privateuse1_driver",
+    Kind.KERNEL: "kernel concurrent_kernel mtia_ccp_events",
+    Kind.COPY: "gpu_memcpy memcpy",
+    Kind.MEMSET: "gpu_memset memset",
+    Kind.SYNC: "cuda_sync cuda_event xpu_sync",
+    Kind.PROJECTION: "gpu_user_annotation",
+    Kind.OVERHEAD: "overhead",
+    Kind.MEMORY: MEMORY,
 }
+#: Kinds by the file's ``cat``, in all versions of the format.
+KIND_OF = {category: kind for kind, categories in _CATEGORIES.items() for category in categories.split()}
 
 #: Prefixes of the names of ranges that traces of 2021 and 2022 record as ops.
 RANGE_PREFIXES = ("ProfilerStep", "enumerate(DataLoader)#", "enumerate(DataPipe)#", "Optimizer.")

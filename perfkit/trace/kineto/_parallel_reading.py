@@ -19,10 +19,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from perfkit.trace.file_text import FileText
-from perfkit.trace.kineto._event_chunks import COMMA, TraceHeader, find_cuts
+from perfkit.trace.kineto._event_chunks import TraceHeader, last_boundary
 from perfkit.trace.kineto._event_table import EventTable
 from perfkit.trace.kineto._exact_numbers import NeedsText
-from perfkit.trace.kineto._worker import TIMES, ReadReply, ReadTask
+from perfkit.trace.kineto._worker import ReadReply, ReadTask
 
 #: Bytes of text of one task: some 40 ms of work, and 2 MB of columns to hand back.
 TASK = 16 << 20
@@ -100,7 +100,7 @@ def read_in_workers(
         NeedsText: times must be decoded as text.
     """
     if not sys.executable or getattr(sys, "frozen", False):
-        raise CannotRunInParallel("no interpreter to start")
+        raise CannotRunInParallel
     workers: list[_WorkerProcess] = []
     idle: SimpleQueue[_WorkerProcess] = SimpleQueue()
     threads = ThreadPoolExecutor(count)
@@ -126,22 +126,22 @@ def read_in_workers(
             if not pending:
                 break
             last = pending.popleft().result()
-            if last.problem == TIMES:
+            if last.needs_text:
                 raise NeedsText
             if last.part is None:
-                raise CannotRunInParallel(last.problem)
+                raise CannotRunInParallel
             table.append(last.part)
             if not text.is_gzip and text.progress is not None:
                 chunk = table.chunks[-1]
                 text.progress(min(chunk.offset + chunk.length, text.size), text.size)
     except (OSError, EOFError, pickle.UnpicklingError) as error:
-        raise CannotRunInParallel(str(error)) from error
+        raise CannotRunInParallel from error
     finally:
         for worker in workers:
             worker.stop()
         threads.shutdown(wait=True, cancel_futures=True)
     if text.damage:
-        raise CannotRunInParallel(text.damage)
+        raise CannotRunInParallel
     if not text.is_gzip and text.progress is not None:
         text.progress(text.size, text.size)
     return last.tail, last.truncated
@@ -158,10 +158,8 @@ def _file_tasks(text: FileText, header: TraceHeader, times_as_text: bool) -> Ite
                 begin = max(offset, offset + ahead - SEARCH)
                 file.seek(begin)
                 window = file.read(SEARCH)
-                cut = next(find_cuts(window, len(window)), 0)
-                comma = COMMA.match(window, cut) if cut else None
-                if comma:
-                    end, following = begin + cut, begin + comma.end()
+                if boundary := last_boundary(window):
+                    end, following = begin + boundary[0], begin + boundary[1]
                 ahead += SEARCH
             last = following == offset
             length = (text.size if last else end) - offset
@@ -179,14 +177,11 @@ def _gzip_tasks(text: FileText, header: TraceHeader, times_as_text: bool) -> Ite
         buffer += block
         if len(buffer) < GZIP_TASK:
             continue
-        cut = next(find_cuts(buffer, len(buffer)), 0)
-        comma = COMMA.match(buffer, cut) if cut else None
-        if comma is None:
+        boundary = last_boundary(buffer)
+        if boundary is None:
             continue
-        end = comma.end()
-        del comma  # it holds the buffer
-        part = bytes(memoryview(buffer)[:cut])
-        yield ReadTask("", offset, cut, False, header.bare_list, times_as_text, part)
-        offset += end
-        del buffer[:end]
+        end, following = boundary
+        yield ReadTask("", offset, end, False, header.bare_list, times_as_text, bytes(memoryview(buffer)[:end]))
+        offset += following
+        del buffer[:following]
     yield ReadTask("", offset, len(buffer), True, header.bare_list, times_as_text, bytes(buffer))

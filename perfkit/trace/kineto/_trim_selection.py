@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from perfkit.errors import UsageError
-from perfkit.trace.columns import DEVICE_KINDS, STEP_NAME, Kind, Trace
+from perfkit.trace.columns import DEVICE_KINDS, STEP_NAME, Kind, Trace, positions_in
 from perfkit.trace.intervals import Bools, Ints
 from perfkit.trace.kineto._event_decoding import NOT_JSON
 from perfkit.trace.kineto._event_kinds import KIND_OF, MEMORY
@@ -226,10 +226,7 @@ def _window(
 
 def _among(correlations: Ints, known: Ints) -> Bools:
     """Which of these are in ``known``, which is sorted."""
-    if not known.size:
-        return np.zeros(correlations.shape, bool)
-    at = np.minimum(np.searchsorted(known, correlations), known.size - 1)
-    return np.asarray(known[at] == correlations, bool)
+    return positions_in(known, correlations) >= 0
 
 
 def _correlation(args: msgspec.Raw) -> Any:

@@ -35,16 +35,12 @@ class ReadTask(NamedTuple):
 
 
 class ReadReply(NamedTuple):
-    """The rows of a task, or (``problem``) why it has none."""
+    """The rows of a task: None if its text is damaged, or (``needs_text``) its times must be decoded as text."""
 
     part: TablePart | None = None
     tail: bytes = b""
     truncated: bool = False
-    problem: str = ""
-
-
-#: The problem of a task whose times must be decoded as text.
-TIMES = "times"
+    needs_text: bool = False
 
 
 def serve() -> None:
@@ -72,12 +68,12 @@ def _read(task: ReadTask) -> ReadReply:
         try:
             for chunk in cutter.cut(blocks) if task.last else cutter.cut_whole(blocks):
                 if chunk.events is None:
-                    return ReadReply(problem="damaged")
+                    return ReadReply()
                 table.add(chunk.offset, len(chunk.text), chunk.events)
         except NeedsText:
-            return ReadReply(problem=TIMES)
+            return ReadReply(needs_text=True)
     if cutter.endless or table.counts.beyond_repair:
-        return ReadReply(problem="damaged")
+        return ReadReply()
     return ReadReply(table.part(), bytes(cutter.tail), cutter.truncated)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.trace.columns import Kind, Kinds
+from perfkit.trace.columns import Kind, Kinds, positions_in
 from perfkit.trace.file_text import file_stamp
 from perfkit.trace.intervals import Codes, Ints
-from perfkit.trace.nsight._nsys_metadata import UNKNOWN, Multiprocessors
+from perfkit.trace.nsight._nsys_metadata import Multiprocessors
 from perfkit.trace.nsight._nsys_tables import NsysTables
-from perfkit.trace.occupancy import occupancy_percent
+from perfkit.trace.occupancy import MultiprocessorLimits, occupancy_percent
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -52,17 +52,16 @@ class NsysArguments:
         file_stamp(self.path, self.stamp)
         wanted = np.asarray(rows, np.int64)
         found: list[dict[str, Any]] = [{} for _ in rows]
-        if not wanted.size or not self.rows.size:
+        at = positions_in(self.rows, wanted)
+        if not (at >= 0).any():
             return found
-        at = np.minimum(np.searchsorted(self.rows, wanted), self.rows.size - 1)
-        known = self.rows[at] == wanted
         with NsysTables(self.path) as tables:
             for kind, table, columns in (
                 (Kind.KERNEL, KERNELS, KERNEL_COLUMNS),
                 (Kind.COPY, COPIES, COPY_COLUMNS),
                 (Kind.MEMSET, MEMSETS, COPY_COLUMNS),
             ):
-                places = np.flatnonzero(known & (self.kind[at] == kind))
+                places = np.flatnonzero((at >= 0) & (self.kind[at] == kind))
                 # In the order of the file, so that adjacent rows are read together.
                 places = places[np.argsort(self.row_id[at[places]], kind="stable")]
                 read = tables.rows(table, self.row_id[at[places]].tolist(), *columns)
@@ -78,13 +77,15 @@ class NsysArguments:
             if column in row:
                 yield key, row[column]
         if self.kind[at] == Kind.KERNEL:
-            yield from self._launch(row, self.devices.get(device, UNKNOWN))
+            yield from self._launch(row, *self.devices.get(device, (None, None)))
         elif "bytes" in row:
             yield "bytes", row["bytes"]
             if duration := int(self.duration_ns[at]):
                 yield "memory bandwidth (GB/s)", row["bytes"] / duration
 
-    def _launch(self, row: dict[str, int], device: Multiprocessors) -> Iterator[tuple[str, Any]]:
+    def _launch(
+        self, row: dict[str, int], multiprocessors: int | None, limits: MultiprocessorLimits | None
+    ) -> Iterator[tuple[str, Any]]:
         grid = [row.get(f"grid{axis}") for axis in "XYZ"]
         block = [row.get(f"block{axis}") for axis in "XYZ"]
         registers = row.get("registersPerThread")
@@ -96,19 +97,18 @@ class NsysArguments:
             yield "registers per thread", registers
         if shared is not None:
             yield "shared memory", shared
-        if None in grid or None in block or device.number is None:
+        if None in grid or None in block or multiprocessors is None:
             return
-        blocks = prod(size for size in grid if size is not None)
         threads = prod(size for size in block if size is not None)
-        each = blocks / device.number
+        each = prod(size for size in grid if size is not None) / multiprocessors
         yield "blocks per SM", each
-        if device.limits is None:
+        if limits is None:
             return
-        yield "warps per SM", each * threads / device.limits.warp_size
+        yield "warps per SM", each * threads / limits.warp_size
         if registers is None or shared is None:
             return
         occupancy = occupancy_percent(
-            device.limits, threads=threads, registers=registers, shared_bytes=shared, blocks_per_multiprocessor=each
+            limits, threads=threads, registers=registers, shared_bytes=shared, blocks_per_multiprocessor=each
         )
         if occupancy is not None:
             yield "est. achieved occupancy %", occupancy

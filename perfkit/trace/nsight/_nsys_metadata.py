@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from perfkit.trace.columns import DeviceProperties
 from perfkit.trace.intervals import Ints
@@ -33,14 +32,8 @@ WARNING, ERROR = 2, 3
 MAX_MESSAGES, MAX_MESSAGE = 10, 300
 
 
-class Multiprocessors(NamedTuple):
-    """The number of multiprocessors of a GPU, and the limits of one; None where the export does not have them."""
-
-    number: int | None
-    limits: MultiprocessorLimits | None
-
-
-UNKNOWN = Multiprocessors(None, None)
+#: The number of multiprocessors of a GPU, and the limits of one; None where the export does not have them.
+Multiprocessors = tuple[int | None, MultiprocessorLimits | None]
 
 
 class Gpus:
@@ -88,7 +81,7 @@ class Gpus:
                 limits = MultiprocessorLimits(
                     warps=warps, blocks=blocks, registers=registers, shared_bytes=shared, capability=capability
                 )
-            self.multiprocessors[number] = Multiprocessors(count, limits)
+            self.multiprocessors[number] = count, limits
 
     def numbers(self, device: Ints, owner: Ints) -> Ints:
         """The GPU of each row, from CUDA's number in the process ``owner`` (a globalPid)."""
@@ -118,9 +111,8 @@ def messages(tables: NsysTables) -> list[str]:
         if not isinstance(text, str):
             continue
         # One line without control characters: it is printed to a terminal.
-        message = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE]).split())[
-            :MAX_MESSAGE
-        ]
+        printable = "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_MESSAGE])
+        message = " ".join(printable.split())[:MAX_MESSAGE]
         about = next((subject for subject, pattern in SUBJECTS if pattern.search(message)), None)
         if about is not None and INCOMPLETE.search(message):
             incomplete.append(f"{about} events are incomplete: nsys reported: {message}")

@@ -7,7 +7,8 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -68,8 +69,7 @@ def export_nsys_report(report: Path) -> Path:
             f"{report} is a recording that nsys has not imported yet; run `QdstrmImporter -i"
             f" {shlex.quote(report.name)}`, which comes with nsys, then: {by_hand}"
         )
-    nsys = _find(NSYS, report)
-    try:
+    with _exporting(NSYS, report) as nsys:
         status = report.stat()
         folder = _cache()
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def export_nsys_report(report: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as work:
             export = Path(work) / "export.sqlite"
             words = ["export", "--type", "sqlite", "--force-overwrite=true", "-o", str(export), str(report.absolute())]
-            code, output = _run(NSYS, report, [nsys, *words], export.parent)
+            code, output = run_quietly([nsys, *words], export.parent)
             if code or not export.exists():
                 # Progress is drawn over itself with carriage returns; the error is at the end.
                 lines = [line.strip() for line in output.replace("\r", "\n").split("\n") if "%" not in line]
@@ -89,8 +89,6 @@ def export_nsys_report(report: Path) -> Path:
             export.replace(target)
         for old in sorted(folder.glob("*.sqlite"), key=lambda file: file.stat().st_mtime_ns)[:-KEPT]:
             old.unlink(missing_ok=True)
-    except OSError as error:
-        raise _impossible(NSYS, report, error) from None
     return target
 
 
@@ -104,18 +102,14 @@ def export_ncu_report(report: Path, folder: Path) -> Path:
     """
     if not report.is_file():
         raise TraceError(f"{report} does not exist; give the path of a report of ncu")
-    ncu = _find(NCU, report)
     export = folder / "export.csv"
-    try:
-        with export.open("w+b") as out:
-            words = [ncu, "--import", str(report.absolute()), "--page", "raw", "--csv"]
-            code, output = _run(NCU, report, words, folder, out)
-            if code:
-                out.seek(0)
-                output += " " + out.read(4096).decode("utf-8", "replace")
-                raise _failed(NCU, report, ncu, code, " ".join(output.split())[:_MAX_OUTPUT])
-    except OSError as error:
-        raise _impossible(NCU, report, error) from None
+    with _exporting(NCU, report) as ncu, export.open("w+b") as out:
+        words = [ncu, "--import", str(report.absolute()), "--page", "raw", "--csv"]
+        code, output = run_quietly(words, folder, out)
+        if code:
+            out.seek(0)
+            output += " " + out.read(4096).decode("utf-8", "replace")
+            raise _failed(NCU, report, ncu, code, " ".join(output.split())[:_MAX_OUTPUT])
     return export
 
 
@@ -138,29 +132,22 @@ def run_quietly(command: Sequence[str], folder: Path, out: IO[bytes] | int = sub
     return done.returncode, (done.stdout or done.stderr or b"").decode("utf-8", "replace")
 
 
-def _run(
-    format: _ReportFormat, report: Path, command: list[str], folder: Path, out: IO[bytes] | int = subprocess.PIPE
-) -> tuple[int, str]:
-    try:
-        return run_quietly(command, folder, out)
-    except subprocess.TimeoutExpired:
-        raise TraceError(
-            f"{command[0]} took more than an hour to export {report}; export it by hand: {_by_hand(format, report)}"
-        ) from None
-
-
-def _find(format: _ReportFormat, report: Path) -> str:
+@contextmanager
+def _exporting(format: _ReportFormat, report: Path) -> Iterator[str]:
+    """The path of the installed tool; errors of running it are raised with the command that exports by hand."""
     path, why = find_nsight(format.tool)
+    by_hand = _by_hand(format, report)
     if path is None:
         raise TraceError(
             f"{report} is a report of {format.tool}, which only {format.tool} can read, and {why}: {format.install}, or"
-            f" run on the machine that recorded it: {_by_hand(format, report)}"
+            f" run on the machine that recorded it: {by_hand}"
         )
-    return path
-
-
-def _impossible(format: _ReportFormat, report: Path, error: OSError) -> TraceError:
-    return TraceError(f"{report} cannot be exported: {error}; export it by hand: {_by_hand(format, report)}")
+    try:
+        yield path
+    except subprocess.TimeoutExpired:
+        raise TraceError(f"{path} took more than an hour to export {report}; export it by hand: {by_hand}") from None
+    except OSError as error:
+        raise TraceError(f"{report} cannot be exported: {error}; export it by hand: {by_hand}") from None
 
 
 def _failed(format: _ReportFormat, report: Path, tool: str, code: int, output: str) -> TraceError:

@@ -84,7 +84,7 @@ def check_ncu_options(options: NcuOptions) -> None:
     """Refuse invalid options.
 
     Raises:
-        UsageError: says what must hold and what to do.
+        UsageError: the message names the invalid option and what to do.
     """
     if options.kernel is not None:
         try:

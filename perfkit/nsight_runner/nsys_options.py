@@ -76,7 +76,7 @@ def check_nsys_options(options: NsysOptions, *, cuda: bool) -> None:
     """Refuse invalid options, and those that would end a training unless that is requested.
 
     Raises:
-        UsageError: says what must hold and what to do.
+        UsageError: the message names the invalid option and what to do.
     """
     capture_range = capture_range_of(options, cuda=cuda)
     if capture_range not in CAPTURE_RANGES:

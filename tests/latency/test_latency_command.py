@@ -52,7 +52,7 @@ def test_a_function_of_the_current_folder_is_measured(target: str, capsys: pytes
     assert err == ""
 
 
-def test_the_table_goes_to_stdout_in_characters_that_it_takes() -> None:
+def test_the_table_goes_to_stdout_in_its_encoding() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "perfkit", "latency", "mine:make", "--batch-sizes", "1,4", "--budget", "0.5"],
         capture_output=True,

@@ -120,7 +120,7 @@ def test_ncu_profiles_some_kernels_of_the_window_with_the_sections_that_the_rule
         ({"extra": "--cache-control none"}, "--cache-control none --export runs/ncu "),
     ],
 )
-def test_what_is_asked_of_ncu_is_in_its_command(options: dict[str, Any], words: str) -> None:
+def test_options_of_ncu_are_in_its_command(options: dict[str, Any], words: str) -> None:
     assert words in ncu(**options)
 
 

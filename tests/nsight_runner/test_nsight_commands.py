@@ -51,15 +51,15 @@ def test_the_command_runs_as_it_is_printed_and_the_window_is_diagnosed(
 ) -> None:
     tools = ready("")
     code = main(["nsys", "--out", "runs/x", "train.py", "--epochs", "3"])
-    said = capsys.readouterr()
-    (printed,) = [line for line in said.err.splitlines() if line.startswith("perfkit: running: ")]
+    captured = capsys.readouterr()
+    (printed,) = [line for line in captured.err.splitlines() if line.startswith("perfkit: running: ")]
 
     assert code == 0
     assert shlex.split(printed.removeprefix("perfkit: running: "))[2:] == words_of(tools)
     assert words_of(tools)[-7:] == ["run", "--quiet", "--out", "runs/x", "train.py", "--epochs", "3"]
-    assert "exporting runs/x/nsys.nsys-rep to SQLite" in said.err
-    assert "runs/x/nsys.window.sqlite is the window, 2.0 ms" in said.err
-    assert said.out.startswith("runs/x/nsys.window.sqlite")
+    assert "exporting runs/x/nsys.nsys-rep to SQLite" in captured.err
+    assert "runs/x/nsys.window.sqlite is the window, 2.0 ms" in captured.err
+    assert captured.out.startswith("runs/x/nsys.window.sqlite")
     assert {row.name: row.count for row in measure(tmp_path / "runs/x/nsys.window.sqlite").all(RangeTime)} == {
         "perfkit.window": 1,
         "loss": 1,
@@ -155,7 +155,7 @@ def test_what_nsys_has_not_imported_is_imported_with_what_lies_next_to_it(
     assert sorted(file.name for file in (tmp_path / "b").iterdir()) == ["nsys.nsys-rep", "nsys.window.sqlite"]
 
 
-def test_a_report_is_replaced_only_when_asked(
+def test_a_report_is_replaced_only_on_request(
     ready: Callable[[str], Path], script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ready("")
@@ -187,9 +187,9 @@ def test_behind_torchrun_the_lowest_ranks_report_is_read(
     launcher.write_text('#!/bin/sh\nshift 2\nfor RANK in 0 1; do export RANK; "$@"; done\n')
 
     assert main(["nsys", "--out", "a", "torchrun", "--standalone", "train.py"]) == 0
-    said = capsys.readouterr()
-    assert "reports of 2 ranks are in a; that of rank 0 is diagnosed" in said.err
-    assert said.out.startswith("a/nsys-rank-0.window.sqlite")
+    captured = capsys.readouterr()
+    assert "reports of 2 ranks are in a; that of rank 0 is diagnosed" in captured.err
+    assert captured.out.startswith("a/nsys-rank-0.window.sqlite")
 
 
 def test_ncu_is_bounded_and_its_table_is_diagnosed(
@@ -201,13 +201,13 @@ def test_ncu_is_bounded_and_its_table_is_diagnosed(
         '"","","","","","","nsecond"\n"0","7","python","gemm","0","9.0","2000"\n'
     )
     code = main(["ncu", "-k", "gemm", "--out", "a", "train.py"])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
 
-    assert code == 0, said.err
+    assert code == 0, captured.err
     assert words_of(tools, "ncu")[:2] == ["--target-processes", "all"]
-    assert "there is no CUDA device here" in said.err
+    assert "there is no CUDA device here" in captured.err
     assert "gemm" in (tmp_path / "a/ncu.csv").read_text()
-    assert "gemm" in said.out
+    assert "gemm" in captured.out
 
 
 def test_ncu_that_may_not_read_the_counters_is_explained(
@@ -245,7 +245,7 @@ def test_ctrl_c_ends_the_program_and_what_was_recorded_is_diagnosed(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "error"),
     [
         (["nsys", "--capture-range-end", "stop-shutdown", "--capture-range", "nvtx", "train.py"], "ends the training"),
         (["nsys", "no-such-program"], "there is no program no-such-program"),
@@ -257,14 +257,14 @@ def test_ctrl_c_ends_the_program_and_what_was_recorded_is_diagnosed(
     ],
 )
 def test_bad_input_is_one_line_and_2(
-    words: list[str], says: str, fake_tool: FakeTool, script: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], error: str, fake_tool: FakeTool, script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_tool("nsys")
     fake_tool("ncu")
 
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert error in line
 
 
 def test_an_nsys_that_is_too_old_for_an_option_is_named_with_its_version_and_one_that_has_it(

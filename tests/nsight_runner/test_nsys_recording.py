@@ -17,7 +17,7 @@ from perfkit.measures.results.measurements import TraceFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: `.ci/run` says where it has put one; a developer's own is on the PATH.
+#: `.ci/run` sets where it has installed one; that of a developer is on the PATH.
 NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
 
 if NSYS is None:
@@ -86,7 +86,7 @@ def test_the_ranges_and_the_window_of_a_training_recorded_whole_are_in_its_diagn
 
 
 @pytest.mark.slow
-def test_without_cuda_too_nsys_records_no_more_than_the_window_when_asked(tmp_path: Path) -> None:
+def test_without_cuda_too_nsys_records_only_the_window_if_requested(tmp_path: Path) -> None:
     done = run(tmp_path, "--capture-range", "nvtx", exit_code=0)
 
     assert done.returncode == 0, done.stderr

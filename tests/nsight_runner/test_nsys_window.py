@@ -22,7 +22,7 @@ def spans(trace: Trace) -> list[tuple[str, int, int]]:
     return sorted(((trace.names[name], start, end) for name, start, end in rows), key=lambda row: (row[1], -row[2]))
 
 
-def test_ranges_outside_are_gone_and_those_across_end_with_the_window(tmp_path: Path, export: Export) -> None:
+def test_ranges_outside_are_dropped_and_those_across_end_with_the_window(tmp_path: Path, export: Export) -> None:
     rows = [("epoch", 0, 1000), ("warm", 10, 90), ("perfkit.window", 100, 200), ("loss", 120, 130), ("late", 190, 300)]
     whole = export(tmp_path / "whole.sqlite", [*rows, ("after", 300, 310)])
 
@@ -60,7 +60,7 @@ def test_of_several_windows_the_last_is_taken(tmp_path: Path, export: Export) ->
     assert [name for name, _, _ in spans(read_trace(tmp_path / "cut.sqlite"))] == ["perfkit.window", "b"]
 
 
-def test_a_report_of_one_window_of_several_tells_which_one_it_is(tmp_path: Path, export: Export) -> None:
+def test_a_report_of_one_window_of_several_names_the_window(tmp_path: Path, export: Export) -> None:
     whole = export(tmp_path / "whole.sqlite", [("perfkit.window", 100, 200)])
     with closing(sqlite3.connect(whole)) as database, database:
         database.execute("alter table NVTX_EVENTS add column int64Value int")

@@ -67,7 +67,7 @@ def test_torchrun_starts_the_tool_for_each_rank(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "error"),
     [
         (("no.py",), "the script no.py does not exist"),
         (("no-such-program",), "there is no program no-such-program"),
@@ -75,8 +75,8 @@ def test_torchrun_starts_the_tool_for_each_rank(
         ((ME, "-m", "torch.distributed.run", "--standalone"), "names no script"),
     ],
 )
-def test_what_cannot_be_started_is_refused(words: tuple[str, ...], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_what_cannot_be_started_is_refused(words: tuple[str, ...], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
         plan_program(words, module=False, plain=False)
 
 

@@ -1,4 +1,4 @@
-"""Small traces, and the real ones that lie beside the checkout."""
+"""Small traces, and the real ones next to the checkout."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 def shared_traces() -> Path:
     """The folder of real traces."""
     if not SHARED.is_dir():
-        pytest.skip("shared traces are not beside the checkout")
+        pytest.skip("shared traces are not next to the checkout")
     return SHARED
 
 
 @pytest.fixture
 def trace_of(tmp_path: Path) -> Callable[..., Trace]:
-    """Reads a list of complete events (``ph`` may be left out), with the given keys beside them."""
+    """Reads a list of complete events (``ph`` may be absent), with the given keys next to them."""
 
     def write_and_read(events: list[dict[str, Any]], **around: Any) -> Trace:
         file = tmp_path / "t.json"

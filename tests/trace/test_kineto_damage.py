@@ -1,4 +1,4 @@
-"""Damaged and oddly written files: whole, or exactly what is there, and said."""
+"""Damaged and unusual files: the undamaged part is read, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_every_way_of_writing_a_trace_gives_the_same_columns(
     "name",
     ['a } , { "b" ]}', "]}", "\n  },\n  {", '"traceEvents": [', "\\", "é€😀", "a\\\"},{"],
 )  # fmt: skip
-def test_a_name_may_hold_what_looks_like_the_end_of_an_event(tmp_path: Path, name: str, block: int) -> None:
+def test_a_name_may_contain_text_like_the_end_of_an_event(tmp_path: Path, name: str, block: int) -> None:
     file = tmp_path / "t.json"
     file.write_text(kineto_text([{**e, "name": name} for e in many_events()]), encoding="utf-8")
 
@@ -182,7 +182,7 @@ def test_text_that_is_no_json_is_repaired_and_costs_no_event(tmp_path: Path, old
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "N/A", "null", '"soon"', "1e400", "[]", "9" * 5000])
 @pytest.mark.parametrize("key", ["ts", "dur"])
-def test_an_event_without_a_usable_time_is_left_out_and_counted(tmp_path: Path, key: str, value: str) -> None:
+def test_an_event_without_a_usable_time_is_skipped_and_counted(tmp_path: Path, key: str, value: str) -> None:
     file = tmp_path / "t.json"
     number = json.dumps(many_events()[160][key])
     file.write_bytes(raw(many_events(), 160, f'"{key}": {number}', f'"{key}": {value}'.encode()))

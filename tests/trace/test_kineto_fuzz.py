@@ -100,7 +100,7 @@ def use(trace: Trace) -> None:
 
 
 def read_or_refused(file: Path, block: int | None) -> None:
-    """Read the file and use what was read, or be told in one line why not."""
+    """Read the file and use what was read, or expect a one-line error."""
     try:
         trace = read_kineto(file, block=block) if block else read_trace(file)
     except TraceError as error:
@@ -113,7 +113,7 @@ def read_or_refused(file: Path, block: int | None) -> None:
 
 
 def check(folder: Path, seed: int) -> None:
-    """One mutated file: anywhere, or in one event, whose neighbours then must survive."""
+    """One mutated file: anywhere, or in one event, of which the adjacent events must survive."""
     rng = random.Random(seed)
     file = folder / "t.json"
     block = rng.choice((64, 300, 1500, 1 << 20))

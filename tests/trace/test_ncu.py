@@ -209,11 +209,11 @@ def test_a_summary_over_launches_counts_them(tmp_path: Path) -> None:
 
 
 def test_the_stall_that_ncus_own_rule_names_is_read_from_its_text(tmp_path: Path) -> None:
-    said = (
+    description = (
         "On average, each warp spends 8.4 cycles being stalled waiting for sibling warps at a CTA barrier."
         " This stall type represents about 42.8% of the total average of 23.2 cycles between issuing two instructions."
     )
-    rule = ["WarpStateStats", "", "", "", "CPIStall", "OPT", said]
+    rule = ["WarpStateStats", "", "", "", "CPIStall", "OPT", description]
 
     (launch,) = read(tmp_path, written([[*HEAD, *LAUNCH, *DETAILS], [*cells(0, "softmax"), *rule]])).launches
 
@@ -228,7 +228,7 @@ def test_files_from_powershell_and_from_spreadsheets_are_read(tmp_path: Path) ->
     assert read(tmp_path, semicolons).launches[0].metrics[TIME] == 1.5e-6
 
 
-def test_a_file_cut_in_a_row_loses_that_row_and_says_so(tmp_path: Path) -> None:
+def test_a_file_cut_in_a_row_loses_that_row_and_reports_it(tmp_path: Path) -> None:
     text = details(("gemm", [("Duration", "us", "1.50"), (REGISTERS, "register/thread", "168")]))
     cut = text[: text.index('168"') + 2]
 
@@ -265,7 +265,7 @@ def test_numbers_that_are_none_are_reported_with_their_metric(tmp_path: Path) ->
     assert report.lost == (f"{COMPUTE}: 1 of its values is not a number",)
 
 
-def test_more_launches_than_are_kept_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_beyond_the_maximum_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ncu_tables, "_MAX_VALUES", 300)
 
     report = read(tmp_path, details(*((f"kernel{n}", [("Duration", "us", f"{n}.25")]) for n in range(200))))
@@ -275,7 +275,7 @@ def test_more_launches_than_are_kept_are_left_out_and_counted(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         (b"", "is empty"),
         (b"a,b\n1,2\n", r"has no table of Nsight Compute.*--page raw --csv"),
@@ -288,8 +288,8 @@ def test_more_launches_than_are_kept_are_left_out_and_counted(tmp_path: Path, mo
     ],
     ids=["empty", "other table", "binary", "one line", "nsys stats", "source page", "no launch", "no permission"],
 )
-def test_what_is_no_report_is_refused_with_what_it_is(tmp_path: Path, text: bytes, said: str) -> None:
-    with pytest.raises(TraceError, match=said):
+def test_what_is_no_report_is_refused_with_what_it_is(tmp_path: Path, text: bytes, error: str) -> None:
+    with pytest.raises(TraceError, match=error):
         read(tmp_path, text)
 
 
@@ -336,7 +336,7 @@ def test_ncus_own_report_is_exported_by_ncu_and_nothing_is_left_next_to_it(
     assert [file.name for file in report.parent.iterdir()] == [report.name]
 
 
-def test_without_ncu_the_error_says_what_to_install_and_what_to_run_elsewhere(
+def test_without_ncu_the_error_names_what_to_install_and_what_to_run_elsewhere(
     report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(TraceError, match=r"install Nsight Compute.*ncu --import '--a run\.ncu-rep' --page raw --csv"):

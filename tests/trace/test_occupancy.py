@@ -29,7 +29,7 @@ def test_it_is_what_kineto_wrote_for_every_kernel_that_kinetos_calculator_takes(
     assert limits is not None
 
     for args in trace.args(np.flatnonzero(trace.is_kind(Kind.KERNEL)).tolist()):
-        told = args["est. achieved occupancy %"]
+        expected = args["est. achieved occupancy %"]
         ours = occupancy_percent(
             limits,
             threads=prod(args["block"]),
@@ -38,7 +38,7 @@ def test_it_is_what_kineto_wrote_for_every_kernel_that_kinetos_calculator_takes(
             blocks_per_multiprocessor=prod(args["grid"]) / multiprocessors,
         )
         # Kineto's refuses more shared memory than a block gets without asking for more, and writes 0.
-        assert told == 0 if args["shared memory"] > 48 << 10 else ours == pytest.approx(told, abs=1)
+        assert expected == 0 if args["shared memory"] > 48 << 10 else ours == pytest.approx(expected, abs=1)
 
 
 def test_each_limit_bounds_it_alone() -> None:

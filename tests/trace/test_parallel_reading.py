@@ -164,14 +164,14 @@ def test_an_interrupt_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.Monke
 def test_progress_of_several_processes_grows_up_to_the_size_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     file.write_text(text_of())
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
-    read_kineto(file, lambda done, total: told.append((done, total)), processes=2)
+    read_kineto(file, lambda done, total: reports.append((done, total)), processes=2)
 
     size = file.stat().st_size
-    assert told[-1] == (size, size)
-    assert len(told) > 4
-    later = [done for done, _ in told[1:]]
+    assert reports[-1] == (size, size)
+    assert len(reports) > 4
+    later = [done for done, _ in reports[1:]]
     assert later == sorted(later)
 
 

@@ -105,7 +105,7 @@ def test_device_work_finds_its_launch_by_correlation_alone(trace_of: TraceOf) ->
 
 
 @pytest.mark.parametrize("args", [None, [], "none", 7])
-def test_an_event_whose_arguments_are_no_object_has_none(trace_of: TraceOf, args: object) -> None:
+def test_an_event_with_arguments_that_are_not_an_object_has_none(trace_of: TraceOf, args: object) -> None:
     trace = trace_of([{"name": "a", "ts": 1, "args": args}, {"name": "b", "ts": 2, "args": {"Sequence number": 4}}])
 
     assert trace.names == ("a", "b")
@@ -181,11 +181,11 @@ def test_progress_counts_the_bytes_of_the_file_itself(tmp_path: Path) -> None:
     file = tmp_path / "t.json.gz"
     events = [{"ph": "X", "ts": i, "dur": 1} for i in range(1000)]
     file.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
-    read_trace(file, progress=lambda done, total: told.append((done, total)))
+    read_trace(file, progress=lambda done, total: reports.append((done, total)))
 
-    assert told[-1] == (file.stat().st_size, file.stat().st_size)
+    assert reports[-1] == (file.stat().st_size, file.stat().st_size)
 
 
 def not_traces() -> dict[str, tuple[bytes, str]]:

@@ -18,7 +18,7 @@ from perfkit.trace import Kind
 from perfkit.trace.nsight.nsys import read_nsys_report
 from perfkit.trace.nsight.report_export import KEPT, export_nsys_report
 
-#: `.ci/run` says where it has put one; a developer's own is on the PATH.
+#: `.ci/run` sets where it has installed one; that of a developer is on the PATH.
 NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
 
 
@@ -80,7 +80,7 @@ def test_a_report_that_changed_is_exported_again_and_only_the_newest_exports_are
     assert len(list(made.pop().parent.iterdir())) == KEPT
 
 
-def test_without_nsys_the_error_says_what_to_install_and_what_to_run_elsewhere(
+def test_without_nsys_the_error_names_what_to_install_and_what_to_run_elsewhere(
     report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -108,13 +108,13 @@ def test_a_recording_that_was_not_imported_is_named_as_that(report: Path) -> Non
 
 
 @pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
-def test_a_report_of_a_real_nsys_holds_the_calls_of_the_system(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_a_real_nsys_has_the_system_calls(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = report.parent
     program = "import time; time.sleep(0.05)"
     record = [str(NSYS), "profile", "-t", "osrt", "-s", "none", "--cpuctxsw", "none", "-o", "r"]
     subprocess.run([*record, sys.executable, "-c", program], cwd=folder, capture_output=True, check=True, timeout=200)
     if not (folder / "r.nsys-rep").exists():
-        # As Debian packs it nsys does not find its importer; .ci/install-nsys lays that beside it.
+        # Debian's nsys does not find its importer; .ci/install-nsys copies it next to nsys.
         importer = Path(str(NSYS)).with_name("QdstrmImporter")
         subprocess.run([importer, "-i", "r.qdstrm"], cwd=folder, capture_output=True, check=True, timeout=200)
     (folder / "r.nsys-rep").replace(report)

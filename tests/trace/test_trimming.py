@@ -167,7 +167,7 @@ def test_names_of_threads_that_repeat_stand_once(tmp_path: Path) -> None:
     assert names(tmp_path / "out.json").count("thread_name") == 1
 
 
-def test_a_cut_file_is_trimmed_as_far_as_it_goes_and_this_is_reported(tmp_path: Path) -> None:
+def test_a_cut_file_is_trimmed_up_to_the_cut_and_this_is_reported(tmp_path: Path) -> None:
     whole = gzip.compress(json.dumps({"traceEvents": THREE_STEPS}, indent=1).encode())
     (tmp_path / "t.json.gz").write_bytes(whole[:-60])
 
@@ -177,7 +177,7 @@ def test_a_cut_file_is_trimmed_as_far_as_it_goes_and_this_is_reported(tmp_path: 
     assert any("cut" in sentence for sentence in done.lost)
 
 
-def test_damaged_events_are_repaired_or_left_out_and_the_result_is_json(tmp_path: Path) -> None:
+def test_damaged_events_are_repaired_or_skipped_and_the_result_is_json(tmp_path: Path) -> None:
     texts = [json.dumps(event) for event in (op("aten::a", 1, 2), op("aten::b", 4, 2))]
     bad = texts[0].replace('"aten::a"', '"C:\\lib"').replace('"dur": 2', '"dur": 2, "args": {"x": nan}')
     utf8 = texts[1].replace("aten::b", "caf\N{LATIN SMALL LETTER E WITH ACUTE}").encode("latin-1")

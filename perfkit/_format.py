@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perfkit._location import Location
 
 if TYPE_CHECKING:
-    from perfkit.findings import Finding
+    from perfkit.findings import Evidence, Finding
 
 
 def ms(ns: float) -> str:
@@ -102,6 +102,11 @@ def why_unquantified(finding: Finding) -> str:
     return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
 
 
+def evidence_value(evidence: Evidence) -> str:
+    """The number of evidence with its unit."""
+    return "not measured" if evidence.value is None else f"{evidence.value} {evidence.unit}".strip()
+
+
 def size(count: float) -> str:
     """An amount of memory in bytes: ``1.6 GB``, ``20 MB``, ``512 kB``, ``80 bytes``; in powers of 1000."""
     for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -113,3 +118,9 @@ def size(count: float) -> str:
 def rate(count: float) -> str:
     """A rate or a count with three digits, and all digits before the decimal point: ``5.93``, ``94.8``, ``1,420``."""
     return f"{count:,.0f}" if count >= 99.95 else f"{count:.3g}"
+
+
+def rates(steps_per_s: float | None, samples_per_s: float | None, tokens_per_s: float | None) -> list[str]:
+    """The rates that are known: ``["20 steps/s", "320 samples/s"]``."""
+    named = (("steps", steps_per_s), ("samples", samples_per_s), ("tokens", tokens_per_s))
+    return [f"{rate(per_s)} {name}/s" for name, per_s in named if per_s]

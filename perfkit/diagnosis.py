@@ -1,4 +1,4 @@
-"""Where a step's time goes, what is wrong, and what changing it would save: the answer as data."""
+"""The diagnosis as data: where a step spends its time, what is wrong, and what changing it would save."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _PROFILES = 1000
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers behind the findings, for tables and drawings.
 
-    ``wall_ns`` is what all costs are part of: one mean step where ``Diagnosis.step`` is there, else
-    the whole recording. ``ops``, ``ranges``, ``kernels``, ``api_calls`` and ``source_lines`` are the longest ones, in
-    totals of the trace. ``lines`` are the hottest by sampling, per step. ``graph_breaks`` are of the whole run.
+    ``wall_ns`` is what all costs are part of: one mean step if ``Diagnosis.step`` is known, else the
+    recording. ``ops``, ``ranges``, ``kernels``, ``api_calls`` and ``source_lines`` are the longest ones, in
+    totals of the trace. ``lines`` are the hottest by sampling, per step. ``graph_breaks`` are of the run.
     """
 
     wall_ns: int | None = None
@@ -68,9 +68,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     source_lines: tuple[SourceLine, ...] = ()
     syncs: tuple[SyncEvent, ...] = ()
 
+    @property
+    def distinct_ranges(self) -> list[RangeTime]:
+        """Each range once: from the trace if it is in there, because the run's own table includes slowed steps."""
+        traced = {row.name for row in self.ranges if row.source == "trace"}
+        return [row for row in self.ranges if row.source == "trace" or row.name not in traced]
+
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """What perfkit itself cost: its own time per step, the mean step in a window, and the most memory it held."""
+    """What perfkit itself cost: its time per step, the mean step in a window, and the maximum memory it held."""
 
     step_ns: int | None = None
     window_step_ns: int | None = None
@@ -78,9 +84,9 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: a verdict, the step and its phases, findings in order of their cost.
+    """A verdict, the step and its phases, and the findings by their cost.
 
-    ``step`` is None where no steps were marked; the findings' times are then of the whole recording. ``not_asked`` are
+    ``step`` is None if no steps were marked; the findings' times are then of the recording. ``not_asked`` are
     the rules that could not be asked, with what has to be recorded for them. ``missing`` has a sentence for each part
     that could not be measured.
     """
@@ -96,8 +102,24 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     overhead: Overhead | None = None
 
+    @property
+    def phase_times(self) -> dict[str, int]:
+        """The time per step (ns) of each phase that took any, in the order of `PHASES`; empty without phases."""
+        return {name: ns for name in PHASES if self.phases is not None and (ns := getattr(self.phases, name))}
+
+    @property
+    def causes(self) -> list[tuple[Finding, tuple[Finding, ...]]]:
+        """The findings that no other one explains, each with those that it explains.
+
+        Where a rule has several findings, the first one has all that the rule explains.
+        """
+        explained: dict[str | None, tuple[Finding, ...]] = {}
+        for finding in self.findings:
+            explained[finding.follows] = (*explained.get(finding.follows, ()), finding)
+        return [(finding, explained.pop(finding.rule, ())) for finding in explained.pop(None, ())]
+
     def to_json(self) -> str:
-        """The diagnosis as it stands in diagnosis.json."""
+        """The text of diagnosis.json."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
     @classmethod
@@ -114,7 +136,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, the phases and the findings as tables; no script, all escaped."""
-        times = {name: ns for name in PHASES if self.phases is not None and (ns := getattr(self.phases, name))}
+        times = self.phase_times
         phases = [(name, ms(ns), percent(ns, sum(times.values()))) for name, ns in times.items()]
         findings = [
             (
@@ -124,8 +146,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
                 finding.message,
                 finding.advice,
             )
-            for finding in self.findings
-            if finding.follows is None
+            for finding, _ in self.causes
         ]
         parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
         if phases:
@@ -171,7 +192,7 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    """By `_order`, and what another one explains right behind that one, however large it is."""
+    """By `_order`, but a finding that another one explains comes directly after that one, whatever it costs."""
     ordered = sorted((finding for finding in findings if finding.follows is None), key=_order)
     explained = sorted((finding for finding in findings if finding.follows is not None), key=_order)
     # A cause may be explained itself: it is put into place first, in as many rounds as there are links.

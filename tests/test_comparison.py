@@ -83,7 +83,7 @@ def finding(rule: str, line: int, file: str = "train.py") -> Finding:
     )
 
 
-def test_a_faster_data_phase_is_told_and_the_unchanged_rest_is_not(tmp_path: Path) -> None:
+def test_a_faster_data_phase_is_reported_and_the_unchanged_rest_is_not(tmp_path: Path) -> None:
     before = write_run(tmp_path / "a", data_ms=20, rest_ms=30, seed=1)
     after = write_run(tmp_path / "b", data_ms=0.5, rest_ms=30, seed=2)
 
@@ -149,7 +149,7 @@ def test_counts_are_compared_where_both_sides_have_them() -> None:
     assert [(count.name, count.before, count.after) for count in comparison.counts] == [("syncs", 2.0, 0.0)]
 
 
-def test_ops_and_ranges_that_changed_by_a_part_of_the_step_are_told_per_step() -> None:
+def test_ops_and_ranges_that_changed_by_a_part_of_the_step_are_reported_per_step() -> None:
     facts = TraceFacts(
         path="t.json", format="kineto", events=9, device_events=0, devices=(), steps=2, span_ns=100 * MS, rank=None,
         world_size=None, has_stacks=False, has_shapes=False, lost=(),

@@ -180,9 +180,12 @@ class _LiveFindings:
         # Imports the rules; see `watch`.
         from perfkit.diagnosis import Diagnosis
 
-        # It may be damaged, or of a newer perfkit: the rest is shown without it.
-        with suppress(PerfkitError):
+        try:
             self.diagnosis, self.final = Diagnosis.from_json(text), final
+        except PerfkitError:
+            # It is damaged, or of another version of perfkit: the run is diagnosed again, also without a window.
+            if final:
+                self._traces = -1
 
     def close(self) -> None:
         """End a diagnosis that is being made."""
@@ -221,17 +224,17 @@ def _screen(console: Console) -> Iterator[_Show]:
 def _line_printer() -> _Show:
     """A function that prints one line where there is a new step or another state."""
     # See `watch`.
-    from perfkit.reports.live import line_of, state_of
+    from perfkit.reports.live import live_line, rank_state
 
     printed: tuple[object, ...] = ()
 
     def show(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None) -> None:
         nonlocal printed
         rows = shown.tail.rows
-        current = (rows[-1].step if rows else None, state_of(shown).split(" ")[0])
+        current = (rows[-1].step if rows else None, rank_state(shown).split(" ")[0])
         if current != printed:
             printed = current
-            typer.echo(line_of(live, shown))
+            typer.echo(live_line(live, shown))
             sys.stdout.flush()
 
     return show

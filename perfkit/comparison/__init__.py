@@ -25,7 +25,7 @@ def compare(
     max_slowdown: float | None = None,
     max_more: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Compare two runs, traces, reports of ncu, or diagnoses: what changed, and which findings are gone and new.
+    """Compare two runs, traces, reports of ncu, or diagnoses: what changed, and which findings only one of them has.
 
     Differences of step and phases are tested by a bootstrap over the single steps, which run folders hold; traces and
     `Diagnosis` objects hold means only, and their differences are "not tested".

@@ -42,14 +42,14 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed(self) -> str:
-        """The relative change as text; "new" or "gone" where only one side has it."""
+        """The relative change as text; "new" or "removed" if only one side has it."""
         if self.before_ns is None:
             return "new"
-        return "gone" if self.after_ns is None else relative_change(self.before_ns, self.after_ns)
+        return "removed" if self.after_ns is None else relative_change(self.before_ns, self.after_ns)
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """An exact count: syncs, launches and ops per step; recompiles and graph breaks of the whole run."""
+    """An exact count: syncs, launches and ops per step; recompiles and graph breaks of the run."""
 
     name: str
     before: float
@@ -68,15 +68,15 @@ class ProfileChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed(self) -> str:
-        """The relative change of a launch's time as text; "new" or "gone" where only one side has it."""
+        """The relative change of a launch's time as text; "new" or "removed" if only one side has it."""
         if self.before is None or self.after is None:
-            return "gone" if self.after is None else "new"
+            return "removed" if self.after is None else "new"
         before, after = self.before.mean_ns, self.after.mean_ns
         return relative_change(before, after) if before is not None and after is not None else "-"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two diagnoses side by side: ``gone`` findings only the first has, ``new`` ones only the second.
+    """Two diagnoses side by side: only the first has the findings in ``gone``, only the second those in ``new``.
 
     ``workload`` is whether both did the same work, from what is known of their batches, models and devices;
     ``changed`` lists what differs in settings and workload. ``result`` is whether their losses agree. ``broken`` has a
@@ -107,7 +107,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return f"<comparison of {self.before} with {self.after}: {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        """The verdict, what changed, and the findings gone and new as HTML for notebooks; no script, all escaped."""
+        """The verdict, the differences, and the findings of one side only, as escaped HTML for notebooks."""
         parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
         parts += [f"<p><b>Broken budget: {escape(sentence)}</b></p>" for sentence in self.broken]
         differences = [
@@ -119,7 +119,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(html_table(("of", "name", "before", "after", "change"), [*differences, *counts]))
         findings = [
             (title, one.rule, shown_place(one), one.message)
-            for title, found in (("gone", self.gone), ("new", self.new))
+            for title, found in (("no longer found", self.gone), ("new", self.new))
             for one in found
         ]
         if findings:

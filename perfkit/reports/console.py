@@ -15,7 +15,7 @@ from perfkit._format import ms, percent
 from perfkit._text import without_controls
 
 #: part of a step -> (character, colour)
-_LOOKS = {
+_STYLES = {
     "data": ("█", "red"),
     "transfer": ("▚", "magenta"),
     "forward": ("▓", "blue"),
@@ -36,41 +36,41 @@ _ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.
 
 
 class _Console(Console):
-    """A console that falls silent when nobody reads any more (``| head``).
+    """A console that prints nothing more once its reader has closed the pipe (``| head``).
 
-    rich would end the program with exit code 1, which here means a failed gate or, worse, ends a training, and
-    would turn off its stdout even where the reader of stderr has gone.
+    rich would end the program with exit code 1, which here means a failed gate or ends a training, and would close
+    stdout even if only the reader of stderr is closed.
     """
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
         if not self.stderr:
-            # What is left in stdout's buffer would be complained of when the command ends.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
+            # Flushing the rest of stdout's buffer at exit would fail.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
 
 
 def stdout_console() -> Console:
-    """Where a command prints what it was asked for."""
+    """The console for the result of a command."""
     return _Console()
 
 
 def stderr_console() -> Console:
-    """Where perfkit speaks beside a running program."""
+    """The console for perfkit's messages during a running program."""
     return _Console(stderr=True)
 
 
 def print_bar(times: dict[str, int], console: Console) -> None:
-    """Print the parts of a step (ns, some more than 0) as a bar of the terminal's width, and below it what they are."""
+    """Print the parts of a step (ns, some more than 0) as a bar of the terminal's width, with a legend below."""
     total = sum(times.values())
     bar = Text()
     for name, cells in _cells(times, console.width).items():
-        bar.append(_LOOKS[name][0] * cells, style=_LOOKS[name][1])
+        bar.append(_STYLES[name][0] * cells, style=_STYLES[name][1])
     print_line(bar, console)
     legend = Text()
     for name, ns in times.items():
-        entry = Text(_LOOKS[name][0], style=_LOOKS[name][1])
+        entry = Text(_STYLES[name][0], style=_STYLES[name][1])
         entry.append(f" {name} {ms(ns)} {percent(ns, total)}", style="default")
         if legend and legend.cell_len + 2 + entry.cell_len > console.width:
             print_line(legend, console)
@@ -80,7 +80,7 @@ def print_bar(times: dict[str, int], console: Console) -> None:
 
 
 def _cells(times: dict[str, int], width: int) -> dict[str, int]:
-    """Widths that add up to ``width``: whole cells first, what is left to the largest remainders."""
+    """Widths that add up to ``width``: integer parts first, the remaining cells to the largest remainders."""
     total = sum(times.values())
     exact = {name: width * ns / total for name, ns in times.items()}
     cells = {name: int(share) for name, share in exact.items()}

@@ -1,7 +1,7 @@
-"""A diagnosis as one HTML file: everything it needs is in it, and nothing it holds can act.
+"""A diagnosis as one HTML file that needs no other file and makes no request.
 
-The figures stand in it as JSON that the script of `page/` draws. The page's policy lets that one script and its styles
-run, by their hashes, and nothing else: no request, no other script, no markup made of text.
+The page contains the figures as JSON, which the script of `page/` draws. Its policy allows that script and its styles
+by their hashes, and nothing else: no request, no other script, no markup made of text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["render_html", "write_html"]
 
 
 def write_html(data: FigureData, file: str | os.PathLike[str]) -> Path:
-    """Write the page to ``file``, whole or not at all.
+    """Write the page to ``file``, completely or not at all.
 
     Raises:
         OSError: it cannot be written.
@@ -76,12 +76,12 @@ def _hash(text: str) -> str:
 
 
 def _json(data: FigureData) -> str:
-    """JSON that cannot end the block it stands in: with no ``<`` there is neither an end tag nor a comment."""
+    """JSON without ``<``, so that it cannot end its script block or begin a comment."""
     return data.to_json().decode().replace("<", "\\u003c")
 
 
 def _without_script(data: FigureData) -> Iterator[str]:
-    """What the page says where its script does not run: the verdict, the parts and the findings."""
+    """What the page shows if its script does not run: the verdict, the parts and the findings."""
     yield f"<p>{escape(data.verdict)}</p>\n"
     for bar in data.bars:
         parts = "".join(f"<li>{escape(part.name)} {ms(part.ns)}</li>" for part in bar.parts)

@@ -1,6 +1,6 @@
-"""A run while it goes on, on a terminal: step time, phases, throughput, memory, ranks, findings, the last window.
+"""A running training on a terminal: step time, phases, throughput, memory, ranks, findings, the last window.
 
-Made from the newest rows alone, in the looks of a diagnosis (`perfkit.reports.console`).
+It is made from the newest rows only, in the style of a diagnosis (`perfkit.reports.console`).
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from perfkit._format import duration, ms, percent, rate, shown_location, size
+from perfkit._format import duration, ms, percent, rates, shown_location, size
 from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
 from perfkit.run.file_names import trace_name
 from perfkit.run.follower import SILENT_S, RankFollower, RunFollower, end_unix_s
 from perfkit.run.records import PHASES, Step, Window
 
-#: What "now" is: enough steps that one odd one does not move it, few enough to see a change within a minute or so.
-_NOW = 64
-#: Findings that are shown: the rest of a small terminal.
+#: Rows of the current state: enough that one slow step does not move it, few enough to show a change within a minute.
+_NEWEST = 64
+#: Findings that are shown, which fit a small terminal.
 _FINDINGS = 3
-#: Ranks that one line names.
+#: Ranks that one line lists.
 _NAMED = 3
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=+*%#"
 
 
-class Now(msgspec.Struct, frozen=True, kw_only=True):
-    """What the newest rows say; times in ns, per step; None = not known."""
+class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary of the newest rows; times in ns per step; None: unknown."""
 
     step: int
     last_ns: int
@@ -46,20 +46,20 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int | None
 
 
-def now_of(rows: Sequence[Step]) -> Now | None:
-    """Sum up the newest rows; of those that perfkit slows by recording only what memory was. None where there are none.
+def summarize(rows: Sequence[Step]) -> CurrentState | None:
+    """Summarize the newest rows, None without rows; of rows slowed by recording, only the memory is used.
 
-    The median is of rows: merged ones count as one step of their mean.
+    The median is over rows: merged steps count as one step of their mean.
     """
     if not rows:
         return None
-    calm = [row for row in rows if not _recorded(row) and row.mode == "train"] or list(rows)
-    newest = calm[-_NOW:]
-    each = sorted(row.wall_ns // max(1, row.steps) for row in newest)
+    undisturbed = [row for row in rows if not _recorded(row) and row.mode == "train"] or list(rows)
+    newest = undisturbed[-_NEWEST:]
+    per_step = sorted(row.wall_ns // max(1, row.steps) for row in newest)
     wall_ns = sum(row.wall_ns for row in newest)
     steps = sum(row.steps for row in newest)
 
-    def a_second(values: Sequence[int | None]) -> float | None:
+    def per_second(values: Sequence[int | None]) -> float | None:
         known = [value for value in values if value is not None]
         return 1e9 * sum(known) / wall_ns if known and wall_ns else None
 
@@ -68,15 +68,15 @@ def now_of(rows: Sequence[Step]) -> Now | None:
 
     phases = {name: sum(getattr(row.phases_ns, name) or 0 for row in newest) // max(1, steps) for name in PHASES}
     last = rows[-1]
-    return Now(
+    return CurrentState(
         step=last.step + last.steps - 1,
         last_ns=last.wall_ns // max(1, last.steps),
-        median_ns=each[len(each) // 2],
+        median_ns=per_step[len(per_step) // 2],
         mean_ns=wall_ns // max(1, steps),
         phases_ns={name: ns for name, ns in phases.items() if ns},
-        steps_per_s=a_second([row.steps for row in newest]) or 0.0,
-        samples_per_s=a_second([row.samples for row in newest]),
-        tokens_per_s=a_second([row.tokens for row in newest]),
+        steps_per_s=per_second([row.steps for row in newest]) or 0.0,
+        samples_per_s=per_second([row.samples for row in newest]),
+        tokens_per_s=per_second([row.tokens for row in newest]),
         memory_bytes=latest([row.memory_bytes for row in rows]),
         memory_peak_bytes=latest([row.memory_peak_bytes for row in rows]),
         rss_bytes=latest([row.rss_bytes for row in rows]),
@@ -88,9 +88,9 @@ def _recorded(row: Step) -> bool:
 
 
 def print_live(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, console: Console) -> None:
-    """Print one picture of a run: ``shown`` is the rank whose steps it is of, ``diagnosis`` what was found so far."""
-    now = now_of(shown.tail.rows)
-    print_text(Text(f"{live.path} · {_whose(live, shown)} · {state_of(shown)}", style="dim"), console)
+    """Print the current state of a run, with the steps of the rank ``shown`` and the findings so far."""
+    now = summarize(shown.tail.rows)
+    print_text(Text(f"{live.path} · {_rank_title(live, shown)} · {rank_state(shown)}", style="dim"), console)
     if now is None:
         print_line(Text("no step yet"), console)
     else:
@@ -105,51 +105,50 @@ def print_live(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | No
     _findings(diagnosis, console)
 
 
-def line_of(live: RunFollower, shown: RankFollower) -> str:
-    """The run in one line, for a pipe."""
-    now = now_of(shown.tail.rows)
+def live_line(live: RunFollower, shown: RankFollower) -> str:
+    """The current state in one line, for a pipe."""
+    now = summarize(shown.tail.rows)
     if now is None:
-        return f"no step yet  {state_of(shown)}"
+        return f"no step yet  {rank_state(shown)}"
     total = sum(now.phases_ns.values())
     phases = " ".join(f"{name} {percent(ns, total)}" for name, ns in now.phases_ns.items())
     parts = [_step(now, live), *_rates(now), *_memory(now), phases]
     if shown.rank is not None and shown.rank.windows:
         parts.append(f"window {shown.rank.windows[-1].index}")
-    return "  ".join([*parts, state_of(shown)])
+    return "  ".join([*parts, rank_state(shown)])
 
 
-def _whose(live: RunFollower, shown: RankFollower) -> str:
+def _rank_title(live: RunFollower, shown: RankFollower) -> str:
     ranks = live.run.world_size if live.run is not None else len(live.ranks)
-    where = f" on {shown.rank.host}, process {shown.rank.pid}" if shown.rank is not None else ""
-    return (f"rank {shown.index} of {ranks}" if ranks > 1 else f"rank {shown.index}") + where
+    place = f" on {shown.rank.host}, process {shown.rank.pid}" if shown.rank is not None else ""
+    return (f"rank {shown.index} of {ranks}" if ranks > 1 else f"rank {shown.index}") + place
 
 
-def state_of(shown: RankFollower) -> str:
-    """Whether a rank runs, in a word or two."""
+def rank_state(shown: RankFollower) -> str:
+    """Whether the rank is running, in a few words."""
     if shown.rank is not None and shown.rank.ending is not None:
         ended = end_unix_s(shown.rank)
         ago = f" {duration(max(0.0, time.time() - ended) * 1e9)} ago" if ended is not None else ""
         return f"ended{ago}: {shown.rank.ending}"
     if shown.died:
-        return "its process is gone, and has not written how it ended"
+        return "its process ended without recording why"
     silent_s = time.time() - shown.written_unix_s
     return f"nothing written for {duration(silent_s * 1e9)}" if silent_s > SILENT_S else "running"
 
 
-def _step(now: Now, live: RunFollower) -> str:
+def _step(now: CurrentState, live: RunFollower) -> str:
     total = live.run.total_steps if live.run is not None else None
-    of = f" of {total:,}" if total is not None else ""
-    text = f"step {now.step:,}{of}  {ms(now.last_ns)}, median {ms(now.median_ns)}"
+    planned = f" of {total:,}" if total is not None else ""
+    text = f"step {now.step:,}{planned}  {ms(now.last_ns)}, median {ms(now.median_ns)}"
     left = total - now.step - 1 if total is not None else 0
     return text + (f", {duration(left * now.mean_ns)} left" if left > 0 else "")
 
 
-def _rates(now: Now) -> list[str]:
-    named = (("steps", now.steps_per_s), ("samples", now.samples_per_s), ("tokens", now.tokens_per_s))
-    return [f"{rate(number)} {what}/s" for what, number in named if number]
+def _rates(now: CurrentState) -> list[str]:
+    return rates(now.steps_per_s, now.samples_per_s, now.tokens_per_s)
 
 
-def _memory(now: Now) -> list[str]:
+def _memory(now: CurrentState) -> list[str]:
     named = (("device", now.memory_bytes), ("device peak", now.memory_peak_bytes), ("process", now.rss_bytes))
     return [f"{what} {size(value)}" for what, value in named if value is not None]
 
@@ -158,7 +157,7 @@ def _sparkline(rows: Sequence[Step], console: Console) -> Text:
     """The newest steps, one character each, by their time; those that perfkit recorded are dim."""
     newest = list(rows)[-console.width :]
     walls = [row.wall_ns // max(1, row.steps) for row in newest]
-    # From nothing: a step of twice the time is twice as high.
+    # The scale begins at 0: a step of twice the time is twice as high.
     top = max(walls) or 1
     blocks = _ASCII_BLOCKS if console.options.ascii_only else _BLOCKS
     line = Text()
@@ -168,20 +167,23 @@ def _sparkline(rows: Sequence[Step], console: Console) -> Text:
 
 
 def _ranks(live: RunFollower) -> str:
-    nows = {index: now for index, one in live.ranks.items() if (now := now_of(one.tail.rows)) is not None}
-    over = [f"rank {index} {state}" for index, one in live.ranks.items() if (state := state_of(one)) != "running"]
+    states = {index: now for index, one in live.ranks.items() if (now := summarize(one.tail.rows)) is not None}
+    not_running = [
+        f"rank {index} {state}" for index, one in live.ranks.items() if (state := rank_state(one)) != "running"
+    ]
     missing = (live.run.world_size if live.run is not None else 0) - len(live.ranks)
-    parts = [f"{len(live.ranks)} ranks" + (f", {missing} more not there" if missing > 0 else "")]
-    if nows:
-        slowest = max(nows, key=lambda index: nows[index].median_ns)
-        fastest = min(nows, key=lambda index: nows[index].median_ns)
-        at = [now.step for now in nows.values()]
+    parts = [f"{len(live.ranks)} ranks" + (f", {missing} missing" if missing > 0 else "")]
+    if states:
+        slowest = max(states, key=lambda index: states[index].median_ns)
+        fastest = min(states, key=lambda index: states[index].median_ns)
+        at = [now.step for now in states.values()]
         parts.append(
-            f"median {ms(nows[fastest].median_ns)} (rank {fastest}) to {ms(nows[slowest].median_ns)} (rank {slowest}), "
+            f"median {ms(states[fastest].median_ns)} (rank {fastest}) to "
+            f"{ms(states[slowest].median_ns)} (rank {slowest}), "
             f"at steps {min(at):,} to {max(at):,}"
         )
-    more = [f"{len(over) - _NAMED} more"] if len(over) > _NAMED else []
-    return "; ".join([*parts, *over[:_NAMED], *more])
+    more = [f"{len(not_running) - _NAMED} more"] if len(not_running) > _NAMED else []
+    return "; ".join([*parts, *not_running[:_NAMED], *more])
 
 
 def _window(shown: RankFollower, console: Console) -> None:
@@ -203,12 +205,12 @@ def _findings(diagnosis: Diagnosis | None, console: Console) -> None:
     if diagnosis is None:
         return
     print_text(Text(f"so far: {diagnosis.verdict}"), console)
-    roots = [finding for finding in diagnosis.findings if finding.follows is None]
-    for number, finding in enumerate(roots[:_FINDINGS], 1):
-        where = f"  {shown_location(finding.spent)}" if finding.spent is not None else ""
-        lost = f"  {ms(finding.cost_ns)} a step" if finding.cost_ns is not None else ""
-        print_line(Text(f"{number} {finding.rule}{where}{lost}"), console)
-    if len(roots) > _FINDINGS:
+    causes = diagnosis.causes
+    for number, (finding, _) in enumerate(causes[:_FINDINGS], 1):
+        place = f"  {shown_location(finding.spent)}" if finding.spent is not None else ""
+        cost = f"  {ms(finding.cost_ns)}/step" if finding.cost_ns is not None else ""
+        print_line(Text(f"{number} {finding.rule}{place}{cost}"), console)
+    if len(causes) > _FINDINGS:
         print_line(
-            Text(f"{len(roots) - _FINDINGS} more: perfkit diagnose {Path(diagnosis.source)}", style="dim"), console
+            Text(f"{len(causes) - _FINDINGS} more: perfkit diagnose {Path(diagnosis.source)}", style="dim"), console
         )

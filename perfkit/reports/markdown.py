@@ -1,4 +1,4 @@
-"""A diagnosis or a comparison as markdown: for an issue, a pull request, a note. Everything from outside is escaped."""
+"""A diagnosis or a comparison as markdown, for an issue or a pull request. All text from outside is escaped."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from perfkit._format import ms, percent, rate, shown_path, shown_place, shown_saving, why_unquantified
+from perfkit._format import evidence_value, ms, percent, rate, shown_path, shown_place, shown_saving, why_unquantified
 from perfkit._text import without_controls
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
-from perfkit.run.records import PHASES
 
-#: What markdown or the HTML inside it gives a meaning.
+#: Characters that are special in markdown or in HTML inside it.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&-])")
 
 
@@ -25,17 +24,17 @@ def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
 
 
 def _text(words: str) -> str:
-    """Words as they stand, whatever characters they hold: names come from files that anyone may have written."""
+    """Text from outside, with every special character escaped."""
     return _SPECIAL.sub(r"\\\1", without_controls(words))
 
 
 def _prose(words: str) -> str:
-    """Sentences of perfkit's own, which may name what came from outside: only what could become markup is escaped."""
+    """A sentence of perfkit, which may contain names from outside: what could become markup is escaped."""
     return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", without_controls(words, " "))
 
 
 def _code(words: str) -> str:
-    """Inline code: no character has a meaning in it but the fence itself, and a bar in a table."""
+    """Inline code, in which only the backtick and, in a table, the bar are special."""
     return "`" + without_controls(words).replace("`", "'").replace("|", "\\|") + "`"
 
 
@@ -47,14 +46,22 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int)
     yield ""
 
 
+def _folded(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:
+    """A table that is unfolded by a click."""
+    yield f"<details><summary>{title}</summary>"
+    yield ""
+    yield from _table(head, rows, numbers)
+    yield "</details>"
+    yield ""
+
+
 def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"**{_prose(diagnosis.verdict)}**"
     yield ""
     at = diagnosis.step.source if diagnosis.step is not None else ""
     yield f"{_code(shown_path(diagnosis.source))}{' · ' + _prose(at) if at else ''}"
     yield ""
-    if diagnosis.phases is not None:
-        times = {name: ns for name in PHASES if (ns := getattr(diagnosis.phases, name))}
+    if times := diagnosis.phase_times:
         total = sum(times.values())
         rows = [(name, ms(ns), percent(ns, total)) for name, ns in times.items()]
         yield from _table(("phase", "per step", "share"), rows, 1)
@@ -65,11 +72,14 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield ""
     if diagnosis.figures.kernel_profiles is not None:
         yield from _kernels(PROFILE_COLUMNS, profile_rows(diagnosis.figures.kernel_profiles))
-    roots = [finding for finding in diagnosis.findings if finding.follows is None]
-    for number, finding in enumerate(roots, start=1):
-        yield from _finding(number, finding, diagnosis)
+    for number, (finding, explained) in enumerate(diagnosis.causes, start=1):
+        yield from _finding(number, finding, explained, diagnosis)
     for sentence in diagnosis.missing:
         yield f"- Note: {_prose(sentence)}"
+    if diagnosis.not_asked:
+        needs = [(rule.rule, _prose(" and ".join(rule.needs))) for rule in diagnosis.not_asked]
+        yield ""
+        yield from _folded("rules that were not asked", ("rule", "needs"), needs, 2)
 
 
 def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -78,7 +88,7 @@ def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]
     yield from _table(tuple(heading for heading, _ in columns), named, 1)
 
 
-def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[str]:
+def _finding(number: int, finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis) -> Iterator[str]:
     place, preposition = shown_place(finding), "at" if finding.spent is not None else "in"
     yield f"### {number}. {finding.rule}" + (f" {preposition} {_code(place)}" if place else "")
     yield ""
@@ -94,24 +104,19 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[st
     yield ""
     yield f"→ {_prose(finding.advice)}"
     yield ""
-    for other in diagnosis.findings:
-        if other.follows == finding.rule:
-            yield f"Explains {other.rule}: {_prose(other.message)}"
-            yield ""
+    for other in explained:
+        yield f"Explains {other.rule}: {_prose(other.message)}"
+        yield ""
     if finding.evidence:
         rows = [
             (
                 _prose(item.name),
-                "not measured" if item.value is None else f"{_text(str(item.value))} {_prose(item.unit)}".strip(),
+                _prose(evidence_value(item)),
                 _prose(item.source),
             )
             for item in finding.evidence
         ]
-        yield "<details><summary>evidence</summary>"
-        yield ""
-        yield from _table(("what", "value", "from"), rows, 3)
-        yield "</details>"
-        yield ""
+        yield from _folded("evidence", ("what", "value", "from"), rows, 3)
 
 
 def _comparison(comparison: Comparison) -> Iterator[str]:
@@ -133,7 +138,7 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     yield f"Workload: {comparison.workload}. Result: {comparison.result}."
     yield ""
     yield from (f"- changed: {_prose(sentence)}" for sentence in comparison.changed)
-    for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
+    for title, findings in (("no longer found", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             place = f" at {_code(text)}" if (text := shown_place(finding)) else ""
             cost = f", {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""

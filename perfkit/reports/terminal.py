@@ -5,13 +5,17 @@ Three findings fit 80 columns and 25 lines; a wider terminal is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from perfkit._format import (
+    evidence_value,
     ms,
     percent,
     rate,
+    rates,
     relative_change,
     shown_path,
     shown_place,
@@ -33,9 +37,8 @@ from perfkit.reports.kernel_profile_rows import (
     profile_rows,
 )
 from perfkit.rules._step_budget import NEGLIGIBLE
-from perfkit.run.records import PHASES
 
-#: More findings than this are not read at once; the rest stands behind ``all``.
+#: Findings that are printed without ``all``: as many as a person reads at once.
 SHOWN = 5
 
 #: Kernels of a report of Nsight Compute that are shown without ``all``.
@@ -57,14 +60,12 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
         _kernel_table(PROFILE_COLUMNS, rows if all else rows[:_KERNELS], len(rows), console)
     if all:
         _rates(diagnosis, console)
-    roots = [finding for finding in diagnosis.findings if finding.follows is None]
-    shown = roots if all else roots[:SHOWN]
-    for number, finding in enumerate(shown, start=1):
-        first = finding.rule not in {earlier.rule for earlier in shown[: number - 1]}
-        explained = [other for other in diagnosis.findings if first and other.follows == finding.rule]
+    causes = diagnosis.causes
+    shown = causes if all else causes[:SHOWN]
+    for number, (finding, explained) in enumerate(shown, start=1):
         _finding(number, finding, explained, diagnosis, console, all=all)
-    if len(shown) < len(roots):
-        print_line(Text(f"{len(roots) - len(shown)} more: --all", style="dim"), console)
+    if len(shown) < len(causes):
+        print_line(Text(f"{len(causes) - len(shown)} more: --all", style="dim"), console)
     if all:
         _ranges(diagnosis, console)
         _not_asked(diagnosis, console)
@@ -73,23 +74,20 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
 
 
 def _parts(diagnosis: Diagnosis, console: Console) -> None:
-    """The step as one bar with its legend; the device as a line, or as the bar where the phases are not known."""
-    phases = diagnosis.phases
-    times: dict[str, int] = {}
-    if phases is not None:
-        times = {name: ns for name in PHASES if (ns := getattr(phases, name))}
+    """The step as a bar with its legend, and the device as a line; the device as a bar if no phases are known."""
+    times = diagnosis.phase_times
     device = max(diagnosis.figures.devices, key=lambda device: device.busy_ns, default=None)
     if set(times) - {"other"}:
         print_bar(times, console)
         if device is not None:
             print_text(_device_line(device), console)
     elif device is not None:
-        hidden = device.compute_ns + device.exposed_copy_ns + device.exposed_communication_ns
+        known_ns = device.compute_ns + device.exposed_copy_ns + device.exposed_communication_ns
         parts = {
             "compute": device.compute_ns,
             "communication": device.exposed_communication_ns,
             "copies": device.exposed_copy_ns,
-            "other": max(0, device.busy_ns - hidden),
+            "other": max(0, device.busy_ns - known_ns),
             "idle": device.idle_ns,
         }
         print_bar({name: ns for name, ns in parts.items() if ns}, console)
@@ -99,13 +97,13 @@ def _parts(diagnosis: Diagnosis, console: Console) -> None:
     console.print()
 
 
-def _kernel_table(columns: Columns, rows: list[tuple[str, ...]], of: int, console: Console) -> None:
+def _kernel_table(columns: Columns, rows: list[tuple[str, ...]], total: int, console: Console) -> None:
     heading, *lines = aligned(columns, rows, console.width)
     print_line(Text(heading, style="dim"), console)
     for line in lines:
         print_line(Text(line), console)
-    if len(rows) < of:
-        print_line(Text(f"{of - len(rows):,} more kernels: --all", style="dim"), console)
+    if len(rows) < total:
+        print_line(Text(f"{total - len(rows):,} more kernels: --all", style="dim"), console)
     console.print()
 
 
@@ -122,23 +120,23 @@ def _device_line(device: DeviceTime) -> Text:
     text = f"{name}: busy {share(device.busy_ns)} ({', '.join(parts)}), idle {share(device.idle_ns)}"
     cause = max(device.causes, key=lambda name: device.causes[name], default=None)
     if cause is not None and device.idle_ns >= NEGLIGIBLE * device.window_ns:
-        text += f", most of it: {cause} {share(device.causes[cause])}"
+        text += f", mainly {cause} {share(device.causes[cause])}"
     return Text(text, style="dim")
 
 
 def _finding(
-    number: int, finding: Finding, explained: list[Finding], diagnosis: Diagnosis, console: Console, *, all: bool
+    number: int, finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis, console: Console, *, all: bool
 ) -> None:
     head = Text(f"{number} ")
     head.append(finding.rule, style=_SEVERITY[finding.severity])
     if place := shown_place(finding):
         head.append(f"  {'' if finding.spent is not None else 'in '}{place}", style="bold")
     cost = Text(_cost(finding, diagnosis))
-    room = console.width - head.cell_len - cost.cell_len
+    gap = console.width - head.cell_len - cost.cell_len
     if not cost:
         print_text(head, console)
-    elif room >= 2:
-        print_line(Text.assemble(head, " " * room, cost), console)
+    elif gap >= 2:
+        print_line(Text.assemble(head, " " * gap, cost), console)
     else:
         print_text(head, console)
         _indented(cost, console)
@@ -151,8 +149,7 @@ def _finding(
         _indented(Text(f"explains {other.rule}: {other.message}", style="dim"), console)
     if all:
         for item in finding.evidence:
-            value = "not measured" if item.value is None else f"{item.value} {item.unit}".strip()
-            _indented(Text(f"{item.name}: {value} ({item.source})", style="dim"), console)
+            _indented(Text(f"{item.name}: {evidence_value(item)} ({item.source})", style="dim"), console)
 
 
 def _indented(text: Text, console: Console) -> None:
@@ -168,19 +165,14 @@ def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
 
 
 def _rates(diagnosis: Diagnosis, console: Console) -> None:
-    """How fast training goes, how even its steps are, and how much of the device's peak it uses."""
+    """Throughput, quantiles of the step time, and the share of the device's peak that is used."""
     throughput, utilization = diagnosis.figures.throughput, diagnosis.figures.utilization
     if throughput is not None:
-        named = (
-            ("steps", throughput.steps_per_s),
-            ("samples", throughput.samples_per_s),
-            ("tokens", throughput.tokens_per_s),
-        )
-        rates = [f"{rate(per_s)} {what}/s" for what, per_s in named if per_s is not None]
+        per_s = rates(throughput.steps_per_s, throughput.samples_per_s, throughput.tokens_per_s)
         quantiles = (("median", throughput.p50_ns), ("p90", throughput.p90_ns), ("p99", throughput.p99_ns))
         times = [f"{what} {ms(ns)}" for what, ns in quantiles if ns is not None]
         slowest = [f"step {slow.step} {ms(slow.wall_ns)}" for slow in throughput.slowest[:3]]
-        print_text(Text(f"{', '.join(rates)}; {', '.join(times)}; slowest {', '.join(slowest)}", style="dim"), console)
+        print_text(Text(f"{', '.join(per_s)}; {', '.join(times)}; slowest {', '.join(slowest)}", style="dim"), console)
     if utilization is not None:
         share = percent(utilization.mfu, 1)
         print_text(
@@ -195,12 +187,10 @@ def _rates(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _ranges(diagnosis: Diagnosis, console: Console) -> None:
-    """A line per range, longest first: how often, time per step in the trace, time of one."""
+    """A line per range, longest first: its count, its time per traced step, and the time of one."""
     figures = diagnosis.figures
     steps = figures.trace.steps if figures.trace is not None else 0
-    # The run's own table sums up all steps, and those in windows are slower: where the trace has a range, it speaks.
-    traced = {row.name for row in figures.ranges if row.source == "trace"}
-    rows = [row for row in figures.ranges if row.source == "trace" or row.name not in traced]
+    rows = figures.distinct_ranges
     if not rows:
         return
     names = [Text(without_controls(row.name)) for row in rows]
@@ -214,25 +204,26 @@ def _ranges(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _not_asked(diagnosis: Diagnosis, console: Console) -> None:
-    """The rules that could not be asked, grouped by what they need."""
+    """The rules that were not asked, grouped by what they need."""
     by_needs: dict[tuple[str, ...], list[str]] = {}
     for rule in diagnosis.not_asked:
         by_needs.setdefault(rule.needs, []).append(rule.rule)
     if by_needs:
-        print_line(Text("rules that could not be asked", style="dim"), console)
+        print_line(Text("rules that were not asked", style="dim"), console)
     for needs, rules in by_needs.items():
-        _indented(Text(f"{', '.join(rules)}: needs {' and '.join(needs)}", style="dim"), console)
+        _indented(Text(", ".join(rules), style="dim"), console)
+        print_text(Text(f"needs {' and '.join(needs)}", style="dim"), console, indent=4)
 
 
 def _overhead(diagnosis: Diagnosis, console: Console) -> None:
-    """What perfkit itself took of the run."""
+    """What perfkit itself cost."""
     own, step = diagnosis.overhead, diagnosis.step
     if own is None:
         return
     parts = []
     if own.step_ns is not None:
         share = f" ({percent(own.step_ns, step.wall_ns)})" if step is not None and step.wall_ns else ""
-        parts.append(f"{ms(own.step_ns)} a step{share}")
+        parts.append(f"{ms(own.step_ns)}/step{share}")
     if own.held_bytes is not None:
         parts.append(f"{own.held_bytes / 1e6:.1f} MB of memory")
     if own.window_step_ns is not None and step is not None:
@@ -252,7 +243,7 @@ def _missing(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Write a comparison: what changed per step, phase, range, op and kernel, counts, and findings gone and new."""
+    """Write a comparison: differences by phase, range, op and kernel, counts, and the fixed and new findings."""
     print_line(Text(f"{comparison.before} → {comparison.after}", style="dim"), console)
     print_text(Text(comparison.verdict, style="bold"), console)
     for sentence in comparison.broken:
@@ -268,14 +259,14 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             print_line(Text(f"{kind}s", style="dim"), console)
         print_line(_difference(difference, console.width), console)
     if comparison.counts:
-        print_line(Text("counts, per step; recompiles and graph breaks of the whole run", style="dim"), console)
+        print_line(Text("counts per step; recompiles and graph breaks of the run", style="dim"), console)
     for count in comparison.counts:
         print_line(Text(f"{count.name:<16}{rate(count.before):>10} → {rate(count.after):>8}"), console)
-    for title, findings in (("gone", comparison.gone), ("new", comparison.new)):
+    for title, findings in (("no longer found", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             cost = f"  {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
             text = f"{title}: {finding.rule}  {shown_place(finding)}{cost}"
-            print_text(Text(text, style="green" if title == "gone" else "red"), console)
+            print_text(Text(text, style="green" if title == "no longer found" else "red"), console)
     for sentence in comparison.changed:
         print_text(Text(f"changed: {sentence}", style="dim"), console)
     for note in comparison.notes:
@@ -285,7 +276,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def _difference(difference: Difference, width: int) -> Text:
     style = {"faster": "green", "slower": "red"}.get(difference.change, "")
     before, after = ("-" if ns is None else ms(ns) for ns in (difference.before_ns, difference.after_ns))
-    # Names of kernels are long: as much of them as there is room for beside the numbers.
+    # Names of kernels are long: they are cut to what the numbers leave.
     name = Text(without_controls(difference.name))
     name.truncate(max(16, width - 46), overflow="ellipsis")
     name.pad_right(16 - name.cell_len if name.cell_len < 16 else 0)

@@ -173,10 +173,10 @@ def test_a_diagnosis_without_its_records_is_drawn(tmp_path: Path) -> None:
     [
         (json.dumps({**DIAGNOSIS, "schema": 99}).encode(), "schema 99"),
         (json.dumps({**DIAGNOSIS, "schema": 1}).encode(), "schema 1"),
-        (f'{{"schema": {SCHEMA}}}'.encode(), "no diagnosis"),
-        (b"\x00\xff", "no diagnosis"),
-        (b"", "no diagnosis"),
-        (b"[" * 100_000, "no diagnosis"),
+        (f'{{"schema": {SCHEMA}}}'.encode(), "is damaged"),
+        (b"\x00\xff", "is damaged"),
+        (b"", "is damaged"),
+        (b"[" * 100_000, "is damaged"),
     ],
 )
 def test_an_old_newer_or_damaged_diagnosis_is_told_in_a_sentence(tmp_path: Path, data: bytes, said: str) -> None:

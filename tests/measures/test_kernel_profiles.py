@@ -261,7 +261,7 @@ def test_compare_sets_the_kernels_of_two_reports_side_by_side(reports: tuple[Pat
 
     assert "The 2 kernels that both profiled take 3.7 ms before, 2.1 ms after (-43%)" in shown
     assert "transpose<float>       1.4 ms  600 µs   -57%  12%→35%  15%→85%      -→-   168→64" in shown
-    assert "gone: latency-bound-kernel  transpose<float>" in shown
+    assert "no longer found: latency-bound-kernel  transpose<float>" in shown
     assert "marks no steps" not in shown
 
 
@@ -273,7 +273,7 @@ def test_kernels_are_matched_by_their_grid_first_and_then_by_name(reports: tuple
 
     told = {(one.before.grid if one.before else None, one.after.grid if one.after else None) for one in changes}
     assert told == {((64, 1, 1), (64, 1, 1)), ((512, 1, 1), None), (None, (1, 1, 1))}
-    assert sorted(one.changed for one in changes) == ["+0%", "gone", "new", "new"]
+    assert sorted(one.changed for one in changes) == ["+0%", "new", "new", "removed"]
 
 
 def test_a_report_and_a_trace_cannot_be_compared_and_the_verdict_has_the_reason(

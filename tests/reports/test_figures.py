@@ -18,9 +18,11 @@ from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.findings import Finding
+from perfkit.integrations.tensorboard.drawings import draw
 from perfkit.reports.figures import SCHEMA, FigureData, figures_of, read_figures, write_figures
 from perfkit.reports.figures.columns import packed, unpacked
 from perfkit.reports.figures.data import Items, Lane
+from perfkit.reports.page import read
 from perfkit.run.records import Phases, Rank, Run, Step, Window
 
 MS = 1_000_000
@@ -165,7 +167,7 @@ def test_recorded_steps_are_marked_and_kept_out_of_the_mean_of_their_row(tmp_pat
     assert [(mark.first_step, mark.file) for mark in steps.windows] == [(5, "rank-0/window-0.pt.trace.json.gz")]
 
 
-def test_missing_ranks_and_a_missing_window_are_said(tmp_path: Path) -> None:
+def test_missing_ranks_and_a_missing_window_are_reported(tmp_path: Path) -> None:
     data = figures_of(diagnose(write_run(tmp_path / "x", rows(40), world_size=3)))
 
     ranks = next(table for table in data.tables if table.id == "ranks")
@@ -178,7 +180,7 @@ def test_missing_ranks_and_a_missing_window_are_said(tmp_path: Path) -> None:
     assert any("no timeline" in sentence for sentence in data.missing)
 
 
-def test_a_trace_that_is_gone_since_leaves_the_rest_and_says_so(tmp_path: Path) -> None:
+def test_a_trace_that_was_deleted_since_is_reported_and_the_rest_is_drawn(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.json", [event("aten::mm", 0, 5)])
     answer = diagnose(path)
     path.unlink()
@@ -269,7 +271,7 @@ def test_figures_are_written_and_read_back(tmp_path: Path, diagnosis: Diagnosis)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "is damaged"),
         (f'{{"schema": {SCHEMA}}}', "is damaged"),
@@ -278,12 +280,30 @@ def test_figures_are_written_and_read_back(tmp_path: Path, diagnosis: Diagnosis)
     ],
 )
 def test_what_is_no_figure_data_or_of_another_version_is_refused_with_the_reason(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "figures.json").write_text(text)
 
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         read_figures(tmp_path)
+
+
+def test_a_run_folder_of_an_older_perfkit_is_diagnosed_and_drawn_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x", rows(40))
+    old = {"schema": 1, "source": "x", "verdict": "old", "findings": [{"rule": "input-bound", "lost_ns": 5}]}
+    (folder / "diagnosis.json").write_text(json.dumps(old))
+    (folder / "figures.json").write_text(json.dumps({**old, "schema": 2, "title": "x", "per": "step", "wall_ns": 1}))
+
+    drawn = json.loads(draw(str(folder)))
+
+    assert drawn["schema"] == SCHEMA
+    assert drawn["verdict"].startswith("A step takes 10.0 ms")
+    assert [finding["cost_ns"] > MS for finding in drawn["findings"]] == [True]
+    assert "schema 2" in drawn["missing"][0]
+
+
+def test_the_page_draws_the_schema_that_is_written() -> None:
+    assert f"const SCHEMA = {SCHEMA};" in read("page.js")
 
 
 def test_names_show_what_they_would_hide(tmp_path: Path) -> None:

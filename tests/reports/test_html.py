@@ -56,6 +56,17 @@ def test_a_click_on_a_findings_place_folds_its_source_with_the_line_marked(
     assert place.get_attribute("aria-expanded") == "false"
 
 
+def test_the_rules_that_were_not_asked_are_listed_with_what_they_need(run: Path, opened: Callable[..., Any]) -> None:
+    seen = opened(run / "report.html")
+    answer = Diagnosis.from_json((run / "diagnosis.json").read_bytes())
+    section = seen.section("not-asked")
+
+    assert not section.locator("table").is_visible()
+    section.locator("summary").click()
+    assert section.locator("tbody th").all_inner_texts() == [rule.rule for rule in answer.not_asked]
+    assert answer.not_asked[0].needs[0] in section.locator("tbody tr").first.inner_text()
+
+
 def test_a_click_on_a_column_sorts_a_table_and_another_turns_it(run: Path, opened: Callable[..., Any]) -> None:
     page = opened(run / "report.html").page
     page.get_by_role("tab", name="Ops").click()
@@ -119,7 +130,7 @@ def test_every_control_has_a_name_and_every_drawing_says_what_it_is(run: Path, o
     assert all(after - before <= 1 for before, after in pairwise(heads))
 
 
-def test_without_its_script_the_page_still_tells_the_verdict(run: Path, opened: Callable[..., Any]) -> None:
+def test_without_its_script_the_page_still_shows_the_verdict(run: Path, opened: Callable[..., Any]) -> None:
     page = opened(run / "report.html", java_script_enabled=False).page
 
     assert Diagnosis.from_json((run / "diagnosis.json").read_bytes()).verdict in page.inner_text("main")

@@ -45,7 +45,7 @@ def test_the_page_shows_both_steps_on_one_scale(
     assert names[:3] == ["step", "data", "forward"]
 
 
-def test_the_page_tells_findings_gone_and_new(
+def test_the_page_shows_new_findings_and_those_no_longer_found(
     diagnosis: Diagnosis, faster: Diagnosis, tmp_path: Path, opened: Callable[..., Any]
 ) -> None:
     seen = opened(write_html(figures_of_comparison(perfkit.compare(diagnosis, faster)), tmp_path / "page.html"))
@@ -53,7 +53,7 @@ def test_the_page_tells_findings_gone_and_new(
     assert seen.section("findings").get_by_role("heading").first.inner_text() == "New findings"
     assert seen.page.locator(".finding .rule").all_inner_texts() == ["copies-dominate"]
     assert "input-bound train.py:31" in seen.section("verdict").inner_text()
-    seen.page.get_by_role("tab", name="Findings gone").click()
+    seen.page.get_by_role("tab", name="No longer found").click()
     gone = seen.page.locator("[data-table=gone] tbody th").all_inner_texts()
     assert set(gone) == {"input-bound", "many-small-ops", "sync-in-step"}
 

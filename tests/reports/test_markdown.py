@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
@@ -13,6 +14,7 @@ from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Evidence, Finding
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.reports.markdown import write_markdown
+from perfkit.rules._engine import RuleNotAsked
 from perfkit.run.records import Phases
 
 MS = 1_000_000
@@ -55,6 +57,15 @@ def test_a_diagnosis_has_its_verdict_phases_finding_and_evidence() -> None:
     assert "### 1. input-bound at `tokenize.py:12`" in text
     assert "**20.0 ms per step, saves 10.0-20.0 ms** (critical, confidence high)" in text
     assert "| tokenize | 20.0 ms | tokenize |" in text
+
+
+def test_rules_that_were_not_asked_are_folded_with_what_they_need() -> None:
+    not_asked = (RuleNotAsked(rule="slow-rank", needs=("two ranks", "a window")),)
+
+    text = text_of(msgspec.structs.replace(diagnosis("tokenize"), not_asked=not_asked))
+
+    assert "<summary>rules that were not asked</summary>" in text
+    assert "| slow-rank | two ranks and a window |" in text
 
 
 @pytest.mark.parametrize("name", HOSTILE)

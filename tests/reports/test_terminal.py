@@ -86,7 +86,7 @@ def test_at_most_five_findings_are_shown_and_the_rest_on_request(
     assert "waiting for data: 45.0 ms (steps.jsonl, 40 steps)" in everything
 
 
-def test_what_a_finding_explains_is_told_below_it(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+def test_what_a_finding_explains_is_printed_below_it(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
     effect = msgspec.structs.replace(
         diagnosis.findings[1], rule="launch-bound", follows="many-small-ops", message="The device waits."
     )
@@ -119,10 +119,10 @@ def test_a_trace_without_steps_is_drawn_by_what_its_device_did(written: Callable
     text = written(print_diagnosis, diagnosis, width=100)
 
     assert "▓ compute 50.0 ms 50%  ▒ copies 10.0 ms 10%  · idle 40.0 ms 40%\n" in text
-    assert "device 0 (A100): busy 60% (compute 50%, copies 10%), idle 40%, most of it: sync 30%" in text
+    assert "device 0 (A100): busy 60% (compute 50%, copies 10%), idle 40%, mainly sync 30%" in text
 
 
-def test_a_comparison_tells_differences_counts_and_findings(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+def test_a_comparison_shows_differences_counts_and_findings(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
     comparison = Comparison(
         before="runs/a",
         after="runs/b",
@@ -145,9 +145,9 @@ def test_a_comparison_tells_differences_counts_and_findings(diagnosis: Diagnosis
         "data               45.0 ms →     0 ns  -100%   not tested\n"
         "kernels\n"
         "void at::native::elementwiseeleme…         - →   5.0 ms  new     not tested\n"
-        "counts, per step; recompiles and graph breaks of the whole run\n"
+        "counts per step; recompiles and graph breaks of the run\n"
         "syncs                    1 →        0\n"
-        "gone: input-bound  train.py:31  45.0 ms\n"
+        "no longer found: input-bound  train.py:31  45.0 ms\n"
         "a note\n"
     )
 
@@ -192,7 +192,7 @@ def test_all_shows_ranges_with_their_time_per_step_and_the_short_form_none(
     assert "layers.0" not in written(print_diagnosis, diagnosis)
 
 
-def test_all_also_tells_rates_percentiles_and_the_share_of_the_peak() -> None:
+def test_all_also_shows_rates_percentiles_and_the_share_of_the_peak() -> None:
     throughput = Throughput(
         steps=100,
         steps_per_s=20.0,

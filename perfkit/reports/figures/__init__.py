@@ -1,8 +1,7 @@
-"""Figure data: a diagnosis and its source, made ready to draw, once, for every page that draws it.
+"""Figure data of a diagnosis: made once, and drawn by every page.
 
-``figures.json`` beside ``diagnosis.json`` holds it: diagnosis.json has the numbers, which tools read; figures.json
-what only a page needs (steps over time, the window's timeline, the flame graph, source lines), and is bounded to some
-MB whatever the size of the trace.
+``figures.json`` is written next to ``diagnosis.json``. It holds what only a page needs (steps over time, the timeline
+of the window, the flame graph, source lines) and is bounded to a few MB whatever the size of the trace.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfkit._format import duration, ms, percent, rate, shown_path
+from perfkit._format import duration, ms, percent, rates, shown_path
 from perfkit._versioned_json import decode_versioned
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
@@ -27,7 +26,7 @@ from perfkit.reports.figures.device import bars_of, memory_of, roofs_of
 from perfkit.reports.figures.excerpts import Sources
 from perfkit.reports.figures.flame import flame_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
-from perfkit.reports.figures.tables import tables_of
+from perfkit.reports.figures.tables import rules_not_asked, tables_of
 from perfkit.reports.figures.timeline import timeline_of
 from perfkit.run.arrays import read_line_times
 from perfkit.run.atomic import write_atomically
@@ -40,12 +39,12 @@ __all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "figures_of_comparison"
 
 #: Its name in a run folder.
 FILE = "figures.json"
-#: No file of ours comes near this.
+#: Far above the size of any figure data.
 _LARGEST = 64 * 2**20
 #: Unix time in ns is above this since 2001; below it a trace counts from a zero of its own.
 _UNIX_NS = 10**18
 
-#: More sentences than this nobody reads; the first ones are of what matters most.
+#: Sentences about missing parts that are kept, the most important ones first.
 _MISSING = 100
 
 _Figure = TypeVar("_Figure")
@@ -58,15 +57,15 @@ def figures_of(
     read_sources: bool = True,
     read: ReadTrace = read_trace,
 ) -> FigureData:
-    """Make figure data of a diagnosis; reads its run folder's rows, the trace of its window, and source lines.
+    """Make figure data of a diagnosis from the rows of its run folder, the trace of its window, and source lines.
 
-    What of it cannot be read is left out, and ``missing`` says so.
+    A part that cannot be read is left out, with a sentence in ``missing``.
 
     Args:
-        diagnosis: As `perfkit.diagnose` gave it.
-        source: The run folder or trace that it is of, where that has moved since; default ``diagnosis.source``.
-        read_sources: False opens no source file: where others may name what is drawn.
-        read: Reads traces: the `CachedTraceReader` with which they were measured has them already.
+        diagnosis: The result of `perfkit.diagnose`.
+        source: The run folder or trace, if it was moved since. Default: ``diagnosis.source``.
+        read_sources: False: open no source file, because anyone may choose what is drawn.
+        read: Reads traces: a `CachedTraceReader` does not read one twice.
     """
     at = os.fspath(source) if source is not None else diagnosis.source
     path = local_copy(at) if is_url(at) else Path(at)
@@ -74,7 +73,15 @@ def figures_of(
     run = _run(path, missing)
     rank = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values()))) if run else None
     trace = _trace(path, rank, diagnosis, missing, read)
-    drawn = _Drawn(missing)
+
+    def figure(name: str, make: Callable[[], _Figure | None]) -> _Figure | None:
+        """The figure, None if it could not be made."""
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001 - one figure's defect must not prevent the page
+            missing.append(f"{name} could not be drawn: {type(error).__name__}: {error}")
+            return None
+
     recorded_ns = _recorded_ns(rank, trace)
     folder = run.run.folder if run is not None and run.run is not None else None
     sources = Sources(folder, recorded_ns, read=read_sources)
@@ -82,11 +89,11 @@ def figures_of(
     timeline: Timeline | None = None
     flame: Flame | None = None
     if rank is not None:
-        steps = drawn.figure("the steps over time", lambda: series_of_rows(rank))
+        steps = figure("the steps over time", lambda: series_of_rows(rank))
     if trace is not None:
-        timeline = drawn.figure("the timeline", lambda: timeline_of(trace))
-        flame = drawn.figure("the flame graph", lambda: flame_of(_stacks(rank, read) or trace))
-        steps = steps or drawn.figure("the steps over time", lambda: series_of_trace(trace))
+        timeline = figure("the timeline", lambda: timeline_of(trace))
+        flame = figure("the flame graph", lambda: flame_of(_stacks(rank, read) or trace))
+        steps = steps or figure("the steps over time", lambda: series_of_trace(trace))
     data = FigureData(
         source=shown_path(diagnosis.source),
         title=os.path.basename(diagnosis.source.rstrip("/\\")) or diagnosis.source,
@@ -105,12 +112,13 @@ def figures_of(
         flame=flame,
         traces=tuple(f"{rank.folder.name}/{file.name}" for file in rank.windows) if rank is not None else (),
         missing=tuple(missing[:_MISSING]),
+        not_asked=rules_not_asked(diagnosis),
     )
     return msgspec.convert(cleaned(msgspec.to_builtins(data, builtin_types=(bytes,))), FigureData)
 
 
 def write_figures(folder: str | os.PathLike[str], data: FigureData) -> Path:
-    """Write ``figures.json`` into a run folder, whole or not at all."""
+    """Write ``figures.json`` into a run folder, completely or not at all."""
     file = Path(folder) / FILE
     write_atomically(file, data.to_json())
     return file
@@ -133,21 +141,6 @@ def read_figures(path: str | os.PathLike[str]) -> FigureData:
     return decode_versioned(text, FigureData, SCHEMA, str(file), "`perfkit diagnose --html` makes it again")
 
 
-class _Drawn:
-    """Makes figures one by one; what fails is told, and takes no other with it."""
-
-    def __init__(self, missing: list[str]) -> None:
-        self._missing = missing
-
-    def figure(self, what: str, make: Callable[[], _Figure | None]) -> _Figure | None:
-        """The figure, None where it could not be made."""
-        try:
-            return make()
-        except Exception as error:  # noqa: BLE001 - one figure's defect must not take the page with it
-            self._missing.append(f"{what} could not be drawn: {type(error).__name__}: {error}")
-            return None
-
-
 def _run(path: Path, missing: list[str]) -> RunFolder | None:
     if not is_run_folder(path):
         return None
@@ -161,7 +154,7 @@ def _run(path: Path, missing: list[str]) -> RunFolder | None:
 def _trace(
     path: Path, rank: RankFolder | None, diagnosis: Diagnosis, missing: list[str], read: ReadTrace
 ) -> Trace | None:
-    """The trace that the diagnosis speaks of."""
+    """The trace that was diagnosed."""
     facts = diagnosis.figures.trace
     if facts is None:
         if rank is not None:
@@ -177,21 +170,19 @@ def _trace(
 
 
 def _stacks(rank: RankFolder | None, read: ReadTrace) -> Trace | None:
-    """The step for lines: its call paths have the user's functions in them."""
+    """The step traced by line: its call paths contain the user's functions."""
     for file in reversed(rank.stacks if rank is not None else ()):
         try:
             return with_frames(read(file), read_line_times(file, []))
         except TraceError:
-            continue  # the diagnosis, which looked for lines there, has told
+            continue  # the diagnosis has reported it
     return None
 
 
 def _recorded_ns(rank: RankFolder | None, trace: Trace | None) -> int | None:
-    """Unix time at which the recording began, None where it is not known."""
-    about = rank.rank if rank is not None else None
-    if about is not None and about.clock_pairs:
-        pair = about.clock_pairs[0]
-        return pair.unix_ns
+    """Unix time at which the recording began, None if unknown."""
+    if rank is not None and rank.rank is not None and rank.rank.clock_pairs:
+        return rank.rank.clock_pairs[0].unix_ns
     if trace is not None and len(trace) and int(trace.start_ns.max()) > _UNIX_NS:
         return int(trace.start_ns[trace.start_ns > _UNIX_NS].min())
     return None
@@ -206,12 +197,11 @@ def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None)
     if step is not None:
         facts.append(("step", f"mean {ms(step.wall_ns)}, median {ms(step.median_ns)}, p90 {ms(step.p90_ns)}"))
     if figures.throughput is not None:
-        rates = figures.throughput
-        named = (("steps", rates.steps_per_s), ("samples", rates.samples_per_s), ("tokens", rates.tokens_per_s))
-        facts.append(("throughput", ", ".join(f"{rate(per_s)} {what}/s" for what, per_s in named if per_s is not None)))
+        used = figures.throughput
+        facts.append(("throughput", ", ".join(rates(used.steps_per_s, used.samples_per_s, used.tokens_per_s))))
     if figures.utilization is not None:
-        used = figures.utilization
-        facts.append(("MFU", f"{percent(used.mfu, 1)} of the dense {used.precision} peak of {used.device}"))
+        peak = f"{figures.utilization.precision} peak of {figures.utilization.device}"
+        facts.append(("MFU", f"{percent(figures.utilization.mfu, 1)} of the dense {peak}"))
     if figures.planned_steps is not None and step is not None:
         facts.append(("planned", f"{figures.planned_steps:,} steps, {duration(figures.planned_steps * step.wall_ns)}"))
     if figures.trace is not None:
@@ -227,7 +217,7 @@ def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None)
         ]
     own = diagnosis.overhead
     if own is not None and own.step_ns is not None:
-        facts.append(("perfkit itself", f"{ms(own.step_ns)} a step"))
+        facts.append(("perfkit itself", f"{ms(own.step_ns)}/step"))
     if about is not None:
         facts.append(("versions", ", ".join(f"{name} {version}" for name, version in about.versions.items())))
     return [Fact(label, str(value)) for label, value in facts if value not in (None, "")]

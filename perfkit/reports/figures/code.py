@@ -1,16 +1,17 @@
-"""Findings and lines beside their source."""
+"""Findings and measured lines, with their source."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 
-from perfkit._format import shown_path, shown_place, shown_saving, why_unquantified
+from perfkit._format import evidence_value, shown_path, shown_place, shown_saving, why_unquantified
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine
-from perfkit.reports.figures.data import FileLines, FindingFigure, EvidenceFigure, LineOfFile, LinesFigure
+from perfkit.reports.figures.data import EvidenceFigure, FileLines, FindingFigure, LineOfFile, LinesFigure
 from perfkit.reports.figures.excerpts import Sources
 
 #: Unmarked lines that are shown above and below one with numbers.
@@ -18,18 +19,11 @@ _AROUND = 1
 
 
 def findings_of(diagnosis: Diagnosis, sources: Sources) -> tuple[FindingFigure, ...]:
-    """Findings in the diagnosis' order, without those that another one explains: their messages stand there."""
-    roots = [finding for finding in diagnosis.findings if finding.follows is None]
-    done = []
-    for number, finding in enumerate(roots):
-        # Two findings of one rule: the first one tells what they explain.
-        first = finding.rule not in {earlier.rule for earlier in roots[:number]}
-        explained = [other.message for other in diagnosis.findings if first and other.follows == finding.rule]
-        done.append(_finding(finding, tuple(explained), diagnosis, sources))
-    return tuple(done)
+    """The findings that no other one explains, each with the messages of those that it explains."""
+    return tuple(_finding(finding, explained, diagnosis, sources) for finding, explained in diagnosis.causes)
 
 
-def _finding(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis, sources: Sources) -> FindingFigure:
+def _finding(finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis, sources: Sources) -> FindingFigure:
     spent, wall_ns = finding.spent, diagnosis.figures.wall_ns
     excerpt = sources.excerpt(spent.file, spent.line) if spent is not None and spent.line is not None else None
     return FindingFigure(
@@ -45,26 +39,21 @@ def _finding(finding: Finding, explained: tuple[str, ...], diagnosis: Diagnosis,
         cost_share=min(1.0, finding.cost_ns / wall_ns) if finding.cost_ns is not None and wall_ns else None,
         why_unquantified=why_unquantified(finding),
         evidence=tuple(
-            EvidenceFigure(
-                name=item.name,
-                value="not measured" if item.value is None else f"{item.value} {item.unit}".strip(),
-                source=item.source,
-            )
-            for item in finding.evidence
+            EvidenceFigure(name=item.name, value=evidence_value(item), source=item.source) for item in finding.evidence
         ),
-        explains=explained,
+        explains=tuple(other.message for other in explained),
         excerpt=excerpt,
     )
 
 
 def lines_of(diagnosis: Diagnosis, sources: Sources) -> LinesFigure | None:
-    """The user's lines in the step for lines, by file, longest file first; else the sampled ones."""
+    """The user's lines from the step that is traced by line, else from sampling; by file, longest first."""
     figures = diagnosis.figures
     by_file: dict[str, list[LineOfFile]] = defaultdict(list)
     if figures.source_lines:
         for one in figures.source_lines:
             by_file[one.file].append(_measured(one))
-        source = "Recorded with the times of lines, which makes a step slower: the times say where, not how long."
+        source = "Traced by line, which slows the step: compare the lines with each other, not with the step."
     else:
         for row in figures.lines:
             if row.worker is None:
@@ -72,8 +61,8 @@ def lines_of(diagnosis: Diagnosis, sources: Sources) -> LinesFigure | None:
         source = "Host time per step, by sampling."
     if not by_file:
         return None
-    whole = {file: sum(line.host_ns or 0 for line in lines) for file, lines in by_file.items()}
-    files = sorted(by_file, key=lambda file: -whole[file])
+    totals = {file: sum(line.host_ns or 0 for line in lines) for file, lines in by_file.items()}
+    files = sorted(by_file, key=lambda file: -totals[file])
     return LinesFigure(source=source, files=tuple(_file(file, by_file[file], sources) for file in files))
 
 
@@ -81,7 +70,7 @@ def _measured(one: SourceLine) -> LineOfFile:
     return LineOfFile(
         line=one.line if one.line is not None else one.first_line,
         function=one.function,
-        whole=one.line is None,
+        is_remainder=one.line is None,
         host_ns=one.self_ns,
         total_ns=one.total_ns,
         device_ns=one.device_ns,

@@ -1,4 +1,4 @@
-"""Figure data of a comparison: the step before and after on one scale, what changed, and the findings that are new."""
+"""Figure data of a comparison: the step before and after on one scale, the differences, and the new findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfkit.reports.figures.code import findings_of
 from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
 from perfkit.reports.figures.excerpts import Sources
 
-#: What a comparison calls work and result -> what a person is told.
+#: What a comparison calls work and result -> how it is shown.
 _WORK = {"same": "the same", "different": "not the same", "unknown": "not known"}
 
 
@@ -26,7 +26,7 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
     second = Diagnosis(
         source=comparison.after,
         verdict="",
-        # One that is new while its cause is not stands by itself.
+        # A new finding whose cause is not new is shown by itself.
         findings=tuple(
             finding if finding.follows in new else msgspec.structs.replace(finding, follows=None)
             for finding in comparison.new
@@ -44,7 +44,7 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
             Fact("work", _WORK[comparison.workload]),
             Fact("losses", _WORK[comparison.result]),
             *(Fact("changed", sentence) for sentence in comparison.changed),
-            *(Fact("finding gone", " ".join(filter(None, (one.rule, shown_place(one))))) for one in comparison.gone),
+            *(Fact("no longer found", " ".join(filter(None, (one.rule, shown_place(one))))) for one in comparison.gone),
         ),
         bars=tuple(_bars(comparison, step)),
         # When the second was recorded is not known here, so its source is shown "as it is now".
@@ -70,7 +70,7 @@ def _bars(comparison: Comparison, step: Difference | None) -> Iterator[Bar]:
     ):
         parts = [Part(one.name, ns, one.name) for one, ns in zip(phases, times, strict=True) if ns]
         if (rest := total_ns - sum(part.ns for part in parts)) > 0:
-            parts.append(Part("not told apart", rest, "unknown"))
+            parts.append(Part("unknown", rest, "unknown"))
         yield Bar(title=title, total_ns=total_ns, parts=tuple(parts), scale_ns=scale_ns)
 
 
@@ -124,7 +124,7 @@ def _counts(comparison: Comparison) -> Table:
         title="Counts",
         columns=(Column("of"), Column("before", "number"), Column("after", "number")),
         rows=tuple((one.name, one.before, one.after) for one in comparison.counts),
-        note="Per step; recompiles and graph breaks of the whole run.",
+        note="Per step; recompiles and graph breaks of the run.",
     )
 
 
@@ -132,8 +132,8 @@ def _gone(comparison: Comparison) -> Table:
     rows = [(one.rule, shown_place(one) or None, one.cost_ns, one.message) for one in comparison.gone]
     return Table(
         id="gone",
-        title="Findings gone",
-        columns=(Column("rule"), Column("where", "place"), Column("cost before", "ns"), Column("what")),
+        title="No longer found",
+        columns=(Column("rule"), Column("place", "place"), Column("cost before", "ns"), Column("message")),
         rows=tuple(rows),
-        note="What the first had and the second has not.",
+        note="Findings that only the first has.",
     )

@@ -1,8 +1,7 @@
-"""Figure data: what pages draw, as plain frozen values that are JSON as they stand.
+"""Figure data: what pages draw, as frozen Structs that encode to JSON.
 
-One `FigureData` is drawn by the HTML page, the TensorBoard tab and whoever else runs ``perfkit.draw(root, data)``.
-Texts are clean (no control or direction-changing characters) but not escaped: whoever draws sets them as text.
-Times are integer ns; not measured = None.
+The HTML page and the TensorBoard tab draw it with ``perfkit.draw(root, data)``. Texts contain no control or
+direction-changing characters, but are not escaped: they must be set as text. Times are integer ns; None: not measured.
 """
 
 from __future__ import annotations
@@ -11,11 +10,14 @@ from typing import Literal
 
 import msgspec
 
-#: Version of figures.json. 1: the first. 2: the timeline's columns are packed. A reader takes its own version only:
-#: what figures are made of is kept, and they can be made again.
+from perfkit.measures.results.kernels import RooflinePoint
+from perfkit.run.records import Window
+
+#: Version of figures.json. 2: packed columns of the timeline. 3: costs and savings, rules that were not asked. Other
+#: versions are not read: the figures can be made again. page.js draws the same version.
 SCHEMA = 3
 
-#: What a column holds, which decides how it is written, aligned and sorted; "share" is 0 to 1.
+#: The unit of a column, which decides its format, alignment and order; "share" is 0 to 1.
 Unit = Literal["text", "place", "ns", "bytes", "count", "share", "number", "flops"]
 
 
@@ -35,9 +37,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole and its parts, which sum to ``total_ns`` but for rounding.
+    """A time and its parts, which sum to ``total_ns`` but for rounding.
 
-    ``scale_ns`` is what the full width stands for, so that two bars can be compared; None: the whole.
+    ``scale_ns`` is the time of the full width, by which two bars can be compared; None: the sum of the parts.
     """
 
     title: str
@@ -48,7 +50,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of a source file around the marked one; ``lines`` is empty where ``note`` says why there are none."""
+    """Lines of a source file around the marked one; without lines, ``note`` is the reason."""
 
     file: str
     line: int
@@ -58,7 +60,7 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvidenceFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One number behind a finding; ``value`` is written out."""
+    """One number behind a finding; ``value`` is text with its unit."""
 
     name: str
     value: str
@@ -84,23 +86,13 @@ class FindingFigure(msgspec.Struct, frozen=True, kw_only=True):
     excerpt: Excerpt | None = None
 
 
-class WindowMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps [first_step, last_step] that were recorded into a trace; ``file`` is relative to the run folder."""
-
-    index: int
-    first_step: int
-    last_step: int
-    file: str | None
-    problem: str | None = None
-    reason: str | None = None
-
-
 class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
     """Steps over time, in columns of equal length: one row per step, or per few neighbours in a long run.
 
     ``wall_ns`` and ``phases_ns`` are means per step over a row; ``longest_ns`` is its slowest step, number
     ``longest_step``. ``state`` is "" for an undisturbed row, else "window", "extra" or "dry". The other columns are
-    means (``memory_bytes``: the highest) of what was told in the row, None where nothing was.
+    means (``memory_bytes``: the maximum) of what was recorded in the row, or None. Files of windows
+    are relative to the run folder.
     """
 
     first_step: tuple[int, ...]
@@ -116,15 +108,16 @@ class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: tuple[int | None, ...] = ()
     syncs: tuple[float | None, ...] = ()
     loss: tuple[float | None, ...] = ()
-    windows: tuple[WindowMark, ...] = ()
+    windows: tuple[Window, ...] = ()
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals in order of start, in columns of ``columns.packed`` integers (base64 in JSON).
 
-    ``start`` holds differences, the first one from the window's begin; ``name`` indices into the timeline's ``names``.
-    In a merged list an item stands for ``count`` short events between its start and end: ``busy`` of its ``length`` is
-    theirs, and ``name`` and ``longest`` are those of the longest of them. These are empty where each item is one event.
+    ``start`` holds differences, the first one from the start of the window; ``name`` indices into the timeline's
+    ``names``.
+    An item of a merged list represents ``count`` short events, which take ``busy`` of its ``length``; ``name`` and
+    ``longest`` are those of the longest. These columns are empty if each item is one event.
     ``during`` (idle only) is one more than the index of the host event that ran meanwhile, 0 for none.
     """
 
@@ -138,7 +131,7 @@ class Items(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the timeline: the longest events one by one, the others merged where there are too many."""
+    """One row of the timeline: the longest events one by one, the others merged if there are too many."""
 
     group: str
     label: str
@@ -180,15 +173,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineOfFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a source file beside its numbers; all None for a line that is there for context only.
+    """One line of a source file with its numbers; all None for a line of context.
 
-    ``whole``: the numbers are of lines of the function that are not told apart, and the line begins it.
+    ``is_remainder``: the numbers are of all lines of the function that were not measured alone; ``line`` is its first.
     """
 
     line: int
     text: str | None = None
     function: str = ""
-    whole: bool = False
+    is_remainder: bool = False
     host_ns: int | None = None
     total_ns: int | None = None
     device_ns: int | None = None
@@ -206,24 +199,10 @@ class FileLines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinesFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's lines; ``source`` says how they were measured and what their times are of."""
+    """The user's lines; ``source`` is how they were measured, and per what."""
 
     source: str
     files: tuple[FileLines, ...]
-
-
-class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one op with the same shapes; ``intensity`` in FLOP per byte."""
-
-    op: str
-    shapes: str
-    precision: str
-    count: int
-    device_ns: int
-    intensity: float
-    flops_per_s: float
-    bound: str
-    confidence: str
 
 
 class RoofFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,13 +211,13 @@ class RoofFigure(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     peaks: dict[str, float]
     bytes_per_s: float | None
-    points: tuple[RoofPoint, ...]
+    points: tuple[RooflinePoint, ...]
     time_ns: dict[str, int]
     note: str = ""
 
 
 class MemoryFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one device over time, each level the highest in its bucket; ``held`` is a table of the peak."""
+    """Memory of one device over time, each level the maximum of its bucket; ``held`` is a table of the peak."""
 
     device: str
     start_ns: int
@@ -253,7 +232,7 @@ class MemoryFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flame(msgspec.Struct, frozen=True, kw_only=True):
-    """Host time by call path, in columns; a parent stands before its children, -1 for none.
+    """Host time by call path, in columns; a parent comes before its children, -1 for none.
 
     ``self_ns`` is time in none of the events inside; children that were left out (``hidden_ns``) are in it.
     """
@@ -273,8 +252,8 @@ class Flame(msgspec.Struct, frozen=True, kw_only=True):
 class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a page draws of one diagnosis, or of a comparison of two; bounded whatever the size of its source.
 
-    ``per`` is what ``wall_ns``, bars and lost times are of. ``traces`` are files relative to the run folder that lie
-    there for download; empty for a single trace.
+    ``wall_ns``, bars and costs are ``per`` step or of the recording. ``traces`` are the files of a run folder that can
+    be downloaded. ``not_asked`` are the rules that were not asked, with what they need.
     """
 
     schema: int = SCHEMA
@@ -296,7 +275,8 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     flame: Flame | None = None
     traces: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    not_asked: Table | None = None
 
     def to_json(self) -> bytes:
-        """As it stands in figures.json: no blanks, UTF-8."""
+        """The bytes of figures.json: UTF-8 without blanks."""
         return msgspec.json.encode(self)

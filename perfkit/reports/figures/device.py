@@ -1,4 +1,4 @@
-"""Bars of where a step goes, roofs, and memory: what the diagnosis holds already, made ready to draw."""
+"""Bars of the step and of each device, rooflines, and memory, from the diagnosis."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from perfkit._format import percent
 from perfkit.diagnosis import Diagnosis
 from perfkit.measures.results.device import DeviceTime
-from perfkit.measures.results.kernels import Roofline, RooflinePoint
+from perfkit.measures.results.kernels import Roofline
 from perfkit.measures.results.memory import DeviceMemory
-from perfkit.reports.figures.data import Bar, MemoryFigure, Part, RoofFigure, RoofPoint
+from perfkit.reports.figures.data import Bar, MemoryFigure, Part, RoofFigure
 from perfkit.reports.figures.tables import memory_holders
 from perfkit.reports.figures.timeline import idle_kind
-from perfkit.run.records import PHASES
 
 
 def bars_of(diagnosis: Diagnosis) -> Iterator[Bar]:
-    """The step on the host by phase, and the window of each device by what it did and why it was idle."""
-    phases, step = diagnosis.phases, diagnosis.step
-    if phases is not None and step is not None:
-        parts = tuple(Part(name, ns, name) for name in PHASES if (ns := getattr(phases, name)))
+    """The step on the host by phase, and the window of each device by activity and by cause of idle time."""
+    phases, step = diagnosis.phase_times, diagnosis.step
+    if phases and step is not None:
+        parts = tuple(Part(name, ns, name) for name, ns in phases.items())
         yield Bar(title="step, host", total_ns=step.wall_ns, parts=parts, note=f"mean of {step.source}")
     for device in diagnosis.figures.devices:
         name = f"device {device.device}" + (f", {device.name}" if device.name else "")
@@ -49,9 +48,9 @@ def _device_note(device: DeviceTime) -> str:
 
 
 def roofs_of(diagnosis: Diagnosis) -> Iterator[RoofFigure]:
-    """Each device's roofs and points; a device of which nothing could be placed says why."""
+    """Each device's roofs and points, or a note why there are no points."""
     for roof in diagnosis.figures.roofline:
-        points = tuple(_point(point) for point in roof.points if point.intensity > 0 and point.flops_per_s > 0)
+        points = tuple(point for point in roof.points if point.intensity > 0 and point.flops_per_s > 0)
         if points or roof.problem:
             yield RoofFigure(
                 device=f"device {roof.device}" + (f", {roof.name}" if roof.name else ""),
@@ -71,22 +70,8 @@ def _bandwidth(roof: Roofline) -> float | None:
     return next((p.bytes_per_s / p.memory_share for p in roof.points if p.memory_share > 0), None)
 
 
-def _point(point: RooflinePoint) -> RoofPoint:
-    return RoofPoint(
-        op=point.op,
-        shapes=point.shapes,
-        precision=point.precision,
-        count=point.count,
-        device_ns=point.device_ns,
-        intensity=point.intensity,
-        flops_per_s=point.flops_per_s,
-        bound=point.bound,
-        confidence=point.confidence,
-    )
-
-
 def memory_of(diagnosis: Diagnosis) -> Iterator[MemoryFigure]:
-    """Memory of each device over the trace, with who held the peak."""
+    """Memory of each device over the trace, with the allocations at its peak."""
     for number, memory in enumerate(diagnosis.figures.memory):
         timeline = memory.timeline
         yield MemoryFigure(
@@ -101,7 +86,7 @@ def memory_of(diagnosis: Diagnosis) -> Iterator[MemoryFigure]:
             else None,
             peak=_peak(memory),
             held=memory_holders(f"held-{number}", memory.held, memory.other_bytes, memory.before_bytes),
-            note="" if memory.is_absolute else "Levels count from the begin of the recording, which saw changes only.",
+            note="" if memory.is_absolute else "Levels are relative to the start of the recording.",
         )
 
 

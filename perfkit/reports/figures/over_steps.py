@@ -1,73 +1,77 @@
-"""Steps over time: the rows of a run, or the steps of a trace, a few hundred of them at most."""
+"""Steps over time: the rows of a run or the steps of a trace, at most `MAX_ROWS` of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, Literal
+
+import msgspec
 
 from perfkit.measures.steps._trace_steps import whole_steps
-from perfkit.reports.figures.data import StepSeries, WindowMark
+from perfkit.reports.figures.data import StepSeries
 from perfkit.run.reading import RankFolder
-from perfkit.run.records import PHASES, Phases, Step, StepKind
+from perfkit.run.records import PHASES, Step, StepKind
 from perfkit.trace.columns import Trace
 
-#: A screen has about so many pixels for them.
-MOST = 1_000
+#: About the width of a chart in pixels.
+MAX_ROWS = 1_000
 
-_Number = TypeVar("_Number", int, float)
+#: Kind of a step -> how its row is marked.
+_STATES: dict[StepKind, str] = {
+    "timed": "",
+    "warmup": "window",
+    "window": "window",
+    "lines": "extra",
+    "ops": "extra",
+    "dry": "dry",
+}
 
 
 def series_of_rows(rank: RankFolder) -> StepSeries | None:
-    """The rows of steps.jsonl; neighbours are taken together where there are too many, the slowest step is kept."""
+    """The rows of steps.jsonl; too many are merged with their neighbours, and the slowest step of each is kept."""
     rows = rank.steps
     if not rows:
         return None
-    size = -(-len(rows) // MOST)
+    size = -(-len(rows) // MAX_ROWS)
     parts = [rows[at : at + size] for at in range(0, len(rows), size)]
-    origin = rows[0].start_ns
-    calm = [_calm(part) for part in parts]
+    timed = [[row for row in part if row.kind == "timed"] or part for part in parts]
     slowest = [max(part, key=_per_step) for part in parts]
-    phases = {phase: tuple(_mean(part, attrgetter(phase)) for part in calm) for phase in PHASES}
-    about = rank.rank
+
+    def column(of: Sequence[list[Step]], value: Callable[[list[Step]], Any]) -> tuple[Any, ...]:
+        """A value for each part; empty if all are None."""
+        values = tuple(value(part) for part in of)
+        return values if any(one is not None for one in values) else ()
+
+    phases = {phase: column(timed, partial(_phase_mean, phase)) for phase in PHASES}
     return StepSeries(
         first_step=tuple(part[0].step for part in parts),
         steps=tuple(sum(row.steps for row in part) for part in parts),
-        start_ns=tuple(part[0].start_ns - origin for part in parts),
-        wall_ns=tuple(sum(row.wall_ns for row in part) // sum(row.steps for row in part) for part in calm),
+        start_ns=tuple(part[0].start_ns - rows[0].start_ns for part in parts),
+        wall_ns=tuple(sum(row.wall_ns for row in part) // sum(row.steps for row in part) for part in timed),
         longest_ns=tuple(_per_step(row) for row in slowest),
         longest_step=tuple(row.step for row in slowest),
-        state=tuple(next((_state(row) for row in part if _state(row)), "") for part in parts),
-        phases_ns={name: values for name, values in phases.items() if any(value is not None for value in values)},
-        samples_per_s=_told(tuple(_rate(part, lambda row: row.samples) for part in calm)),
-        tokens_per_s=_told(tuple(_rate(part, lambda row: row.tokens) for part in calm)),
-        memory_bytes=_told(
-            tuple(
-                max((row.memory_bytes for row in part if row.memory_bytes is not None), default=None) for part in parts
-            )
-        ),
-        syncs=_told(tuple(_each(part, lambda row: row.syncs) for part in calm)),
-        loss=_told(tuple(next((row.loss for row in part if row.loss is not None), None) for part in parts)),
+        state=tuple(next((_STATES[row.kind] for row in part if row.kind != "timed"), "") for part in parts),
+        phases_ns={phase: values for phase, values in phases.items() if values},
+        samples_per_s=column(timed, lambda part: _ratio(part, "samples", "wall_ns", 1e9)),
+        tokens_per_s=column(timed, lambda part: _ratio(part, "tokens", "wall_ns", 1e9)),
+        memory_bytes=column(parts, lambda part: max(_known(part, "memory_bytes"), default=None)),
+        syncs=column(timed, lambda part: _ratio(part, "syncs", "steps")),
+        loss=column(parts, lambda part: next(iter(_known(part, "loss")), None)),
         windows=tuple(
-            WindowMark(
-                index=window.index,
-                first_step=window.first_step,
-                last_step=window.last_step,
-                file=f"{rank.folder.name}/{window.file}" if window.file is not None else None,
-                problem=window.problem,
-                reason=window.reason,
-            )
-            for window in (about.windows if about is not None else ())
+            msgspec.structs.replace(window, file=window.file and f"{rank.folder.name}/{window.file}")
+            for window in (rank.rank.windows if rank.rank is not None else ())
         ),
     )
 
 
 def series_of_trace(trace: Trace) -> StepSeries | None:
-    """The steps of a trace, whose phases are known as a mean only."""
+    """The steps of a trace; their phases are known only as a mean."""
     steps = whole_steps(trace)
     if not steps.row.size:
         return None
-    kept = slice(0, MOST)
+    kept = slice(0, MAX_ROWS)
     walls = tuple((steps.end_ns - steps.start_ns)[kept].tolist())
     numbers = tuple(steps.number[kept].tolist())
     return StepSeries(
@@ -82,45 +86,21 @@ def series_of_trace(trace: Trace) -> StepSeries | None:
     )
 
 
-_STATES: dict[StepKind, str] = {
-    "timed": "",
-    "warmup": "window",
-    "window": "window",
-    "lines": "extra",
-    "ops": "extra",
-    "dry": "dry",
-}
-
-
-def _state(row: Step) -> str:
-    return _STATES[row.kind]
-
-
-def _calm(part: list[Step]) -> list[Step]:
-    """The rows that recording did not slow, where there are any."""
-    return [row for row in part if not _state(row)] or part
-
-
 def _per_step(row: Step) -> int:
     return row.wall_ns // max(1, row.steps)
 
 
-def _mean(rows: Sequence[Step], phase: Callable[[Phases], int | None]) -> int | None:
-    told = [number for row in rows if (number := phase(row.phases_ns)) is not None]
-    return sum(told) // max(1, sum(row.steps for row in rows)) if told else None
+def _known(rows: Sequence[Step], field: str) -> list[Any]:
+    return [value for row in rows if (value := attrgetter(field)(row)) is not None]
 
 
-def _each(rows: Sequence[Step], value: Callable[[Step], int | None]) -> float | None:
-    told = [(number, row.steps) for row in rows if (number := value(row)) is not None]
-    return round(sum(number for number, _ in told) / max(1, sum(steps for _, steps in told)), 3) if told else None
+def _phase_mean(phase: str, rows: Sequence[Step]) -> int | None:
+    known = _known(rows, f"phases_ns.{phase}")
+    return sum(known) // max(1, sum(row.steps for row in rows)) if known else None
 
 
-def _rate(rows: Sequence[Step], value: Callable[[Step], int | None]) -> float | None:
-    told = [(number, row.wall_ns) for row in rows if (number := value(row)) is not None]
-    wall_ns = sum(wall for _, wall in told)
-    return round(1e9 * sum(number for number, _ in told) / wall_ns, 3) if wall_ns else None
-
-
-def _told(values: tuple[_Number | None, ...]) -> tuple[_Number | None, ...]:
-    """The column, empty where nothing was told in it."""
-    return values if any(value is not None for value in values) else ()
+def _ratio(rows: Sequence[Step], field: str, per: Literal["steps", "wall_ns"], scale: float = 1.0) -> float | None:
+    """The sum of a field over the sum of another, over the rows that have it."""
+    known = [row for row in rows if getattr(row, field) is not None]
+    total = sum(getattr(row, per) for row in known)
+    return round(scale * sum(getattr(row, field) for row in known) / total, 3) if total else None

@@ -1,4 +1,4 @@
-"""The tables of a page: what a person sorts and searches."""
+"""The tables of a page: a column is a heading, a unit and a value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tables_of(diagnosis: Diagnosis, run: RunFolder | None) -> Iterator[Table]:
 
 
 def _table(id: str, title: str, items: Iterable[Any], fields: Sequence[_Field], note: str = "") -> Table:
-    """A table with a row for each item, without the columns that hold nothing at all."""
+    """A table with a row for each item, without empty columns."""
     rows = [tuple(field.of(item) for field in fields) for item in items]
     kept = [i for i in range(len(fields)) if any(row[i] is not None for row in rows)]
     return Table(
@@ -58,11 +58,9 @@ def _tables_of_figures(figures: Figures) -> Iterator[Table]:
     def longest(rows: Sequence[Any]) -> str:
         return f"The {len(rows)} longest. {of_trace}".strip()
 
-    yield _table("syncs", "Syncs", figures.syncs, _SYNC, "Where the host waits for the device.")
-    # The run's own table sums up all steps, and those in windows are slower: a range of the trace replaces it.
-    traced = {row.name for row in figures.ranges if row.source == "trace"}
-    ranges = [row for row in figures.ranges if row.source == "trace" or row.name not in traced]
-    yield _table("ranges", "Ranges", ranges, _RANGE, 'Totals over the trace or over the whole run, see "from".')
+    yield _table("syncs", "Syncs", figures.syncs, _SYNC, "Lines in which the host waits for the device.")
+    note = 'Totals over the trace or over the run, see "from".'
+    yield _table("ranges", "Ranges", figures.distinct_ranges, _RANGE, note)
     yield _table("ops", "Ops", figures.ops, _OP, longest(figures.ops))
     yield _table("kernels", "Kernels", figures.kernels, _KERNEL, longest(figures.kernels))
     profiles = figures.kernel_profiles.rows if figures.kernel_profiles is not None else ()
@@ -77,9 +75,9 @@ def _tables_of_figures(figures: Figures) -> Iterator[Table]:
     yield _table("copies", "Copies", figures.copies, _COPY, of_trace)
     collectives = [(device.device, one) for device in figures.communication for one in device.collectives]
     yield _table("collectives", "Communication", collectives, _COLLECTIVE, of_trace)
-    begin = min((gap.start_ns for device in figures.devices for gap in device.longest), default=0)
+    first_ns = min((gap.start_ns for device in figures.devices for gap in device.longest), default=0)
     gaps = [(device.device, gap) for device in figures.devices for gap in device.longest]
-    after = _Field("after the first", "ns", lambda one: one[1].start_ns - begin)
+    after = _Field("after the first", "ns", lambda one: one[1].start_ns - first_ns)
     yield _table("gaps", "Longest idle times", gaps, (*_GAP, after), "Of each device, with its main cause.")
     sampled = "Per step, without recording a window."
     yield _table("sampled-lines", "Hottest lines, sampled", figures.lines, _SAMPLED_LINE, sampled)
@@ -189,7 +187,7 @@ _GAP = (
     _Field("device", "count", lambda one: one[0]),
     _Field("idle", "ns", lambda one: one[1].duration_ns),
     _Field("cause", "text", lambda one: one[1].cause),
-    _Field("host was in", "text", lambda one: one[1].event),
+    _Field("host event", "text", lambda one: one[1].event),
     _Field("range", "text", lambda one: one[1].range),
     _Field("step", "count", lambda one: one[1].step),
     _Field("ended by", "text", lambda one: one[1].before),
@@ -221,7 +219,7 @@ def _dimensions(size: tuple[int, int, int] | None) -> str | None:
 
 
 def _ranks(run: RunFolder) -> Table:
-    """A row per rank; a missing rank has one too, because that is what a reader looks for."""
+    """A row per rank, also for a rank without files."""
     rows = [_rank(index, rank) for index, rank in list(run.ranks.items())[:_RANKS]]
     rows += [(index, *[None] * 5, "no files in the folder") for index in run.missing_ranks[: _RANKS - len(rows)]]
     columns: tuple[tuple[str, Unit], ...] = (
@@ -252,8 +250,17 @@ def _rank(index: int, rank: RankFolder) -> tuple[Cell, ...]:
     )
 
 
+def rules_not_asked(diagnosis: Diagnosis) -> Table | None:
+    """The rules that were not asked, with what they need; None if all were asked."""
+    needs = _Field("needs", "text", lambda rule: " and ".join(rule.needs))
+    rows = _table(
+        "not-asked", "Rules that were not asked", diagnosis.not_asked, (_Field("rule", "text", "rule"), needs)
+    )
+    return rows if rows.rows else None
+
+
 def memory_holders(id: str, held: Sequence[MemoryHolder], other: int | None, before: int | None) -> Table:
-    """The allocations that made up the peak, and the bytes of all ``other`` ones and of those ``before`` the trace."""
+    """The allocations at the peak, and the bytes of all ``other`` ones and of those ``before`` the trace."""
     unknown = dict.fromkeys(("allocations", "range", "top_op", "op", "step"))
     rest = ((other, "all others"), (before, "allocated before the recording began"))
     sums = [SimpleNamespace(bytes=count, function=name, **unknown) for count, name in rest if count]

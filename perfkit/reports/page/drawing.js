@@ -1,9 +1,9 @@
-// What every section is drawn with: how numbers look, elements, the key, the tooltip, and the list of sections.
-// Whatever came from outside is set as text, never as markup.
+// Shared by all sections: number formats, elements, the key, the tooltip, and the list of sections.
+// Text from outside is set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// ---- what numbers look like
+// ---- number formats
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
@@ -54,11 +54,11 @@ const svg_of = (parent, width, height, label, attributes = {}) =>
 let next_id = 0;
 const fresh = (what) => `perfkit-${what}-${(next_id += 1)}`;
 
-const clip = (text, most) => (text.length <= most ? text : most < 2 ? "" : `${text.slice(0, most - 1)}…`);
-// Numbers of pixels that a letter takes in the page's small print.
+const clip = (text, length) => (text.length <= length ? text : length < 2 ? "" : `${text.slice(0, length - 1)}…`);
+// Width of a letter of the small font, in pixels.
 const LETTER = 6.6;
 const fitting = (text, width) => clip(text, Math.floor(width / LETTER));
-// A kernel's or a frame's name without what is the same in most of them.
+// The name of a kernel or frame without common prefixes.
 const short = (name) => name.replace(/^(?:void |autograd::engine::evaluate_function: )/, "").replace(/^(?:.*[\\/])?([^\\/]+\.py\(\d+\): )/, "$1");
 
 const known_kind = new Set([
@@ -67,7 +67,7 @@ const known_kind = new Set([
   "idle-data", "idle-sync", "idle-allocation", "idle-copy", "idle-launch", "idle-communication", "idle-host",
   "idle-device", "idle-unknown", "idle-profiler", "memory", "neither", "unknown", "dry", "window", "extra",
 ]);
-// Kinds are classes of the stylesheet, so one that it does not know must not become a class.
+// Kinds are classes of the stylesheet: an unknown one must not become a class.
 const kind_class = (kind) => `k-${known_kind.has(kind) ? kind : "other"}`;
 
 function key(parent, entries) {
@@ -81,7 +81,7 @@ function key(parent, entries) {
   }
 }
 
-// One tooltip for the page; also told to screen readers by whoever has the focus.
+// One tooltip for the page; screen readers get the label of the focused element instead.
 function tooltip(root) {
   const box = put(root, "div", { class: "tip", role: "presentation", hidden: "" });
   return {
@@ -103,7 +103,7 @@ function tooltip(root) {
   };
 }
 
-// Draws now and again whenever the width has changed; what is hidden has none and waits until it is seen.
+// Draws now and whenever the width changes; a hidden element has no width and is drawn when it is shown.
 function fluid(host, render) {
   let width = 0;
   const again = () => {
@@ -121,14 +121,14 @@ function underline(cell, kind, share) {
   draw_in(bar, "rect", { x: 60 - length, width: length, height: 3 });
 }
 
-// The first place in a sorted column whose value is above this one.
+// The first index in a sorted column with a value above this one.
 function first_after(sorted, value) {
   let low = 0, high = sorted.length;
   while (low < high) { const mid = (low + high) >> 1; if (sorted[mid] > value) high = mid; else low = mid + 1; }
   return low;
 }
 
-// The least of 1, 2, 5, 10, 20 and so on that is no less: what lies between two marks of an axis.
+// The smallest of 1, 2, 5, 10, 20, ... that is at least this: the distance between two ticks.
 function nice(rough) {
   const size = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
   return [1, 2, 5, 10].map((step) => step * size).find((step) => step >= rough);
@@ -137,5 +137,5 @@ function nice(rough) {
 // ---- sections
 
 const sections = [];
-// `has(data)` says whether there is something to draw, `render(at, data, page)` draws it.
+// `has(data)`: whether there is something to draw; `render(at, data, page)` draws it.
 const section = (id, title, has, render) => sections.push({ id, title, has, render });

@@ -1,9 +1,9 @@
-// What was found: its place and price, what to change, the lines around it.
+// Findings: place, cost, what to change, and the source around the line.
 
 section("findings", (data) => (data.about === "comparison" ? "New findings" : "Findings"), () => true, (at, data, page) => {
-  if (!data.findings.length) put(at, "p", { class: "note" }, data.about === "comparison" ? "None that was not there before." : "No rule found a problem.");
+  if (!data.findings.length) put(at, "p", { class: "note" }, data.about === "comparison" ? "There are no new findings." : "No rule found a problem.");
   const list = put(at, "ol", { class: "findings" });
-  // What costs most is read at once, the others by a click.
+  // The most expensive ones are unfolded.
   data.findings.forEach((found, i) => finding_of(list, found, i < 5, data, page));
 });
 
@@ -28,19 +28,19 @@ function finding_of(list, found, unfolded, data, page) {
     }
   }
   if (found.cost_ns !== null) {
-    const price = put(head, "span", { class: "price" }, `${ms(found.cost_ns)}${data.per === "step" ? " per step" : ""}`);
-    if (found.cost_share !== null) put(price, "span", { class: "note" }, ` ${percent(found.cost_share)}`);
+    const cost = put(head, "span", { class: "cost" }, `${ms(found.cost_ns)}${data.per === "step" ? " per step" : ""}`);
+    if (found.cost_share !== null) put(cost, "span", { class: "note" }, ` ${percent(found.cost_share)}`);
     const share = Math.max(0, Math.min(1, found.cost_share || 0));
     const bar = draw_in(item, "svg", { class: "share", width: "100%", height: 4, viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" });
     draw_in(bar, "rect", { width: 100, height: 4, class: "track" });
-    draw_in(bar, "rect", { width: 100 * share, height: 4, class: "lost" });
+    draw_in(bar, "rect", { width: 100 * share, height: 4, class: "spent" });
   }
   put(item, "p", {}, found.message);
   if (found.why_unquantified) put(item, "p", { class: "note" }, `Not quantified: ${found.why_unquantified}.`);
   const advice = put(item, "p", { class: "advice" });
   put(advice, "strong", {}, "Change: ");
   advice.append(found.advice);
-  if (found.saving) put(advice, "span", { class: "gain" }, ` Saves ${found.saving}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
+  if (found.saving) put(advice, "span", { class: "saving" }, ` Saves ${found.saving}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
   if (found.excerpt) excerpt_of(item, found.excerpt, excerpt_id).hidden = !unfolded;
   for (const message of found.explains) put(item, "p", { class: "note" }, `Explains: ${message}`);
   if (found.evidence.length) {

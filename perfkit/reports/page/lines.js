@@ -1,4 +1,4 @@
-// What each line of the user's files takes, beside the source.
+// The times of each line of the user's files, next to its source.
 
 section("lines", "Lines", (data) => data.lines !== null, (at, data) => {
   put(at, "p", { class: "note" }, data.lines.source);
@@ -15,7 +15,7 @@ section("lines", "Lines", (data) => data.lines !== null, (at, data) => {
     put(head, "th", { scope: "col", class: "number" }, "line");
     put(head, "th", { scope: "col" }, "source");
     const body = put(table, "tbody");
-    const most = Math.max(1, ...file.lines.map((line) => line.host_ns || 0));
+    const maximum = Math.max(1, ...file.lines.map((line) => line.host_ns || 0));
     let last = 0;
     for (const line of file.lines) {
       const row = put(body, "tr", { class: `${line.host_ns === null ? "context" : ""}${last && line.line > last + 1 ? " jump" : ""}` });
@@ -24,12 +24,12 @@ section("lines", "Lines", (data) => data.lines !== null, (at, data) => {
         const cell = put(row, "td", { class: "number" });
         if (line[name]) {
           put(cell, "span", {}, write(line[name]));
-          if (name === "host_ns") underline(cell, "heat", line.host_ns / most);
+          if (name === "host_ns") underline(cell, "heat", line.host_ns / maximum);
         }
       }
       put(row, "th", { scope: "row", class: "lineno" }, String(line.line));
       const cell = put(row, "td", { class: "code" }, line.text !== null ? line.text : line.function);
-      if (line.whole) put(cell, "span", { class: "note" }, `  lines of ${line.function} that are not told apart`);
+      if (line.is_remainder) put(cell, "span", { class: "note" }, `  all other lines of ${line.function}`);
     }
   });
 });

@@ -1,4 +1,4 @@
-// Memory over time, its peak, and who held it.
+// Memory over time, and the allocations at its peak.
 
 section("memory", "Memory", (data) => data.memory.length > 0, (at, data, page) => {
   for (const memory of data.memory) {
@@ -9,16 +9,16 @@ section("memory", "Memory", (data) => data.memory.length > 0, (at, data, page) =
     const levels = memory.allocated_bytes, n = levels.length;
     if (n) {
       const host = put(at, "div");
-      const most = Math.max(1, ...levels, ...memory.reserved_bytes);
+      const maximum = Math.max(1, ...levels, ...memory.reserved_bytes);
       fluid(host, (width) => {
         host.replaceChildren();
         const left = 70, height = 150, base = 124, head_y = 10;
         const svg = svg_of(host, width, height, `${memory.device}: allocated memory over ${ms(n * memory.bucket_ns)}, peak ${bytes(memory.peak_bytes)}`);
         const x = (i) => left + ((width - left) * i) / n;
-        const y = (value) => base - ((base - head_y) * Math.max(0, value)) / most;
+        const y = (value) => base - ((base - head_y) * Math.max(0, value)) / maximum;
         for (const part of [0, 0.5, 1]) {
-          draw_in(svg, "line", { x1: left, x2: width, y1: y(most * part), y2: y(most * part), class: "grid" });
-          draw_in(svg, "text", { x: left - 6, y: y(most * part) + 4, class: "axis end" }, bytes(most * part));
+          draw_in(svg, "line", { x1: left, x2: width, y1: y(maximum * part), y2: y(maximum * part), class: "grid" });
+          draw_in(svg, "text", { x: left - 6, y: y(maximum * part) + 4, class: "axis end" }, bytes(maximum * part));
         }
         const outline = (values) => values.map((value, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${y(value).toFixed(1)}H${x(i + 1).toFixed(1)}`).join("");
         draw_in(svg, "path", { d: `${outline(levels)}L${width} ${base}L${left} ${base}z`, class: "area" });

@@ -8,7 +8,13 @@ const one_table = (id, title) => section(id, title, (data) => data.tables.some((
 one_table("syncs", "Syncs");
 one_table("ranks", "Ranks");
 
-section("missing", (data) => (data.about === "comparison" ? "How it was compared" : "What is missing"), (data) => data.missing.length > 0, (at, data) => {
+section("not-asked", "Rules that were not asked", (data) => data.not_asked !== null, (at, data) => {
+  const more = put(at, "details");
+  put(more, "summary", {}, `${data.not_asked.rows.length} rules need data that was not recorded`);
+  table_of(more, data.not_asked);
+});
+
+section("missing", (data) => (data.about === "comparison" ? "Notes" : "What is missing"), (data) => data.missing.length > 0, (at, data) => {
   const list = put(at, "ul", { class: "missing" });
   for (const sentence of data.missing) put(list, "li", {}, sentence);
 });
@@ -34,7 +40,7 @@ function draw(root, data, options = {}) {
     try {
       one.render(at, data, page);
     } catch (error) {
-      // One figure's defect must not take the page with it.
+      // A defect of one figure must not prevent the others.
       put(at, "p", { class: "note", role: "alert" }, `This could not be drawn: ${error.message}`);
     }
   }

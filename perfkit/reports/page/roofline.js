@@ -1,4 +1,4 @@
-// How near ops come to what the device could do.
+// Ops against the limits of the device.
 
 section("roofline", "Roofline", (data) => data.roofs.length > 0, (at, data, page) => {
   for (const roof of data.roofs) {
@@ -7,7 +7,7 @@ section("roofline", "Roofline", (data) => data.roofs.length > 0, (at, data, page
     if (!roof.points.length) continue;
     const host = put(at, "div");
     const peaks = Object.entries(roof.peaks).sort((a, b) => b[1] - a[1]);
-    const most = Math.max(...roof.points.map((point) => point.device_ns));
+    const maximum = Math.max(...roof.points.map((point) => point.device_ns));
     const lowest = Math.min(0.1, ...roof.points.map((point) => point.intensity));
     const ridge = roof.bytes_per_s && peaks.length ? peaks[0][1] / roof.bytes_per_s : 100;
     const highest = Math.max(10 * ridge, ...roof.points.map((point) => 2 * point.intensity));
@@ -42,14 +42,14 @@ section("roofline", "Roofline", (data) => data.roofs.length > 0, (at, data, page
       const bound = { compute: "compute", memory: "copy", neither: "idle-launch", unknown: "other" };
       for (const point of [...roof.points].sort((a, b) => b.device_ns - a.device_ns)) {
         const dot = draw_in(svg, "circle", {
-          cx: x(point.intensity), cy: y(point.flops_per_s), r: 3 + 9 * Math.sqrt(point.device_ns / most),
+          cx: x(point.intensity), cy: y(point.flops_per_s), r: 3 + 9 * Math.sqrt(point.device_ns / maximum),
           class: `dot ${kind_class(bound[point.bound] || "other")}${point.confidence === "low" ? " faint" : ""}`,
         });
         dot.addEventListener("mousemove", (event) => page.tip.show(event, [point.op, point.shapes, `${ms(point.device_ns)} in ${count(point.count)} calls, ${point.precision}`, `${scaled(point.flops_per_s, "FLOP/s")}, ${point.intensity.toPrecision(3)} FLOP per byte`, `bound by ${point.bound}, confidence ${point.confidence}`]));
         dot.addEventListener("mouseleave", page.tip.hide);
       }
     });
-    key(at, [["compute", "bound by compute"], ["copy", "bound by memory"], ["idle-launch", "by neither"]]);
+    key(at, [["compute", "bound by compute"], ["copy", "bound by memory"], ["idle-launch", "bound by neither"]]);
     const more = put(at, "details");
     put(more, "summary", {}, "As a table");
     table_of(more, {

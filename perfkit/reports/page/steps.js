@@ -5,9 +5,9 @@ section("steps", "Steps over time", (data) => data.steps !== null && data.steps.
   const phases = Object.keys(steps.phases_ns);
   const n = steps.wall_ns.length;
   const host = put(at, "div", { class: "steps" });
-  // Outliers and recorded steps must not press all others to the floor: the axis ends at 3 times the 90th percentile.
-  const calm = steps.longest_ns.filter((_, i) => !steps.state[i]);
-  const ordered = (calm.length ? calm : [...steps.longest_ns]).sort((a, b) => a - b);
+  // Outliers and recorded steps must not flatten all others: the axis ends at 3 times the 90th percentile.
+  const timed = steps.longest_ns.filter((_, i) => !steps.state[i]);
+  const ordered = (timed.length ? timed : [...steps.longest_ns]).sort((a, b) => a - b);
   const longest = Math.max(...steps.longest_ns);
   const top = Math.max(1, Math.min(longest, 3 * ordered[Math.floor(0.9 * (ordered.length - 1))])) * 1.05;
   const states = { window: "recorded in a window", extra: "recorded by line", dry: "dry run" };
@@ -16,7 +16,7 @@ section("steps", "Steps over time", (data) => data.steps !== null && data.steps.
     host.replaceChildren();
     const left = 58, height = 198, base = 168, head = 22;
     const svg = svg_of(host, width, height, `${total} steps; the longest took ${ms(longest)}`, { tabindex: "0" });
-    // A few steps are no wall of colour.
+    // Bars of few steps have a maximum width.
     const w = Math.min(64, (width - left) / n);
     const y = (ns) => base - (base - head) * Math.min(1, ns / top);
     for (let ns = 0, tick = nice(top / 5); ns <= top; ns += tick) {
@@ -41,14 +41,14 @@ section("steps", "Steps over time", (data) => data.steps !== null && data.steps.
     }
     for (const [kind, d] of Object.entries(paths)) draw_in(svg, "path", { d: d.join(""), class: kind_class(kind) });
     for (const [x, at_y, beyond] of dots) draw_in(svg, "path", { d: beyond ? `M${x - 3} ${at_y + 5}l3 -6 3 6z` : `M${x - w / 2} ${at_y}h${Math.max(1, w)}`, class: beyond ? "beyond" : "tick" });
-    // A row that stands for some steps begins a window where one of them does.
+    // A merged row begins a window if one of its steps does.
     let free = 0;
     for (const window of steps.windows) {
       const i = first_after(steps.first_step, window.first_step) - 1;
       if (i < 0 || steps.first_step[i] + steps.steps[i] <= window.first_step) continue;
       const x = left + i * w, label = `window ${window.index}`;
       draw_in(svg, "line", { x1: x, x2: x, y1: 0, y2: base, class: "bound" });
-      if (x < free) continue; // its name would lie on another's
+      if (x < free) continue; // its label would overlap another
       const flip = x + (label.length + 1) * LETTER > width;
       draw_in(svg, "text", { x: flip ? x - 4 : x + 4, y: 10, class: flip ? "axis end" : "axis" }, label);
       free = x + (label.length + 1) * LETTER;

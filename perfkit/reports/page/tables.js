@@ -25,7 +25,7 @@ function table_of(parent, table, options = {}) {
     });
     return cell;
   });
-  const most = table.columns.map((column, at) =>
+  const maximum = table.columns.map((column, at) =>
     column.unit === "ns" ? Math.max(1, ...table.rows.map((row) => row[at] || 0)) : 0);
 
   function sorted() {
@@ -54,8 +54,8 @@ function table_of(parent, table, options = {}) {
         });
         if (unit === "text" && at === 0) cell.title = written;
         put(cell, "span", {}, at === 0 && unit === "text" ? short(written) : written);
-        // A thin line as long as the value, to be seen without reading.
-        if (at > 0 && most[at] && value) underline(cell, "spark", value / most[at]);
+        // A thin line of the value's length.
+        if (at > 0 && maximum[at] && value) underline(cell, "spark", value / maximum[at]);
       });
       if (options.pick) options.pick(line, row);
       return line;

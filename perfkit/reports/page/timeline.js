@@ -30,7 +30,7 @@ const families = [
   ["idle-data", "idle: waiting for data"], ["idle-sync", "idle: sync"], ["idle-host", "idle: host at work"],
   ["idle-launch", "idle: launching"], ["idle-communication", "idle: communication"], ["idle-copy", "idle: copy call"],
   ["idle-allocation", "idle: allocation, loading"], ["idle-device", "idle: device waits for itself"],
-  ["idle-unknown", "idle: not told"], ["idle-profiler", "idle: the profiler"],
+  ["idle-unknown", "idle: cause unknown"], ["idle-profiler", "idle: the profiler"],
   ["compute", "compute"], ["communication", "communication"], ["copy", "copy"], ["memset", "memset"],
   ["range", "range"], ["op", "op"], ["api", "API call"],
 ];
@@ -71,24 +71,24 @@ section("timeline", "Timeline of the window", (data) => data.timeline !== null, 
     tool("Longer idle time before this", "‹ idle", () => next_gap(-1));
     tool("Next longest idle time", "idle ›", () => next_gap(1));
   }
-  const where = put(bar, "span", { class: "status", "aria-live": "polite" });
+  const status = put(bar, "span", { class: "status", "aria-live": "polite" });
   const keys = fresh("keys");
   put(at, "p", { class: "note", id: keys },
-    `A click tells more, and goes nearer to events that are drawn together. Ctrl and the wheel or + and − zoom, dragging or ← and → move, 0 shows all. Keys alone: ↑ and ↓ choose a row, comma and full stop an event, Enter goes nearer${gaps.length ? ", n and p go to the longest idle times" : ""}.`);
+    `Click an event for details; a click on events that are drawn together zooms in. Ctrl and the wheel or + and − zoom, dragging or ← and → move, 0 shows all. Keyboard: ↑ and ↓ select a row, comma and full stop an event, Enter zooms to it${gaps.length ? ", n and p select the longest idle times" : ""}.`);
   const host = put(at, "div", { class: "timeline" });
   const chosen = put(at, "p", { class: "status chosen", "aria-live": "polite" });
   for (const note of line.notes) put(at, "p", { class: "note" }, note);
   const present = new Set(line.kinds);
   key(at, families.filter(([kind]) => present.has(kind)));
 
-  // Names of lanes take a sixth of a wide page, and on a narrow one no more than they must.
+  // Width of the labels of lanes; less on a narrow page.
   let width = 0, LABEL = 150, pending = false, svg = null, selected = null;
   const scale = () => (width - LABEL) / (view.high - view.low);
   const x_of = (ns) => LABEL + (ns - view.low) * scale();
 
   function show(low, high) {
-    const least = 50; // ns: below this a trace's clock tells nothing
-    const span = Math.min(line.span_ns, Math.max(least, high - low));
+    const shortest = 50; // ns: the resolution of a trace's clock
+    const span = Math.min(line.span_ns, Math.max(shortest, high - low));
     view.low = Math.max(0, Math.min(line.span_ns - span, low));
     view.high = view.low + span;
     schedule();
@@ -103,7 +103,7 @@ section("timeline", "Timeline of the window", (data) => data.timeline !== null, 
   }
 
   // Items narrower than a pixel, and merged ones, are drawn together in the colour of the longest and as high as
-  // the share of time that is theirs: nothing vanishes, and a busy stretch looks busy at any zoom.
+  // their share of the time: nothing disappears, and a busy stretch looks busy at any zoom.
   function lane_paths(lane, paths, labels) {
     for (const items of [lane.rest, lane.single]) {
       if (!items) continue;
@@ -164,7 +164,7 @@ section("timeline", "Timeline of the window", (data) => data.timeline !== null, 
       if (end >= LABEL && x <= width) draw_in(moving, "rect", { x: x - 1, y: selected.lane.y - 1, width: Math.max(3, end - x + 2), height: ROW + 2, class: "selected", rx: 2 });
     }
     if (old) old.replaceWith(moving); else svg.append(moving);
-    where.textContent = `${view.low < 1 ? "0" : ms(Math.round(view.low))} to ${ms(Math.round(view.high))} of ${ms(line.span_ns)}`;
+    status.textContent = `${view.low < 1 ? "0" : ms(Math.round(view.low))} to ${ms(Math.round(view.high))} of ${ms(line.span_ns)}`;
     svg.dataset.drawnMs = (performance.now() - began).toFixed(1);
   }
 
@@ -184,7 +184,7 @@ section("timeline", "Timeline of the window", (data) => data.timeline !== null, 
         if (!best || longer > best.longer) best = { lane, items, i, longer };
       }
     }
-    // What is at least as wide as the finger is meant by itself.
+    // An item that is wide enough to point at is selected alone.
     return best && { ...best, t, events: best.longer > 2 * slack ? 1 : events };
   }
 
@@ -198,29 +198,29 @@ section("timeline", "Timeline of the window", (data) => data.timeline !== null, 
       const busy = `${count(items.count[i])} short events, ${ms(items.busy[i])} in ${ms(items.length[i])}`;
       return [busy, `the longest: ${name}, ${ms(items.longest[i])}`, at_lane];
     }
-    const during = items.during.length && items.during[i] > 0 ? `the host was in ${line.names[items.during[i] - 1]}` : null;
+    const during = items.during.length && items.during[i] > 0 ? `host: ${line.names[items.during[i] - 1]}` : null;
     const what = lane.role === "idle" ? `idle: ${name}` : name;
     return [what, `${ms(items.length[i])}, from ${ms(items.starts[i])}`, during, at_lane];
   }
 
   function select(lane, items, i, events = 1) {
     selected = { lane, items, i, events, start: items.starts[i], length: items.length[i] };
-    chosen.textContent = [...about(selected), way_to_each(selected)].filter(Boolean).join(" · ");
+    chosen.textContent = [...about(selected), how_to_separate(selected)].filter(Boolean).join(" · ");
     schedule();
   }
 
-  const nearer = () => selected && show(selected.start - selected.length * 0.5, selected.start + selected.length * 1.5);
+  const zoom_in = () => selected && show(selected.start - selected.length * 0.5, selected.start + selected.length * 1.5);
 
-  // What is drawn together is opened by going nearer; what even then is one block, by a page of its step alone.
-  function way_to_each({ items, i }) {
+  // Events that are drawn together are separated by zooming in; a merged block, by a page of its step alone.
+  function how_to_separate({ items, i }) {
     if (!items.count.length || items.count[i] === 1) return null;
     const steps = lanes.find((lane) => lane.role === "steps");
     const at_step = steps ? first_after(steps.single.starts, items.starts[i]) - 1 : -1;
     const cut = at_step >= 0 ? line.names[steps.single.name[at_step]].replace(/^step /, "--steps ") : null;
-    return cut ? `each of them: perfkit trim ${line.title} ${cut}, and perfkit diagnose --html of that` : null;
+    return cut ? `to see each: perfkit trim ${line.title} ${cut}, and perfkit diagnose --html of that` : null;
   }
 
-  // Keys go from row to row, and from event to event in a row, through what is in view.
+  // Keys select the next row, or the next event of a row.
   function step_to(move) {
     const lane = selected ? selected.lane : lanes[0];
     const all = (items, merged) => (items ? Array.from(items.starts, (_, i) => [items.starts[i], merged, i]) : []);
@@ -291,20 +291,20 @@ section("timeline", "Timeline of the window", (data) => data.timeline !== null, 
       const hit = at_point(event);
       if (hit) {
         select(hit.lane, hit.items, hit.i, hit.events);
-        if (hit.items.count.length && hit.items.length[hit.i] * scale() > 3) nearer();
+        if (hit.items.count.length && hit.items.length[hit.i] * scale() > 3) zoom_in();
         else if (hit.events > 1) zoom(1 / 12, hit.t);
       }
       svg.focus({ preventScroll: true });
     });
     svg.addEventListener("pointerleave", page.tip.hide);
-    svg.addEventListener("dblclick", nearer);
+    svg.addEventListener("dblclick", zoom_in);
     svg.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const act = {
         ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), "+": () => zoom(0.5, middle()), "=": () => zoom(0.5, middle()),
         "-": () => zoom(2, middle()), 0: () => show(0, line.span_ns), Home: () => show(0, view.high - view.low),
         End: () => show(line.span_ns, line.span_ns * 2), n: () => next_gap(1), p: () => next_gap(-1),
-        Enter: nearer, ArrowDown: () => row_to(1), ArrowUp: () => row_to(-1), ".": () => step_to(1), ",": () => step_to(-1),
+        Enter: zoom_in, ArrowDown: () => row_to(1), ArrowUp: () => row_to(-1), ".": () => step_to(1), ",": () => step_to(-1),
       }[event.key];
       if (act) { event.preventDefault(); act(); }
     });

@@ -38,8 +38,8 @@ _LIGHTNING = (
     ("loops.prediction_loop", "_PredictionLoop.run", "the steps of ProfilerCallback in predict"),
 )
 
-#: Private names that perfkit uses, by module, and what is lost without each. Attributes of objects are named after the
-#: class whose ``__init__`` sets them.
+#: Private names that perfkit uses, by module, and what does not work without each. An attribute of an object is named
+#: after the class that sets it in its ``__init__``.
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter._index_sampler", "the batch sizes of loaders"),

@@ -1,4 +1,4 @@
-"""``perfkit explain``: what a rule looks for, why, and how its saving is estimated."""
+"""``perfkit explain``: what a rule detects, why, and how its saving is estimated."""
 
 from __future__ import annotations
 

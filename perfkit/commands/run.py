@@ -175,7 +175,7 @@ def start(prof: profile) -> None:
 
 
 def _run_file(script: str) -> None:
-    """Run a file as ``__main__`` and leave that module in place: workers and pickles look names up in it."""
+    """Run a file as ``__main__`` and leave that module in place, because workers and pickles need its names."""
     # Absolute, as Python makes it: the program may change its folder, and its source is read later.
     script = os.path.abspath(script)
     sys.path[0] = os.path.dirname(script)

@@ -36,7 +36,7 @@ class HelpTexts(Dataset[Tensor]):
 
     def __init__(self, encode_once: bool) -> None:
         text = "\n".join(topics.values())
-        # Whole pages only: what is left at the end is dropped.
+        # Complete pages only: the rest at the end is dropped.
         self.pages = [text[start : start + PAGE] for start in range(0, len(text) - PAGE + 1, PAGE)]
         # Code 0 stands for a character that is not in the vocabulary.
         self.codes = {character: code for code, character in enumerate(sorted(set(text.lower())), start=1)}
@@ -59,7 +59,7 @@ class HelpTexts(Dataset[Tensor]):
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each position looks at itself and at what came before."""
+    """Causal self-attention: each position attends to itself and to earlier positions."""
 
     def __init__(self, one_call: bool) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def train(steps: int, fixed: set[str]) -> float:
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        # Tensors this small gain nothing from more threads; handing work to them costs more than it saves.
+        # More threads do not help with tensors this small: distributing the work costs more than it saves.
         torch.set_num_threads(1)
 
     dataset = HelpTexts(encode_once="input" in fixed)

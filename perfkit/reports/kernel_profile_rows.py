@@ -1,4 +1,4 @@
-"""Profiled kernels as rows of words, for a terminal and for markdown: a kernel a row, also before and after."""
+"""Profiled kernels as rows of text, for a terminal and for markdown; also before and after."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ CHANGE_COLUMNS = (
 )
 
 Columns = Sequence[tuple[str, int]]
-#: As much of a name as is left at the least.
+#: Minimum width of a name.
 _NAME = 16
-#: Stands for what the report does not tell.
+#: Shown for a value that the report does not contain.
 _NONE = "-"
 
 

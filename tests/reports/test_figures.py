@@ -109,7 +109,7 @@ def test_merged_events_are_counted_and_their_time_is_kept(long_trace: FigureData
     assert len(long_trace.to_json()) < 5_000_000
 
 
-def test_the_longest_event_stands_by_itself_however_many_there_are(long_trace: FigureData) -> None:
+def test_the_longest_event_is_drawn_by_itself_however_many_there_are(long_trace: FigureData) -> None:
     timeline, host = long_trace.timeline, lane(long_trace, "host")
     assert timeline is not None
 
@@ -117,7 +117,7 @@ def test_the_longest_event_stands_by_itself_however_many_there_are(long_trace: F
     at = int(lengths.argmax())
     assert (lengths[at], starts(host.items)[at]) == (8_500, 700_011_000)
     assert timeline.names[unpacked(host.items.name)[at]] == "aten::the_slow_one"
-    assert any("drawn together" in note for note in timeline.notes)
+    assert any("shorter neighbours together" in note for note in timeline.notes)
 
 
 def test_items_come_in_order_and_inside_the_window(long_trace: FigureData) -> None:

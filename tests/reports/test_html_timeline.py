@@ -198,7 +198,9 @@ def test_clicks_on_events_drawn_together_go_nearer_until_one_stands_alone(
     assert not seen.section("timeline").locator(".tools .status").inner_text().startswith("0 to")
 
 
-def test_of_events_that_no_page_can_hold_the_way_to_each_is_told(merged_page: Path, opened: Callable[..., Any]) -> None:
+def test_for_events_that_no_page_can_hold_the_command_that_shows_each_is_named(
+    merged_page: Path, opened: Callable[..., Any]
+) -> None:
     seen = opened(merged_page)
     chosen = seen.page.locator(".chosen")
     seen.page.locator(".timeline svg").focus()
@@ -210,7 +212,7 @@ def test_of_events_that_no_page_can_hold_the_way_to_each_is_told(merged_page: Pa
             break
 
     assert "the longest: kernel_" in chosen.inner_text()
-    assert "each of them: perfkit trim trace.json --steps 0" in chosen.inner_text()
+    assert "to see each: perfkit trim trace.json --steps 0" in chosen.inner_text()
     seen.page.keyboard.press("Enter")  # goes nearer
     seen.page.wait_for_function("() => document.querySelector('.tools .status').textContent.includes('µs to')")
 

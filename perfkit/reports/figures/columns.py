@@ -1,4 +1,4 @@
-"""Columns of integers as bytes: a page holds five times as many events as with numbers that are written out."""
+"""Columns of integers as bytes: a page holds five times as many events as with decimal numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perfkit.trace.intervals import Ints
 
 
 def packed(values: Ints) -> bytes:
-    """Non-negative integers, seven bits to a byte, the lowest first; the highest bit says that more follow."""
+    """Non-negative integers, seven bits per byte, the lowest first; the highest bit is set if more follow."""
     left = np.asarray(values, np.uint64)
     widths = np.ones(left.size, np.int64)
     for bits in range(7, 64, 7):

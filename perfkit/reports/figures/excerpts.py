@@ -1,4 +1,4 @@
-"""Source lines around a place that a finding names: only Python source, only a few lines, only if it is the same."""
+"""Source lines around the place of a finding: only Python source, only a few lines, only if the file is unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfkit.reports.figures.data import Excerpt
 
 #: Lines around the marked one: what it takes to recognize the place.
 BEFORE, AFTER = 3, 3
-#: No source file comes near this.
+#: Far above the size of any source file.
 _LARGEST = 2 * 2**20
 #: A line of code that is longer is data.
 _WIDEST = 200
@@ -22,8 +22,8 @@ class Sources:
     """The source files that findings name.
 
     Args:
-        folder: Where relative names begin: the folder the program ran in.
-        recorded_ns: Unix time of the recording, None where it is not known. A file that changed since is not shown.
+        folder: The folder that the program ran in, for relative paths.
+        recorded_ns: Unix time of the recording, None if unknown. A file that changed since is not shown.
         read: Whether any file is opened.
     """
 
@@ -36,17 +36,17 @@ class Sources:
         """Some lines around ``line`` (1-based)."""
         lines, note = self.lines(file)
         if not 1 <= line <= len(lines):
-            said = note if not lines else f"the file has {len(lines)} lines now, not {line}"
-            return Excerpt(file=file, line=line, note=said)
+            reason = note if not lines else f"the file has {len(lines)} lines now, not {line}"
+            return Excerpt(file=file, line=line, note=reason)
         first = max(1, line - BEFORE)
         return Excerpt(file=file, line=line, first_line=first, lines=tuple(lines[first - 1 : line + AFTER]), note=note)
 
     def lines(self, file: str) -> tuple[tuple[str, ...], str]:
-        """All lines of a file, cut to a width; none with the reason why. The note also says what is not certain."""
+        """All lines of a file, cut to a width, and a note: why there are none, or what is uncertain."""
         return self._read(file)
 
     def _read_file(self, file: str) -> tuple[tuple[str, ...], str]:
-        # A trace may name any file of this machine; only what a program's line can be in is ever opened.
+        # A trace may name any file of this machine: only Python source is opened.
         if not file.endswith(".py") or "\0" in file:
             return (), "no Python source file"
         path = Path(self._folder, file)

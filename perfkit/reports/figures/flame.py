@@ -1,4 +1,4 @@
-"""Host time by call path: what a flame graph shows."""
+"""Host time by call path, for a flame graph."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perfkit.reports.figures.data import Flame
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
-#: Deeper calls are not told apart: a page of 60 rows is more than a person follows.
-_DEEPEST = 60
-#: A path with less of the time is narrower than a pixel.
-_SMALLEST = 1 / 4_000
-#: Paths that are kept, longest first: 100 kB.
-_MOST = 3_000
+#: Deeper calls are merged: 60 rows are more than a person follows.
+_MAX_DEPTH = 60
+#: A path with a smaller share of the time is narrower than a pixel.
+_MIN_SHARE = 1 / 4_000
+#: Paths that are kept, longest first; about 100 kB.
+_MAX_PATHS = 3_000
 
 #: ``<built-in method acquire of _thread.lock object at 0x7f...>``
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-fA-F]+")
@@ -51,7 +51,7 @@ def flame_of(trace: Trace) -> Flame | None:
     size = 0
     length = trace.end_ns - trace.start_ns
     current = rows[~chosen[trace.parent[rows]]]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         if not current.size:
             break
         above = path[trace.parent[current]]
@@ -73,28 +73,28 @@ def flame_of(trace: Trace) -> Flame | None:
 
 
 def _pruned(trace: Trace, steps: int, parent: Ints, name: Ints, total: Ints, count: Ints) -> Flame | None:
-    whole = int(total[parent < 0].sum())
-    if not whole:
+    sum_ns = int(total[parent < 0].sum())
+    if not sum_ns:
         return None
-    # A parent lasts as long as its child at least, but for crossing events: kept with it all the same.
+    # A path is kept only if its parent is, which may be shorter where events cross.
     keep = np.zeros(total.size, bool)
-    keep[np.argsort(-total, kind="stable")[:_MOST]] = True
-    keep &= total >= whole * _SMALLEST
-    for i in range(total.size):  # parents stand before their children
+    keep[np.argsort(-total, kind="stable")[:_MAX_PATHS]] = True
+    keep &= total >= sum_ns * _MIN_SHARE
+    for i in range(total.size):  # parents come before their children
         if keep[i] and parent[i] >= 0 and not keep[parent[i]]:
             keep[i] = False
     kept = np.flatnonzero(keep)
     place = np.full(total.size, -1, np.int64)
     place[kept] = np.arange(kept.size)
-    lost = ~keep & (parent >= 0)
-    lost[lost] = keep[parent[lost]]
+    hidden = ~keep & (parent >= 0)
+    hidden[hidden] = keep[parent[hidden]]
     used, code = np.unique(name[kept], return_inverse=True)
     kind_of_name = np.zeros(len(trace.names) + 1, np.int64)
     kind_of_name[trace.name[trace.host_rows]] = trace.kind[trace.host_rows]
     kind_of_name[-1] = Kind.RANGE
     return Flame(
         source=trace.path.name,
-        total_ns=whole,
+        total_ns=sum_ns,
         steps=steps,
         name=tuple(code.reshape(-1).tolist()),
         parent=tuple(np.where(parent[kept] >= 0, place[parent[kept]], -1).tolist()),
@@ -102,5 +102,5 @@ def _pruned(trace: Trace, steps: int, parent: Ints, name: Ints, total: Ints, cou
         count=tuple(count[kept].tolist()),
         names=tuple(clean(_ADDRESS.sub("", trace.names[i])) if i < len(trace.names) else "step" for i in used.tolist()),
         kinds=tuple(_KIND.get(Kind(kind_of_name[i]), "op") for i in used.tolist()),
-        hidden_ns=int(total[lost].sum()),
+        hidden_ns=int(total[hidden].sum()),
     )

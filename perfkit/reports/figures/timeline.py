@@ -1,8 +1,8 @@
 """The window of a trace as lanes: steps, ranges, each device's idle time by cause and its streams, the host's threads.
 
-A page cannot hold 2 million events, and a screen cannot show them. So each lane keeps its longest events as they
-are, and merges the short ones between them into buckets of time that say how many they stand for, how much of the
-bucket is theirs, and which was the longest. Nothing vanishes, and the worst is always there by itself.
+A page cannot hold 2 million events. Each lane keeps its longest events and merges the short ones between them into
+buckets of time, with their count, the sum of their times, and the longest of them. No time disappears, and the longest
+event is always drawn by itself.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from perfkit.trace.columns import Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Bools, Ints
 from perfkit.trace.nesting import find_parents
 
-#: Items of a whole timeline: 8 letters each, 12 at most, so 2.4 to 3.6 MB of a page. Most windows have fewer events.
+#: Items of a timeline: 8 to 12 letters each, so 2.4 to 3.6 MB of a page. Few windows have as many events.
 _ITEMS = 300_000
 #: Letters of all names together: a range that names its input has as many names as calls.
 _LETTERS = 600_000
-#: Of a lane's items so many are single events; the rest are buckets.
+#: Share of a lane's items that are single events; the rest are buckets.
 _SINGLE = 2 / 3
-#: Lanes of a kind; more do not fit a screen. The busiest stay, the others are counted in a note.
+#: Lanes of a kind; more do not fit a screen. The busiest stay, and a note has the number of the others.
 _STREAMS, _DEVICES, _THREADS, _DEPTH = 12, 8, 6, 9
 
-#: Why a device was idle -> the family whose colour it has.
+#: Cause of idle time -> family of causes with one colour.
 _FAMILY: dict[IdleCause, str] = {
     "data loading": "data",
     "sync": "sync",
@@ -66,7 +66,7 @@ def idle_kind(cause: str) -> str:
 
 
 class _Draft(NamedTuple):
-    """A lane before it is known how many items it may have; ``code`` are codes of (name, kind), coded later."""
+    """A lane before its events are limited; ``code`` are codes of (name, kind), coded later."""
 
     group: str
     label: str
@@ -90,7 +90,7 @@ class _Columns(NamedTuple):
 
     def items(self, new: Ints) -> Items:
         """Packed, with codes of names replaced by ``new[code]``."""
-        told = {
+        optional = {
             "count": self.events,
             "busy": self.busy,
             "longest": self.longest,
@@ -100,12 +100,12 @@ class _Columns(NamedTuple):
             start=packed(np.diff(self.start, prepend=0)),
             length=packed(self.length),
             name=packed(new[self.code]),
-            **{name: packed(column) for name, column in told.items() if column is not None},
+            **{name: packed(column) for name, column in optional.items() if column is not None},
         )
 
 
 class _Split(NamedTuple):
-    """A lane whose events are divided into those that stand by themselves, and buckets of the others."""
+    """A lane whose events are divided into single ones and buckets of the others."""
 
     draft: _Draft
     single: _Columns
@@ -149,13 +149,13 @@ class _Names:
                     np.maximum.at(longest, columns.during[there], columns.length[there])
         kept: dict[tuple[str, str], int] = {}
         new = np.full(len(known) + 1, -1, np.int64)  # the last one stays: code -1 is no name
-        room = _LETTERS
+        letters_left = _LETTERS
         for code in np.argsort(-longest, kind="stable").tolist():
             if not longest[code]:
                 break
             name, kind = clean(known[code][0]), known[code][1]
-            room -= len(name)
-            new[code] = kept.setdefault((name if room >= 0 else "(one of many other names)", kind), len(kept))
+            letters_left -= len(name)
+            new[code] = kept.setdefault((name if letters_left >= 0 else "(one of many other names)", kind), len(kept))
         lanes = [
             Lane(
                 group=split.draft.group,
@@ -175,7 +175,7 @@ _OF_HOST = {int(Kind.OP): "op", int(Kind.RANGE): "range", int(Kind.RUNTIME): "ap
 
 
 def timeline_of(trace: Trace) -> Timeline | None:
-    """The window as lanes of a bounded number of items; None where nothing in the trace takes time."""
+    """The window as lanes of a bounded number of items; None if nothing in the trace takes time."""
     works = device_work(trace)
     low, high = _window(trace, works)
     if high <= low:
@@ -191,15 +191,15 @@ def timeline_of(trace: Trace) -> Timeline | None:
     drafts = [draft for draft in drafts if draft.start.size]
     if not drafts:
         return None
-    splits = [_split(draft, room, high - low) for draft, room in zip(drafts, _rooms(drafts), strict=True)]
+    splits = [_split(draft, limit, high - low) for draft, limit in zip(drafts, _item_limits(drafts), strict=True)]
     lanes, used, kinds = names.used(splits)
     drawn = [split for split in splits if split.draft.role != "idle"]  # idle time is no event
     events = sum(split.draft.start.size for split in drawn)
     shown = sum(split.single.start.size for split in drawn)
     if shown < events:
         notes.append(
-            f"{events:,} events: the {shown:,} longest stand by themselves, shorter neighbours are drawn together; "
-            "a click on them goes nearer."
+            f"{events:,} events: the {shown:,} longest are drawn one by one, shorter neighbours together; "
+            "a click on them zooms in."
         )
     return Timeline(
         title=trace.path.name,
@@ -248,9 +248,9 @@ def _device_lanes(trace: Trace, works: tuple[DeviceWork, ...], names: _Names, no
         order = np.argsort(idle.starts, kind="stable")
         start, length = idle.starts[order], (idle.ends - idle.starts)[order]
         yield _Draft(group, "idle", "idle", start, length, cause_codes[idle.cause[order]], during[order])
-        rows, talks = work.rows, work.is_communication
+        rows, is_communication = work.rows, work.is_communication
         length = trace.end_ns[rows] - trace.start_ns[rows]
-        code = names.codes(trace, rows, _OF_DEVICE, talks)
+        code = names.codes(trace, rows, _OF_DEVICE, is_communication)
         streams, place = np.unique(trace.stream[rows], return_inverse=True)
         busy = np.bincount(place.reshape(-1), weights=length)
         chosen = np.sort(np.argsort(-busy, kind="stable")[:_STREAMS])
@@ -312,29 +312,29 @@ def _clipped(draft: _Draft, low: int, high: int) -> _Draft:
     )
 
 
-def _rooms(drafts: list[_Draft]) -> list[int]:
-    """How many items each lane may have: what the short ones do not need goes to the long ones."""
-    rooms = [0] * len(drafts)
+def _item_limits(drafts: list[_Draft]) -> list[int]:
+    """How many items each lane may have; lanes with few events leave their rest to the others."""
+    limits = [0] * len(drafts)
     left = _ITEMS
     by_size = sorted(range(len(drafts)), key=lambda i: drafts[i].start.size)
     for done, i in enumerate(by_size):
-        rooms[i] = min(drafts[i].start.size, left // (len(drafts) - done))
-        left -= rooms[i]
-    return rooms
+        limits[i] = min(drafts[i].start.size, left // (len(drafts) - done))
+        left -= limits[i]
+    return limits
 
 
-def _split(draft: _Draft, room: int, span: int) -> _Split:
+def _split(draft: _Draft, limit: int, span: int) -> _Split:
     start, length, code, during = draft.start, draft.length, draft.code, draft.during
-    if start.size <= room:
+    if start.size <= limit:
         return _Split(draft, _Columns(start, length, code, during=during), None)
     by_length = np.argsort(-length, kind="stable")
-    most = max(1, int(room * _SINGLE))
-    single, short = np.sort(by_length[:most]), np.sort(by_length[most:])
+    count = max(1, int(limit * _SINGLE))
+    single, short = np.sort(by_length[:count]), np.sort(by_length[count:])
     alone = during[single] if during is not None else None
     return _Split(
         draft,
         _Columns(start[single], length[single], code[single], during=alone),
-        _merged(start[short], length[short], code[short], max(1, room // 3), span),
+        _merged(start[short], length[short], code[short], max(1, limit // 3), span),
     )
 
 

@@ -2,7 +2,7 @@
 
 const ROW = 17, GAP = 3, HEAD = 26;
 
-// A column of whole numbers: base64 of seven bits to a byte, the lowest first; the highest bit says that more follow.
+// A column of integers: base64 of seven bits per byte, the lowest first; the highest bit is set if more follow.
 function unpacked(text) {
   const packed = atob(text), values = [];
   let value = 0, place = 1;

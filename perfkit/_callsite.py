@@ -5,18 +5,16 @@ from __future__ import annotations
 from types import FrameType
 
 from perfkit._code_owner import function_name, line_of, owner_of, user_and_library_frame
-from perfkit._location import Location
+from perfkit._location import CodeLine
 
 
-class CallSite(Location, frozen=True, kw_only=True):
+class CallSite(CodeLine, frozen=True, kw_only=True):
     """A location, with the library line inside it that did the work.
 
     ``via`` is the innermost frame below the location that belongs to a library other than torch, as ``file:line``;
     None where there is none.
     """
 
-    line: int
-    function: str
     via: str | None = None
 
 

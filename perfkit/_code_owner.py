@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sysconfig
+from collections.abc import Iterator
 from types import CodeType, FrameType
 
 _PERFKIT = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -85,6 +86,13 @@ def line_of(frame: FrameType) -> int:
     """
     line: int | None = frame.f_lineno
     return frame.f_code.co_firstlineno if line is None else line
+
+
+def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """``frame`` and the frames that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def stack_of(frame: FrameType | None) -> list[tuple[CodeType, int]]:

@@ -22,3 +22,10 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     def at(self) -> Location:
         """The place alone, without the fields that a subclass adds."""
         return Location(file=self.file, line=self.line, function=self.function, owner=self.owner)
+
+
+class CodeLine(Location, frozen=True, kw_only=True):
+    """A location whose line and function are known."""
+
+    line: int
+    function: str

@@ -18,8 +18,7 @@ from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.errors import RunError, UsageError
 from perfkit.record.clock.step_iterator import StepIterator
-from perfkit.record.options import DetectSyncs, Options
-from perfkit.record.run_recorder import RunRecorder
+from perfkit.record.options import FLAGS, DetectSyncs, Options
 from perfkit.record.triggers.trigger_settings import Triggers, as_triggers, check_thread
 from perfkit.record.windows.schedules import Schedule, as_action
 from perfkit.run.atomic import write_atomically
@@ -28,6 +27,7 @@ from perfkit.run.records import MODES, PHASES, Mode, Phase
 
 if TYPE_CHECKING:
     from perfkit.diagnosis import Diagnosis
+    from perfkit.record.run_recorder import RunRecorder
 
 T = TypeVar("T")
 
@@ -101,33 +101,16 @@ class profile:
         report: bool = False,
         hooks: bool = True,
     ) -> None:
-        recorders = tuple(recorders)  # it may be a generator
-        self._options = Options(
-            run=run,
-            schedule=schedule,
-            action=as_action(schedule) if schedule is not None else None,
-            activities=tuple(activities) if activities is not None else None,
-            flags={
-                "record_shapes": record_shapes,
-                "profile_memory": profile_memory,
-                "with_stack": with_stack,
-                "with_flops": with_flops,
-                "with_modules": with_modules,
-            },
-            recorders=recorders,
-            handlers=(*handlers, *(() if on_trace_ready is None else (on_trace_ready,))),
-            triggers=as_triggers(triggers, recorders),
-            detect_syncs=detect_syncs,
-            capture_nvtx=capture_nvtx,
-            ranks=tuple(ranks),
-            budget=budget,
-            overwrite=overwrite,
-            stop_after=stop_after,
-            total_steps=total_steps,
-            quiet=quiet,
-            report=report,
-            hooks=hooks,
-        )
+        given = dict(locals())  # the arguments: nothing else is defined yet
+        del given["self"], given["on_trace_ready"]
+        given["flags"] = {name: given.pop(name) for name in FLAGS}
+        given["action"] = as_action(schedule) if schedule is not None else None
+        given["recorders"] = tuple(recorders)  # it may be a generator
+        given["triggers"] = as_triggers(triggers, given["recorders"])
+        given["activities"] = tuple(activities) if activities is not None else None
+        given["handlers"] = (*handlers, *(() if on_trace_ready is None else (on_trace_ready,)))
+        given["ranks"] = tuple(ranks)
+        self._options = Options(**given)
         self._options.check()
         self.folder: Path | None = None
         #: The result, once the run has ended and rank 0 has diagnosed it.
@@ -171,6 +154,9 @@ class profile:
 
     def _claim(self) -> RunRecorder:
         """Create the run's folder."""
+        # Everything that records: a program that only marks ranges does not need it.
+        from perfkit.record.run_recorder import RunRecorder
+
         launch, options = launch_id(), self._options
         folder = claim_folder(options.folder or default_folder(launch), launch, overwrite=options.overwrite)
         if options.folder is not None and folder != options.folder:

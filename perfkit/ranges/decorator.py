@@ -97,11 +97,8 @@ def _copy(function: types.FunctionType) -> types.FunctionType:
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copied.__kwdefaults__ = function.__kwdefaults__
-    copied.__qualname__ = function.__qualname__
-    copied.__module__ = function.__module__
-    copied.__doc__ = function.__doc__
-    copied.__annotations__ = function.__annotations__
-    copied.__dict__.update(function.__dict__)
+    functools.update_wrapper(copied, function, updated=())
+    copied.__dict__ = dict(function.__dict__)  # without the __wrapped__ that was just added
     return copied
 
 

@@ -153,8 +153,6 @@ class DeviceTimes:
                     count, total_ns = self.sums.get(pair.key, (0, 0))
                     self.sums[pair.key] = (count + 1, total_ns + round(pair.begin.elapsed_time(pair.end) * 1e6))
                     self._free[device].append(pair)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._give_up(error)
         finally:
             self._reading.release()
 

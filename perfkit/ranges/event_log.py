@@ -1,4 +1,4 @@
-"""The raw events of a while, kept next to the sums of the whole run, and the spans that they are decoded into."""
+"""The raw events of a period, kept next to the sums of the whole run, and the spans that they are decoded into."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class NvtxListener(listeners.RangeListener):
 
             _library = library
             # Everything that `attributes` does is tried here, so that no range can fail at it later.
-            _attributes(DOMAIN, 0, None, DOMAIN, 0)
-            _library.RegisteredString(_domain(DOMAIN).handle, DOMAIN)
+            attributes(DOMAIN, 0, None, DOMAIN, 0)
+            attributes(DOMAIN, 0, None, DOMAIN, 0, keep=False)
             self.connect(
                 push=library.push_range,
                 pop=library.pop_range,
@@ -82,6 +82,7 @@ class NvtxListener(listeners.RangeListener):
                 mark=library.mark,
             )
         except Exception as error:  # noqa: BLE001 - nvtx is missing or built differently: training continues
+            _library = None
             listeners.warn_once(
                 f"an NVTX tool is attached but will see no ranges ({type(error).__name__}: {error}): "
                 f"pip install 'nvtx>={_OLDEST}'"
@@ -116,14 +117,8 @@ def attributes(
 
     ``keep=False`` leaves the name out of the domain's table of registered strings, which never shrinks.
     """
-    if not listeners.mode & NVTX:
+    if _library is None:
         return None, None
-    return _attributes(name, color, category, domain, payload, keep=keep)
-
-
-def _attributes(
-    name: str, color: int | None, category: str | None, domain: str, payload: Payload | None, *, keep: bool = True
-) -> tuple[Any, Any]:
     found = _domain(domain)
     text = found.get_registered_string(name) if keep else _library.RegisteredString(found.handle, name)
     number = found.get_category_id(category) if category is not None else None

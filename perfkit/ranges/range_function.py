@@ -116,8 +116,8 @@ def _range(
             if payload is None:
                 return found
     except (KeyError, TypeError):
-        # Not made yet, or not hashable, which `_make` rejects. Not called here: its errors would have this one as
-        # range_objects.
+        # Not made yet, or not hashable, which `_make` rejects. It is not called here, so that its errors do not
+        # have this one as their context.
         pass
     else:
         if type(payload) in _PLAIN and not listeners.mode & NVTX:

@@ -8,32 +8,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import Any
 
-from perfkit import _env
+from perfkit import _env, ranges
+from perfkit.ranges.nvtx_bridge import NvtxBridge
+from perfkit.ranges.recorder import RangeRecorder
 from perfkit.record.clock.device_clock import make_cuda_clock
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.batches import BatchWatch
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.torch_hooks import LoopHooks
+from perfkit.record.samplers.line_sampler import LineSampler
+from perfkit.record.samplers.worker_sampler import WorkerSampler
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.self_memory import deep_size
-from perfkit.record.watchers.step_memory import MemoryWatch, watch_memory
-from perfkit.run.merging import merged
+from perfkit.record.watchers.step_memory import watch_memory
+from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
-
-if TYPE_CHECKING:
-    from perfkit.ranges.nvtx_bridge import NvtxBridge
-    from perfkit.ranges.recorder import RangeRecorder
-    from perfkit.record.samplers.line_sampler import LineSampler
-    from perfkit.record.samplers.worker_sampler import WorkerSampler
-    from perfkit.syncs import SyncDetector
+from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Loaders that are recorded per run, of all its fits.
 _MAX_LOADERS = 16
+#: What distinguishes ranges.
+_RANGE = attrgetter("name", "category", "domain", "thread")
 
 
 class Attachments:
@@ -46,9 +47,9 @@ class Attachments:
         self._clock = clock
         self._recording = recording
         self._phase = phase
-        self.hooks: LoopHooks | LoopObserver | None = None
-        self.compiles: CompileCounter | None = None
-        self.memory: MemoryWatch | None = None
+        self.hooks: LoopObserver | None = None
+        self.compiles = CompileCounter()
+        self.memory = watch_memory()
         #: None where there is no GPU.
         self.node: NodeWatch | None = None
         self.batches = BatchWatch(clock)
@@ -77,11 +78,6 @@ class Attachments:
         on_evaluation: Callable[[bool], None],
     ) -> None:
         """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
-        # Not at the top: importing perfkit must stay quick.
-        from perfkit.ranges import bridge_nvtx, start_recorder
-        from perfkit.record.samplers.line_sampler import LineSampler
-        from perfkit.record.samplers.worker_sampler import WorkerSampler
-
         if _env.cuda_in_use():
             # Before the hooks, which choose their functions by it.
             self._clock.device = self._clock.device or make_cuda_clock()
@@ -98,15 +94,12 @@ class Attachments:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
         self.garbage.attach()
-        self._recorder = start_recorder()
+        self._recorder = ranges.start_recorder()
         if capture_nvtx:
-            self._nvtx_bridge = bridge_nvtx()
-        self.compiles = self.compiles or CompileCounter()
+            self._nvtx_bridge = ranges.bridge_nvtx()
         self._clock.at_close = self.compiles.at_close
         self._clock.calibrate()
         if detect_cuda:
-            from perfkit.syncs import detect_syncs  # as above
-
             self.armed = self.armed or detect_syncs(mode="cuda")
             self.armed.start()
         if not self._sampling_stopped:
@@ -115,7 +108,6 @@ class Attachments:
             self._sampler.start()
             self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
             self._workers.attach()
-        self.memory = self.memory or watch_memory()
         if _env.cuda_in_use():
             self.node = self.node or NodeWatch(lambda: self._clock.step_num)
 
@@ -177,7 +169,7 @@ class Attachments:
     def ranges(self) -> tuple[RangeRow, ...]:
         """The ranges that the program marked."""
         now = self._recorder.rows() if self._recorder is not None else ()
-        return _added_up(self._ranges_before, now) if self._ranges_before else now
+        return merged_by(_RANGE, (*self._ranges_before, *now))
 
     @property
     def syncs(self) -> Syncs | None:
@@ -233,12 +225,3 @@ class Attachments:
             workers=workers,
             collected=self.garbage.lines(),
         )
-
-
-def _added_up(before: tuple[RangeRow, ...], now: tuple[RangeRow, ...]) -> tuple[RangeRow, ...]:
-    """The rows of two recorders as those of one."""
-    rows = {(row.name, row.category, row.domain, row.thread): row for row in before}
-    for row in now:
-        key = (row.name, row.category, row.domain, row.thread)
-        rows[key] = merged(rows[key], row) if key in rows else row
-    return tuple(rows.values())

@@ -19,13 +19,16 @@ from perfkit.run.remote import check_url, is_url
 #: What a window can record.
 RECORDERS = ("kineto", "cuda_profiler", "memory", "ranges")
 
+#: torch's flags for a window.
+FLAGS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+
 DetectSyncs = Literal["auto", "cuda", "dry"]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `perfkit.profile`, which documents them.
 
-    ``action`` is the schedule as `as_action` gives it, None for the default one; ``flags`` are torch's of a window.
+    ``action`` is the schedule as `as_action` returns it, None for the default; ``flags`` are torch's for windows.
     """
 
     run: str | os.PathLike[str] | None

@@ -62,7 +62,14 @@ class RunRecorder:
             wake=self._wake,
             note=self._write_note,
         )
-        self.plan = self._make_plan()
+        self.plan = StepPlan(
+            options,
+            self.recording,
+            self.triggers,
+            phase=lambda: self.clock.phase,
+            total=lambda: self.total,
+            optimizers=self._optimizers,
+        )
         self._rows = StepRows(self.clock, self.recording, self.attachments)
         self._verdict = FirstVerdict(folder)
         self._recorded = False
@@ -96,16 +103,6 @@ class RunRecorder:
                 "triggers": ",".join(options.triggers.kinds),
             },
             total_steps=self.total,
-        )
-
-    def _make_plan(self) -> StepPlan:
-        return StepPlan(
-            self._options,
-            self.recording,
-            self.triggers,
-            phase=lambda: self.clock.phase,
-            total=lambda: self.total,
-            optimizers=self._optimizers,
         )
 
     # -- start and end
@@ -225,7 +222,7 @@ class RunRecorder:
                 self._report_triggered(plan.windows[-1])
                 self.copy_out()
             rows.kind, rows.window = plan.kind, plan.window
-            if plan.extras_done and not self._early_verdict:
+            if plan.extras.done and not self._early_verdict:
                 self._early_verdict = True
                 self._print_early_verdict()
             scanned = self._probe(step, timed=timed)
@@ -292,23 +289,25 @@ class RunRecorder:
                 "steps": self.clock.step_num,
                 "graph_breaks": graph_breaks(),
                 "break_lines": break_lines(),
-                "compilations": attachments.compiles.compilations if attachments.compiles is not None else (),
+                "compilations": attachments.compiles.compilations,
                 "optimizers": self._settings.optimizers,
                 "cpu_ns_per_step": self._settings.cpu_ns_per_step,
                 "calls": self._settings.calls(),
                 "evaluated_with_grad": self._evaluation.line,
                 "kept": self._leaks.leaks,
                 "padding": attachments.batches.padding,
-                "flops": plan.flops,
+                "flops": plan.extras.flops,
                 "node": attachments.node_health,
                 "overhead_ns": self.clock.overhead_ns + attachments.sampling_ns(rows.timed_ns),
                 "overhead_bytes": self._peak_held_bytes(),
                 "windows": plan.windows,
             },
             settings=self._settings.settings | device_bytes(),
-            lines=attachments.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, traced=plan.lines),
+            lines=attachments.lines(
+                sampled_steps=rows.sampled_steps, steps=self.clock.step_num, traced=plan.extras.lines
+            ),
             ranges=attachments.ranges,
-            syncs=attachments.syncs or plan.syncs,
+            syncs=attachments.syncs or plan.extras.syncs,
         )
 
     def _keep_budget(self) -> None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.record.options import Options
 from perfkit.record.triggers.trigger_watch import TriggerWatch
+from perfkit.record.windows import torch_profiler
+from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
+from perfkit.record.windows.extra_steps import ExtraSteps
+from perfkit.record.windows.kineto import KinetoRecorder
+from perfkit.record.windows.memory_snapshot import MemoryRecorder
+from perfkit.record.windows.model_ranges import ModelRanges
+from perfkit.record.windows.range_spans import RangesRecorder
 from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule, default_schedule
+from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.run.rank_recording import RankRecording
-from perfkit.run.records import Phase, StepFlops, StepKind, Syncs, TracedLine, Window
-
-if TYPE_CHECKING:
-    from perfkit.record.windows.extra_steps import ExtraSteps
-    from perfkit.record.windows.model_ranges import ModelRanges
-    from perfkit.record.windows.window_controller import WindowController, WindowRecorder
+from perfkit.run.records import Phase, StepKind, Window
 
 #: Without any window, the extra steps begin here: the first steps do what no later one does.
 _EXTRAS_AT = 5
@@ -72,12 +75,12 @@ class StepPlan:
         self._foreseeable = foreseeable(options.schedule)
         self._recording = recording
         self._triggers = triggers
-        self._phase = phase
         self._total = total
-        self._optimizers = optimizers
         self._windows: WindowController | None = None
-        self._ranges: ModelRanges | None = None
-        self._extras: ExtraSteps | None = None
+        self._ranges = ModelRanges(optimizers, recording.note)
+        detect = options.detect_syncs
+        dry = detect == "dry" or (detect == "auto" and not _env.cuda_in_use())
+        self.extras = ExtraSteps(phase=phase, optimizers=optimizers, dry=dry, note=recording.note)
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
         self._action = TriggeredSchedule(_never, warmup=0, active=1)
@@ -103,29 +106,9 @@ class StepPlan:
         return self._windows is not None
 
     @property
-    def extras_done(self) -> bool:
-        """Whether the extra steps are over."""
-        return self._extras is not None and self._extras.done
-
-    @property
     def windows(self) -> tuple[Window, ...]:
         """The windows that are over."""
         return self._windows.done if self._windows is not None else ()
-
-    @property
-    def flops(self) -> StepFlops | None:
-        """Operations of one step; None until they were counted."""
-        return self._extras.flops if self._extras is not None else None
-
-    @property
-    def lines(self) -> tuple[TracedLine, ...]:
-        """The lines of the step that was traced by line."""
-        return self._extras.lines if self._extras is not None else ()
-
-    @property
-    def syncs(self) -> Syncs | None:
-        """The syncs of the dry run; None: there was none."""
-        return self._extras.syncs if self._extras is not None else None
 
     def advance(self, step: int) -> bool:
         """Decide what step ``step``, the next one, is used for; returns whether a window has just finished."""
@@ -145,9 +128,8 @@ class StepPlan:
             self.kind, self.window = windows.kind, windows.index
         if self.timed and self._by_schedule:
             none_will_come = not self._recorders or (self._windows is not None and self._windows.refused)
-            if self._extras is None and (self.windows or (none_will_come and step >= _EXTRAS_AT)):
-                # Not in the step with stacks, which would contain these imports.
-                self._extras = self._make_extras()
+            if self.windows or (none_will_come and step >= _EXTRAS_AT):
+                self.extras.begun = True
             self._extra(step)
         return finished
 
@@ -155,14 +137,14 @@ class StepPlan:
         """The next step after ``step`` that `advance` must be called for; until then nothing changes."""
         if not self._by_schedule and self._windows is None:
             return sys.maxsize
-        if not self.timed or self._action.busy or (self._extras is not None and not self._extras.done):
+        if not self.timed or self._action.busy or (self.extras.begun and not self.extras.done):
             return step + 1
         if self._triggers.pending is not None and not self._another_runs():
             return step + 1
         if not self._by_schedule:
             return sys.maxsize
         if not self._recorders or (self._windows is not None and self._windows.refused):
-            return sys.maxsize if self._extras is not None else max(step + 1, _EXTRAS_AT)
+            return sys.maxsize if self.extras.begun else max(step + 1, _EXTRAS_AT)
         if not self._foreseeable or self._windows is None:
             return step + 1
         if self._clear_until <= step:
@@ -187,9 +169,6 @@ class StepPlan:
 
     def _another_runs(self) -> bool:
         """Whether the program's own torch profiler runs: only one can, and a trigger can wait."""
-        # perfkit never imports torch before the program does
-        from perfkit.record.windows import torch_profiler
-
         return "kineto" in self._recorders and torch_profiler.running()
 
     def _due(self, step: int) -> bool:
@@ -200,18 +179,13 @@ class StepPlan:
             return True
 
     def _extra(self, step: int) -> bool:
-        if self._extras is None or self._extras.done:
+        if not self.extras.begun or self.extras.done:
             return False
-        self.kind = self._extras.advance(step) or "timed"
+        self.kind = self.extras.advance(step) or "timed"
         return not self.timed
 
     def _make_windows(self) -> WindowController:
-        # What follows imports torch, which perfkit never does before the program.
-        from perfkit.record.windows.model_ranges import ModelRanges
-        from perfkit.record.windows.window_controller import WindowController
-
-        recording = self._recording
-        ranges = self._ranges = ModelRanges(self._optimizers, recording.note)
+        recording, ranges = self._recording, self._ranges
         if self._by_schedule:
             self._schedule = self._options.action or default_schedule(self._total()).action
         triggers = self._triggers.settings
@@ -225,12 +199,6 @@ class StepPlan:
         return self._windows
 
     def _make_recorder(self, name: str, action: Callable[[int], Action]) -> WindowRecorder:
-        # As in `_make_windows`.
-        from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
-        from perfkit.record.windows.kineto import KinetoRecorder
-        from perfkit.record.windows.memory_snapshot import MemoryRecorder
-        from perfkit.record.windows.range_spans import RangesRecorder
-
         recording = self._recording
         if name == "cuda_profiler":
             return CudaProfilerRecorder()
@@ -238,26 +206,7 @@ class StepPlan:
             return MemoryRecorder(recording.memory_file, recording.note)
         if name == "ranges":
             return RangesRecorder(recording.window_file, recording.trouble, recording.note)
-        return KinetoRecorder(
-            action,
-            file_of=recording.window_file,
-            handlers=self._options.handlers,
-            trouble=recording.trouble,
-            note=recording.note,
-            activities=self._options.activities,
-            flags=self._options.flags,
-        )
-
-    def _make_extras(self) -> ExtraSteps:
-        from perfkit.record.windows.extra_steps import ExtraSteps  # as in `_make_windows`
-
-        return ExtraSteps(
-            phase=self._phase,
-            optimizers=self._optimizers,
-            dry=self._options.detect_syncs == "dry"
-            or (self._options.detect_syncs == "auto" and not _env.cuda_in_use()),
-            note=self._recording.note,
-        )
+        return KinetoRecorder(action, self._options, recording)
 
     def wait(self) -> None:
         """Wait until the traces of finished windows are written."""
@@ -267,10 +216,8 @@ class StepPlan:
     def close(self, last: int) -> None:
         """The run ends with step ``last``: save an open window, and switch everything off."""
         guarded = self._recording.guarded
-        if self._extras is not None:
-            guarded("ending the extra steps", self._extras.close)
+        guarded("ending the extra steps", self.extras.close)
         if self._windows is not None:
             windows = self._windows
             guarded("closing the window", lambda: windows.close(last))
-        if self._ranges is not None:
-            guarded("removing the ranges from the modules", self._ranges.remove)
+        guarded("removing the ranges from the modules", self._ranges.remove)

@@ -9,7 +9,6 @@ import msgspec
 from perfkit.record.attachments import Attachments
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
-from perfkit.record.watchers.step_memory import NOT_READ
 from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Step, StepKind
 
@@ -42,7 +41,7 @@ class StepRows:
         """Make and keep the rows of these steps, the last of which has just ended."""
         attachments, logged, kind, window = self._attachments, self.logged, self.kind, self.window
         sizes, collections, elements = attachments.samples_from, attachments.garbage.ns, attachments.batches.elements
-        graphs = attachments.compiles.take() if attachments.compiles is not None else None
+        graphs = attachments.compiles.take()
         compiled = _NO_GRAPHS if graphs is not None else _NO_DYNAMO
         timed = kind == "timed"
         rows = []
@@ -78,11 +77,10 @@ class StepRows:
         if attachments.armed is not None:
             for _ in closed:
                 attachments.armed.step()
-        if attachments.memory is not None:
-            # Read where the last step ends, which is now.
-            reading = attachments.memory.at_end_of(closed[-1].step)
-            if reading is not NOT_READ:
-                rows[-1] = msgspec.structs.replace(rows[-1], **msgspec.structs.asdict(reading))
+        # Read where the last step ends, which is now.
+        reading = attachments.memory.at_end_of(closed[-1].step)
+        if reading:
+            rows[-1] = msgspec.structs.replace(rows[-1], **reading)
         self._recording.add(rows, await_device=self._clock.device is not None)
         self.settle()
 

@@ -141,7 +141,7 @@ def _write(path: Path, **columns: Any) -> None:
         if isinstance(values, list):
             values = [-1 if value is None else value for value in values]
         first = values[0] if isinstance(values, list) and values else values
-        # An empty column is one of integers too; its type is never looked at.
+        # An empty column is one of integers too; its type is never used.
         return numpy.array(values, dtype=None if isinstance(first, str | bool | numpy.ndarray) else numpy.int64)
 
     buffer = io.BytesIO()

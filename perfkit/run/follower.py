@@ -7,7 +7,6 @@ poll.
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections import deque
 from pathlib import Path
@@ -17,7 +16,7 @@ import msgspec
 from perfkit._text import without_controls
 from perfkit.errors import RunError, UsageError
 from perfkit.run.older_folders import decode_step
-from perfkit.run.reading import RankFolder, is_run_folder
+from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Rank, Run, Step
 
 #: Rows that are kept per rank: some screens of the widest terminal.
@@ -167,10 +166,9 @@ class RunFollower:
 
     def find_ranks(self) -> None:
         """Add the ranks that have started since the last call."""
-        for folder in self.path.glob("rank-*"):
-            match = re.fullmatch(r"rank-(\d{1,7})", folder.name)
-            if match and int(match[1]) not in self.ranks and folder.is_dir() and not folder.is_symlink():
-                self.ranks[int(match[1])] = RankFollower(folder, int(match[1]))
+        for index, folder in rank_folders(self.path).items():
+            if index not in self.ranks:
+                self.ranks[index] = RankFollower(folder, index)
         self.ranks = dict(sorted(self.ranks.items()))
 
     def rank(self, index: int) -> RankFollower:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -20,6 +20,15 @@ def merged(first: _Row, second: _Row) -> _Row:
         values = [value for row in (first, second) if (value := getattr(row, name)) is not None]
         joined[name] = join(*values) if len(values) == 2 else values[0] if values else None
     return msgspec.structs.replace(first, **joined)
+
+
+def merged_by(key: Callable[[_Row], object], rows: Iterable[_Row]) -> tuple[_Row, ...]:
+    """The rows, those of the same key as one."""
+    found: dict[object, _Row] = {}
+    for row in rows:
+        of = key(row)
+        found[of] = merged(found[of], row) if of in found else row
+    return tuple(found.values())
 
 
 @functools.cache

@@ -26,6 +26,16 @@ def is_run_folder(path: Path) -> bool:
     return path.is_dir() and ((path / "run.json").is_file() or any(path.glob("rank-*/")))
 
 
+def rank_folders(path: Path) -> dict[int, Path]:
+    """The ranks' folders in a run's, by rank."""
+    found = {}
+    for folder in path.glob("rank-*"):
+        match = re.fullmatch(r"rank-(\d{1,7})", folder.name)
+        if match and folder.is_dir() and not folder.is_symlink():
+            found[int(match[1])] = folder
+    return dict(sorted(found.items()))
+
+
 def _decode(path: Path, kind: type[_Record], lost: list[str]) -> _Record | None:
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -172,14 +182,9 @@ def read_run(path: Path) -> RunFolder:
         raise RunError(f"{path} is not a folder: pass a run folder, as `perfkit run --out` or profile() writes it")
     lost: list[str] = []
     run = _decode(path / "run.json", Run, lost)
-    ranks = {}
-    for folder in path.glob("rank-*"):
-        match = re.fullmatch(r"rank-(\d+)", folder.name)
-        if match and folder.is_dir() and not folder.is_symlink():
-            ranks[int(match.group(1))] = RankFolder(folder, int(match.group(1)))
+    ranks = {index: RankFolder(folder, index) for index, folder in rank_folders(path).items()}
     if run is None and not ranks:
         raise RunError(f"{path} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
-    ranks = dict(sorted(ranks.items()))
     if not any(rank.steps or rank.windows or rank.syncs for rank in ranks.values()):
         raise RunError(
             f"{path} holds an empty run: no step was recorded. Was the loop reached, and does it use a DataLoader, "

@@ -26,10 +26,10 @@ _KIND_OF_CALL: dict[str, SyncKind] = {
 
 def cause_of_line(frame: FrameType) -> Cause:
     """The cause of a sync below ``frame``: the expression that the program's innermost frame evaluates."""
-    program: FrameType | None = frame
-    while program is not None and _code_owner.owner_of(program.f_code.co_filename) in ("perfkit", "torch", "python"):
-        program = program.f_back
-    return Cause("other", "sync") if program is None else _cause_at(program.f_code, program.f_lasti)
+    for program in _code_owner.frames_outwards(frame):
+        if _code_owner.owner_of(program.f_code.co_filename) not in ("perfkit", "torch", "python"):
+            return _cause_at(program.f_code, program.f_lasti)
+    return Cause("other", "sync")
 
 
 # A loop syncs at the same few places; 1024 are more than a program has.

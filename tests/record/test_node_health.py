@@ -338,9 +338,9 @@ def test_a_run_on_a_card_that_nvml_loses_continues_and_reports_it_once(tmp_path:
 @pytest.mark.parametrize(
     ("module", "version", "words"),
     [
-        (None, None, "nvidia-ml-py is not installed: the node's health is not watched (pip install 'perfkit[nvml]')"),
+        (None, None, "nvidia-ml-py is not installed: node health is not recorded (pip install 'perfkit[nvml]')"),
         (fake_nvml(nvmlInit=refuse(12, "NVML Shared Library Not Found")), "12", "cannot be used here: NVML Shared"),
-        (fake_nvml(nvmlSystemGetDriverVersion=lambda: "550.1"), "12", "are watched (driver 550.1)"),
+        (fake_nvml(nvmlSystemGetDriverVersion=lambda: "550.1"), "12", "are recorded (driver 550.1)"),
     ],
 )
 def test_doctor_prints_whether_the_node_can_be_watched(

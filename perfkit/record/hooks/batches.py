@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from perfkit import _env
+import torch
+
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.run.records import Padding
 
@@ -34,7 +35,7 @@ class BatchWatch:
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
-        self._tensor = getattr(_env.torch_if_loaded(), "Tensor", None)
+        self._tensor = torch.Tensor
         #: Step -> elements of the first tensors of its batches; `StepRows` removes what it has used.
         self.elements: dict[int, int] = {}
         self._last: weakref.ref[Any] | None = None
@@ -61,9 +62,11 @@ class BatchWatch:
             return
         if min(tensor.shape) < 2 or tensor.numel() > 1_000_000:  # a few ms
             return
+        import numpy  # importing perfkit does not import numpy
+
         self._counted += 1
         rows = tensor.numpy()
-        ends, counts = _distinct(rows[:, -1])
+        ends, counts = numpy.unique(rows[:, -1], return_counts=True)
         pad = ends[counts.argmax()]
         # The padding is the number in which most rows end; another row is as long as the batch.
         reversed_ = rows[:, ::-1] != pad
@@ -79,10 +82,3 @@ class BatchWatch:
         if not self._counted:
             return None
         return Padding(batches=self._counted, elements=self._elements, padded=self._padded)
-
-
-def _distinct(values: Any) -> tuple[Any, Any]:
-    import numpy  # importing perfkit does not import numpy
-
-    distinct, counts = numpy.unique(values, return_counts=True)
-    return distinct, counts

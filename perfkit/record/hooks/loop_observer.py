@@ -11,6 +11,10 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from perfkit._patches import Patches
 from perfkit.record.hooks.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode
@@ -36,8 +40,8 @@ class LoopObserver:
         self._patches = Patches()
         #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
         self._last: Callable[[], Any] = lambda: None
-        self._counts = self._fetching = self._training = False
-        #: As in `LoopHooks`; the adapter reports where a step ends.
+        self._counts = self._fetching = self._has_trained = False
+        #: False here, because the adapter reports where a step ends; see `LoopHooks`.
         self.boundaries = False
 
     @property
@@ -46,11 +50,7 @@ class LoopObserver:
         return self._seen.described
 
     def attach(self) -> None:
-        """Attach the hooks; torch must be loaded."""
-        # perfkit never imports torch before the program does
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
-        from torch.utils.data.dataloader import _BaseDataLoaderIter
-
+        """Attach the hooks."""
         self._patches.wrap(_BaseDataLoaderIter, "__next__", self._around)
         before = register_optimizer_step_pre_hook(self._before_optimizer)
         self._patches.add("torch.optim: step pre-hook", before.remove)
@@ -83,12 +83,10 @@ class LoopObserver:
 
     def _on_new_iterator(self, iterator: Any) -> None:
         """The batches come from another iterator than before."""
-        import torch  # perfkit never imports torch before the program does
-
         self._last = weakref.ref(iterator)
         role: Mode = "train" if torch.is_grad_enabled() else "validation"
-        self._training = self._training or role == "train"
-        self._counts = role == "train" or not self._training
+        self._has_trained = self._has_trained or role == "train"
+        self._counts = role == "train" or not self._has_trained
         self._seen.describe(self._seen.identify(iterator), iterator, role)
         if self._counts:
             self._seen.count(iterator)

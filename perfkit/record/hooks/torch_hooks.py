@@ -19,13 +19,16 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from perfkit._patches import Patches
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
 from perfkit.record.clock.step_clock import StepClock
-from perfkit.record.hooks.loaders import SeenLoaders
-from perfkit.run.records import Loader, Mode
+from perfkit.record.hooks.loop_observer import LoopObserver
+from perfkit.run.records import Mode
 
 
-class LoopHooks:
+class LoopHooks(LoopObserver):
     """Splits the steps of a plain loop into phases.
 
     Args:
@@ -51,14 +54,11 @@ class LoopHooks:
         on_epoch_end: Callable[[], None] = lambda: None,
         on_evaluation: Callable[[bool], None] = lambda goes_on: None,
     ) -> None:
+        super().__init__(on_optimizer=on_optimizer, on_samples=on_samples, on_batch=on_batch)
         self._clock = clock
         self.boundaries = boundaries
-        self._on_optimizer = on_optimizer
-        self._on_batch = on_batch
         self._on_epoch_end = on_epoch_end
         self._on_evaluation = on_evaluation
-        self._thread = get_ident()
-        self._patches = Patches()
         self._fetches = 0
         self._engines = 0
         self._optimizing = 0
@@ -74,26 +74,13 @@ class LoopHooks:
         self._evaluating = False
         #: The iterator that trains, weakly: one that the program has left must end its workers.
         self._training: Callable[[], Any] = lambda: None
-        self._optimizers: dict[int, Any] = {}
         self._closing: int | None = None
         self._first: int | None = None
-        self._seen = SeenLoaders(on_samples)
-
-    @property
-    def loaders(self) -> dict[int, Loader]:
-        """The loaders that the loop read from."""
-        return self._seen.described
 
     # -- attaching
 
     def attach(self) -> None:
-        """Attach the hooks; torch must be loaded."""
-        # perfkit never imports torch before the program does
-        import torch
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-        from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-        self._grad_enabled = torch.is_grad_enabled
+        """Attach the hooks."""
         patches = self._patches
         patches.wrap(_BaseDataLoaderIter, "__next__", self._timed_fetch)
         patches.wrap(torch.autograd, "backward", self._timed_backward)
@@ -102,11 +89,6 @@ class LoopHooks:
         patches.add("torch.optim: step pre-hook", register_optimizer_step_pre_hook(before_optimizer).remove)
         patches.add("torch.optim: step post-hook", register_optimizer_step_post_hook(after_optimizer).remove)
         self._clock.knows("backward", "optimizer")
-
-    def detach(self) -> None:
-        """Undo all patches."""
-        self._thread = -1
-        self._patches.undo()
 
     def _forget_broken_optimizer(self) -> None:
         """Close an optimizer step that raised, for which torch calls no post hook.
@@ -176,7 +158,7 @@ class LoopHooks:
                 self._clock.move_to_validation(self._doubted_since)
         self._doubted = self._doubted_since = None
         doubtful = False
-        if role is None and not self._grad_enabled():
+        if role is None and not torch.is_grad_enabled():
             role = self._take_role(key, "validation")
         elif role is None:
             # Where nothing has stepped yet, the first loader of all may be an evaluation's too.
@@ -197,7 +179,7 @@ class LoopHooks:
                 # A new loader each epoch, or an evaluation without no_grad: its next fetch decides.
                 self._doubted, self._doubted_since = key, self._clock.times()
             return True
-        if self._grad_enabled():
+        if torch.is_grad_enabled():
             self._on_evaluation(self._evaluating or self._clock.validating)
         if self._optimizers or self._has_loader:
             self._clock.validation(True)

@@ -15,7 +15,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from perfkit import _env
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
 from perfkit.run.records import Phase, StepFlops
 
 #: Libraries of operators whose ops without a formula do little arithmetic: elementwise, copies, bookkeeping,
@@ -41,8 +44,8 @@ class FlopCounter:
         self._problem: str | None = None
 
     def start(self) -> None:
-        """Start counting; torch must be loaded."""
-        self._mode = _mode(self._count)
+        """Start counting."""
+        self._mode = _CountingMode(self._count)
         self._mode.__enter__()
 
     def stop(self) -> None:
@@ -61,10 +64,6 @@ class FlopCounter:
             self._problem = f"torch's formula for {func} failed: {type(error).__name__}: {error}"
 
     def _add(self, func: Any, types: Any, args: Any, kwargs: Any, out: Any) -> str | None:
-        # As in `_mode`: torch is loaded by now.
-        import torch
-        from torch.utils.flop_counter import flop_registry
-
         if torch.is_inference_mode_enabled():
             return "the step runs in inference mode, where ops arrive undivided"
         subclass = next((kind for kind in types if kind not in (torch.Tensor, torch.nn.Parameter)), None)
@@ -92,7 +91,6 @@ class FlopCounter:
         if problem is not None:
             return StepFlops(step=step, problem=problem)
         (device,) = self._devices
-        torch: Any = _env.torch_if_loaded()
         return StepFlops(
             step=step,
             by_precision=dict(self._by_precision),
@@ -101,18 +99,18 @@ class FlopCounter:
         )
 
 
-def _mode(count: Callable[[Any, Any, Any, Any, Any], None]) -> Any:
-    # perfkit never imports torch before the program does.
-    from torch.utils._python_dispatch import TorchDispatchMode
+class _CountingMode(TorchDispatchMode):
+    """Calls ``count`` after each op, with its result."""
 
-    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class has no annotations
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            out = func(*args, **kwargs)
-            count(func, types, args, kwargs, out)
-            return out
+    def __init__(self, count: Callable[[Any, Any, Any, Any, Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's class has no annotations
+        self._count = count
 
-    return Counting()  # type: ignore[no-untyped-call]  # the same
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self._count(func, types, args, kwargs, out)
+        return out
 
 
 def _uncounted(func: Any) -> str | None:
@@ -126,11 +124,11 @@ def _uncounted(func: Any) -> str | None:
 
 def _precision(tensor: Any, *, convolution: bool) -> str:
     """What the units compute in; float32 on a GPU may be TF32, by torch's switches for matmul and convolution."""
-    torch: Any = _env.torch_if_loaded()
     name = str(tensor.dtype).removeprefix("torch.")
     if name.startswith("float8"):
         return "float8"
     if name == "float32" and tensor.is_cuda and torch.version.hip is None:
-        switch = torch.backends.cudnn.conv if convolution else torch.backends.cuda.matmul
+        backends: Any = torch.backends  # not annotated
+        switch = backends.cudnn.conv if convolution else backends.cuda.matmul
         return "tf32" if switch.fp32_precision == "tf32" else name
     return name

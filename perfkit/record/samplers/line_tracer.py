@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import sys
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from perfkit._code_owner import USER, function_name, line_of, owner_of
+from torch import autograd
+from torch.nn import Module
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Site
+from perfkit.record.samplers.source_lookup import parsed
 from perfkit.run.records import Phase, TracedLine
 
 #: Line events after which tracing stops: at about 0.5 us each, two million add one second to one step.
@@ -52,9 +56,9 @@ class LineTracer:
         #: Runs, ns, and whether it ran before any module did.
         self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
         self._modules = ModuleCallLog()
-        self._module_call: CodeType | None = None
-        self._backward: set[CodeType | None] = set()
-        self._fetch: CodeType | None = None
+        self._module_call = _code_of(Module.__call__)
+        self._backward = {_code_of(autograd.backward), _code_of(autograd.grad)}
+        self._fetch = _code_of(_BaseDataLoaderIter.__next__)
         self._calls: dict[FrameType, ModuleCall] = {}
         #: Function -> the first of the user's lines that called it.
         self._callers: dict[CodeType, dict[Site, None]] = {}
@@ -69,29 +73,11 @@ class LineTracer:
         if sys.gettrace() is not None:
             self.refused = "a debugger or coverage tool is tracing this thread"
             return
-        if "torch" in sys.modules:
-            self._find_torch()
         sys.settrace(self._called)
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        for frame in frames_outwards(sys._getframe(1)):
             if owner_of(frame.f_code.co_filename) == USER:
                 self._running_frames.append((frame, frame.f_trace))
                 frame.f_trace = self._line
-            frame = frame.f_back
-
-    def _find_torch(self) -> None:
-        # perfkit never imports torch before the program does.
-        from torch import autograd
-        from torch.nn import Module
-        from torch.utils.data.dataloader import _BaseDataLoaderIter
-
-        def code_of(function: Any) -> CodeType | None:
-            # The step clock's hooks wrap these functions.
-            return getattr(inspect.unwrap(function), "__code__", None)
-
-        self._module_call = code_of(Module.__call__)
-        self._backward = {code_of(autograd.backward), code_of(autograd.grad)}
-        self._fetch = code_of(_BaseDataLoaderIter.__next__)
 
     def stop(self) -> None:
         """Stop tracing, and restore every frame."""
@@ -188,15 +174,16 @@ class LineTracer:
         return tuple(sorted(rows, key=lambda row: -row.runs))
 
 
+def _code_of(function: Any) -> CodeType | None:
+    # The step clock's hooks wrap these functions.
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
 def innermost_loops(file: str) -> dict[int, int]:
     """Line -> line of the innermost ``for``, ``while`` or comprehension around it; {} where there is no source."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return {}
     found: dict[int, int] = {}
     # ast.walk goes outside in, so an inner loop overwrites its lines.
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(file)):
         if isinstance(
             node, ast.For | ast.While | ast.AsyncFor | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
         ):

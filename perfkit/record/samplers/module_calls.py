@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from perfkit import _env
+import torch
+
 from perfkit.run.records import ModuleCalls, Phase
 
 #: The line that calls: its code and its number.
@@ -90,7 +91,7 @@ class ModuleCallLog:
         return call
 
     def _inspect(self, call: ModuleCall, values: list[Any]) -> None:
-        tensors = [value for value in values if _is_tensor(value)]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if not tensors:
             return
         if all(_is_slice(tensor) for tensor in tensors):
@@ -152,11 +153,6 @@ def _flat(values: Any) -> Iterator[Any]:
         yield values
 
 
-def _is_tensor(value: Any) -> bool:
-    torch: Any = _env.torch_if_loaded()
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _is_slice(tensor: Any) -> bool:
     """Whether it is one of several equal parts that follow each other in memory."""
     whole = tensor.untyped_storage().nbytes()
@@ -166,7 +162,7 @@ def _is_slice(tensor: Any) -> bool:
 
 def _fingerprint(value: Any) -> Any:
     """Equal for two values that are certainly the same."""
-    if _is_tensor(value):
+    if isinstance(value, torch.Tensor):
         return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return (type(value), value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -18,16 +19,15 @@ _FILLS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefau
 
 
 def user_files() -> tuple[str, ...]:
-    """The user's files that are imported, `_MAX_FILES` at most."""
+    """The user's files that are imported."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    mine = dict.fromkeys(file for file in files if isinstance(file, str) and owner_of(file) == USER)
-    return tuple(mine)[:_MAX_FILES]
+    return tuple(dict.fromkeys(file for file in files if isinstance(file, str) and owner_of(file) == USER))
 
 
 def find_calls(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Location, ...]]:
     """Name -> the lines that call a function or set a keyword of that name, except to False or None."""
     found: dict[str, list[Location]] = {}
-    for file in files:
+    for file in itertools.islice(files, _MAX_FILES):
         for function, node in _nodes(file):
             if not isinstance(node, ast.Call):
                 continue
@@ -46,7 +46,7 @@ def find_calls(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[
 def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:
     """The lines of the first file that adds something to the variable ``name``, or else one line that assigns it."""
     assigned: Location | None = None
-    for file in files:
+    for file in itertools.islice(files, _MAX_FILES):
         filling = []
         for function, node in _nodes(file):
             line = getattr(node, "lineno", 0)
@@ -70,13 +70,17 @@ def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:
     return (assigned,) if assigned is not None else ()
 
 
-def _nodes(file: str) -> Iterator[tuple[str, ast.AST]]:
-    """(function around it, node) of a file, in the order of its lines; nothing where there is no source."""
+def parsed(file: str) -> ast.Module:
+    """The tree of a file; an empty one where there is no source."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
-        return
-    todo: list[tuple[str, ast.AST]] = [("<module>", tree)]
+        return ast.Module([], [])
+
+
+def _nodes(file: str) -> Iterator[tuple[str, ast.AST]]:
+    """(function around it, node) of a file, in the order of its lines."""
+    todo: list[tuple[str, ast.AST]] = [("<module>", parsed(file))]
     while todo:
         function, node = todo.pop()
         yield function, node

@@ -16,12 +16,15 @@ import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from torch.utils.data._utils import worker
 
 from perfkit._code_owner import USER, function_name, owner_of, stack_of
 from perfkit._location import Location
@@ -29,7 +32,8 @@ from perfkit._patches import Patches
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.run.atomic import write_atomically
 from perfkit.run.follower import process_runs
-from perfkit.run.records import LineRow, Workers
+from perfkit.run.merging import merged_by
+from perfkit.run.records import Amount, LineRow, Workers
 
 #: 20 ms: a sample takes about 0.1 ms of a busy worker's process (waking up, and waiting for the interpreter lock),
 #: which at 10 ms would be 1% of it. There are several workers, and they work for a whole epoch.
@@ -47,16 +51,46 @@ _MAX_ROWS = 10_000
 _FETCH = os.path.join("data", "_utils", "fetch.py")
 
 
-class _Counts(msgspec.Struct, kw_only=True):
-    """One worker's file."""
+_LineCounts = tuple[tuple[Location, int], ...]
+
+
+def _add_lines(first: _LineCounts, second: _LineCounts) -> _LineCounts:
+    counts = Counter(dict(first))
+    counts.update(dict(second))
+    return tuple(counts.most_common(_MAX_ROWS))
+
+
+class _Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's file, or the sum of those of all workers over one type of dataset."""
 
     dataset: str
-    samples: int
-    busy: int
-    alive_ns: int
-    cpu_ns: int
-    sampling_ns: int
-    lines: list[tuple[Location, int]]
+    processes: Amount = 1
+    samples: Amount
+    busy: Amount
+    alive_ns: Amount
+    cpu_ns: Amount
+    sampling_ns: Amount
+    lines: Annotated[_LineCounts, _add_lines]
+
+    def ns(self, samples: int) -> int:
+        """The time that this many samples stand for."""
+        return round(self.alive_ns * samples / self.samples) if self.samples else 0
+
+    def rows(self, steps: int) -> list[LineRow]:
+        return [
+            LineRow(
+                **msgspec.structs.asdict(at),
+                phase="data",
+                samples=count,
+                host_ns=round(self.ns(count) / steps),
+                worker=self.dataset,
+            )
+            for at, count in self.lines
+        ]
+
+    def workers(self) -> Workers:
+        same = {name: getattr(self, name) for name in Workers.__struct_fields__ if name != "busy_ns"}
+        return Workers(**same, busy_ns=self.ns(self.busy))
 
 
 class WorkerSampler:
@@ -67,16 +101,14 @@ class WorkerSampler:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ended: dict[str, _DatasetSums] = {}
-        self._sums: dict[str, _DatasetSums] = {}
+        #: By type of dataset: the workers that have ended, and all.
+        self._ended: tuple[_Counts, ...] = ()
+        self._sums: tuple[_Counts, ...] = ()
         self._patches = Patches()
         self.attached = False
 
     def attach(self) -> None:
-        """Sample every worker that starts from now on; torch must be loaded."""
-        # perfkit never imports torch before the program does.
-        from torch.utils.data._utils import worker
-
+        """Sample every worker that starts from now on."""
         loop = worker._worker_loop
         self._folder.mkdir(parents=True, exist_ok=True)
         # A program that wraps it keeps its wrapper: ours then finds no folder, and only calls the original.
@@ -100,8 +132,8 @@ class WorkerSampler:
 
     def sampling_share(self) -> float:
         """The share of the workers' time that sampling took, as of the last `rows`."""
-        alive_ns = sum(one.alive_ns for one in self._sums.values())
-        return sum(one.sampling_ns for one in self._sums.values()) / alive_ns if alive_ns else 0.0
+        alive_ns = sum(one.alive_ns for one in self._sums)
+        return sum(one.sampling_ns for one in self._sums) / alive_ns if alive_ns else 0.0
 
     def rows(self, steps: int) -> tuple[tuple[LineRow, ...], tuple[Workers, ...]]:
         """Host time per line and step, most samples first, and what the workers did, per type of dataset.
@@ -111,10 +143,10 @@ class WorkerSampler:
         """
         if self.attached:
             self._collect()
-        lines = [row for one in self._sums.values() for row in one.rows(max(1, steps))]
+        lines = [row for one in self._sums for row in one.rows(max(1, steps))]
         return (
             tuple(sorted(lines, key=lambda row: -row.samples)),
-            tuple(one.workers() for one in self._sums.values()),
+            tuple(one.workers() for one in self._sums),
         )
 
     def _collect(self) -> None:
@@ -128,53 +160,9 @@ class WorkerSampler:
                 running.append(counts)
             else:
                 # One file per worker and epoch would be without bound.
-                _add(self._ended, counts)
+                self._ended = merged_by(attrgetter("dataset"), (*self._ended, counts))
                 path.unlink(missing_ok=True)
-        self._sums = {name: msgspec.structs.replace(one, lines=dict(one.lines)) for name, one in self._ended.items()}
-        for counts in running:
-            _add(self._sums, counts)
-
-
-class _DatasetSums(msgspec.Struct, kw_only=True):
-    """The counts of all workers over one type of dataset."""
-
-    dataset: str
-    processes: int = 0
-    samples: int = 0
-    busy: int = 0
-    alive_ns: int = 0
-    cpu_ns: int = 0
-    sampling_ns: int = 0
-    lines: dict[Location, int] = {}
-
-    def _ns(self, samples: int) -> int:
-        return round(self.alive_ns * samples / self.samples) if self.samples else 0
-
-    def rows(self, steps: int) -> list[LineRow]:
-        return [
-            LineRow(
-                **msgspec.structs.asdict(at),
-                phase="data",
-                samples=count,
-                host_ns=round(self._ns(count) / steps),
-                worker=self.dataset,
-            )
-            for at, count in self.lines.items()
-        ]
-
-    def workers(self) -> Workers:
-        same = {name: getattr(self, name) for name in Workers.__struct_fields__ if name != "busy_ns"}
-        return Workers(**same, busy_ns=self._ns(self.busy))
-
-
-def _add(sums: dict[str, _DatasetSums], counts: _Counts) -> None:
-    one = sums.setdefault(counts.dataset, _DatasetSums(dataset=counts.dataset))
-    one.processes += 1
-    for name in ("samples", "busy", "alive_ns", "cpu_ns", "sampling_ns"):
-        setattr(one, name, getattr(one, name) + getattr(counts, name))
-    for at, count in counts.lines:
-        if at in one.lines or len(one.lines) < _MAX_ROWS:
-            one.lines[at] = one.lines.get(at, 0) + count
+        self._sums = merged_by(attrgetter("dataset"), (*self._ended, *running))
 
 
 # -- inside a worker
@@ -204,9 +192,6 @@ class _SampledLoop:
 
 
 def _sampled_loop(folder: str) -> _SampledLoop:
-    # As in `WorkerSampler.attach`.
-    from torch.utils.data._utils import worker
-
     return _SampledLoop(folder, worker._worker_loop)
 
 
@@ -220,7 +205,7 @@ class _StackSampler:
         # A name with a dot: the file may vanish at any moment, and nobody copies such files out of a run.
         self._path = folder / f".{os.getpid()}.json"
         self._sampled = threading.get_ident()
-        self._lines: dict[Location, int] = {}
+        self._lines: Counter[Location] = Counter()
         self._samples = self._busy = 0
         self._started_ns = 0
         self._stop = threading.Event()
@@ -250,7 +235,7 @@ class _StackSampler:
                 self._samples += 1
                 self._busy += busy
                 if line is not None and (line in self._lines or len(self._lines) < _MAX_LINES):
-                    self._lines[line] = self._lines.get(line, 0) + 1
+                    self._lines[line] += 1
                 if time.perf_counter() > due:
                     self._write()
                     wait = min(2 * wait, _WRITE_S)
@@ -261,10 +246,7 @@ class _StackSampler:
             self._stop.set()
 
     def _write(self) -> None:
-        # A worker has torch loaded.
-        from torch.utils.data import get_worker_info
-
-        info: Any = get_worker_info()
+        info: Any = worker.get_worker_info()
         counts = _Counts(
             dataset=type(info.dataset).__name__ if info is not None else "",
             samples=self._samples,
@@ -272,7 +254,7 @@ class _StackSampler:
             alive_ns=time.perf_counter_ns() - self._started_ns,
             cpu_ns=time.process_time_ns(),
             sampling_ns=time.thread_time_ns(),
-            lines=sorted(self._lines.items(), key=lambda item: -item[1])[:_WRITTEN_LINES],
+            lines=tuple(self._lines.most_common(_WRITTEN_LINES)),
         )
         write_atomically(self._path, msgspec.json.encode(counts))
 

@@ -123,10 +123,10 @@ class Recompiles:
         self._graphs: int | None = 0
         self._known: dict[tuple[str, Location | None], int] = {}
 
-    def poll(self, counter: CompileCounter | None) -> str | None:
+    def poll(self, counter: CompileCounter) -> str | None:
         """The first function that was compiled again since the last check, in words."""
         graphs = compiled_graphs()
-        if graphs == self._graphs or counter is None:
+        if graphs == self._graphs:
             return None
         self._graphs, before = graphs, self._known
         rows = counter.compilations

@@ -94,7 +94,7 @@ class TriggerWatch:
         if self._slow is not None and (found := self._slow.check(closed)) is not None:
             self.request("slow-step", found)
 
-    def poll(self, compiles: CompileCounter | None) -> None:
+    def poll(self, compiles: CompileCounter) -> None:
         """Check, between two steps, everything else that opens a window."""
         if self._recompiles is not None and (found := self._recompiles.poll(compiles)) is not None:
             self.request("recompile", found)

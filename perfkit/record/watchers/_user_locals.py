@@ -7,18 +7,13 @@ import sys
 from types import FrameType
 from typing import Any
 
-from perfkit._code_owner import USER, owner_of
+from perfkit._code_owner import USER, frames_outwards, owner_of
 
 
 def user_frames() -> list[FrameType]:
     """The user's frames that are running on this thread, innermost first."""
-    frames = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if owner_of(frame.f_code.co_filename) == USER:
-            frames.append(frame)
-        frame = frame.f_back
-    return frames
+    frames = frames_outwards(sys._getframe(1))
+    return [frame for frame in frames if owner_of(frame.f_code.co_filename) == USER]
 
 
 def locals_of(frame: FrameType) -> list[tuple[str, Any]]:

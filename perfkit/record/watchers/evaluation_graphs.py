@@ -5,7 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from perfkit import _env
+import torch
+
 from perfkit._code_owner import line_of
 from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import find_filling_lines
@@ -35,7 +36,6 @@ class EvaluationGraphs:
 
     def new_graph(self) -> Location | None:
         """The line that made a graph which the last check did not see."""
-        torch: Any = _env.torch_if_loaded()
         found = [
             (name, value, frame.f_code, line_of(frame))
             for frame in user_frames()[:1]

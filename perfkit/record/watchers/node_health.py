@@ -132,7 +132,7 @@ class NodeWatch:
         if self._stop.locked():
             self._stop.release()
         if self._thread is not None:
-            # NVML hangs with a driver that does: then the thread is left behind.
+            # Where the driver hangs, NVML does too: the thread is then left running.
             self._thread.join(timeout=1.0)
             self._thread = None
 

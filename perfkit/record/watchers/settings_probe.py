@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import torch
 
 from perfkit import _env
 from perfkit._location import Location
@@ -66,7 +67,6 @@ class SettingsProbe:
 
     def read(self, step: int, *, timed: bool) -> None:
         """Read the settings before ``step``; ``timed``: the steps since the last reading were ordinary ones."""
-        torch: Any = _env.require_torch("perfkit.profile")
         cpu_ns = time.process_time_ns()
         if timed and self._cpu is not None:
             self._cpu_ns += cpu_ns - self._cpu[1]
@@ -88,7 +88,7 @@ class SettingsProbe:
         if self._readings <= _MEASURED_READINGS:
             cpus = _cpus()
             if not _env.cuda_in_use() and cpus is not None and threads > cpus:
-                self._add_cost("threads.beyond_ns", _cost_of_threads(torch, threads, cpus))
+                self._add_cost("threads.beyond_ns", _cost_of_threads(threads, cpus))
             if anomaly:
                 self._add_cost("anomaly.stack_ns", _stack_cost())
         for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
@@ -157,7 +157,7 @@ def _cpus() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _cost_of_threads(torch: Any, threads: int, cpus: int) -> int:
+def _cost_of_threads(threads: int, cpus: int) -> int:
     """What an operation on all threads of the process takes beyond its work on the available CPUs, in ns.
 
     Each thread adds to the minimum of numbers that torch gives it; the same on one thread is the work of one.
@@ -181,7 +181,6 @@ def device_bytes() -> dict[str, str]:
     """The memory of each device, by its number; empty on a CPU."""
     if not _env.cuda_in_use():
         return {}
-    torch: Any = _env.torch_if_loaded()
     return {
         f"cuda:{index}.total_bytes": str(torch.cuda.get_device_properties(index).total_memory)
         for index in range(torch.cuda.device_count())

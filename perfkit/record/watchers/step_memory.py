@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from perfkit import _clock, _env
 
 #: Steps between two readings. For one, torch builds a dict of some hundred numbers in tens of microseconds; every tenth
@@ -25,20 +23,6 @@ EVERY = 10
 OVER = 50
 #: With at least this time in between, a reading of the process's size is a thousandth of the time.
 _APART_NS = 50_000_000
-
-
-class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known at the end of a step; the names are those of `Step`'s fields, None = not read at this step."""
-
-    memory_bytes: int | None = None
-    memory_peak_bytes: int | None = None
-    rss_bytes: int | None = None
-    alloc_retries: int | None = None
-    device_allocs: int | None = None
-
-
-#: The reading of a step at which nothing is read.
-NOT_READ = MemoryReading()
 
 
 class MemoryWatch:
@@ -57,26 +41,26 @@ class MemoryWatch:
         self._counts: tuple[int, int] | None = None
         self._counted_at = -1
 
-    def at_end_of(self, step: int) -> MemoryReading:
-        """The memory now that ``step`` has ended."""
+    def at_end_of(self, step: int) -> dict[str, int | None]:
+        """The memory now that ``step`` has ended, by the names of `Step`'s fields; {} or None where it is not read."""
         if (step + 1) % EVERY:
-            return NOT_READ
+            return {}
         rss_bytes = None if (step + 1) % OVER else self._rss()
         stats = self._stats() if self._stats is not None else None
         if not stats:
-            return MemoryReading(rss_bytes=rss_bytes)
+            return {"rss_bytes": rss_bytes}
         allocated = stats["allocated_bytes"]["all"]
         peak = int(allocated["peak"])
         # A peak that fell was reset by the program: from here on the new one counts.
         rose, self._peak = peak > self._peak, peak
         retries, allocs = self._since_last(step, int(stats["num_alloc_retries"]), int(stats.get("num_device_alloc", 0)))
-        return MemoryReading(
-            memory_bytes=int(allocated["current"]),
-            memory_peak_bytes=peak if rose else None,
-            rss_bytes=rss_bytes,
-            alloc_retries=retries,
-            device_allocs=allocs,
-        )
+        return {
+            "memory_bytes": int(allocated["current"]),
+            "memory_peak_bytes": peak if rose else None,
+            "rss_bytes": rss_bytes,
+            "alloc_retries": retries,
+            "device_allocs": allocs,
+        }
 
     def _since_last(self, step: int, retries: int, allocs: int) -> tuple[int | None, int | None]:
         if (step + 1) % OVER:

@@ -14,7 +14,9 @@ import weakref
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from perfkit import _clock, _env
+import torch
+
+from perfkit import _clock
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import find_filling_lines, user_files
@@ -68,8 +70,6 @@ class TensorLeakWatch:
             self.next_step = step + max(FIRST, step * wait_ns // max(1, passed_ns))
             return False
         self.next_step = 2 * step
-        if "torch" not in sys.modules:
-            return False
         # Processor time: on a busy machine most of the wall time is waiting for a turn, which steps need as well.
         started_ns = time.thread_time_ns()
         self._compare_with_last(step)
@@ -119,7 +119,6 @@ def _alive() -> dict[_Key, list[Any]] | None:
     objects = gc.get_objects()
     if len(objects) > _MAX_OBJECTS:
         return None
-    torch: Any = _env.torch_if_loaded()
     # Exactly Tensor: parameters are the model's, and accessing a subclass may run its owner's code.
     kind, strided = torch.Tensor, torch.strided
     groups: dict[_Key, list[Any]] = defaultdict(list)
@@ -203,7 +202,6 @@ def _name_of(held: Any) -> str | None:
 
 def _largest_graph() -> tuple[str | None, tuple[Location, ...]]:
     """The user's local variable that carries the largest graph, and the lines that make it grow."""
-    torch: Any = _env.torch_if_loaded()
     largest, name = 0, None
     for frame in user_frames():
         for each, value in locals_of(frame):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from perfkit import _env
 from perfkit._nvtx_names import DOMAIN, WINDOW
 from perfkit.ranges import listener_calls, nvtx_listener
@@ -37,8 +39,7 @@ class CudaProfilerRecorder(WindowRecorder):
         """The first active step of window ``index`` is about to begin."""
         if self._cudart is None and _env.cuda_in_use():
             # Not earlier: this initializes CUDA, which a program must not do before it forks.
-            torch: Any = _env.torch_if_loaded()
-            self._cudart = torch.cuda.cudart()
+            self._cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # not annotated
         if self._cudart is not None:
             self._cudart.cudaProfilerStart()
         # A start/end range: the program's own pushes and pops need not nest with it.

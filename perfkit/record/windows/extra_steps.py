@@ -26,6 +26,8 @@ class ExtraSteps:
     def __init__(
         self, *, phase: Callable[[], Phase], optimizers: list[Any], dry: bool, note: Callable[[str], None]
     ) -> None:
+        #: Whether `advance` is called from now on.
+        self.begun = False
         self._tracer = LineTracer(phase)
         self._counter = FlopCounter(phase)
         #: Operations of one step; None until they were counted.

@@ -7,16 +7,18 @@ that ``ProfilerStep#N`` in the trace is row N of steps.jsonl.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perfkit.record.options import Options
 from perfkit.record.windows import lines_step, torch_profiler
 from perfkit.record.windows.lines_step import LinesStep
 from perfkit.record.windows.schedules import Action
 from perfkit.record.windows.trace_files import ExpectedTrace, WriterThreads, compress_trace, copy_trace
 from perfkit.record.windows.window_controller import WindowRecorder
 from perfkit.run.file_names import stacks_path
+from perfkit.run.rank_recording import RankRecording
 
 #: Maximum size of a window's trace before compression: three steps of a large model are some 100 MB, and a hundred
 #: times that fills a disk and opens in no viewer (Perfetto's limit is about 2 GB).
@@ -26,37 +28,15 @@ MAX_BYTES = 2 * 2**30
 class KinetoRecorder(WindowRecorder):
     """Records windows with ``torch.profiler``, passes each to the handlers, and writes its trace.
 
-    Args:
-        action: The schedule.
-        file_of: Returns the path of window ``index``; the step for lines after it goes next to that.
-        handlers: Called with torch's profiler at the end of each window.
-        trouble: Called with what failed, and the error.
-        note: Called with what was left out on purpose.
-        activities: As torch takes them.
-        flags: As torch takes them.
+    ``action`` is the schedule; the step for lines after a window goes next to the window's trace.
     """
 
     name = "kineto"
 
-    def __init__(
-        self,
-        action: Callable[[int], Action],
-        *,
-        file_of: Callable[[int], Path],
-        handlers: Sequence[Callable[[Any], Any]],
-        trouble: Callable[[str, BaseException | str], None],
-        note: Callable[[str], None],
-        activities: Iterable[Any] | None,
-        flags: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, action: Callable[[int], Action], options: Options, recording: RankRecording) -> None:
         self._action = action
-        self._file_of = file_of
-        self._handlers = handlers
-        self._trouble = trouble
-        self._note = note
-        # torch reads them once for each window.
-        self._activities = tuple(activities) if activities is not None else None
-        self._flags = flags
+        self._options = options
+        self._recording = recording
         self._profiler: Any = None
         self._index = 0
         self._active_steps = 0
@@ -72,7 +52,9 @@ class KinetoRecorder(WindowRecorder):
             # Two torch profilers cannot run at once, and the other one was first.
             return "another torch profiler is running; perfkit's windows are skipped"
         self._index, self._active_steps, self._step_bytes, self._early = index, 0, 0, False
-        self._profiler = torch_profiler.start(step, self._action, self._ready, self._activities, self._flags)
+        self._profiler = torch_profiler.start(
+            step, self._action, self._ready, self._options.activities, self._options.flags
+        )
         return None
 
     def activate(self, index: int) -> None:
@@ -99,7 +81,7 @@ class KinetoRecorder(WindowRecorder):
             torch_profiler.stop(profiler)
 
     def _ready(self, profiler: Any) -> None:
-        index, path = self._index, self._file_of(self._index)
+        index, path = self._index, self._recording.window_file(self._index)
         plain = None
         try:
             plain = torch_profiler.export(
@@ -115,11 +97,11 @@ class KinetoRecorder(WindowRecorder):
             self._step_bytes = exported.stat().st_size // max(1, self._active_steps)
             # torch exports a trace only once; a handler that exports again (torch's own do) gets a copy.
             profiler.export_chrome_trace = lambda target, *_, **__: copy_trace(exported, str(target))
-        for handler in self._handlers:
+        for handler in self._options.handlers:
             try:
                 handler(profiler)
             except Exception as error:  # noqa: BLE001 - a handler's failure must not end training
-                self._trouble(f"the trace handler {getattr(handler, '__name__', handler)!s}", error)
+                self._recording.trouble(f"the trace handler {getattr(handler, '__name__', handler)!s}", error)
         if plain is not None:
             # At the end of the last active step torch is at the next one already, at an early end still in it.
             last = profiler.step_num - 1
@@ -128,7 +110,7 @@ class KinetoRecorder(WindowRecorder):
 
     def _write(self, plain: Path, path: Path, steps: range | None, fail: Callable[[str], None]) -> None:
         """Compress and check a trace in a thread: that takes longer than all the rest."""
-        expected = ExpectedTrace(steps, torch_profiler.expects_kernels(self._activities))
+        expected = ExpectedTrace(steps, torch_profiler.expects_kernels(self._options.activities))
 
         def work() -> None:
             try:
@@ -142,7 +124,7 @@ class KinetoRecorder(WindowRecorder):
 
     def _fail(self, index: int, what: str, problem: Exception | str) -> None:
         self._problems[index] = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
-        self._trouble(what, problem)
+        self._recording.trouble(what, problem)
 
     def begin_extra(self, index: int, step: int) -> bool:
         """Record step ``step`` for lines, unless its trace would be too large."""
@@ -150,14 +132,16 @@ class KinetoRecorder(WindowRecorder):
         if not self._step_bytes or torch_profiler.running():
             return False
         if expected > lines_step.MAX_BYTES:
-            self._note(
+            self._recording.note(
                 f"no step for lines after window {index}: its trace would have about {expected >> 20} MB, more than "
                 f"{lines_step.MAX_BYTES >> 20}; lines come from sampling alone"
             )
             return False
         # Allocations only if the user asked for them: otherwise torch prints a warning.
-        memory = bool(self._flags.get("profile_memory"))
-        self._lines = LinesStep(stacks_path(self._file_of(index)), self._activities, profile_memory=memory)
+        memory = bool(self._options.flags.get("profile_memory"))
+        self._lines = LinesStep(
+            stacks_path(self._recording.window_file(index)), self._options.activities, profile_memory=memory
+        )
         self._lines.begin(step)
         return True
 
@@ -167,7 +151,9 @@ class KinetoRecorder(WindowRecorder):
         plain = lines.end(whole=whole) if lines is not None else None
         if lines is not None and plain is not None:
             steps = range(lines.step, lines.step + 1)
-            self._write(plain, lines.path, steps, lambda problem: self._trouble("the step for lines", problem))
+            self._write(
+                plain, lines.path, steps, lambda problem: self._recording.trouble("the step for lines", problem)
+            )
 
     def wait(self) -> None:
         """Wait until every trace is written."""
@@ -179,5 +165,5 @@ class KinetoRecorder(WindowRecorder):
 
     def file(self, index: int) -> str | None:
         """The trace's name, once it is written."""
-        path = self._file_of(index)
+        path = self._recording.window_file(index)
         return path.name if path.is_file() else None

@@ -20,6 +20,7 @@ from typing import Any
 from perfkit import _clock
 from perfkit._code_owner import USER, function_name, line_of, owner_of
 from perfkit.record.samplers.line_tracer import LineTracer, user_caller
+from perfkit.record.samplers.source_lookup import user_files
 from perfkit.record.windows import torch_profiler
 from perfkit.run.arrays import write_line_times
 from perfkit.run.file_names import lines_path
@@ -117,8 +118,6 @@ class LineTimeline(LineTracer):
         """Write the timeline in unix time, like Kineto's times."""
         perf_ns, unix_ns = _clock.clock_pair()
         frame_file = torch_profiler.frame_namer()
-        modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        users = [file for file in modules if isinstance(file, str) and owner_of(file) == USER]
         codes = tuple(
             UserCode(
                 file=code.co_filename,
@@ -132,7 +131,7 @@ class LineTimeline(LineTracer):
         times = LineTimes(
             thread=self.thread,
             codes=codes,
-            files={frame_file(file): file for file in users} | {code.frame_file: code.file for code in codes},
+            files={frame_file(file): file for file in user_files()} | {code.frame_file: code.file for code in codes},
             time_ns=[time + unix_ns - perf_ns for time in self._times],
             code=self._codes,
             line=self._numbers,

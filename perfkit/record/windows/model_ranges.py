@@ -6,7 +6,8 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from perfkit import _env
+import torch
+
 from perfkit.ranges import module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
 
@@ -20,7 +21,6 @@ CATEGORY = "module"
 
 def trained_modules(optimizers: list[Any]) -> list[Any]:
     """Every module that contains a parameter of these optimizers, itself or in a submodule."""
-    torch: Any = _env.require_torch("perfkit.profile")
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     return [
         found
@@ -38,7 +38,6 @@ def roots(found: list[Any]) -> list[Any]:
 
 def top_levels(root: Any) -> Iterator[tuple[str, Any]]:
     """(name, module) of a model's children; of a list, a sequence or an only child (as in DDP) also theirs."""
-    torch: Any = _env.require_torch("perfkit.profile")
     lists = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
     todo = [("", root)]
     while todo:

@@ -163,19 +163,13 @@ def schedule(
     Raises:
         UsageError: a number is negative or not whole, ``active`` is below 1, or ``every_s`` is not above 0.
     """
-    numbers = {
-        "wait": wait,
-        "warmup": warmup,
-        "active": active,
-        "repeat": repeat,
-        "skip_first": skip_first,
-        "skip_first_wait": skip_first_wait,
-    }
-    for name, value in numbers.items():
-        check_whole_number(name, value, minimum=1 if name == "active" else 0)
+    given = dict(locals())  # the arguments: nothing else is defined yet
+    for name, value in given.items():
+        if name != "every_s":
+            check_whole_number(name, value, minimum=1 if name == "active" else 0)
     if every_s is not None and not every_s > 0:
         raise UsageError(f"every_s must be a time above 0 seconds, got {every_s!r}")
-    return Schedule(**numbers, every_s=every_s)
+    return Schedule(**given)
 
 
 #: Ten steps of wait, which also give ten undisturbed rows to compare the window with; two of warm-up, because the first

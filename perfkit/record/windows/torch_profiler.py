@@ -9,8 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from perfkit import _env
 from perfkit.record.windows.schedules import Action, to_torch
+
+# Two of its names are private to torch.
+_autograd: Any = torch.autograd
 
 #: Whether a profiler that was started here hooks every Python call.
 _with_stack = False
@@ -30,8 +35,7 @@ if hasattr(os, "register_at_fork"):
 
 def running() -> bool:
     """Whether any torch profiler is on in this process."""
-    torch: Any = _env.require_torch("perfkit.profile")
-    return bool(torch.autograd._profiler_enabled())
+    return bool(_autograd._profiler_enabled())
 
 
 @contextmanager
@@ -63,7 +67,6 @@ def start(
     started, it is off again when the error is raised.
     """
     global _with_stack
-    torch: Any = _env.require_torch("perfkit.profile")
     constructed = False
     saved_at: int | None = None
 
@@ -104,9 +107,8 @@ def stop(profiler: Any) -> None:
         _with_stack = False
         if running():
             # It is this one: no other can have been started meanwhile.
-            torch: Any = _env.torch_if_loaded()
             with suppress(Exception):
-                torch.autograd._disable_profiler()
+                _autograd._disable_profiler()
 
 
 def export(profiler: Any, path: Path, max_bytes: int, advice: str) -> Path:
@@ -132,8 +134,7 @@ def export(profiler: Any, path: Path, max_bytes: int, advice: str) -> Path:
 
 def expects_kernels(activities: Iterable[Any] | None) -> bool:
     """Whether a trace recorded now should contain device work: CUDA is in use, and its recording is not left out."""
-    torch: Any = _env.torch_if_loaded()
-    if not _env.cuda_in_use() or not torch.cuda.is_initialized():
+    if not _env.cuda_in_use() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # not annotated
         return False
     cuda = torch.profiler.ProfilerActivity.CUDA
     # An activity may be a dict {ProfilerActivity.CUDA: [...]} (torch 2.13).

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from perfkit._location import Location
+from perfkit._location import CodeLine, Location
 from perfkit.run.records.steps import Phase
 from perfkit.run.records.version import SCHEMA
 
 
-class LineRow(Location, frozen=True, kw_only=True):
+class LineRow(CodeLine, frozen=True, kw_only=True):
     """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step.
 
     Attributes:
@@ -24,8 +24,6 @@ class LineRow(Location, frozen=True, kw_only=True):
         called_from: The line in another function of the user's from which it was reached most often; None: no other.
     """
 
-    line: int
-    function: str
     phase: Phase
     samples: int
     host_ns: int
@@ -73,7 +71,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     sliced: bool = False
 
 
-class TracedLine(Location, frozen=True, kw_only=True):
+class TracedLine(CodeLine, frozen=True, kw_only=True):
     """One user line in the step that is traced by line.
 
     Attributes:
@@ -85,8 +83,6 @@ class TracedLine(Location, frozen=True, kw_only=True):
         callers: The first few of the user's lines from which the line's function was called in that step.
     """
 
-    line: int
-    function: str
     phase: Phase
     runs: int
     host_ns: int
@@ -96,11 +92,9 @@ class TracedLine(Location, frozen=True, kw_only=True):
     callers: tuple[Location, ...] = ()
 
 
-class Collected(Location, frozen=True, kw_only=True):
+class Collected(CodeLine, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: their number and their total time."""
 
-    line: int
-    function: str
     count: int
     total_ns: int
 

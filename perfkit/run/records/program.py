@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from perfkit._location import Location
+from perfkit._location import CodeLine, Location
 from perfkit.run.records.steps import Mode
 
 
@@ -52,11 +52,9 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class GraphBreak(Location, frozen=True, kw_only=True):
+class GraphBreak(CodeLine, frozen=True, kw_only=True):
     """A line of the user's at which torch.compile broke a graph: ``count`` graphs ended there."""
 
-    line: int
-    function: str
     reason: str
     count: int
 

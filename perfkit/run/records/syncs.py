@@ -6,13 +6,13 @@ from typing import Literal
 
 import msgspec
 
-from perfkit._location import Location
+from perfkit._location import CodeLine
 from perfkit.run.records.version import SCHEMA
 
 SyncKind = Literal["read", "copy-h2d", "copy-d2h", "shape", "print", "explicit", "collective", "other"]
 
 
-class SyncEvent(Location, frozen=True, kw_only=True):
+class SyncEvent(CodeLine, frozen=True, kw_only=True):
     """The syncs of one line: a place where the host waits for the device.
 
     Attributes:
@@ -26,8 +26,6 @@ class SyncEvent(Location, frozen=True, kw_only=True):
 
     kind: SyncKind
     op: str
-    line: int
-    function: str
     count: int
     raw_syncs: int
     per_step: float | None = None

@@ -8,7 +8,7 @@ from perfkit.errors import UsageError
 from perfkit.syncs.dry_run import op_kernels, torch_patches
 from perfkit.syncs.dry_run.function_calls import FunctionMode
 from perfkit.syncs.dry_run.simulated_cuda import SIMULATED_CUDA
-from perfkit.syncs.dry_run.thread_state import DryRun, current, set_current
+from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
 from perfkit.syncs.sync_log import SyncListener
 
 
@@ -19,7 +19,7 @@ def enter(listener: SyncListener, *, simulate: bool, explicit: bool) -> DryRun:
         UsageError: an outer dry run of this thread follows a script on the CPU, and ``explicit`` arguments of this one
             request a simulated device.
     """
-    run = current()
+    run = this_thread.run
     if run is None:
         run = DryRun(simulate=simulate)
         try:
@@ -27,7 +27,7 @@ def enter(listener: SyncListener, *, simulate: bool, explicit: bool) -> DryRun:
         except BaseException:
             run.patches.undo()
             raise
-        set_current(run)
+        this_thread.run = run
     elif explicit and simulate and not run.simulate:
         raise UsageError(
             "detect_syncs(simulate=True) cannot run inside a dry run that follows a script on the CPU (device_of=): "
@@ -55,9 +55,9 @@ def leave(listener: SyncListener, run: DryRun) -> None:
     Raises:
         UsageError: called from another thread than `enter`.
     """
-    if current() is not run:
+    if this_thread.run is not run:
         raise UsageError("a dry run must be stopped in the thread that started it: torch modes belong to one thread")
     run.listeners.remove(listener)
     if not run.listeners:
-        set_current(None)
+        this_thread.run = None
         run.patches.undo()

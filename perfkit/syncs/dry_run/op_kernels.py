@@ -17,7 +17,7 @@ import torch
 from perfkit.errors import UsageError
 from perfkit.syncs.dry_run.device_marks import mark_on_device, on_device
 from perfkit.syncs.dry_run.op_table import Rule, rule_for
-from perfkit.syncs.dry_run.thread_state import DryRun, current, takes_device_tensor
+from perfkit.syncs.dry_run.thread_state import DryRun, takes_device_tensor, this_thread
 
 # Private to torch; a test fails when they move, and `start` then raises instead of watching nothing. The key
 # is above autograd, autocast and user modes.
@@ -99,7 +99,7 @@ def _at_op(op: _Op, *args: Any, **kwargs: Any) -> Any:
     try:
         # In a backward the function mode is on, and would receive each read of a storage.
         with _without_function_modes():
-            run = current()
+            run = this_thread.run
             if run is None:  # a thread that torch started from one with a dry run
                 return op.call(*args, **kwargs)
             # Usually the first argument is enough.

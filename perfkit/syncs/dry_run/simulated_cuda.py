@@ -172,7 +172,7 @@ class _SimulatedStream:
 def _simulate_functions(patches: Patches) -> None:
     for module, results in _RESULTS.items():
         for name, result in results.items():
-            # Not all of them exist in the oldest torch that perfkit supports.
+            # Not all of them exist in every version of torch.
             if hasattr(module, name):
                 patches.set(module, name, _simulated(getattr(module, name), _returning(result)))
     for module, op in ((torch.cuda, "cuda.synchronize"), (torch.accelerator, "accelerator.synchronize")):

@@ -152,27 +152,19 @@ class DryRun:
         return self.simulate and default is not None and default.type == "cuda"
 
 
-class _ThreadLocal(threading.local):
+class _ThisThread(threading.local):
+    """``run`` is the dry run of the thread that reads it, None if there is none."""
+
     run: DryRun | None = None
 
 
-_local = _ThreadLocal()
-
-
-def current() -> DryRun | None:
-    """The dry run of this thread, None if there is none."""
-    return _local.run
+this_thread = _ThisThread()
 
 
 def simulation() -> DryRun | None:
     """The dry run of this thread if it simulates a CUDA device, else None."""
-    run = current()
+    run = this_thread.run
     return run if run is not None and run.simulate else None
-
-
-def set_current(run: DryRun | None) -> None:
-    """Set the dry run of this thread, None for no dry run."""
-    _local.run = run
 
 
 def takes_device_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ import torch.overrides
 
 from perfkit._patches import Patches, SharedPatches
 from perfkit.syncs.dry_run.device_marks import any_on_device
-from perfkit.syncs.dry_run.thread_state import DryRun, current
+from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
 from perfkit.syncs.sync_log import Cause
 
 # Private to torch: the stack of function modes. A test fails when it moves.
@@ -56,7 +56,7 @@ def _follow_backward(patches: Patches) -> None:
     engine = torch.autograd.graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        run = current()
+        run = this_thread.run
         if run is None:
             return engine(*args, **kwargs)
         with _backward(run):
@@ -70,7 +70,7 @@ def _follow_save(patches: Patches) -> None:
     save = torch.save
 
     def saving(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        run = current()
+        run = this_thread.run
         if run is None or not any_on_device(obj):
             return save(obj, *args, **kwargs)
         return run.report_once(Cause("copy-d2h", "torch.save", explicit=True), save, (obj, *args), kwargs)

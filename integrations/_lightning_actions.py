@@ -1,19 +1,18 @@
-"""What the named actions of a Lightning Trainer mean: their phase, and whether they do anything."""
+"""The named actions of a Lightning Trainer: their phase, and whether they do anything."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from typing import Any, get_args
+from typing import Any
 
-from perfkit import PerfkitWarning, Phase
+from perfkit import Phase
 
 #: The callback's name inside the Trainer, under both names of Lightning.
 STATE_KEY = "ProfilerCallback"
 OWN = f"[Callback]{STATE_KEY}."
 
-#: Actions are not documented, but have been these from Lightning 2.0 to 2.6; a test fails when one of them changes.
-#: The first pattern that matches decides.
+#: Actions are not documented, but have been the same from Lightning 2.0 to 2.6; a test fails when one changes.
+#: The first pattern that matches is used.
 _PATTERNS: tuple[tuple[str, Phase], ...] = (
     (r"\.(train_dataloader|val|test|predict)_next$", "data"),
     (r"^\[Strategy\].*\.batch_to_device$", "transfer"),
@@ -22,26 +21,23 @@ _PATTERNS: tuple[tuple[str, Phase], ...] = (
     (r"^\[Strategy\].*\.training_step$", "forward"),
     (r"^\[Strategy\].*\.(validation|test|predict)_step$", "validation"),
     (r"^\[Strategy\].*\.backward$", "backward"),
-    # Manual optimization announces the bare name, once per optimizer.
+    # Manual optimization announces this name, once per optimizer.
     (r"^optimizer_step$", "optimizer"),
     (r"^\[LightningModule\].*\.(optimizer_step|configure_gradient_clipping|lr_scheduler_step)$", "optimizer"),
     (r"^\[LightningModule\].*\.(optimizer_zero_grad|on_before_zero_grad)$", "optimizer"),
     (r"\.on_save_checkpoint$", "checkpoint"),
     (r"^\[Callback\]", "callbacks"),
-    # Other hooks of the module, the strategy, the data module.
+    # Other hooks of the module, the strategy and the data module.
     (r"^\[", "other"),
 )
 
-#: All phases but data and other, which every Trainer shows.
-PHASES_OF_ACTIONS: tuple[Phase, ...] = tuple(phase for phase in get_args(Phase) if phase not in ("data", "other"))
-
-#: The fetch that begins a step: in training, and where a Trainer only evaluates.
+#: The fetch that begins a step: in training, and in a Trainer that only evaluates.
 TRAINING_FETCH = re.compile(r"\.train_dataloader_next$")
 EVALUATION_FETCH = re.compile(r"\.(val|test|predict)_next$")
 EVALUATION_END = re.compile(r"\.on_(validation|test|predict)_epoch_end$")
 _HOOK = re.compile(r"^\[(Callback|LightningModule|Strategy)\](.*)\.(\w+)$")
 
-#: Hooks whose own implementation, Lightning's, does the work.
+#: Hooks whose default implementation, Lightning's, does the work.
 _WORKING_HOOKS = frozenset(
     {
         "transfer_batch_to_device",
@@ -55,15 +51,15 @@ _WORKING_HOOKS = frozenset(
 
 
 def phase_of(action: str) -> Phase | None:
-    """The phase of an action; None: that of the action around it.
+    """The phase of an action; None: that of the enclosing action.
 
-    None for "run_training_batch", for example, and for actions that users announce themselves.
+    It is None for "run_training_batch", for example, and for actions that users announce themselves.
     """
     return next((phase for pattern, phase in _PATTERNS if re.search(pattern, action)), None)
 
 
 def is_lightnings(instance: Any, method: str, module: str) -> bool:
-    """Whether a method is that of Lightning's own class, in a module whose name contains ``module``."""
+    """Whether a method is Lightning's own, from a module whose name contains ``module``."""
     if method in vars(instance):
         return False
     owner = next((kind for kind in type(instance).__mro__ if method in vars(kind)), None)
@@ -71,17 +67,12 @@ def is_lightnings(instance: Any, method: str, module: str) -> bool:
     return name.startswith(("lightning.pytorch.", "pytorch_lightning.")) and module in name
 
 
-def warn(text: str) -> None:
-    """Warn, in a training that goes on."""
-    warnings.warn(f"perfkit: {text}", PerfkitWarning, stacklevel=3)
-
-
 def is_empty_hook(name: str, trainer: Any, module: Any) -> bool:
-    """Whether an action is a hook without an override: Lightning announces and calls those too."""
-    found = _HOOK.match(name)
-    if found is None:
+    """Whether an action is a hook that nobody overrides: Lightning announces and calls those too."""
+    match = _HOOK.match(name)
+    if match is None:
         return False
-    kind, owner, hook = found.groups()
+    kind, owner, hook = match.groups()
     if kind == "Strategy":
         return hook.startswith("on_") and is_lightnings(trainer.strategy, hook, ".strategies.")
     if kind == "LightningModule":

@@ -1,6 +1,6 @@
-"""Zero code: Lightning asks for callbacks at the entry points of every installed package; this one has perfkit's.
+"""The entry point through which Lightning gets perfkit's callback without a change to the program.
 
-It runs for each Trainer in the environment, so nothing is imported, and none is given, unless it is asked for.
+Lightning calls it for each Trainer in the environment, so it imports and returns nothing without PERFKIT_LIGHTNING.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def callbacks() -> list[Any]:
-    """A ``ProfilerCallback`` where ``PERFKIT_LIGHTNING`` is ``1`` or names a run folder; else none."""
-    wanted = os.environ.get("PERFKIT_LIGHTNING", "")
-    if wanted in ("", "0"):
+    """A ``ProfilerCallback`` if ``PERFKIT_LIGHTNING`` is ``1`` or names a run folder; else nothing."""
+    setting = os.environ.get("PERFKIT_LIGHTNING", "")
+    if setting in ("", "0"):
         return []
-    from perfkit.integrations.lightning import ProfilerCallback
+    from perfkit.integrations.lightning import ProfilerCallback  # not imported into programs that did not ask for it
 
-    return [ProfilerCallback(None if wanted == "1" else wanted)]
+    return [ProfilerCallback(None if setting == "1" else setting)]

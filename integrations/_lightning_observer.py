@@ -1,11 +1,11 @@
 """Turns the actions that a Lightning Trainer announces to its profiler into steps and phases.
 
-A Trainer announces all that it does as named actions, the fetch and every hook included:
+A Trainer announces everything it does as named actions, including the fetch and every hook:
 ``trainer.profiler.profile("[Strategy]SingleDeviceStrategy.backward")``, or ``start`` and ``stop`` with that name.
-`TrainerObserver` gets them through attributes of that one profiler, which works as before.
+`TrainerObserver` sees them through attributes of that one profiler, which works as before.
 
-Hooks of a callback alone would not do: none of them is around the fetch, and torch's optimizer hooks run
-around forward and backward here, because Lightning runs both inside a closure.
+Hooks of a callback would not be enough: none of them encloses the fetch, and torch's optimizer hooks enclose forward
+and backward here, because Lightning runs both inside a closure.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from perfkit.integrations._lightning_actions import (
     EVALUATION_END,
     EVALUATION_FETCH,
     OWN,
-    PHASES_OF_ACTIONS,
     TRAINING_FETCH,
     is_empty_hook,
     is_lightnings,
     phase_of,
-    warn,
 )
+from perfkit.integrations._recording_callback import declare_phases, warn
 from perfkit.integrations._step_means import StepMeans
 
 #: What `perfkit.profile.step` takes.
@@ -42,9 +41,9 @@ _MAX_ACTIONS = 10_000
 
 
 class _Action:
-    """An announced name; as a context manager, the action itself.
+    """The action of an announced name, as a context manager.
 
-    One object serves every use of the name, also nested ones: open actions are on the observer's stack.
+    One object serves every use of the name, including nested ones: open actions are on the observer's stack.
     """
 
     __slots__ = ("__enter__", "__exit__", "after", "before", "name", "phase")
@@ -55,16 +54,16 @@ class _Action:
         #: Called before the action's time begins, and after it has ended.
         self.before: Callable[[], object] | None = None
         self.after: Callable[[], object] | None = None
-        # What a ``with`` calls, directly: it does so twenty times per step.
+        # ``with`` calls these directly, twenty times per step.
         passes_through = observer.users_start is None
         self.__enter__ = partial(observer.begin if passes_through else observer.begin_around, self)
         self.__exit__ = partial(observer.end if passes_through else observer.end_around, self)
 
 
 class _IgnoredAction:
-    """An action without a meaning for perfkit, of a Trainer without a profiler of its own: most of a step's are.
+    """An action that perfkit ignores, of a Trainer without a profiler of its own: most actions of a step are.
 
-    A ``with`` calls methods of strings here, at half the cost of functions in Python: one returns the name, the other
+    ``with`` calls methods of strings here, which cost half as much as Python functions: one returns the name, the other
     takes any arguments and returns a false value, so that exceptions pass through.
     """
 
@@ -76,11 +75,10 @@ class _IgnoredAction:
 
 
 class TrainerObserver:
-    """Observes a Trainer's actions and its loggers' work, and reports steps and phases to a ``perfkit.profile``.
+    """Observes a Trainer's actions and its loggers, and reports steps and phases to a ``perfkit.profile``.
 
-    Actions nest, and each moment belongs to the innermost one. Two phases have no action of their own and last from one
-    hook of our callback to another instead: the whole validation, and a backward under manual optimization. `remove`
-    undoes all patches.
+    Actions nest, and time belongs to the innermost one. Two phases have no action of their own and last from one hook
+    of our callback to another: the whole validation, and a backward under manual optimization.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class TrainerObserver:
         self._manual = phases and training and not getattr(module, "automatic_optimization", True)
         self._actions: dict[str, _Action | _IgnoredAction] = {}
         self._open, self._close = profile.begin, profile.end
-        #: Open actions, each with the phase around it; and the phase that runs.
+        #: Open actions, each with its enclosing phase; and the current phase.
         self._stack: list[tuple[_Action, Phase]] = []
         self._phase: Phase = "other"
         self._validating = self._inside = self._batch_done = False
@@ -104,18 +102,11 @@ class TrainerObserver:
         self._fetch_began = 0
         self._with_phases = phases
         if phases:
-            # A Trainer shows all of them: a phase that does not occur in a step took no time.
-            profile.step()
-            for phase in PHASES_OF_ACTIONS:
-                profile.begin(phase)
-                profile.end(phase)
-            profile.drop_step()
+            declare_phases(profile)
 
         profiler = trainer.profiler
-        passes_through = type(profiler).__name__ == "PassThroughProfiler" and not vars(profiler).keys() & {
-            "start",
-            "stop",
-        }
+        replaced = vars(profiler).keys() & {"start", "stop"}
+        passes_through = type(profiler).__name__ == "PassThroughProfiler" and not replaced
         #: The profiler's own methods; None where they do nothing.
         self.users_start: Callable[[str], None] | None = None if passes_through else profiler.start
         self.users_stop: Callable[[str], None] | None = None if passes_through else profiler.stop
@@ -129,16 +120,16 @@ class TrainerObserver:
         wrap(profiler, "start", self._starting)
         wrap(profiler, "stop", self._stopping)
         if "profile" not in vars(profiler) and is_lightnings(profiler, "profile", ".profilers.profiler"):
-            # Lightning's own profile() only calls start and stop, in a generator, which for the fifty actions of a step
-            # takes longer than all that perfkit does. A user's own calls start and stop, wrapped above.
+            # Lightning's own profile() calls start and stop in a generator, which for the fifty actions of a step takes
+            # longer than everything that perfkit does. A user's profile() calls start and stop, wrapped above.
             wrap(profiler, "profile", lambda original: self._announcing())
         if not self._with_phases:
             return
         for logger in trainer.loggers:
-            # Lightning announces no action for these two, and writing metrics can take long.
+            # Lightning announces no action for these two, and writing metrics can be slow.
             wrap(logger, "log_metrics", self._as_logging)
             wrap(logger, "save", self._as_logging)
-        # Only newer versions announce it.
+        # Only newer versions of Lightning announce it.
         wrap(trainer, "save_checkpoint", self._as_checkpoint)
 
     def remove(self) -> None:
@@ -146,10 +137,10 @@ class TrainerObserver:
         self._alive = False
         self._patches.undo()
 
-    # -- what the Trainer calls
+    # -- called by the Trainer
 
     def _announcing(self) -> Callable[[str], _Action | _IgnoredAction]:
-        # Thirty names are announced per step: everything that can be bound once is.
+        # Thirty names are announced per step, so everything that can be bound once is.
         known, learn = self._actions, self._learn
 
         def announced(action_name: str) -> _Action | _IgnoredAction:
@@ -198,7 +189,7 @@ class TrainerObserver:
 
         return written
 
-    # -- what an action means
+    # -- the meaning of an action
 
     def _learn(self, name: str) -> _Action | _IgnoredAction:
         action = _Action(self, name, phase_of(name))
@@ -228,7 +219,7 @@ class TrainerObserver:
         elif not name.startswith(OWN):
             return
         elif name in tuple(f"{OWN}on_{kind}_batch_end" for kind in ("train", "validation", "test", "predict")):
-            # Batches of a validation inside training do not end a step.
+            # A batch of a validation inside training does not end a step.
             if training == name.endswith(".on_train_batch_end"):
                 action.after = self._end_batch
         elif self._manual and name == f"{OWN}on_before_backward":
@@ -240,7 +231,7 @@ class TrainerObserver:
         elif self._with_phases and training and name == f"{OWN}on_validation_end":
             action.before = lambda: self._pop(self._validation)
         if name.startswith(OWN):
-            action.phase = None  # perfkit's own hooks take no time in a step
+            action.phase = None  # perfkit's own hooks are not a phase of the step
 
     # -- phases
 
@@ -257,7 +248,7 @@ class TrainerObserver:
                     if phase != around and not self._validating:
                         self._open(phase)
                         self._phase = phase
-            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+            except Exception as error:  # noqa: BLE001 - an error of perfkit must not end training
                 self._switch_off(error)
         return action.name
 
@@ -281,7 +272,7 @@ class TrainerObserver:
             self.end(action)
 
     def end(self, action: _Action, *_: object) -> None:
-        """An action has ended, with all that is still open inside it; one that is not open is ignored."""
+        """An action has ended, and so has everything inside it that is still open; ignored if it is not open."""
         if self._alive:
             try:
                 if action.phase is None:
@@ -295,11 +286,11 @@ class TrainerObserver:
                     self._pop(action)
                 if action.after is not None:
                     action.after()
-            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+            except Exception as error:  # noqa: BLE001 - an error of perfkit must not end training
                 self._switch_off(error)
 
     def _pop(self, action: _Action) -> None:
-        """Close an action and all inside it that never ended."""
+        """Close an action and everything inside it that has not ended."""
         stack = self._stack
         while any(entry[0] is action for entry in stack):
             top, around = stack.pop()
@@ -316,11 +307,11 @@ class TrainerObserver:
     # -- steps
 
     def _begin_step(self) -> None:
-        """A fetch begins: the step before it is over, if its batch is done; the next one starts here."""
+        """A fetch begins. It ends the step before it, if its batch is done, and starts the next one."""
         if self._inside and not self._batch_done:
             # on_train_batch_start skipped the batch, or this is a second fetch of the same step.
             return
-        # Before step(), which ends the program where stop_after is reached: the step must not end twice.
+        # Before step(), which ends the program if stop_after is reached: the step must not end twice.
         self._inside, self._batch_done = True, False
         means = self._means
         if means is None:
@@ -331,9 +322,9 @@ class TrainerObserver:
             self._log_means(means)
             means.begin_step()
             self._fetch_began = time.perf_counter_ns()
-        # The outermost phase is "other"; without it the clock would take the time after a fetch for forward.
+        # "other" encloses all phases; without it the clock would count the time after a fetch as forward.
         self._open("other")
-        if self._stack:  # an action is open around the whole epoch
+        if self._stack:  # an action encloses the whole epoch
             around: Phase = "other"
             for phase in [*(phase for _, phase in self._stack), self._phase]:
                 if phase != around:
@@ -348,7 +339,7 @@ class TrainerObserver:
         self._batch_done = True
 
     def _end_loop(self) -> None:
-        """The loop over the batches has ended: its last step ends here, and no other begins until the next fetch."""
+        """The loop over the batches has ended, and with it the last step; the next fetch begins another."""
         finished = self._batch_done
         self._inside = self._batch_done = False
         if finished:
@@ -358,7 +349,7 @@ class TrainerObserver:
         self._profile.drop_step()
 
     def _log_means(self, means: StepMeans) -> None:
-        """Log the means every ``log_every_n_steps`` steps, outside of all steps, at the Trainer's own x."""
+        """Log the means every ``log_every_n_steps`` steps, outside of all steps, at the Trainer's own step number."""
         self._steps_to_log -= 1
         if self._steps_to_log >= 0:
             return
@@ -368,18 +359,18 @@ class TrainerObserver:
             metrics, at = means.take(), _logged_step(self._trainer)
             for logger in self._trainer.loggers if metrics else ():
                 logger.log_metrics(metrics, step=at)
-        except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+        except Exception as error:  # noqa: BLE001 - an error of perfkit must not end training
             self._means = None
             why = f"{type(error).__name__}: {error}"
-            warn(f"step times are no longer given to the Trainer's loggers: {why} (training goes on)")
+            warn(f"step times are no longer logged to the Trainer's loggers: {why} (training continues)")
         self._profile.step()
 
     def _switch_off(self, error: Exception) -> None:
         self._alive = False
-        warn(f"phases are no longer recorded: {type(error).__name__}: {error} (training goes on)")
+        warn(f"phases are no longer recorded: {type(error).__name__}: {error} (training continues)")
 
 
 def _logged_step(trainer: Any) -> int:
-    """The x at which the Trainer logs its own metrics: the batches that stepped, which is not public."""
+    """The step number at which the Trainer logs its own metrics: the batches that stepped, which is not public."""
     at = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
     return int(trainer.global_step if at is None else at)

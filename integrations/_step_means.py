@@ -1,4 +1,4 @@
-"""``StepMeans``: the step times that a Trainer's loggers get."""
+"""``StepMeans``: the step times that are logged to a Trainer's loggers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class StepMeans:
-    """Mean milliseconds per step since the last `take`, by the host's clock alone: without any sync."""
+    """Mean milliseconds per step since the last `take`, from the host's clock: without any sync."""
 
     def __init__(self) -> None:
         self._steps = self._step_ns = self._data_ns = 0
@@ -14,11 +14,11 @@ class StepMeans:
         self._fetch_ns = 0
 
     def begin_step(self) -> None:
-        """A step begins here."""
+        """A step begins."""
         self._began = time.perf_counter_ns()
 
     def end_step(self) -> None:
-        """The running step, if any, ends; the time until the next one begins is in none."""
+        """The running step, if any, ends; the time until the next one begins belongs to no step."""
         if self._began is not None:
             self._steps += 1
             self._step_ns += time.perf_counter_ns() - self._began
@@ -30,7 +30,7 @@ class StepMeans:
         self._fetch_ns += ns
 
     def take(self) -> dict[str, float]:
-        """The means as plain floats; empty where no step has ended since the last call."""
+        """The means as plain floats; empty if no step has ended since the last call."""
         if not self._steps:
             return {}
         means = {

@@ -1,10 +1,10 @@
-"""``ProfilerCallback``: a perfkit run of what a Lightning Trainer does.
+"""``ProfilerCallback``: records what a Lightning Trainer does as a perfkit run.
 
     Trainer(callbacks=[ProfilerCallback("runs/mnist")])
 
-Lightning comes under two names, ``lightning.pytorch`` and ``pytorch_lightning``, with separate classes.
-``ProfilerCallback`` is therefore built when it is first asked for, on the ``Callback`` of the one that
-is in use, or on both; everything else here is free of either.
+Lightning has two names, ``lightning.pytorch`` and ``pytorch_lightning``, with separate classes. ``ProfilerCallback`` is
+therefore built at its first use, on the ``Callback`` of the one that the program uses, or on both. Everything else here
+imports neither.
 """
 
 from __future__ import annotations
@@ -14,71 +14,60 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import perfkit
 from perfkit import MissingDependency
-from perfkit.integrations._lightning_actions import STATE_KEY, warn
+from perfkit.integrations._lightning_actions import STATE_KEY
 from perfkit.integrations._lightning_observer import TrainerObserver
+from perfkit.integrations._recording_callback import RecordingCallback, warn
 
 __all__ = ["ProfilerCallback"]
 
-#: The first Lightning that is tested. Older ones announce other actions.
+#: The first Lightning that is tested. Older versions announce other actions.
 _OLDEST = (2, 2)
 
 
-class _Recording:
+class _LightningRecording(RecordingCallback):
     """Records what a Trainer does into a run folder, and prints the verdict at its end.
 
-    ``fit`` called again, and ``validate``, ``test`` and ``predict``, go on in the same run. An exception or Ctrl-C
-    ends the recording with what was recorded until then, and passes through.
+    ``fit`` called again, and ``validate``, ``test`` and ``predict``, continue the same run. An exception or Ctrl-C ends
+    the recording, keeps what was recorded until then, and passes through.
 
     Args:
         run: Folder to record into; default ``runs/<script>-<date>-<time>``.
-        log: Give ``perfkit/step_ms`` and ``perfkit/data_ms`` to the Trainer's loggers, means of the last
-            ``log_every_n_steps`` steps: plain floats, read from the host's clock alone.
-        phases: False tells of a step only the wait for its batch from the rest, for where a fit has microseconds.
+        log: Log ``perfkit/step_ms`` and ``perfkit/data_ms`` to the Trainer's loggers, means of the last
+            ``log_every_n_steps`` steps: plain floats from the host's clock, so no device is asked.
+        phases: False divides a step only into the wait for its batch and the rest, for fits in which microseconds
+            matter.
         options: Every other option of `perfkit.profile`.
 
     Raises:
-        UsageError: an option that cannot be.
+        UsageError: an option is invalid.
         MissingDependency: neither ``lightning`` nor ``pytorch-lightning`` is installed, or it is too old.
     """
 
-    #: The callback's name in checkpoints and actions, the same under both names of Lightning; asked for at every hook.
+    #: The callback's name in checkpoints and actions, the same under both names of Lightning; read at every hook.
     state_key = STATE_KEY
 
     def __init__(self, run: Any = None, *, log: bool = True, phases: bool = True, **options: Any) -> None:
-        super().__init__()
-        # Made once to have wrong options told here, where they are written, and not when training begins.
-        perfkit.profile(run, hooks=False, **options)
-        self._run = run
-        self._log = log
+        super().__init__(run, log=log, **options)
         self._phases = phases
-        self._options = options
-        #: The profile of all that this callback has recorded in this process: its folder, its diagnosis.
-        self.profile: perfkit.profile | None = None
-        self._observer: TrainerObserver | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A profile is of one process; a spawned child makes its own.
-        return {**vars(self), "profile": None, "_observer": None}
-
-    # -- what the Trainer calls
+    # -- called by the Trainer
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record a fit; its sanity check lies before."""
+        """Start to record a fit; its sanity check has run before."""
         self._begin(trainer, pl_module, training=True)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record ``Trainer.validate``; a validation inside ``fit`` is recorded already."""
+        """Start to record ``Trainer.validate``; a validation inside ``fit`` is recorded already."""
         if trainer.state.fn == "validate":
             self._begin(trainer, pl_module, training=False)
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record ``Trainer.test``."""
+        """Start to record ``Trainer.test``."""
         self._begin(trainer, pl_module, training=False)
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record ``Trainer.predict``."""
+        """Start to record ``Trainer.predict``."""
         self._begin(trainer, pl_module, training=False)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -92,30 +81,19 @@ class _Recording:
     # -- the profile
 
     def _begin(self, trainer: Any, pl_module: Any, *, training: bool) -> None:
-        ours = [callback for callback in trainer.callbacks if isinstance(callback, _Recording)]
-        if ours[0] is not self:
-            warn(f"this Trainer has {len(ours)} ProfilerCallbacks; the first one records, leave the others out")
+        if not self._is_first_of(trainer.callbacks):
             return
-        if self.profile is None:
-            self.profile = perfkit.profile(self._run, hooks=False, **self._fitting_options(trainer, training))
-        self.profile.start()
-        if self.profile.folder is None:
-            return  # PERFKIT_DISABLE=1, or another profile records: it has said so
-        self.profile.drop_step()  # the time until the first fetch belongs to no step
-        self._observer = TrainerObserver(
-            trainer, pl_module, self.profile, training=training, log=self._log, phases=self._phases
-        )
-
-    def _fitting_options(self, trainer: Any, training: bool) -> dict[str, Any]:
-        options = self._options
-        if _records_itself(trainer.profiler) and options.get("recorders", ("kineto",)):
-            # Two torch profilers cannot run at once: the second one to start, theirs or ours, would raise.
-            options = {**options, "recorders": ()}
-            warn("the Trainer has a PyTorchProfiler, so perfkit records no windows of its own; steps are recorded")
-        if training and options.get("schedule") is None and options.get("total_steps") is None:
-            # The default schedule fits itself to the length of the run.
-            options = {**options, "total_steps": _batches_to_train(trainer)}
-        return options
+        overrides: dict[str, Any] = {}
+        has_torch_profiler = any(kind.__name__ == "PyTorchProfiler" for kind in type(trainer.profiler).__mro__)
+        if self.profile is None and has_torch_profiler and self._options.get("recorders", ("kineto",)):
+            # Two torch profilers cannot run at the same time: the second one to start, theirs or ours, would raise.
+            overrides["recorders"] = ()
+            warn("the Trainer has a PyTorchProfiler, so perfkit records steps but no windows of its own")
+        profile = self._start(_batches_to_train(trainer) if training else None, **overrides)
+        if profile is not None:
+            self._observer = TrainerObserver(
+                trainer, pl_module, profile, training=training, log=self._log, phases=self._phases
+            )
 
     def _end(self, error: BaseException | None) -> None:
         observer, self._observer = self._observer, None
@@ -125,12 +103,8 @@ class _Recording:
             self.profile.stop(error)
 
 
-def _records_itself(profiler: Any) -> bool:
-    return any(kind.__name__ == "PyTorchProfiler" for kind in type(profiler).__mro__)
-
-
 def _batches_to_train(trainer: Any) -> int | None:
-    """How many batches a fit will train, where the Trainer knows; the loop's own limits, whichever comes first."""
+    """How many batches a fit will train: the smallest of the loop's limits; None if the Trainer does not know."""
     per_epoch, epochs = trainer.num_training_batches, trainer.max_epochs
     limits = [] if epochs in (None, -1) else [per_epoch * (epochs - trainer.current_epoch)]
     if trainer.max_steps > 0:
@@ -141,8 +115,8 @@ def _batches_to_train(trainer: Any) -> int | None:
 
 # -- the class, on the Callback of whichever Lightning is in use
 
-#: Name of each class that can be built -> the namespaces it derives from. The names are fixed, so that a
-#: spawned child finds the class it unpickles.
+#: Name of each class that can be built -> the namespaces it derives from. The names are fixed, so that a spawned
+#: process finds the class that it unpickles.
 _CLASSES = {
     "_OnLightning": ("lightning.pytorch",),
     "_OnPytorchLightning": ("pytorch_lightning",),
@@ -152,8 +126,8 @@ _CLASSES = {
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-    class ProfilerCallback(_Recording, Callback):
-        """The class as type checkers see it."""
+    class ProfilerCallback(_LightningRecording, Callback):
+        """The class for type checkers."""
 
 
 def __getattr__(name: str) -> Any:
@@ -165,7 +139,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _in_use() -> str:
-    """Which class fits the program: of the namespaces it has imported, else of those installed."""
+    """The class for this program: by the namespaces it has imported, else by those installed."""
     namespaces = _CLASSES["_OnBoth"]
     found = tuple(name for name in namespaces if sys.modules.get(name) is not None) or tuple(
         name for name in namespaces if find_spec(name.partition(".")[0]) is not None
@@ -181,8 +155,8 @@ def _class(name: str) -> type:
         for module in modules:
             _check_version(module)
         bases = tuple(module.Callback for module in modules)
-        body = {"__module__": __name__, "__qualname__": name, "__doc__": _Recording.__doc__}
-        globals()[name] = type(name, (_Recording, *bases), body)
+        body = {"__module__": __name__, "__qualname__": name, "__doc__": _LightningRecording.__doc__}
+        globals()[name] = type(name, (_LightningRecording, *bases), body)
     built: type = globals()[name]
     return built
 

@@ -1,15 +1,15 @@
 """perfkit in TensorBoard.
 
-handler         ``trace_handler``: each window's trace into a log directory, with what perfkit found in it
-scalars         ``log_scalars``: each step's numbers and the verdict, to any SummaryWriter or Lightning logger
-writers         how either is written to
-plugin          the entry point of TensorBoard's tab "perfkit"; guards everything below
+handler         ``trace_handler``: writes and diagnoses each window's trace
+scalars         ``log_scalars``: writes each step's numbers, and the verdict
+writers         writing to a SummaryWriter or a Lightning logger
+plugin          the entry point of TensorBoard's tab "perfkit", which catches its errors
 tab             the tab's routes
-log_directory   the runs and traces below a log directory, and the only way to a file of them
-drawings        figure data of a run or a trace, made in a process of its own
-static/         the tab's own script and style; what it draws with is perfkit.reports.page
+log_directory   finds the runs and traces below a log directory, and opens their files
+drawings        figure data of a run or a trace, made in a separate process
+static/         the tab's own script and style; it draws with perfkit.reports.page
 
-TensorBoard imports this package for its tab: neither torch, tensorboard nor the rest of perfkit is imported here.
+TensorBoard imports this package for its tab, so nothing else is imported here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["log_scalars", "trace_handler"]
 
-_HOMES = {"log_scalars": "scalars", "trace_handler": "handler"}
+_MODULES = {"log_scalars": "scalars", "trace_handler": "handler"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

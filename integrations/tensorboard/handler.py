@@ -1,4 +1,4 @@
-"""``trace_handler``: one window's trace into a log directory, with its diagnosis beside the training curves.
+"""``trace_handler``: writes a window's trace into a log directory, and its diagnosis next to the training curves.
 
 torch.profiler.profile(on_trace_ready=trace_handler("tb"))
 perfkit.profile("runs/mnist", handlers=[trace_handler("tb")])
@@ -10,7 +10,6 @@ import gzip
 import os
 import shutil
 import socket
-import sys
 import threading
 import time
 import warnings
@@ -18,17 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perfkit import Diagnosis, PerfkitWarning, UsageError
+from perfkit import Diagnosis, PerfkitWarning, UsageError, _env
 from perfkit._background import BackgroundProcess
 from perfkit.integrations.tensorboard.writers import Writer, scalars_of, to_markdown, writer_for
 
-#: Windows whose diagnosis is not finished. A loop that makes them faster than they are read keeps every trace, and
-#: leaves out summaries: memory and the wait at the program's end stay bounded.
-_MOST_WAITING = 4
-#: A trace of two million events takes 12 s; beside a training that needs every core, much longer.
+#: Maximum number of windows that wait for their diagnosis. If windows come faster, every trace is written, but some
+#: summaries are skipped: memory and the wait at the end of the program stay bounded.
+_MAX_WAITING = 4
+#: A trace of two million events takes 12 s, and much longer next to a training that needs every core.
 _TIMEOUT_S = 300.0
-#: A diagnosis is 100 kB or two.
-_LARGEST = 64 * 2**20
 
 
 def trace_handler(
@@ -36,20 +33,20 @@ def trace_handler(
 ) -> TraceHandler:
     """Make an ``on_trace_ready`` handler that writes and diagnoses each window.
 
-    Writes ``<worker>.<unix ns>.pt.trace.json.gz`` into ``logdir``, the name that torch-tb-profiler and
-    HTA look for, then what `perfkit.diagnose` finds in it: the text ``perfkit/verdict`` and the scalars
-    ``perfkit/step_ms``, ``perfkit/<phase>_ms`` and what else was measured, at the window's last step. Training
-    waits only while torch exports the trace; packing and diagnosing are done beside it, by a process of low priority,
-    and the program's end waits for the last. Without tensorboard the trace is still written. What fails while
-    training runs is told once, as a PerfkitWarning.
+    Writes ``<worker>.<unix ns>.pt.trace.json.gz`` into ``logdir``, the name that torch-tb-profiler and HTA expect, then
+    what `perfkit.diagnose` finds in it: the text ``perfkit/verdict`` and the scalars ``perfkit/step_ms``,
+    ``perfkit/<phase>_ms`` and others that were measured, at the window's last step. Training waits only while torch
+    exports the trace. A thread compresses it and a process of low priority diagnoses it; the end of the program waits
+    for the last one. Without tensorboard the trace is still written. Errors during training are reported once, as a
+    PerfkitWarning.
 
     Args:
-        logdir: A local folder; made when the first window is written.
+        logdir: A local folder; created with the first window.
         worker_name: Default ``rank<rank>_<host>_<pid>``.
         writer: A SummaryWriter or Lightning logger for text and scalars; default a SummaryWriter on ``logdir``.
 
     Raises:
-        UsageError: ``logdir`` is a file or a URL, the name has a path separator in it, or the writer cannot write.
+        UsageError: ``logdir`` is a file or a URL, the name contains a path separator, or the writer is none.
     """
     if "://" in os.fspath(logdir):
         raise UsageError(f"traces are written to a local folder, got {logdir!r}: write locally and copy afterwards")
@@ -61,42 +58,41 @@ def trace_handler(
 
 
 class TraceHandler:
-    """What `trace_handler` makes: called with the torch profiler of a finished window."""
+    """The handler of `trace_handler`; called with the torch profiler of a finished window."""
 
     def __init__(self, logdir: Path, worker_name: str | None, writer: Writer | None) -> None:
         self._logdir = logdir
         self._worker_name = worker_name
         self._writer = writer
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._last: threading.Thread | None = None
         self._waiting = 0
 
     def __call__(self, profiler: Any) -> None:
-        """Have torch export the window's trace; the rest is done beside training."""
-        rank, world_size = place_of_process()
-        worker = self._worker_name or f"rank{rank}_{socket.gethostname()}_{os.getpid()}"
+        """Let torch export the window's trace; the rest runs in the background."""
+        worker = self._worker_name or f"rank{_env.rank()}_{socket.gethostname()}_{os.getpid()}"
         path = self._logdir / f"{worker}.{time.time_ns()}.pt.trace.json.gz"
-        # Does not end like a trace: a reader that watches the folder never opens half a file.
+        # Its name does not end like a trace's, so a reader that watches the folder never opens half a file.
         plain = path.with_name(f".{path.name}.plain")
         try:
             self._logdir.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(plain))
             if not plain.is_file() or not plain.stat().st_size:
-                raise OSError("torch wrote no trace")  # torch says why, on stderr only
+                raise OSError("torch wrote no trace")  # torch prints the reason to stderr
         except Exception as error:  # noqa: BLE001 - a full disk must not end training
             _remove(plain)
-            self._tell(f"the trace could not be written to {self._logdir}", error)
+            self._warn(f"the trace could not be written to {self._logdir}", error)
             return
-        # torch counts a step before it hands over the window that ended with it.
+        # torch counts a step before it calls the handler of the window that ended with it.
         step = max(0, profiler.step_num - 1)
-        self._beside(lambda: self._finish(plain, path, rank, world_size, step))
+        self._in_background(lambda: self._finish(plain, path, step))
 
     def wait(self) -> None:
-        """Until all windows are written and diagnosed; a program's end does so by itself."""
+        """Wait until all windows are written and diagnosed; a program's end does so by itself."""
         if self._last is not None:
             self._last.join()
 
-    def _beside(self, work: Callable[[], None]) -> None:
+    def _in_background(self, work: Callable[[], None]) -> None:
         before = self._last
         self._waiting += 1
 
@@ -111,42 +107,40 @@ class TraceHandler:
         thread = threading.Thread(target=in_order, name="perfkit trace handler")
         try:
             thread.start()
-        except RuntimeError:  # at a program's end no thread can start
+        except RuntimeError:  # no thread can start while the program exits
             in_order()
         else:
             self._last = thread
 
-    def _finish(self, plain: Path, path: Path, rank: int, world_size: int, step: int) -> None:
+    def _finish(self, plain: Path, path: Path, step: int) -> None:
         try:
-            _pack(plain, path, rank, world_size)
+            _compress(plain, path)
         except OSError as error:
-            self._tell(f"the trace could not be written to {self._logdir}", error)
+            self._warn(f"the trace could not be written to {self._logdir}", error)
             return
-        if self._waiting > _MOST_WAITING:
-            self._tell("windows come faster than they can be diagnosed", "their traces are kept, some without summary")
+        if self._waiting > _MAX_WAITING:
+            self._warn("windows come faster than they can be diagnosed", "some traces get no summary")
             return
         try:
             writer = self._writer = self._writer or _own_writer(self._logdir)
-            process = BackgroundProcess(
-                "perfkit", "diagnose", str(path.resolve()), "--json", timeout_s=_TIMEOUT_S, max_bytes=_LARGEST
-            )
+            process = BackgroundProcess("perfkit", "diagnose", str(path.resolve()), "--json", timeout_s=_TIMEOUT_S)
             diagnosis = Diagnosis.from_json(process.output())
             writer.text("perfkit/verdict", to_markdown(diagnosis), step)
             writer.scalars(scalars_of(diagnosis), step)
             writer.flush()
         except ImportError as error:
-            self._tell("summaries need tensorboard: pip install 'perfkit[tensorboard]'", error)
-        except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-            self._tell(f"{path.name} is written, its summary is not", error)
+            self._warn("summaries need tensorboard: pip install 'perfkit[tensorboard]'", error)
+        except Exception as error:  # noqa: BLE001 - an error of perfkit must not end training
+            self._warn(f"{path.name} was written, but not its summary", error)
 
-    def _tell(self, text: str, reason: Exception | str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn(self, text: str, reason: Exception | str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             why = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
-            warnings.warn(f"perfkit: {text} ({why}); training goes on", PerfkitWarning, stacklevel=3)
+            warnings.warn(f"perfkit: {text} ({why}); training continues", PerfkitWarning, stacklevel=3)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A spawned child writes an event file of its own.
+        # A spawned process writes its own event file.
         return {**vars(self), "_writer": None, "_last": None, "_waiting": 0}
 
     def __repr__(self) -> str:
@@ -154,27 +148,18 @@ class TraceHandler:
 
 
 def _own_writer(logdir: Path) -> Writer:
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import SummaryWriter  # traces are written without tensorboard, too
 
-    # One event file for all windows: a second one in a folder may not be followed live.
+    # One event file for all windows: TensorBoard may not follow a second one in a folder.
     return writer_for(SummaryWriter(str(logdir)))
 
 
-def place_of_process() -> tuple[int, int]:
-    """Rank and world size: torch's own word, else the launcher's variables."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    return int(rank) if rank.isdigit() else 0, int(size) if size.isdigit() else 1
-
-
-def _pack(plain: Path, path: Path, rank: int, world_size: int) -> None:
+def _compress(plain: Path, path: Path) -> None:
     packed = path.with_name(f".{path.name}.part")
     try:
+        # Level 1: a little larger than level 9, in a quarter of the time.
         with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as target:
-            # Level 1: a little larger than level 9, at a quarter of the processor's time.
-            target.write(_with_rank(source.read(2**16), rank, world_size))
+            target.write(_with_rank(source.read(2**16)))
             shutil.copyfileobj(source, target, 2**20)
         os.replace(packed, path)
     finally:
@@ -186,14 +171,15 @@ def _remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError:
-        pass  # the folder is gone, or was never one: nothing is left behind there
+        pass  # the folder does not exist, so neither does the file
 
 
-def _with_rank(head: bytes, rank: int, world_size: int) -> bytes:
-    """The beginning of a trace with the rank in it, which HTA asks for; torch writes it where there are several.
+def _with_rank(head: bytes) -> bytes:
+    """The beginning of a trace with the rank, which HTA needs; torch writes it only if there are several ranks.
 
-    Put into the text, because metadata added to torch's profiler after its window no longer arrives there.
+    Inserted into the text, because metadata that is added to torch's profiler after a window does not reach its trace.
     """
     if b'"distributedInfo"' in head:
         return head
-    return head.replace(b"{", b'{\n  "distributedInfo": {"rank": %d, "world_size": %d},' % (rank, world_size), 1)
+    info = b'{\n  "distributedInfo": {"rank": %d, "world_size": %d},' % (_env.rank(), _env.world_size())
+    return head.replace(b"{", info, 1)

@@ -1,7 +1,7 @@
-"""The runs and traces below a log directory, and the only way to a file of them.
+"""The runs and traces below a log directory, and the only way to open a file of them.
 
-A file is served if, and only if, the last look at the directory found it: what a browser asks for is a name in that
-list, and never becomes a path. Symbolic links are not followed, and looking is bounded.
+A file is served only if the last scan of the directory found it: a browser requests a name from that list, and the name
+never becomes a path. Symbolic links are not followed, and scans are bounded.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-#: One look takes at most so many entries, and so deep; a directory of a thousand runs has some 50,000 files.
-_ENTRIES = 100_000
-_DEEPEST = 12
-_SECONDS = 20.0
-#: A list of more runs is nothing that a person picks from.
-_RUNS = 1_000
-#: A page asks for several things at once; they see one look.
+#: Limits of a scan; a directory of a thousand runs has some 50,000 files.
+_MAX_ENTRIES = 100_000
+_MAX_DEPTH = 12
+_MAX_SECONDS = 20.0
+#: Nobody chooses from a longer list of runs.
+_MAX_RUNS = 1_000
+#: A page makes several requests at once, which share a scan.
 _FRESH_S = 2.0
 
 _TRACE = re.compile(r"[^/]+\.pt\.trace\.json(\.gz)?")
 _RANK = re.compile(r"rank-\d{1,7}")
-_OF_A_RUN = ("run.json", "diagnosis.json", "figures.json")
+_RUN_FILES = ("run.json", "diagnosis.json", "figures.json")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class File(NamedTuple):
-    """What is known of a file: when it ``changed`` is only compared."""
+    """A file's size, and when it ``changed``, as a text that is only compared."""
 
     size: int
     changed: str
 
 
-class Found(NamedTuple):
-    """A run folder, or a folder that has traces in it; files are named relative to it."""
+class LoggedRun(NamedTuple):
+    """A run folder, or a folder with traces; its files are named relative to it."""
 
     name: str
     root: str
@@ -49,24 +49,24 @@ class Found(NamedTuple):
 
     @property
     def traces(self) -> list[str]:
-        """Its traces, in order."""
+        """The names of its traces, in order."""
         return sorted((name for name in self.files if _TRACE.fullmatch(name.rsplit("/", 1)[-1])), key=_in_order)
 
     @property
     def version(self) -> str:
-        """Another text whenever a file of it has changed."""
+        """A text that differs whenever one of its files has changed."""
         return str(hash(tuple(sorted(self.files.items()))))
 
     def path(self, file: str = "") -> str:
-        """Where it lies, or a file of it."""
+        """The path of the folder, or of a file in it."""
         root = self.root if self.root.endswith("://") else self.root.rstrip("/")
         return "/".join([root, *filter(None, (self.place, file))])
 
 
 class Listing(NamedTuple):
-    """What one look found: by name, and sentences on what could not be seen."""
+    """The result of a scan: the runs by name, and sentences about what could not be read."""
 
-    runs: dict[str, Found]
+    runs: dict[str, LoggedRun]
     notes: tuple[str, ...]
 
 
@@ -78,67 +78,62 @@ class _Folder(NamedTuple):
 
 
 class LogDirectory:
-    """What TensorBoard was started with: ``--logdir``, or the parts of ``--logdir_spec``."""
+    """The directory of ``--logdir``, or the directories of ``--logdir_spec``."""
 
     def __init__(self, logdir: str | None, logdir_spec: str | None = None) -> None:
         self._roots = {"": _whole(logdir)} if logdir else _parts(logdir_spec or "")
-        self._one = threading.Lock()
-        self._last = Listing({}, ())
-        self._looked = float("-inf")
+        self._lock = threading.Lock()
+        self.last = Listing({}, ())
+        self._scanned_s = float("-inf")
 
     @property
     def text(self) -> str:
-        """What it is, for a person."""
+        """The directory as users read it."""
         return ", ".join(self._roots.values())
 
-    @property
-    def last(self) -> Listing:
-        """What the last look found, without another."""
-        return self._last
-
-    def look(self) -> Listing:
-        """What lies there now, or did two seconds ago; never raises."""
-        if not self._one.acquire(timeout=_SECONDS):
-            return self._last._replace(notes=(*self._last.notes, "the log directory is still being looked through"))
+    def scan(self) -> Listing:
+        """What the directory holds now, or held two seconds ago; never raises."""
+        if not self._lock.acquire(timeout=_MAX_SECONDS):
+            return self.last._replace(notes=(*self.last.notes, "the log directory is still being scanned"))
         try:
-            if time.monotonic() - self._looked > _FRESH_S:
-                self._last = self._look()
-                self._looked = time.monotonic()
-            return self._last
+            if time.monotonic() - self._scanned_s > _FRESH_S:
+                self.last = self._scan()
+                self._scanned_s = time.monotonic()
+            return self.last
         finally:
-            self._one.release()
+            self._lock.release()
 
-    def open(self, found: Found, file: str) -> tuple[IO[bytes], int]:
-        """A trace of what was found, opened, and its size.
+    def open(self, run: LoggedRun, file: str) -> tuple[IO[bytes], int]:
+        """Open a trace of a run; also returns its size.
 
         Raises:
-            OSError: it is not there any more, or is no file of its own (a symbolic link on the way to it, a pipe).
+            OSError: it no longer exists, or is not a regular file (a pipe, or there is a symbolic link in its path).
         """
-        if file not in found.files:
+        if file not in run.files:
             raise FileNotFoundError(file)
-        if _URL.match(found.root):
-            system, root = _remote(found.root)
-            path = "/".join(part for part in (str(root).rstrip("/"), found.place, file) if part)
+        if _URL.match(run.root):
+            system, root = _remote(run.root)
+            path = "/".join(part for part in (str(root).rstrip("/"), run.place, file) if part)
             return system.open(path, "rb"), int(system.info(path)["size"])
-        return _open_below(Path(found.root), found.path(file))
+        return _open_below(Path(run.root), run.path(file))
 
-    def _look(self) -> Listing:
-        runs: dict[str, Found] = {}
+    def _scan(self) -> Listing:
+        runs: dict[str, LoggedRun] = {}
         notes: list[str] = []
         for group, root in self._roots.items():
             try:
                 folders = list(_bounded(_walk_remote(root) if _URL.match(root) else _walk(Path(root)), root, notes))
             except FileNotFoundError:
-                notes.append(f"{root} is not there yet")
+                notes.append(f"{root} does not exist yet")
                 continue
-            except Exception as error:  # noqa: BLE001 - a file system of fsspec's may raise anything
+            except Exception as error:  # noqa: BLE001 - a file system of fsspec may raise anything
                 notes.append(f"{root} cannot be read: {type(error).__name__}: {error}")
                 continue
-            for found in _grouped(group, root, folders):
-                if len(runs) == _RUNS:
-                    notes.append(f"{root} holds more than {_RUNS:,} runs: the first ones are listed")
+            for run in _grouped(group, root, folders):
+                if len(runs) == _MAX_RUNS:
+                    notes.append(f"{root} holds more than {_MAX_RUNS:,} runs: only the first ones are listed")
                     break
-                runs[found.name] = found
+                runs[run.name] = run
         return Listing(runs, tuple(notes))
 
 
@@ -147,7 +142,7 @@ def _whole(path: str) -> str:
 
 
 def _parts(spec: str) -> dict[str, str]:
-    """``name:path,name:path``, as TensorBoard reads it."""
+    """The parts of ``name:path,name:path``, by name, read as TensorBoard reads them."""
     parts = {}
     for part in filter(None, spec.split(",")):
         name, colon, path = part.partition(":")
@@ -167,11 +162,11 @@ def _walk(root: Path) -> Iterator[_Folder]:
         except OSError:
             if not place:
                 raise
-            continue  # gone meanwhile, or not ours to read
+            continue  # deleted meanwhile, or not readable
         with entries:
             for entry in entries:
                 try:
-                    entry.name.encode()  # a name that is no text cannot be asked for
+                    entry.name.encode()  # a name that is no valid text cannot be requested
                     if entry.is_symlink():
                         folder.links.append(entry.name)
                     elif entry.is_dir(follow_symlinks=False):
@@ -180,14 +175,14 @@ def _walk(root: Path) -> Iterator[_Folder]:
                         about = entry.stat(follow_symlinks=False)
                         folder.files[entry.name] = File(about.st_size, str(about.st_mtime_ns))
                 except (OSError, UnicodeEncodeError):
-                    continue  # or gone meanwhile
+                    continue  # or deleted meanwhile
         yield folder
-        if place.count("/") < _DEEPEST:
+        if place.count("/") < _MAX_DEPTH:
             waiting += [_below(place, name) for name in sorted(folder.folders, reverse=True)]
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    import fsspec
+    import fsspec  # only a log directory at a URL needs it
 
     system, path = fsspec.core.url_to_fs(url)
     return system, path
@@ -197,10 +192,10 @@ def _walk_remote(url: str) -> Iterator[_Folder]:
     system, root = _remote(url)
     if not system.exists(root):
         raise FileNotFoundError(url)
-    for path, folders, files in system.walk(root, maxdepth=_DEEPEST, detail=True):
+    for path, folders, files in system.walk(root, maxdepth=_MAX_DEPTH, detail=True):
         links = [name for name, about in (*folders.items(), *files.items()) if about.get("islink")]
         for name in links:
-            folders.pop(name, None)  # walk() goes into what is left
+            folders.pop(name, None)  # walk() continues with what remains
             files.pop(name, None)
         yield _Folder(
             str(path)[len(str(root).rstrip("/")) :].strip("/"),
@@ -211,45 +206,39 @@ def _walk_remote(url: str) -> Iterator[_Folder]:
 
 
 def _changed(about: dict[str, Any]) -> str:
-    return next(
-        (str(about[name]) for name in ("mtime", "LastModified", "last_modified", "updated", "etag") if name in about),
-        "",
-    )
+    names = ("mtime", "LastModified", "last_modified", "updated", "etag")
+    return next((str(about[name]) for name in names if name in about), "")
 
 
 def _bounded(folders: Iterator[_Folder], root: str, notes: list[str]) -> Iterator[_Folder]:
-    seen, until = 0, time.monotonic() + _SECONDS
+    seen, until = 0, time.monotonic() + _MAX_SECONDS
     for folder in folders:
         yield folder
         seen += len(folder.files) + len(folder.folders) + len(folder.links)
-        if seen > _ENTRIES or time.monotonic() > until:
-            notes.append(f"{root} holds too much to look through: some runs may be missing, name a folder inside it")
+        if seen > _MAX_ENTRIES or time.monotonic() > until:
+            notes.append(f"{root} holds too many files, so some runs may be missing: choose a folder inside it")
             return
 
 
-def _grouped(group: str, root: str, folders: list[_Folder]) -> Iterator[Found]:
+def _grouped(group: str, root: str, folders: list[_Folder]) -> Iterator[LoggedRun]:
+    """The runs, each with the files of its ranks, and the folders with traces that are no rank of a run."""
     by_place = {folder.place: folder for folder in folders}
-    for folder in sorted(folders, key=lambda folder: folder.place):
-        ranks = [name for name in folder.folders if _RANK.fullmatch(name)]
-        name = _below(group, folder.place) or "."
-        if ranks or any(file in folder.files for file in _OF_A_RUN):
-            files = {file: about for file, about in folder.files.items() if file in _OF_A_RUN}
-            links = [file for file in folder.links if file in _OF_A_RUN or _RANK.fullmatch(file)]
+    for place, folder in sorted(by_place.items()):
+        name = _below(group, place) or "."
+        parent, _, own_name = place.rpartition("/")
+        ranks = [rank for rank in folder.folders if _RANK.fullmatch(rank)]
+        if ranks or any(file in folder.files for file in _RUN_FILES):
+            files = {file: about for file, about in folder.files.items() if file in _RUN_FILES}
+            links = [file for file in folder.links if file in _RUN_FILES or _RANK.fullmatch(file)]
             for rank in ranks:
-                inside = by_place.get(_below(folder.place, rank), _Folder("", [], {}, []))
+                inside = by_place.get(_below(place, rank), _Folder("", [], {}, []))
                 files |= {f"{rank}/{file}": about for file, about in inside.files.items() if not file.startswith(".")}
                 links += [f"{rank}/{file}" for file in inside.links]
-            yield Found(name, root, folder.place, "run", files, tuple(links))
-        elif not (
-            _RANK.fullmatch(folder.place.rsplit("/", 1)[-1]) and "/".join(folder.place.split("/")[:-1]) in by_place
-        ):
-            files = {
-                file: about
-                for file, about in folder.files.items()
-                if _TRACE.fullmatch(file) and not file.startswith(".")
-            }
-            if files:
-                yield Found(name, root, folder.place, "traces", files, ())
+            yield LoggedRun(name, root, place, "run", files, tuple(links))
+        elif not (_RANK.fullmatch(own_name) and parent in by_place):
+            traces = {file: about for file, about in folder.files.items() if _TRACE.fullmatch(file) and file[0] != "."}
+            if traces:
+                yield LoggedRun(name, root, place, "traces", traces, ())
 
 
 def _below(place: str, name: str) -> str:
@@ -262,14 +251,13 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 
 
 def _open_below(root: Path, path: str) -> tuple[IO[bytes], int]:
-    # Not blocked by a pipe that has taken the file's place.
+    # O_NONBLOCK: a pipe that has replaced the file must not block.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         about = os.fstat(handle)
-        # Looked at after it was opened: a link that was put in the way in between has led somewhere else.
-        if not stat.S_ISREG(about.st_mode) or os.path.realpath(path) != path or not Path(path).is_relative_to(root):
-            raise FileNotFoundError(path)
-        if not os.path.samestat(about, os.lstat(path)):
+        # Checked after it was opened: a link may have been put into its path in between.
+        is_in_root = os.path.realpath(path) == path and Path(path).is_relative_to(root)
+        if not (stat.S_ISREG(about.st_mode) and is_in_root and os.path.samestat(about, os.lstat(path))):
             raise FileNotFoundError(path)
         return os.fdopen(handle, "rb"), about.st_size
     except BaseException:

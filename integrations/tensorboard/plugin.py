@@ -1,7 +1,7 @@
 """The entry point of TensorBoard's tab "perfkit" (group ``tensorboard_plugins``).
 
-TensorBoard imports entry points unguarded: an error in this module would end TensorBoard. So it imports nothing but
-TensorBoard's own class, and everything that can fail is behind `Loader.load`.
+TensorBoard imports entry points unguarded: an error in this module would end TensorBoard. So this module imports only
+TensorBoard's own class, and everything that can fail is inside `TabLoader.load`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from tensorboard.plugins import base_plugin
 _LOG = logging.getLogger("tensorboard")
 
 
-class Loader(base_plugin.TBLoader):  # type: ignore[misc]  # tensorboard has no type information
-    """Makes the tab, or says why there is none and leaves TensorBoard as it would be without."""
+class TabLoader(base_plugin.TBLoader):  # type: ignore[misc]  # tensorboard has no type information
+    """Makes the tab; if that fails, logs the reason, and TensorBoard runs without the tab."""
 
     def load(self, context: Any) -> Any:
-        """The tab's plugin; None where it cannot be."""
+        """The tab's plugin; None if it cannot be made."""
         if "perfkit" in (context.plugin_name_to_instance or {}):
-            return None  # a second installation: TensorBoard would end for two plugins of one name
+            return None  # a second installation: two plugins of the same name would end TensorBoard
         try:
-            from perfkit.integrations.tensorboard.tab import Tab
+            from perfkit.integrations.tensorboard.tab import Tab  # may fail: see above
 
             tab = Tab(context)
-            # What TensorBoard asks for unguarded later, or an older one has not.
+            # TensorBoard calls these unguarded later, and older versions may lack what they use.
             tab.frontend_metadata(), tab.get_plugin_apps()
             return tab
-        except Exception as error:  # noqa: BLE001 - whatever it is, TensorBoard goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, TensorBoard must run
             _LOG.error(
-                "The tab perfkit is left out (%s: %s): pip install -U 'perfkit[tensorboard]'",
+                "The tab perfkit could not be loaded (%s: %s): pip install -U 'perfkit[tensorboard]'",
                 type(error).__name__,
                 error,
             )
             return None
+
+
+#: The entry point's name.
+Loader = TabLoader

@@ -1,4 +1,4 @@
-"""The tab "perfkit": its routes. Everything is below the log directory, is read in bounded pieces, and is only read."""
+"""The routes of the tab "perfkit". They read files below the log directory only, in bounded pieces, and write none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from werkzeug import wrappers
 from werkzeug.wsgi import FileWrapper
 
 from perfkit.integrations.tensorboard.drawings import Drawings
-from perfkit.integrations.tensorboard.log_directory import Found, LogDirectory
+from perfkit.integrations.tensorboard.log_directory import LogDirectory, LoggedRun
 from perfkit.reports import page
 
 _LOG = logging.getLogger("tensorboard")
@@ -32,18 +32,18 @@ class Tab(base_plugin.TBPlugin):  # type: ignore[misc]  # tensorboard has no typ
     plugin_name = "perfkit"
 
     def __init__(self, context: Any) -> None:
-        """Take what TensorBoard was started with; nothing of the log directory is read yet."""
+        """Take TensorBoard's options; the log directory is not read yet."""
         flags = context.flags
         self._directory = LogDirectory(context.logdir, getattr(flags, "logdir_spec", None))
         self._drawings = Drawings()
-        # Read now: what fits together stays together, also where perfkit is upgraded under a running TensorBoard.
+        # Read now, so that they fit together even if perfkit is upgraded while TensorBoard runs.
         self._files = {
             "/index.js": ((_STATIC / "index.js").read_text("utf-8"), "text/javascript"),
             "/tab.css": ((_STATIC / "tab.css").read_text("utf-8"), "text/css"),
             "/perfkit.js": (page.script(), "text/javascript"),
             "/perfkit.css": (page.read("perfkit.css"), "text/css"),
         }
-        self._looking: threading.Thread | None = None
+        self._scan: threading.Thread | None = None
 
     def get_plugin_apps(self) -> dict[str, Any]:
         """The routes, below ``data/plugin/perfkit``."""
@@ -52,15 +52,15 @@ class Tab(base_plugin.TBPlugin):  # type: ignore[misc]  # tensorboard has no typ
         return {route: _guarded(app) for route, app in routes.items()}
 
     def frontend_metadata(self) -> Any:
-        """A tab of its own; it asks for news itself."""
+        """A tab, which reloads itself."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="perfkit", disable_reload=True)
 
     def is_active(self) -> bool:
-        """Whether there is something to show; TensorBoard's page waits for it, for a slow file system 1 s at most."""
-        if self._looking is None or not self._looking.is_alive():
-            self._looking = threading.Thread(target=self._directory.look, name="perfkit tab", daemon=True)
-            self._looking.start()
-        self._looking.join(1.0)
+        """Whether there is something to show. TensorBoard's page waits for the answer, at most 1 s."""
+        if self._scan is None or not self._scan.is_alive():
+            self._scan = threading.Thread(target=self._directory.scan, name="perfkit tab", daemon=True)
+            self._scan.start()
+        self._scan.join(1.0)
         return bool(self._directory.last.runs)
 
     # -- the routes
@@ -70,46 +70,46 @@ class Tab(base_plugin.TBPlugin):  # type: ignore[misc]  # tensorboard has no typ
         return http_util.Respond(request, text, kind)
 
     def _runs(self, request: Any) -> Any:
-        listing = self._directory.look()
+        listing = self._directory.scan()
         runs = [
             {
-                "name": found.name,
-                "kind": found.kind,
-                "version": found.version,
-                "changed": max((about.changed for about in found.files.values()), default=""),
-                "traces": [{"file": file, "bytes": found.files[file].size} for file in found.traces],
+                "name": run.name,
+                "kind": run.kind,
+                "version": run.version,
+                "changed": max((file.changed for file in run.files.values()), default=""),
+                "traces": [{"file": name, "bytes": run.files[name].size} for name in run.traces],
             }
-            for found in listing.runs.values()
+            for run in listing.runs.values()
         ]
         answer = {"logdir": self._directory.text, "runs": runs, "notes": list(listing.notes)}
         return http_util.Respond(request, answer, "application/json")
 
     def _figures(self, request: Any) -> Any:
-        found, file = self._asked(request)
-        if found is None or (file and file not in found.traces):
+        run, file = self._requested(request)
+        if run is None or (file and file not in run.traces):
             return _error(request, "there is no such run, or no such trace in it", 404)
-        if found.kind == "traces" and not file:
-            return _error(request, "this folder has traces, and no run: name one of them", 404)
-        if found.links:
-            links = ", ".join(found.links[:3])
-            return _error(request, f"this run holds symbolic links ({links}), which may lead anywhere: not read", 200)
-        version = str(found.files[file]) if file else found.version
-        return http_util.Respond(request, self._drawings.of(found.path(file), version), "application/json")
+        if run.kind == "traces" and not file:
+            return _error(request, "this folder has traces but no run: choose a trace", 404)
+        if run.links:
+            links = ", ".join(run.links[:3])
+            return _error(request, f"this run has symbolic links ({links}), so it was not read", 200)
+        version = str(run.files[file]) if file else run.version
+        return http_util.Respond(request, self._drawings.of(run.path(file), version), "application/json")
 
     def _trace(self, request: Any) -> Any:
-        found, file = self._asked(request)
-        if found is None or file not in found.traces:
+        run, file = self._requested(request)
+        if run is None or file not in run.traces:
             return _error(request, "there is no such trace", 404)
         try:
-            opened, size = self._directory.open(found, file)
+            opened, size = self._directory.open(run, file)
         except OSError:
-            return _error(request, "the trace is not there any more, or is no file of its own", 404)
+            return _error(request, "the trace no longer exists, or is not a regular file", 404)
         name = file.rsplit("/", 1)[-1]
         return wrappers.Response(
             FileWrapper(opened, _BLOCK),
             direct_passthrough=True,
             headers={
-                # Compressed or not, the bytes are the file's: a browser must not unpack what it saves.
+                # The bytes of the file as it is: a browser must not unpack what it saves.
                 "Content-Type": "application/gzip" if name.endswith(".gz") else "application/json",
                 "Content-Length": str(size),
                 "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
@@ -118,8 +118,8 @@ class Tab(base_plugin.TBPlugin):  # type: ignore[misc]  # tensorboard has no typ
             },
         )
 
-    def _asked(self, request: Any) -> tuple[Found | None, str]:
-        return self._directory.look().runs.get(request.args.get("run", "")), request.args.get("trace", "")
+    def _requested(self, request: Any) -> tuple[LoggedRun | None, str]:
+        return self._directory.scan().runs.get(request.args.get("run", "")), request.args.get("trace", "")
 
 
 def _error(request: Any, text: str, code: int) -> Any:
@@ -127,18 +127,18 @@ def _error(request: Any, text: str, code: int) -> Any:
 
 
 def _guarded(app: App) -> Any:
-    """The route as a WSGI application that only answers questions, and whose defects stay its own."""
+    """The route as a WSGI application that only reads, and whose errors do not reach TensorBoard."""
 
     @wrappers.Request.application
     def answer(request: Any) -> Any:
         if request.method not in ("GET", "HEAD"):
-            return _error(request, "this can only be read", 405)
+            return _error(request, "only GET and HEAD are supported", 405)
         try:
             return app(request)
         except werkzeug.exceptions.HTTPException:
             raise
-        except Exception:  # noqa: BLE001 - a defect of this tab's must not be TensorBoard's
-            _LOG.exception("the tab perfkit could not answer %s", request.path)
-            return _error(request, "this could not be answered; TensorBoard's log says why", 500)
+        except Exception:  # noqa: BLE001 - an error of this tab must not reach TensorBoard
+            _LOG.exception("the tab perfkit failed to answer %s", request.path)
+            return _error(request, "an error occurred; TensorBoard's log has the details", 500)
 
     return answer

@@ -1,84 +1,75 @@
-"""Writing to whatever a training logs with: a SummaryWriter of torch or tensorboardX, or a Lightning logger."""
+"""Writing to what a training logs with: a SummaryWriter of torch or tensorboardX, or a Lightning logger."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from perfkit import Diagnosis, Finding, UsageError
+from perfkit import Diagnosis, UsageError
+from perfkit._format import ms, shown_place
 
 #: Findings in the table; the diagnosis of the trace has all of them.
-_SHOWN = 10
+_MAX_FINDINGS = 10
 #: Characters of a text that came from the trace; a kernel's name can be a page of template arguments.
-_LONGEST = 300
+_MAX_CHARACTERS = 300
 _MIB = 2**20
 
 
-class Writer(Protocol):
-    """Takes numbers and texts at a step; numbers are floats, so that no device is asked for one."""
+class Writer:
+    """Writes numbers and texts of a step to a SummaryWriter; numbers are floats, so no device is asked for one."""
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write named numbers."""
-
-    def text(self, name: str, markdown: str, step: int) -> None:
-        """Write a text, where the target shows texts."""
-
-    def flush(self) -> None:
-        """Have it all read by others."""
-
-
-def writer_for(target: Any) -> Writer:
-    """The way to write to ``target``.
-
-    Raises:
-        UsageError: it has neither ``add_scalar`` nor ``log_metrics``.
-    """
-    if callable(getattr(target, "add_scalar", None)):
-        return _ToSummaryWriter(target)
-    if callable(getattr(target, "log_metrics", None)):
-        return _ToLogger(target)
-    raise UsageError(
-        f"a writer must be a SummaryWriter (add_scalar) or a Lightning logger (log_metrics), got {target!r}"
-    )
-
-
-class _ToSummaryWriter:
     def __init__(self, target: Any) -> None:
         self._target = target
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Write named numbers."""
         for name, value in values.items():
             self._target.add_scalar(name, value, step)
 
     def text(self, name: str, markdown: str, step: int) -> None:
+        """Write a text, if the target shows texts."""
         self._target.add_text(name, markdown, step)
 
     def flush(self) -> None:
+        """Make everything visible to readers."""
         self._target.flush()
 
 
-class _ToLogger:
-    def __init__(self, target: Any) -> None:
-        self._target = target
+class _LoggerWriter(Writer):
+    """Writes to a Lightning logger."""
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         self._target.log_metrics(dict(values), step=step)
 
     def text(self, name: str, markdown: str, step: int) -> None:
-        # TensorBoardLogger keeps a SummaryWriter there; loggers to other places have no common way for a text.
-        add_text: Callable[..., None] | None = getattr(getattr(self._target, "experiment", None), "add_text", None)
-        if add_text is not None:
-            add_text(name, markdown, step)
+        # TensorBoardLogger has a SummaryWriter there; loggers to other places have no common way to write a text.
+        experiment = getattr(self._target, "experiment", None)
+        if hasattr(experiment, "add_text"):
+            Writer(experiment).text(name, markdown, step)
 
     def flush(self) -> None:
-        save = getattr(self._target, "save", None)
-        if save is not None:
-            save()
+        if hasattr(self._target, "save"):
+            self._target.save()
+
+
+def writer_for(target: Any) -> Writer:
+    """The writer for ``target``.
+
+    Raises:
+        UsageError: it has neither ``add_scalar`` nor ``log_metrics``.
+    """
+    if callable(getattr(target, "add_scalar", None)):
+        return Writer(target)
+    if callable(getattr(target, "log_metrics", None)):
+        return _LoggerWriter(target)
+    raise UsageError(
+        f"a writer must be a SummaryWriter (add_scalar) or a Lightning logger (log_metrics), got {target!r}"
+    )
 
 
 def scalars_of(diagnosis: Diagnosis) -> dict[str, float]:
-    """The means of a diagnosis as named numbers: what could not be measured is not among them."""
+    """The means of a diagnosis as named numbers; what could not be measured is left out."""
     figures, step = diagnosis.figures, diagnosis.step
     values: dict[str, float | None] = {}
     if step is not None:
@@ -93,6 +84,11 @@ def scalars_of(diagnosis: Diagnosis) -> dict[str, float]:
             values[rate] = getattr(figures.throughput, rate)
     values["syncs"] = figures.syncs_per_step
     values["mfu"] = figures.utilization.mfu if figures.utilization is not None else None
+    return named(values)
+
+
+def named(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Scalars under perfkit's prefix, as plain floats, without those that were not measured."""
     return {f"perfkit/{name}": float(value) for name, value in values.items() if value is not None}
 
 
@@ -101,22 +97,18 @@ def to_markdown(diagnosis: Diagnosis) -> str:
     lines = [f"**{_escape(diagnosis.verdict)}**"]
     findings = [finding for finding in diagnosis.findings if finding.follows is None]
     if findings:
-        lines += ["", "| finding | where | lost per step | what | change |", "|---|---|---|---|---|"]
-        lines += [_row(finding) for finding in findings[:_SHOWN]]
-    lines += ["", *(f"- not seen: {_escape(sentence)}" for sentence in diagnosis.missing)]
+        lines += ["", "| finding | where | cost per step | problem | change |", "|---|---|---|---|---|"]
+    for finding in findings[:_MAX_FINDINGS]:
+        cost = ms(finding.cost_ns) if finding.cost_ns is not None else "not quantified"
+        cells = (finding.rule, shown_place(finding), cost, finding.message, finding.advice)
+        lines.append("| " + " | ".join(map(_escape, cells)) + " |")
+    lines += ["", *(f"- note: {_escape(sentence)}" for sentence in diagnosis.missing)]
     return "\n".join(lines)
 
 
-def _row(finding: Finding) -> str:
-    where = f"{spent.file}:{spent.line}" if (spent := finding.spent) is not None else finding.range or ""
-    lost = f"{finding.cost_ns / 1e6:.2f} ms" if finding.cost_ns is not None else "no price here"
-    cells = (finding.rule, where, lost, finding.message, finding.advice)
-    return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
-
-
 def _escape(text: str) -> str:
-    """Text as it is, in markdown: names in a trace are anybody's, and may hold markup, links or HTML."""
-    shortened = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    """Text without markup: names in a trace can hold markdown, links or HTML from anyone."""
+    shortened = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
     plain = " ".join(shortened.split())
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", plain)

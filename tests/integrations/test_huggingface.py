@@ -305,11 +305,11 @@ def test_the_verdict_is_printed_at_the_end_and_kept_as_data(bench: Any, capsys: 
     assert (bench.folder / "run" / "diagnosis.json").is_file()
 
 
-def test_of_two_callbacks_the_first_records_and_that_is_said(bench: Any) -> None:
+def test_of_two_callbacks_only_the_first_records_with_a_warning(bench: Any) -> None:
     first, second = callback_of(bench), callback_of(bench, "second")
     trainer = trainer_of(bench, first, second)
 
-    with pytest.warns(perfkit.PerfkitWarning, match="2 ProfilerCallbacks; the first one records"):
+    with pytest.warns(perfkit.PerfkitWarning, match="2 ProfilerCallbacks; only the first one records"):
         trainer.train()
 
     assert len(bench.rows(first.profile.folder)) == 8

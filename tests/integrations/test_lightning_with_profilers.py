@@ -133,20 +133,22 @@ def test_a_logger_that_cannot_write_is_said_once_and_training_goes_on(
     trainer.fit(lightning.model(), lightning.batches(6))
 
     (text,) = said(recwarn)
-    assert "step times are no longer given to the Trainer's loggers" in text
+    assert "step times are no longer logged to the Trainer's loggers" in text
     assert "Read-only file system" in text
     rows = lightning.rows(prof.profile.folder)
     assert len(rows) == 6
     lightning.assert_sums(rows)
 
 
-def test_of_two_callbacks_the_first_records_and_that_is_said(lightning: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_of_two_callbacks_only_the_first_records_with_a_warning(
+    lightning: Any, recwarn: pytest.WarningsRecorder
+) -> None:
     first, second = lightning.callback(), lightning.callback(lightning.folder / "second")
 
     lightning.trainer(first, second).fit(lightning.model(), lightning.batches(3))
 
     (text,) = said(recwarn)
-    assert "2 ProfilerCallbacks; the first one records" in text
+    assert "2 ProfilerCallbacks; only the first one records" in text
     assert len(lightning.rows(first.profile.folder)) == 3
     assert not (lightning.folder / "second").exists()
 

@@ -30,7 +30,7 @@ def test_runs_and_folders_with_traces_are_found_at_any_depth(tmp_path: Path) -> 
     write(tmp_path / "e/events.out.tfevents.1")
     write(tmp_path / "f/.host_1.123.pt.trace.json.gz.part")
 
-    found = LogDirectory(str(tmp_path)).look()
+    found = LogDirectory(str(tmp_path)).scan()
 
     assert {run.name: (run.kind, run.traces) for run in found.runs.values()} == {
         "a": ("run", ["rank-0/window-9.pt.trace.json.gz", "rank-0/window-10.pt.trace.json.gz"]),
@@ -43,7 +43,7 @@ def test_runs_and_folders_with_traces_are_found_at_any_depth(tmp_path: Path) -> 
 def test_the_log_directory_itself_may_be_a_run(tmp_path: Path) -> None:
     write(tmp_path / "rank-0" / "steps.jsonl")
 
-    assert list(LogDirectory(str(tmp_path)).look().runs) == ["."]
+    assert list(LogDirectory(str(tmp_path)).scan().runs) == ["."]
 
 
 def test_a_log_directory_that_is_not_there_yet_is_told_and_found_later(
@@ -52,9 +52,9 @@ def test_a_log_directory_that_is_not_there_yet_is_told_and_found_later(
     monkeypatch.setattr(log_directory, "_FRESH_S", -1.0)
     directory = LogDirectory(str(tmp_path / "later"))
 
-    assert "is not there yet" in directory.look().notes[0]
+    assert "does not exist yet" in directory.scan().notes[0]
     write(tmp_path / "later" / "run.json")
-    assert list(directory.look().runs) == ["."]
+    assert list(directory.scan().runs) == ["."]
 
 
 def test_links_are_neither_followed_nor_read(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_links_are_neither_followed_nor_read(tmp_path: Path) -> None:
     (logs / "run" / "rank-0" / "window-0.pt.trace.json").symlink_to(outside / "x.pt.trace.json")
     (logs / "run" / "rank-1").symlink_to(outside)
 
-    (run,) = LogDirectory(str(logs)).look().runs.values()
+    (run,) = LogDirectory(str(logs)).scan().runs.values()
 
     assert (run.name, run.traces) == ("run", [])
     assert sorted(run.links) == ["rank-0/window-0.pt.trace.json", "rank-1"]
@@ -78,7 +78,7 @@ def test_a_file_that_was_swapped_since_it_was_found_is_not_opened(tmp_path: Path
     outside = write(tmp_path / "outside" / "x.pt.trace.json", SECRET)
     trace = write(tmp_path / "logs" / "a" / "x.pt.trace.json", b"trace")
     directory = LogDirectory(str(tmp_path / "logs"))
-    found = directory.look().runs["a"]
+    found = directory.scan().runs["a"]
     with directory.open(found, "x.pt.trace.json")[0] as opened:
         assert opened.read() == b"trace"
 
@@ -99,29 +99,29 @@ def test_only_what_was_found_can_be_opened(tmp_path: Path) -> None:
     write(tmp_path / "logs" / "a" / "x.pt.trace.json")
     write(tmp_path / "outside.json", SECRET)
     directory = LogDirectory(str(tmp_path / "logs"))
-    found = directory.look().runs["a"]
+    found = directory.scan().runs["a"]
 
     for name in ("../../outside.json", str(tmp_path / "outside.json"), "", "x.pt.trace.json/.", "./x.pt.trace.json"):
         with pytest.raises(FileNotFoundError):
             directory.open(found, name)
 
 
-def test_looking_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_is_bounded_and_reports_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(8):
         write(tmp_path / f"run-{i}" / "run.json")
-    monkeypatch.setattr(log_directory, "_ENTRIES", 10)
+    monkeypatch.setattr(log_directory, "_MAX_ENTRIES", 10)
 
-    found = LogDirectory(str(tmp_path)).look()
+    found = LogDirectory(str(tmp_path)).scan()
 
     assert 0 < len(found.runs) < 8
-    assert "holds too much to look through" in found.notes[0]
+    assert "holds too many files" in found.notes[0]
 
 
 def test_a_spec_names_its_parts(tmp_path: Path) -> None:
     write(tmp_path / "x" / "run.json")
     write(tmp_path / "y" / "deep" / "run.json")
 
-    found = LogDirectory(None, f"first:{tmp_path / 'x'},{tmp_path / 'y'}").look()
+    found = LogDirectory(None, f"first:{tmp_path / 'x'},{tmp_path / 'y'}").scan()
 
     assert sorted(found.runs) == ["first", "y/deep"]
 
@@ -134,7 +134,7 @@ def test_a_remote_log_directory_is_looked_through_and_read(tmp_path: Path) -> No
     system.pipe("/perfkit-tab/a/rank-0/window-0.pt.trace.json", b"trace")
     directory = LogDirectory("memory://perfkit-tab")
 
-    found = directory.look().runs["a"]
+    found = directory.scan().runs["a"]
     opened, size = directory.open(found, "rank-0/window-0.pt.trace.json")
 
     assert (opened.read(), size) == (b"trace", 5)
@@ -144,7 +144,7 @@ def test_a_remote_log_directory_is_looked_through_and_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("url", ["nowhere://bucket/logs", "memory://not-there"])
 def test_a_remote_log_directory_that_cannot_be_read_is_told(url: str) -> None:
-    found = LogDirectory(url).look()
+    found = LogDirectory(url).scan()
 
     assert found.runs == {}
     assert url in found.notes[0]

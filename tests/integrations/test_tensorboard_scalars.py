@@ -136,7 +136,7 @@ def test_short_steps_are_taken_together() -> None:
 
     parts = scalars._parts(rows)
 
-    assert len(parts) <= scalars._POINTS
+    assert len(parts) <= scalars._MAX_POINTS
     first = scalars._values(parts[0], None)
     assert first["perfkit/step_ms"] == 2.0  # the mean of 1, 2 and 3 ms
     assert first["perfkit/data_ms"] == 0.5

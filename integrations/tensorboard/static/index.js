@@ -1,15 +1,15 @@
 // TensorBoard's tab "perfkit": picks runs below the log directory and draws them with perfkit.js.
-// Everything comes from this TensorBoard, and is set as text. Only a click on "Open in Perfetto" opens another site,
-// in a window of its own; the trace goes there from this browser, through postMessage.
+// Everything comes from this TensorBoard, and is inserted as text. Only a click on "Open in Perfetto" opens another site,
+// in its own window; this browser passes the trace to it through postMessage.
 
 const PERFETTO = "https://ui.perfetto.dev";
-// Perfetto's page reads no more in a browser's memory.
-const LARGEST_FOR_PERFETTO = 2e9;
-const PATIENCE_MS = 60_000;
-const NEWS_EVERY_MS = 15_000;
+// The most that Perfetto's page can read into a browser's memory.
+const PERFETTO_MAX_BYTES = 2e9;
+const PERFETTO_TIMEOUT_MS = 60_000;
+const RELOAD_EVERY_MS = 15_000;
 // More do not fit side by side.
-const MOST_COMPARED = 4;
-// What is compared of several runs; one run alone is drawn whole.
+const MAX_COMPARED = 4;
+// The sections that are drawn if several runs are compared; a single run is drawn completely.
 const COMPARED = ["verdict", "where", "findings", "steps", "syncs", "missing"];
 
 const url_of = (path, query = {}) => {
@@ -18,9 +18,9 @@ const url_of = (path, query = {}) => {
   return url;
 };
 
-// A name without characters that hide, or turn the direction of what follows.
+// A name with invisible characters, and those that change the text's direction, shown as escapes.
 const shown = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
-  (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 function put(parent, tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -30,12 +30,12 @@ function put(parent, tag, attributes = {}, ...children) {
   return made;
 }
 
-async function ask(path, query) {
-  const answer = await fetch(url_of(path, query));
-  const said = await answer.json();
-  if (said.error) throw new Error(said.error);
-  if (!answer.ok) throw new Error(`TensorBoard answered ${answer.status}`);
-  return said;
+async function fetch_json(path, query) {
+  const response = await fetch(url_of(path, query));
+  const content = await response.json();
+  if (content.error) throw new Error(content.error);
+  if (!response.ok) throw new Error(`TensorBoard answered ${response.status}`);
+  return content;
 }
 
 // TensorBoard's dark mode is a class of its page, which may change while this one is open.
@@ -44,45 +44,45 @@ function follow_dark_mode() {
   try {
     body = window.parent.document.body;
   } catch {
-    return; // a page of another site around it: the system's colours then
+    return; // embedded in a page of another site: use the system's colours
   }
   const take = () => { document.documentElement.dataset.theme = body.classList.contains("dark-mode") ? "dark" : "light"; };
   new MutationObserver(take).observe(body, { attributes: true, attributeFilter: ["class"] });
   take();
 }
 
-function open_in_perfetto(run, trace, say) {
-  // First of all, or the browser takes it for a pop-up that nobody asked for.
+function open_in_perfetto(run, trace, show_status) {
+  // Before anything else, or the browser blocks it as a pop-up.
   const other = window.open(PERFETTO);
-  if (!other) return say("The browser did not open a window: allow this page to, or download the trace and open it at ui.perfetto.dev.");
+  if (!other) return show_status("The browser did not open a window: allow pop-ups for this page, or download the trace and open it at ui.perfetto.dev.");
   const name = trace.file.split("/").pop();
-  say(`Handing ${shown(name)} to Perfetto …`);
+  show_status(`Passing ${shown(name)} to Perfetto …`);
   const bytes = fetch(url_of("trace", { run, trace: trace.file })).then((answer) => {
     if (!answer.ok) throw new Error(`TensorBoard answered ${answer.status}`);
     return answer.arrayBuffer();
   });
   const knock = setInterval(() => other.postMessage("PING", PERFETTO), 50);
-  const stop = () => { clearInterval(knock); clearTimeout(late); window.removeEventListener("message", heard); };
+  const stop = () => { clearInterval(knock); clearTimeout(late); window.removeEventListener("message", on_message); };
   const late = setTimeout(() => {
     stop();
-    say("ui.perfetto.dev did not answer: is it reachable from here? Download the trace, and open it where it is.");
-  }, PATIENCE_MS);
-  function heard(event) {
+    show_status("ui.perfetto.dev did not answer: is it reachable from here? Otherwise download the trace and open it elsewhere.");
+  }, PERFETTO_TIMEOUT_MS);
+  function on_message(event) {
     if (event.source !== other || event.origin !== PERFETTO || event.data !== "PONG") return;
     stop();
     bytes.then((buffer) => {
       other.postMessage({ perfetto: { buffer, title: `${name} (${run})`, fileName: name } }, PERFETTO);
-      say(`${shown(name)} is open in Perfetto. It went there from this browser, and not over the network.`);
-    }).catch((error) => say(`The trace could not be read: ${error.message}`));
+      show_status(`${shown(name)} is open in Perfetto. This browser passed it on, without a network request.`);
+    }).catch((error) => show_status(`The trace could not be read: ${error.message}`));
   }
-  window.addEventListener("message", heard);
+  window.addEventListener("message", on_message);
   bytes.catch(stop);
   return undefined;
 }
 
 function traces_of(parent, run) {
   if (!run.traces.length) {
-    put(parent, "p", { class: "note" }, "No window was recorded into a trace that lies here.");
+    put(parent, "p", { class: "note" }, "This run has no trace of a window.");
     return;
   }
   const box = put(parent, "details", { class: "traces" });
@@ -93,30 +93,30 @@ function traces_of(parent, run) {
     const entry = put(list, "li");
     put(entry, "bdi", { class: "code" }, shown(trace.file));
     put(entry, "span", { class: "note" }, perfkit.bytes(trace.bytes));
-    const open = put(entry, "button", { type: "button", title: "Opens ui.perfetto.dev, and hands the trace over in this browser" }, "Open in Perfetto");
-    if (trace.bytes > LARGEST_FOR_PERFETTO) {
+    const open = put(entry, "button", { type: "button", title: "Open ui.perfetto.dev and pass the trace to it in this browser" }, "Open in Perfetto");
+    if (trace.bytes > PERFETTO_MAX_BYTES) {
       open.disabled = true;
-      open.title = "Too large for a browser: make it smaller with `perfkit trim`";
+      open.title = "Too large for a browser: shorten it with `perfkit trim`";
     }
     open.addEventListener("click", () => open_in_perfetto(run.name, trace, (text) => { status.textContent = text; }));
     put(entry, "a", { href: url_of("trace", { run: run.name, trace: trace.file }), download: trace.file.split("/").pop() }, "Download");
   }
 }
 
-// The mean of a column over what recording did not slow; of rates by time, of counts by steps.
+// The mean of a column over the steps that recording did not slow; rates are weighted by time, counts by steps.
 function mean(steps, name, by_time) {
   const values = (steps && steps[name]) || [];
-  const calm = steps && steps.state.some((state) => state === "");
+  const has_timed = steps && steps.state.some((state) => state === "");
   let sum = 0, weights = 0;
   values.forEach((value, i) => {
-    if (value === null || (calm && steps.state[i] !== "")) return;
+    if (value === null || (has_timed && steps.state[i] !== "")) return;
     const weight = steps.steps[i] * (by_time ? steps.wall_ns[i] : 1);
     sum += value * weight;
     weights += weight;
   });
   return weights ? sum / weights : null;
 }
-const most = (values) => (values || []).reduce((high, value) => (value !== null && (high === null || value > high) ? value : high), null);
+const maximum = (values) => (values || []).reduce((high, value) => (value !== null && (high === null || value > high) ? value : high), null);
 
 // The numbers of several runs, one row each.
 function comparison(parent, drawn) {
@@ -139,7 +139,7 @@ function comparison(parent, drawn) {
       name, data.wall_ns, data.wall_ns && first.wall_ns ? data.wall_ns / first.wall_ns : null,
       ...phases.map((label) => (part(label) ? part(label).ns : null)),
       mean(steps, "samples_per_s", true), mean(steps, "tokens_per_s", true), mean(steps, "syncs", false),
-      most([steps ? most(steps.memory_bytes) : null, ...data.memory.map((one) => one.peak_bytes)]), data.findings.length,
+      maximum([steps ? maximum(steps.memory_bytes) : null, ...data.memory.map((one) => one.peak_bytes)]), data.findings.length,
     ];
   });
   const kept = columns.map((_, at) => at === 0 || rows.some((row) => row[at] !== null));
@@ -169,10 +169,10 @@ class Page {
     });
   }
 
-  async look() {
+  async reload() {
     const before = JSON.stringify(this.listing);
     try {
-      this.listing = await ask("runs");
+      this.listing = await fetch_json("runs");
     } catch (error) {
       this.notes.replaceChildren();
       put(this.notes, "p", {}, `TensorBoard cannot be reached (${error.message}).`);
@@ -180,16 +180,16 @@ class Page {
     }
     if (JSON.stringify(this.listing) === before) return;
     const known = new Set(this.listing.runs.map((run) => run.name));
-    const gone = this.chosen.some((name) => !known.has(name));
+    const removed = this.chosen.some((name) => !known.has(name));
     this.chosen = this.chosen.filter((name) => known.has(name));
-    // A run says more than the traces beside it.
+    // A run shows more than the traces next to it, so it comes first.
     const rank = (run) => `${run.kind === "run" ? 1 : 0} ${run.changed}`;
     const newest = [...this.listing.runs].sort((a, b) => (rank(a) < rank(b) ? 1 : -1))[0];
     const begins = !this.chosen.length && newest;
     if (begins) this.chosen = [newest.name];
     this.list();
-    if (begins || gone || !this.listing.runs.length) this.draw();
-    else this.offer_news();
+    if (begins || removed || !this.listing.runs.length) this.draw();
+    else this.offer_update();
   }
 
   list() {
@@ -208,24 +208,24 @@ class Page {
   }
 
   choose(name, box) {
-    if (box.checked && this.chosen.length === MOST_COMPARED) {
+    if (box.checked && this.chosen.length === MAX_COMPARED) {
       box.checked = false;
       this.notes.replaceChildren();
-      put(this.notes, "p", {}, `${MOST_COMPARED} runs fit side by side: leave one out first.`);
+      put(this.notes, "p", {}, `${MAX_COMPARED} runs fit side by side: deselect one first.`);
       return;
     }
     this.chosen = box.checked ? [...this.chosen, name] : this.chosen.filter((other) => other !== name);
     this.draw();
   }
 
-  offer_news() {
+  offer_update() {
     for (const card of this.main.querySelectorAll(".card")) {
       const run = this.listing.runs.find((one) => one.name === card.dataset.run);
       if (!run || run.version === card.dataset.version || card.querySelector(".news")) continue;
       const again = document.createElement("button");
       again.type = "button";
       again.className = "news";
-      again.textContent = "There is more of it now: show";
+      again.textContent = "New data: show";
       again.addEventListener("click", () => this.draw());
       card.querySelector("header").append(again);
     }
@@ -240,47 +240,47 @@ class Page {
     const top = put(this.main, "div");
     const grid = put(this.main, "div", { class: several ? "cards several" : "cards" });
     const drawn = new Map();
-    // Called for each run that is drawn, and again where another part of it is chosen.
-    const took = (name, data) => {
+    // Called for each run that is drawn, and again when another part of it is chosen.
+    const on_drawn = (name, data) => {
       drawn.set(name, data);
-      const whole = this.chosen.filter((one) => drawn.get(one)).map((one) => ({ name: shown(one), data: drawn.get(one) }));
+      const complete = this.chosen.filter((one) => drawn.get(one)).map((one) => ({ name: shown(one), data: drawn.get(one) }));
       top.replaceChildren();
-      if (whole.length > 1) comparison(top, whole);
+      if (complete.length > 1) comparison(top, complete);
     };
     for (const name of [...this.chosen]) {
       const run = this.listing.runs.find((one) => one.name === name);
-      await this.card(grid, run, several, () => turn === this.turn, took);
+      await this.card(grid, run, several, () => turn === this.turn, on_drawn);
       if (turn !== this.turn) return undefined;
     }
     this.main.dataset.drawn = this.chosen.length;
     return undefined;
   }
 
-  // One run: what it is, its traces, and what is drawn of it. `took` is given its figures, null where there are none.
-  async card(grid, run, several, wanted, took) {
+  // One run: what it is, its traces, and what is drawn of it. `on_drawn` gets its figures, or null if there are none.
+  async card(grid, run, several, wanted, on_drawn) {
     const card = put(grid, "article", { class: "card perfkit" });
     card.dataset.run = run.name;
     card.dataset.version = run.version;
     const head = put(card, "header");
     put(put(head, "h1"), "bdi", {}, shown(run.name === "." ? this.listing.logdir : run.name));
-    // A run is diagnosed as a whole; where there are only traces, one of them: the last.
+    // A run is diagnosed as a whole; of a folder of traces, the last trace is.
     let trace = run.kind === "run" ? "" : run.traces[run.traces.length - 1].file;
     const root = document.createElement("div");
     const show = async () => {
       root.replaceChildren();
       root.classList.add("perfkit");
       put(root, "p", { class: "note", role: "status" }, "Reading …");
-      const asked = trace;
+      const requested = trace;
       try {
-        const data = await ask("figures", trace ? { run: run.name, trace } : { run: run.name });
-        if (!wanted() || asked !== trace) return;
+        const data = await fetch_json("figures", trace ? { run: run.name, trace } : { run: run.name });
+        if (!wanted() || requested !== trace) return;
         perfkit.draw(root, data, several ? { only: COMPARED, contents: false } : {});
-        took(run.name, data);
+        on_drawn(run.name, data);
       } catch (error) {
-        if (!wanted() || asked !== trace) return;
+        if (!wanted() || requested !== trace) return;
         root.replaceChildren();
         put(root, "p", { class: "note", role: "alert" }, `This cannot be shown: ${shown(error.message)}`);
-        took(run.name, null);
+        on_drawn(run.name, null);
       }
     };
     if (run.traces.length + (run.kind === "run" ? 1 : 0) > 1) {
@@ -301,10 +301,10 @@ class Page {
       put(box, "p", {}, "Choose a run, or several to compare them.");
       return;
     }
-    put(box, "p", {}, "There is no run of perfkit and no trace below ", put(document.createDocumentFragment(), "bdi", { class: "code" }, shown(this.listing.logdir)), " yet. This page looks again by itself.");
-    put(box, "p", {}, "A run lies here if it is recorded here:");
+    put(box, "p", {}, "There is no run of perfkit and no trace below ", put(document.createDocumentFragment(), "bdi", { class: "code" }, shown(this.listing.logdir)), " yet. This page reloads by itself.");
+    put(box, "p", {}, "To record a run here:");
     put(box, "pre", {}, `with perfkit.profile("${shown(this.listing.logdir)}/first") as prof:\n    for batch in prof.steps(loader):\n        train_step(batch)`);
-    put(box, "p", {}, "and a trace if torch's profiler hands it to perfkit:");
+    put(box, "p", {}, "To write traces of torch's profiler here:");
     put(box, "pre", {}, `from perfkit.integrations.tensorboard import trace_handler\n\ntorch.profiler.profile(on_trace_ready=trace_handler("${shown(this.listing.logdir)}"))`);
   }
 }
@@ -316,7 +316,7 @@ export async function render() {
   follow_dark_mode();
   await import(url_of("perfkit.js"));
   const page = new Page(put(document.body, "div", { class: "perfkit tab" }));
-  await page.look();
+  await page.reload();
   if (!page.listing.runs.length) page.draw();
-  setInterval(() => { if (document.visibilityState === "visible") page.look(); }, NEWS_EVERY_MS);
+  setInterval(() => { if (document.visibilityState === "visible") page.reload(); }, RELOAD_EVERY_MS);
 }

@@ -1,0 +1,38 @@
+"""What an adapter may import: its framework, perfkit's public names, and what is listed here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ADAPTERS = sorted((ROOT / "integrations").rglob("*.py"))
+#: For every adapter: the one way to patch and undo.
+ALLOWED = {"perfkit", "perfkit._patches"}
+#: The TensorBoard part is a report as well: it reads run folders, and draws and formats as perfkit.reports does.
+ALLOWED_IN_REPORTS = {
+    "perfkit._background",
+    "perfkit._format",
+    "perfkit.measures.steps.utilization",
+    "perfkit.reports",
+    "perfkit.reports.figures",
+    "perfkit.run.reading",
+    "perfkit.run.records",
+    "perfkit.run.remote",
+}
+
+
+@pytest.mark.parametrize("file", ADAPTERS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_an_adapter_imports_public_names_and_what_is_listed_here(file: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+    allowed = ALLOWED | (ALLOWED_IN_REPORTS if file.parent.name == "tensorboard" else set())
+
+    of_perfkit = {name for name in imported if name.split(".")[0] == "perfkit"}
+    assert {name for name in of_perfkit if not name.startswith("perfkit.integrations")} <= allowed

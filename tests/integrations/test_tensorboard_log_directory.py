@@ -169,7 +169,7 @@ def test_a_diagnosis_without_its_records_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         (json.dumps({**DIAGNOSIS, "schema": 99}).encode(), "schema 99"),
         (json.dumps({**DIAGNOSIS, "schema": 1}).encode(), "schema 1"),
@@ -179,15 +179,17 @@ def test_a_diagnosis_without_its_records_is_drawn(tmp_path: Path) -> None:
         (b"[" * 100_000, "is damaged"),
     ],
 )
-def test_an_old_newer_or_damaged_diagnosis_is_told_in_a_sentence(tmp_path: Path, data: bytes, said: str) -> None:
+def test_an_old_newer_or_damaged_diagnosis_is_reported_in_a_sentence(
+    tmp_path: Path, data: bytes, expected: str
+) -> None:
     write(tmp_path / "diagnosis.json", data)
 
     text = str(answer(tmp_path)["error"])
-    assert said in text
+    assert expected in text
     assert "Traceback" not in text
 
 
-def test_figures_of_a_newer_perfkit_are_made_again_and_told(tmp_path: Path) -> None:
+def test_figures_of_a_newer_perfkit_are_made_again_with_a_note(tmp_path: Path) -> None:
     write(tmp_path / "diagnosis.json", json.dumps(DIAGNOSIS).encode())
     write(tmp_path / "figures.json", b'{"schema": 99}')
 
@@ -209,13 +211,13 @@ def test_lines_of_source_files_outside_are_not_shown(tmp_path: Path) -> None:
     assert "the file outside" not in drawn
 
 
-def test_a_trace_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_reported(tmp_path: Path) -> None:
     trace = write(tmp_path / "x.pt.trace.json.gz", b"\x1f\x8b\x08 not a trace")
 
     assert "x.pt.trace.json.gz" in str(answer(trace)["error"])
 
 
-def test_the_last_answers_are_kept_until_a_file_changes(tmp_path: Path) -> None:
+def test_the_latest_answers_are_cached_until_a_file_changes(tmp_path: Path) -> None:
     drawings = Drawings()
     kept = write(tmp_path / "diagnosis.json", json.dumps(DIAGNOSIS).encode())
     first = drawings.of(str(tmp_path), "1")

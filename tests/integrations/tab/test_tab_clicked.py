@@ -56,7 +56,7 @@ def test_a_training_is_seen_with_either_loader_and_without_a_network(
 
 
 @pytest.mark.slow
-def test_dark_mode_is_tensorboards(url: str, open_tab: Callable[[str], Any]) -> None:
+def test_dark_mode_follows_tensorboard(url: str, open_tab: Callable[[str], Any]) -> None:
     tab = open_tab(url)
     tab.drawn()
 
@@ -72,7 +72,7 @@ def test_dark_mode_is_tensorboards(url: str, open_tab: Callable[[str], Any]) -> 
 
 
 @pytest.mark.slow
-def test_a_section_is_gone_to_without_leaving_the_tab(url: str, open_tab: Callable[[str], Any]) -> None:
+def test_a_link_to_a_section_stays_in_the_tab(url: str, open_tab: Callable[[str], Any]) -> None:
     tab = open_tab(url)
     tab.drawn()
 
@@ -86,9 +86,7 @@ def test_a_section_is_gone_to_without_leaving_the_tab(url: str, open_tab: Callab
 
 
 @pytest.mark.slow
-def test_a_trace_is_handed_to_perfetto_in_the_browser_on_a_click_only(
-    url: str, logs: Path, open_tab: Callable[[str], Any]
-) -> None:
+def test_only_a_click_passes_a_trace_to_perfetto(url: str, logs: Path, open_tab: Callable[[str], Any]) -> None:
     tab = open_tab(url)
     tab.context.route(
         "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=STAND_IN, content_type="text/html")
@@ -114,13 +112,13 @@ def test_a_trace_is_handed_to_perfetto_in_the_browser_on_a_click_only(
 
 
 @pytest.mark.slow
-def test_an_empty_log_directory_says_what_belongs_there_and_shows_a_run_when_it_comes(
+def test_an_empty_log_directory_explains_itself_and_shows_a_new_run(
     logs: Path, tmp_path: Path, open_tab: Callable[[str], Any], tensorboard: Callable[..., Any]
 ) -> None:
     with tensorboard(tmp_path / "later", tmp_path / "tb") as url:
         tab = open_tab(url)
         tab.frame.wait_for_selector(".empty", timeout=60_000)
-        assert "is not there yet" in tab.frame.inner_text(".notes")
+        assert "does not exist yet" in tab.frame.inner_text(".notes")
         assert "perfkit.profile(" in tab.frame.inner_text(".empty")
 
         shutil.copytree(logs / "before", tmp_path / "later" / "before", symlinks=True)

@@ -119,7 +119,7 @@ def test_what_the_tab_cannot_import_leaves_tensorboard_running(
 
     assert "perfkit" not in tabs
     assert tabs["scalars"]["enabled"]
-    assert "The tab perfkit is left out (ModuleNotFoundError" in (tmp_path / "tensorboard.log").read_text()
+    assert "The tab perfkit could not be loaded (ModuleNotFoundError" in (tmp_path / "tensorboard.log").read_text()
 
 
 def test_a_tensorboard_without_what_the_tab_needs_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Codes, Ints
 
-
-class Durations(TypedDict):
-    """The fields of `perfkit.measures.results.kernels.NameTime`."""
-
-    name: str
-    count: int
-    total_ns: int
-    mean_ns: float
-    deviation_ns: float
-    min_ns: int
-    max_ns: int
+#: The fields of a `perfkit.measures.results.kernels.NameTime`.
+Durations = dict[str, Any]
 
 
 def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: Ints) -> list[tuple[int, Durations]]:
@@ -48,20 +39,19 @@ def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: 
     longest = np.zeros(groups, np.int64)
     np.minimum.at(shortest, group, duration)
     np.maximum.at(longest, group, duration)
+    columns = {
+        "count": count,
+        "total_ns": total,
+        "mean_ns": mean,
+        "deviation_ns": deviation,
+        "min_ns": shortest,
+        "max_ns": longest,
+    }
+    order = np.argsort(-total, kind="stable").tolist()
+    rows_of = {field: column.tolist() for field, column in columns.items()}
     return [
-        (
-            number,
-            Durations(
-                name=names[number],
-                count=int(count[number]),
-                total_ns=int(total[number]),
-                mean_ns=float(mean[number]),
-                deviation_ns=float(deviation[number]),
-                min_ns=int(shortest[number]),
-                max_ns=int(longest[number]),
-            ),
-        )
-        for number in np.argsort(-total, kind="stable").tolist()
+        (number, {"name": names[number], **{field: values[number] for field, values in rows_of.items()}})
+        for number in order
         if count[number]
     ]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.measures._trace_cache import once
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Bools, Ints
+from perfkit.trace.intervals import Bools, Ints, Union, union
 
 #: Stacks of real programs are less deep (the deepest seen: 90 frames). What is deeper is found at the cost of a pass
 #: over all rows, so that no file can make climbing slow.
@@ -35,6 +35,16 @@ def mask_of(trace: Trace, rows: Ints) -> Bools:
     mask = np.zeros(len(trace), bool)
     mask[rows] = True
     return mask
+
+
+def name_codes(trace: Trace, rows: Ints) -> Ints:
+    """The name of each of these rows, as a code; -1 for no row, -1."""
+    return np.where(rows >= 0, trace.name[rows], -1)
+
+
+def time_of(trace: Trace, rows: Ints) -> Union:
+    """The time in which any of these rows was open."""
+    return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
 def nearest_above(trace: Trace, rows: Ints, wanted: Bools) -> Ints:

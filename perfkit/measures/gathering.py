@@ -105,7 +105,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     # One rank stands for the run: the lowest that recorded steps. Which others are missing is reported.
     chosen = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values())))
     rank, rows = chosen.rank, chosen.steps
-    missing = [f"rank {index} left nothing in the folder" for index in run.missing_ranks]
+    missing = [f"rank {index} wrote nothing to the folder" for index in run.missing_ranks]
     for row in chosen.ranges:
         found.add(RangeTime(name=row.name, count=row.count, host_ns=row.total_ns, source="ranges.npz"))
     usual = _measure_windows(chosen, missing, progress, read, found)
@@ -130,7 +130,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
 
 
 def _problems_of(rank: Rank, facts: TraceFacts | None) -> Iterator[str]:
-    """What the rank's own record says of its recording, and what contradicts the trace of its window."""
+    """The problems that the rank recorded itself, and contradictions between its record and the trace of its window."""
     yield from rank.notes
     for error in rank.errors:
         yield f"perfkit's own error: {error}"

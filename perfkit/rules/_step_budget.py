@@ -136,7 +136,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         return min(round(ns), self.wall_ns)
 
     def of_mean(self, ns: int) -> int:
-        """A mean over all sampled steps: other programs' noise made all of its parts longer alike."""
+        """A mean over all sampled steps, scaled to this one: the noise of other programs lengthens all parts alike."""
         if self.typical is None or self.mean is None or self.mean.wall_ns <= 0:
             return ns
         return round(ns * min(1.0, self.typical.wall_ns / self.mean.wall_ns))

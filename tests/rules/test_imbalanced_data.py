@@ -53,7 +53,7 @@ def test_a_rank_that_is_always_the_slowest_is_left_to_slow_rank(build: Any) -> N
 def batches(**fields: Any) -> BatchTime:
     usual = {"padded_share": 0.5, "follows": 0.9, "ns_per_element": 20_000.0}
     return BatchTime(
-        **{"steps": 60, "elements_per_step": 2_000.0, "spread": 0.3, "batches_looked_at": 20, **usual, **fields}
+        **{"steps": 60, "elements_per_step": 2_000.0, "spread": 0.3, "batches_inspected": 20, **usual, **fields}
     )
 
 

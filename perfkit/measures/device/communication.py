@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, mask_of, nearest_above
+from perfkit.measures._rows import find_rows, mask_of, name_codes, nearest_above
 from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.results.device import Collective, Communication
 from perfkit.trace.columns import Kind, Trace
@@ -44,6 +44,8 @@ NAMES = (
     "send",
     "recv",
 )
+#: Name, size of the group and dtype; None where the trace does not show it.
+_Kind = tuple[str, int | None, str | None]
 COLLECTIVE_RANGE = re.compile(r"^(?:nccl|gloo):")
 RECORDED = re.compile(r"^record_param_comms$")
 
@@ -63,15 +65,6 @@ def _measure(trace: Trace, work: DeviceWork) -> Communication:
         exposed_ns=without(work.communication, hiding).length_ns,
         collectives=tuple(sorted(_collectives(trace, work), key=lambda one: -one.total_ns)),
     )
-
-
-class _Message(NamedTuple):
-    """What one collective moved; None where the trace does not show it."""
-
-    name: str
-    group_size: int | None
-    dtype: str | None
-    bytes: int | None
 
 
 def _collectives(trace: Trace, work: DeviceWork) -> Iterator[Collective]:
@@ -103,17 +96,14 @@ def _collectives(trace: Trace, work: DeviceWork) -> Iterator[Collective]:
         )
 
 
-_Kind = tuple[str, int | None, str | None]
-
-
 def _kinds(trace: Trace, rows: Ints) -> tuple[list[_Kind], Ints, Ints]:
     """The kinds of collectives among these kernels, the kind of each as an index, and its bytes (0: not known)."""
     index: dict[_Kind, int] = {}
     kind = np.full(rows.size, -1, np.int64)
     size = np.zeros(rows.size, np.int64)
-    for i, message in enumerate(_messages(trace, rows[:MAX_READ])):
-        kind[i] = index.setdefault(message[:3], len(index))
-        size[i] = message.bytes or 0
+    for i, (of_message, bytes_) in enumerate(_messages(trace, rows[:MAX_READ])):
+        kind[i] = index.setdefault(of_message, len(index))
+        size[i] = bytes_
     # Those not read count as the first kernel of the same name.
     names = trace.name[rows]
     for code in np.unique(names[MAX_READ:]).tolist():
@@ -146,8 +136,11 @@ def _bus_factor(name: str, group_size: int | None) -> float | None:
     return 1.0 if name in ("broadcast", "reduce", "send", "recv") else None
 
 
-def _messages(trace: Trace, rows: Ints) -> list[_Message]:
-    """What each communication kernel moved: from its own arguments, the op that recorded it, or its range's shapes."""
+def _messages(trace: Trace, rows: Ints) -> list[tuple[_Kind, int]]:
+    """The kind of each communication kernel and the bytes it moved (0: not known).
+
+    From its own arguments, the op that recorded it, or its range's shapes.
+    """
     launch = trace.launch[rows]
     recorded = mask_of(trace, find_rows(trace, RECORDED, Kind.OP))
     ranges = mask_of(trace, find_rows(trace, COLLECTIVE_RANGE, Kind.RANGE, Kind.OP))
@@ -155,11 +148,7 @@ def _messages(trace: Trace, rows: Ints) -> list[_Message]:
     inside = np.where(launch >= 0, nearest_above(trace, launch, ranges), -1)
     known: list[Mapping[str, Any]] = [{} for _ in range(rows.size)]
     # Each source is read only for what the ones before it did not have.
-    for source, key in (
-        (rows, "In msg nelems"),
-        (recorder, "In msg nelems"),
-        (inside, "Input Dims"),
-    ):
+    for source, key in ((rows, "In msg nelems"), (recorder, "In msg nelems"), (inside, "Input Dims")):
         open_ = [i for i, row in enumerate(source.tolist()) if row >= 0 and not known[i]]
         for tried in (open_[:TRIED], open_[TRIED:]):
             found = [args if key in args else {} for args in trace.args(source[tried].tolist())]
@@ -168,13 +157,12 @@ def _messages(trace: Trace, rows: Ints) -> list[_Message]:
             if not any(found):
                 break
     names = [trace.names[code] for code in trace.name[rows].tolist()]
-    outer = zip(inside.tolist(), trace.name[inside].tolist(), strict=True)
-    around = [trace.names[code] if row >= 0 else None for row, code in outer]
+    around = [trace.names[code] if code >= 0 else None for code in name_codes(trace, inside).tolist()]
     group_size = trace.metadata.world_size
     return [_message(*one, group_size) for one in zip(known, names, around, strict=True)]
 
 
-def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world_size: int | None) -> _Message:
+def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world_size: int | None) -> tuple[_Kind, int]:
     if "In msg nelems" in args:
         name = _name(str(args.get("Collective name", ""))) or kernel
         group = args.get("Group size")
@@ -190,12 +178,12 @@ def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world
         dtype = str(types[0]) if isinstance(types, list) and types else ""
         elements = _elements(dims)
     else:
-        return _Message(kernel, None, None, None)
+        return (kernel, None, None), 0
     item = ITEM_BYTES.get(dtype.removeprefix("c10::").replace(" ", "").lower())
     if item is None and "float8" in dtype.lower():
         item = 1
-    known = item is not None and 0 < elements < MAX_ELEMENTS
-    return _Message(name, group, dtype or None, elements * item if item is not None and known else None)
+    size = elements * item if item is not None and 0 < elements < MAX_ELEMENTS else 0
+    return (name, group, dtype or None), size
 
 
 def _name(spelling: str) -> str:

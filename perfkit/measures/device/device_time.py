@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows
+from perfkit.measures._rows import find_rows, time_of
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, device_work
 from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Host, Idle, charge_idle, longest_gaps
 from perfkit.measures.device.copies import direction_of
 from perfkit.measures.results.device import DeviceStep, DeviceTime, StreamTime
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, Union, clip, common, covered_before, joined, union, without
+from perfkit.trace.intervals import Ints, Union, clip, common, covered_before, joined, without
 
 PAGEABLE = re.compile(r"Pageable")
 
@@ -31,9 +31,6 @@ def measure_device_time(trace: Trace) -> tuple[DeviceTime, ...]:
 def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> DeviceTime:
     low, high, rows = work.low, work.high, work.rows
     kind = trace.kind[rows]
-
-    def covered(chosen: Ints) -> Union:
-        return clip(union(trace.start_ns[chosen], trace.end_ns[chosen]), low, high)
 
     copies = rows[kind == Kind.COPY]
     pageable = np.intersect1d(copies, find_rows(trace, PAGEABLE, Kind.COPY))
@@ -56,9 +53,9 @@ def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> De
         name=name or None,
         window_ns=high - low,
         memset_ns=work.memset.length_ns,
-        copies_ns={way: covered(found).length_ns for way, found in directions.items()},
+        copies_ns={way: clip(time_of(trace, found), low, high).length_ns for way, found in directions.items()},
         copy_bytes={way: int(np.maximum(trace.bytes[found], 0).sum()) for way, found in directions.items()},
-        pageable_ns=covered(pageable).length_ns,
+        pageable_ns=clip(time_of(trace, pageable), low, high).length_ns,
         overlap_ns=common(work.communication, work.compute).length_ns,
         **{name: part.length_ns for name, part in parts.items()},
         kernels=kernels.size,
@@ -114,7 +111,7 @@ def _streams(trace: Trace, work: DeviceWork) -> Iterator[StreamTime]:
         yield StreamTime(
             stream=stream,
             count=mine.size,
-            busy_ns=clip(union(starts, ends), work.low, work.high).length_ns,
+            busy_ns=clip(time_of(trace, mine), work.low, work.high).length_ns,
             late_ns=int(gap[late].sum()),
             back_to_back_ns=int(gap[soon].sum()),
             queued_ns=int(gap[(launch >= 0) & ~late & ~soon].sum()),

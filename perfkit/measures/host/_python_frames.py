@@ -43,7 +43,6 @@ class Function(NamedTuple):
 class PythonFrames:
     """The user's Python frames, and a library's where no frame of the user's is.
 
-
     ``rows`` are their rows, ``around`` for every row of the trace the innermost of them that contains it, -1 for none.
     """
 
@@ -79,20 +78,13 @@ class PythonFrames:
 
     def locations(self, frames: Ints, at: Ints) -> list[Location]:
         """The line that each of these frames was in at a time; without a line where the function alone is known."""
+        functions = [self._functions[number] for number in self._of_name[self.trace.name[frames]].tolist()]
         return [
-            self._location(self._functions[number], line)
-            for number, line in zip(
-                self._of_name[self.trace.name[frames]].tolist(), self._lines(frames, at).tolist(), strict=True
+            Location(
+                file=one.file, line=line or self._only.get((one.file, one.name)), function=one.name, owner=one.owner
             )
+            for one, line in zip(functions, self._lines(frames, at).tolist(), strict=True)
         ]
-
-    def _location(self, function: Function, line: int) -> Location:
-        return Location(
-            file=function.file,
-            line=line or self._only.get((function.file, function.name)),
-            function=function.name,
-            owner=function.owner,
-        )
 
     def _lines(self, frames: Ints, at: Ints) -> Ints:
         found = np.zeros(frames.size, np.int64)
@@ -126,9 +118,9 @@ class PythonFrames:
 def with_frames(trace: Trace, times: LineTimes | None) -> Trace:
     """The trace with a Python frame for each call of the user's functions that was followed.
 
-    The step for lines is recorded without torch's stacks. A trace that has Python frames, or without the thread that
-    was followed, stays as it is. Rows keep their numbers; the frames come after
-    them, named as torch names frames.
+    The step for lines is recorded without torch's stacks. A trace that has Python frames, or that lacks the thread
+    that was followed, is returned as it is. Rows keep their numbers; the frames come after them, with the names that
+    torch gives to frames.
     """
     if times is None or trace.is_kind(Kind.PYTHON).any():
         return trace

@@ -200,8 +200,8 @@ def _work(
 
     def order(at: Location) -> tuple[float, str, str, float, float]:
         row = largest[at].row
-        # Samples lean to lines that release the interpreter lock, stacks to lines that call much: the hottest line is
-        # hot in both.
+        # Samples favour lines that release the interpreter lock, stacks favour lines that call much: the hottest line
+        # is hot in both.
         heat = samples[at] * line_times.own_ns(row)
         return -functions[row.file, row.function], row.file, row.function, -heat, -samples[at]
 

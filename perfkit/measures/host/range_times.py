@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures._nested import find_open, groups, sum_by, times_by_owner
-from perfkit.measures._rows import launched_work, mask_of, nearest_above
+from perfkit.measures._rows import launched_work, mask_of, nearest_above, time_of
 from perfkit.measures._trace_cache import once
 from perfkit.measures.memory._allocations import changes_by_place, find_allocators, write_changes
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.results.host import RangeTime
 from perfkit.measures.results.memory import MemoryChange
 from perfkit.trace.columns import Trace
-from perfkit.trace.intervals import Bools, Ints, expand, union
+from perfkit.trace.intervals import Bools, Ints, expand
 
 #: Ranges around one event that are counted, from the innermost on: a real program nests them below ten deep, and a
 #: hostile file must not multiply its events by its depth.
@@ -142,10 +142,7 @@ def _busy(trace: Trace, place: Ints, events: Ints, n: int) -> list[int]:
     order = np.argsort(place, kind="stable")
     events = events[order]
     bounds = np.searchsorted(place[order], np.arange(n + 1)).tolist()
-    return [
-        union(trace.start_ns[events[low:high]], trace.end_ns[events[low:high]]).length_ns
-        for low, high in pairwise(bounds)
-    ]
+    return [time_of(trace, events[low:high]).length_ns for low, high in pairwise(bounds)]
 
 
 def _memory(trace: Trace, place_of: Ints, n: int) -> list[dict[str, MemoryChange]] | None:
@@ -182,7 +179,7 @@ def _open_on_main_thread(trace: Trace, events: Ints) -> Ints:
     # By time covered, not by number: ranges around collectives on the backward's thread are many and short.
     covered = np.full(len(trace.tracks), -1, np.int64)
     for track, mine in groups(trace.track[rows]):
-        covered[track] = union(trace.start_ns[rows[mine]], trace.end_ns[rows[mine]]).length_ns
+        covered[track] = time_of(trace, rows[mine]).length_ns
     # The last of each process in order of time covered is the one that covers most.
     order = np.argsort(covered, kind="stable")
     main = np.full(len(codes), -1, np.int64)

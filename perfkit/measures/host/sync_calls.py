@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, mask_of, nearest_above, outermost_above
+from perfkit.measures._nested import sum_by
+from perfkit.measures._rows import find_rows, mask_of, name_codes, nearest_above, outermost_above
 from perfkit.measures.results.host import SyncCall
 from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
@@ -35,15 +36,13 @@ def measure_sync_calls(trace: Trace) -> tuple[SyncCall, ...]:
         return ()
     op = outermost_above(trace, rows, trace.is_kind(Kind.OP))
     around = nearest_above(trace, rows, mask_of(trace, trace.ranges))
-    duration = trace.duration_ns
     kinds, place, count = np.unique(
-        np.stack((trace.name[rows], _name_of(trace, op), _name_of(trace, around))),
+        np.stack((trace.name[rows], name_codes(trace, op), name_codes(trace, around))),
         axis=1,
         return_inverse=True,
         return_counts=True,
     )
-    blocked = np.zeros(count.size, np.int64)
-    np.add.at(blocked, place.ravel(), duration[rows])
+    blocked = sum_by(place.ravel(), trace.duration_ns[rows], count.size)
     names = [*trace.names, None]  # the last is what -1 finds
     calls_found = [
         SyncCall(name=trace.names[call], op=names[in_op], range=names[in_range], count=times, blocked_ns=ns)
@@ -58,7 +57,3 @@ def blocking_calls(trace: Trace) -> Ints:
     launches = trace.launch[reads]
     copying = np.intersect1d(launches[launches >= 0], find_rows(trace, ASYNC_COPY, Kind.RUNTIME))
     return np.union1d(find_rows(trace, BLOCKING, Kind.RUNTIME), copying)
-
-
-def _name_of(trace: Trace, rows: Ints) -> Ints:
-    return np.where(rows >= 0, trace.name[rows], -1)

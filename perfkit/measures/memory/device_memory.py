@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures._nested import find_open, sum_by
+from perfkit.measures._rows import name_codes
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.host.range_times import ranges_at
 from perfkit.measures.memory._allocations import device_name
@@ -98,7 +99,7 @@ def _held(trace: Trace, rows: Ints, sizes: Ints) -> tuple[MemoryHolder, ...]:
     who = [op, top, ranges_at(trace, rows), find_open(trace, frames, tracks, times)]
     steps = whole_steps(trace)
     in_step = step_of(steps, times)
-    keys = np.stack([*(np.where(row >= 0, trace.name[row], -1) for row in who), in_step], axis=1)
+    keys = np.stack([*(name_codes(trace, row) for row in who), in_step], axis=1)
     unique, place, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     held = sum_by(place.reshape(-1), sizes, len(unique))
 

@@ -44,7 +44,8 @@ def _measure(history: MemoryHistory, device: int) -> MemorySnapshot:
     # The level before the first action may be the highest: nothing but frees were kept.
     peak = int(level.argmax()) if rows.size and level.max() >= first else -1
     peak_bytes = int(level[peak]) if peak >= 0 else first
-    holders = _held(history, device, rows, alive_at(peak, change, history.address[rows]))
+    alive = rows[alive_at(peak, change, history.address[rows])]
+    holders = _held(history, device, alive, rows[sign[rows] > 0])
     times = np.maximum.accumulate(history.time_ns[rows])
     is_timed = bool(rows.size) and bool((times >= 0).all())
     return MemorySnapshot(
@@ -61,14 +62,14 @@ def _measure(history: MemoryHistory, device: int) -> MemorySnapshot:
     )
 
 
-def _held(history: MemoryHistory, device: int, rows: Ints, alive: Ints) -> tuple[MemoryHolder, ...]:
-    """What was held at the peak by the line that allocated it, largest first."""
+def _held(history: MemoryHistory, device: int, alive: Ints, allocations: Ints) -> tuple[MemoryHolder, ...]:
+    """What was held at the peak by the line that allocated it, largest first; both are rows of the history."""
     held: dict[str | None, list[int]] = defaultdict(list)
     names = [_line(stack) for stack in history.stacks]
-    for row in rows[alive].tolist():
+    for row in alive.tolist():
         stack = int(history.stack[row])
         held[names[stack] if stack >= 0 else None].append(int(history.bytes[row]))
-    allocated = set(history.address[rows[history.action[rows] == _code(history, "alloc")]].tolist())
+    allocated = set(history.address[allocations].tolist())
     for block in history.blocks:
         # Allocated before the history begins and there to its end: also at the peak.
         is_old = block.state == "active_allocated" and block.address not in allocated
@@ -76,10 +77,6 @@ def _held(history: MemoryHistory, device: int, rows: Ints, alive: Ints) -> tuple
             held[names[block.stack] if block.stack >= 0 else None].append(block.bytes)
     found = [MemoryHolder(bytes=sum(sizes), allocations=len(sizes), function=name) for name, sizes in held.items()]
     return tuple(sorted(found, key=lambda one: -one.bytes))
-
-
-def _code(history: MemoryHistory, action: str) -> int:
-    return history.actions.index(action) if action in history.actions else -1
 
 
 def _line(stack: tuple[Location, ...]) -> str | None:

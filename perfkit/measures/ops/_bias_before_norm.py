@@ -29,10 +29,8 @@ def find_biases(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[Bia
             continue
         tensors = arguments(int(calls.rows[index]))
         # Input, weight, bias: an absent bias has no type.
-        if tensors is not None and len(tensors.shapes) >= 3:
-            bias = tensors.shapes[2]
-            if len(bias) == 1 and bias[0] > 1:
-                chosen.append(index)
+        if len(tensors) >= 3 and len(tensors[2].shape) == 1 and tensors[2].elements > 1:
+            chosen.append(index)
     if not chosen:
         return
     spent = _bias_kernels(calls, set(chosen))

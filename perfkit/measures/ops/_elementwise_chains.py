@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from perfkit._location import Location
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS, named, plain_name
-from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, TensorArguments, shape_text
+from perfkit.measures.ops._op_work import Tensor
+from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, shape_text
 from perfkit.measures.results.patterns import ElementwiseChain
 
 #: One pass over their tensors each, little arithmetic.
@@ -31,20 +31,20 @@ MIN_IN_CHAIN = 3
 def find_chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[ElementwiseChain]:
     """Neighbours that are elementwise over the same number of elements."""
     chains = list(_chains(calls, arguments))
-    groups: dict[Any, list[list[int]]] = defaultdict(list)
+    groups: dict[tuple[Location | None, tuple[str, ...], Tensor], list[list[int]]] = defaultdict(list)
     first_lines = calls.locations([members[0] for members, _ in chains])
-    for (members, tensors), first in zip(chains, first_lines, strict=True):
-        largest = tensors.largest
+    for (members, result), first in zip(chains, first_lines, strict=True):
         names = tuple(calls.names[i] for i in members)
-        key = (first, names, tensors.shapes[largest], tensors.dtypes[largest], tensors.bytes[largest])
-        groups[key].append(members)
-    for (_, names, shape, dtype, size), found in groups.items():
+        groups[first, names, result._replace(strides=None)].append(members)
+    for (_, names, result), found in groups.items():
         every = [i for members in found for i in members]
         by_line: dict[Location | None, int] = defaultdict(int)
         for i, line in zip(every, calls.locations(every), strict=True):
             by_line[line] += int(calls.whole_cost[i])
         # Of tensors that are broadcast, those as large as the result count.
-        read = sum(one for i in every for one in _sizes(arguments, int(calls.rows[i])) if 2 * one > size)
+        size = result.bytes
+        sizes = (tensor.bytes for row in calls.rows[every].tolist() for tensor in arguments(row))
+        read = sum(one for one in sizes if 2 * one > size)
         longest = sum(int(calls.cost[members].max()) + int(calls.node_cost[members].max()) for members in found)
         yield ElementwiseChain(
             ops=names,
@@ -58,34 +58,30 @@ def find_chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[Ele
             bytes=(read + len(every) * size) // calls.steps,
             # Each result but the last is written, and read by the next op.
             avoided_bytes=2 * size * (len(every) - len(found)) // calls.steps,
-            shape=shape_text(shape),
-            dtype=dtype,
+            shape=shape_text(result.shape),
+            dtype=result.dtype,
             at=max(by_line, key=lambda one: by_line[one]),
         )
 
 
-def _chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[tuple[list[int], TensorArguments]]:
-    """The calls of each chain, with the tensors of its last one."""
+def _chains(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[tuple[list[int], Tensor]]:
+    """The calls of each chain, with the largest tensor of its last one."""
     elementwise = {name for name in calls.trace.names if plain_name(name) in SIMPLE | FUNCTIONS}
     run: list[int] = []
-    last: TensorArguments | None = None
+    last: Tensor | None = None
     for index in [*calls.forward.tolist(), -1]:
         name = calls.names[index] if index >= 0 else ""
         if name in VIEWS:
             continue
-        tensors = arguments(int(calls.rows[index])) if name in elementwise else None
-        if tensors is not None and tensors.bytes[tensors.largest] < SMALL:
+        tensors = arguments(int(calls.rows[index])) if name in elementwise else ()
+        largest = max(tensors, key=lambda tensor: tensor.elements, default=None)
+        if largest is not None and largest.bytes < SMALL:
             continue  # ops on small tensors (a mask, a scale) stand between those of a chain
-        if last is not None and (tensors is None or tensors.elements != last.elements):
+        if last is not None and (largest is None or largest.elements != last.elements):
             # The same op again and again is many tensors, each on its own.
             if len(run) >= MIN_IN_CHAIN and len({calls.names[i] for i in run}) > 1:
                 yield run, last
             run, last = [], None
-        if tensors is not None:
+        if largest is not None:
             run.append(index)
-            last = tensors
-
-
-def _sizes(arguments: TensorArgumentReader, row: int) -> list[int]:
-    tensors = arguments(row)
-    return tensors.bytes if tensors is not None else []
+            last = largest

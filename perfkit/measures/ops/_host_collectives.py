@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, nearest_above
+from perfkit.measures._rows import find_rows, nearest_above, time_of
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_work import SIZES
 from perfkit.measures.results.patterns import HostCollective
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, Union, clip, union, without
+from perfkit.trace.intervals import Ints, Union, clip, without
 
 #: The range of a collective while it runs, on a thread of its own where the host does the work (gloo).
 RUNNING = re.compile(r"^gloo:")
@@ -46,7 +46,7 @@ def _waits(trace: Trace) -> Union:
     is_op = trace.is_kind(Kind.OP)
     own = np.setdiff1d(np.flatnonzero(is_op & (trace.track == steps.track[0])), beginning)
     own = own[nearest_above(trace, own, is_op) < 0]
-    return without(union(trace.start_ns[talking], trace.end_ns[talking]), union(trace.start_ns[own], trace.end_ns[own]))
+    return without(time_of(trace, talking), time_of(trace, own))
 
 
 def find_host_collectives(calls: OpCalls, waited: float) -> tuple[HostCollective, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy as np
 from perfkit.measures.ops._inner_ops import InnerOps, KeyedSums
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import named
-from perfkit.measures.ops._op_work import SIZES
-from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, TensorArguments, shape_text
+from perfkit.measures.ops._op_work import Tensor
+from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, shape_text
 from perfkit.measures.results.patterns import LayoutCopies
 
 #: What a user writes to get another layout; an op that copies inside itself is not the user's conversion.
@@ -26,13 +25,10 @@ def find_layout_copies(calls: OpCalls, arguments: TensorArgumentReader, inner: I
         if not inner.in_node[at] and calls.names[int(calls.of[row])] not in EXPLICIT:
             continue
         tensors = arguments(row)
-        if tensors is None or not _changes_layout(tensors):
-            continue
-        size = math.prod(tensors.shapes[0]) * SIZES[tensors.dtypes[0]]
-        if size >= SMALL:
+        if len(tensors) >= 2 and tensors[0].bytes >= SMALL and _changes_layout(*tensors[:2]):
             chosen.append(at)
-            shapes.append(shape_text(tensors.shapes[0]))
-            sizes.append(size)
+            shapes.append(shape_text(tensors[0].shape))
+            sizes.append(tensors[0].bytes)
     copies = np.array(chosen, np.int64)
     locations = inner.locations(copies)
     # A backward also copies gradients that come in another layout where nobody converted anything.
@@ -45,14 +41,12 @@ def find_layout_copies(calls: OpCalls, arguments: TensorArgumentReader, inner: I
         yield LayoutCopies(op="aten::copy_", shape=shape, at=place, **total)
 
 
-def _changes_layout(copy: TensorArguments) -> bool:
-    """Whether the copy's two tensors have one shape and type, and another innermost dimension in memory."""
-    if len(copy.shapes) < 2 or copy.shapes[0] != copy.shapes[1] or copy.dtypes[0] != copy.dtypes[1]:
+def _changes_layout(target: Tensor, source: Tensor) -> bool:
+    """Whether two tensors have one shape and type, and another innermost dimension in memory."""
+    one, other = target.strides, source.strides
+    if target.shape != source.shape or target.dtype != source.dtype or one is None or other is None:
         return False
-    one, other = copy.strides[0], copy.strides[1]
-    if one is None or other is None:
-        return False
-    long = [i for i, length in enumerate(copy.shapes[0]) if length > 1]
+    long = [i for i, length in enumerate(target.shape) if length > 1]
     if len(long) < 2 or any(one[i] == 0 or other[i] == 0 for i in long):
         return False
     return min(long, key=lambda i: one[i]) != min(long, key=lambda i: other[i])

@@ -23,12 +23,11 @@ def find_matmuls(calls: OpCalls, arguments: TensorArgumentReader, inner: InnerOp
     for i, at in zip(chosen.tolist(), inner.locations(chosen), strict=True):
         row = int(inner.rows[i])
         op = calls.trace.names[calls.trace.name[row]]
-        tensors = arguments(row)
-        matrices = tensors.shapes[_MATMULS[op] :] if tensors is not None else ()
-        if tensors is None or len(matrices) < 2 or min(len(shape) for shape in matrices[:2]) < 2:
+        matrices = arguments(row)[_MATMULS[op] :][:2]
+        if len(matrices) < 2 or min(len(matrix.shape) for matrix in matrices) < 2:
             continue
-        left, right = matrices[:2]
-        key = (op, left[-2], left[-1], right[-1], tensors.dtypes[_MATMULS[op]])
+        left, right = matrices
+        key = (op, left.shape[-2], left.shape[-1], right.shape[-1], left.dtype)
         sums.add(key, ns=float(inner.own[i]), count=1)
         lines[key] = lines.get(key) or at
     for key, total in sums.per_step(calls.steps):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_above
+from perfkit.measures._rows import find_rows, launched_work, mask_of, name_codes, nearest_above
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import Backward
 from perfkit.measures.results.host import Repeat
@@ -140,8 +140,7 @@ def _usual_name(trace: Trace, rows: Ints) -> str | None:
     """The name that most of these rows have; None where most are no row at all."""
     if not rows.size:
         return None
-    codes = np.where(rows >= 0, trace.name[rows], -1)
-    values, counts = np.unique(codes, return_counts=True)
+    values, counts = np.unique(name_codes(trace, rows), return_counts=True)
     usual = int(values[counts.argmax()])
     return trace.names[usual] if usual >= 0 else None
 

@@ -49,10 +49,11 @@ class OpWork(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """Shape and type of one tensor."""
+    """Shape and type of one tensor, and its strides where they are known."""
 
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] | None = None
 
     @property
     def elements(self) -> int:

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Container
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from perfkit.measures.ops._op_work import SIZES
+from perfkit.measures.ops._op_work import SIZES, Tensor
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints
 
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides")
 #: Bytes of a tensor that stays in a processor's first-level cache (32 to 64 KB): below, no traffic is avoided.
 SMALL = 64 * 2**10
-
-
-class TensorArguments(NamedTuple):
-    """The tensors among the arguments of one call: shape, type and strides of each."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    strides: tuple[tuple[int, ...] | None, ...]
-
-    @property
-    def elements(self) -> int:
-        """Elements of the largest tensor."""
-        return max((math.prod(shape) for shape in self.shapes), default=0)
-
-    @property
-    def bytes(self) -> list[int]:
-        """The size of each tensor."""
-        return [math.prod(shape) * SIZES[dtype] for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
-
-    @property
-    def largest(self) -> int:
-        """The index of the tensor with the most elements."""
-        return max(range(len(self.shapes)), key=lambda i: math.prod(self.shapes[i]))
 
 
 class TensorArgumentReader:
@@ -52,7 +28,7 @@ class TensorArgumentReader:
             self._fields = trace.fields(rows, ARGUMENTS)
         self.any = bool(self._fields and self._fields["Input type"].values)
         self._codes = list(zip(*(field.codes.tolist() for field in self._fields.values()), strict=True))
-        self._known: dict[tuple[int, ...], TensorArguments | None] = {}
+        self._known: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 
     def mentions(self, rows: Ints, dtypes: Container[str]) -> Bools:
         """Which of these ops, in the order that was read, have an argument of one of these types."""
@@ -60,10 +36,10 @@ class TensorArgumentReader:
         has = np.array([isinstance(value, list) and any(one in dtypes for one in value) for value in field.values])
         return np.append(has, False)[field.codes[np.searchsorted(self._rows, rows)]]
 
-    def __call__(self, row: int) -> TensorArguments | None:
-        """The tensors that an op was called with; None where the trace does not have them."""
+    def __call__(self, row: int) -> tuple[Tensor, ...]:
+        """The tensors that an op was called with, in order; none where the trace does not have them."""
         if not self.any:
-            return None
+            return ()
         key = self._codes[bisect_left(self._row_list, row)]
         if key not in self._known:
             fields = zip(ARGUMENTS, key, strict=True)
@@ -71,21 +47,19 @@ class TensorArgumentReader:
         return self._known[key]
 
 
-def _tensors(dims: Any, types: Any, strides: Any) -> TensorArguments | None:
+def _tensors(dims: Any, types: Any, strides: Any) -> tuple[Tensor, ...]:
     if not isinstance(dims, list) or not isinstance(types, list):
-        return None
+        return ()
     steps = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
-    shapes, dtypes, found = [], [], []
+    found = []
     for shape, dtype, step in zip(dims, types, steps, strict=False):
         if dtype not in SIZES or not isinstance(shape, list):
             continue
         if not all(type(n) is int and 0 <= n < 2**48 for n in shape):
-            return None
-        shapes.append(tuple(shape))
-        dtypes.append(dtype)
+            return ()
         fits = isinstance(step, list) and len(step) == len(shape) and all(type(n) is int for n in step)
-        found.append(tuple(step) if fits else None)
-    return TensorArguments(tuple(shapes), tuple(dtypes), tuple(found)) if shapes else None
+        found.append(Tensor(tuple(shape), dtype, tuple(step) if fits else None))
+    return tuple(found)
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

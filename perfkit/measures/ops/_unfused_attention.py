@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from perfkit._location import Location
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS, named
+from perfkit.measures.ops._op_work import Tensor
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader, shape_text
 from perfkit.measures.results.patterns import UnfusedAttention
 
@@ -40,17 +40,16 @@ def find_attention(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[
     line_ns: dict[Location | None, int] = defaultdict(int)
     for i, line in location.items():
         line_ns[line] += int(calls.whole_cost[i])
-    found: dict[Any, list[list[int]]] = defaultdict(list)
+    found: dict[tuple[Location | None, tuple[str, ...], Tensor | None], list[list[int]]] = defaultdict(list)
     for softmax, members in softmaxes:
-        scores = arguments(int(calls.rows[softmax]))
-        first = (scores.shapes[0], scores.dtypes[0], scores.bytes[0]) if scores is not None else (None, None, None)
-        key = (location[softmax], tuple(calls.names[i] for i in members), *first)
-        found[key].append(members)
-    for (line, ops, shape, _, scores_bytes), groups in found.items():
+        inputs = arguments(int(calls.rows[softmax]))
+        scores = inputs[0]._replace(strides=None) if inputs else None
+        found[location[softmax], tuple(calls.names[i] for i in members), scores].append(members)
+    for (line, ops, scores), groups in found.items():
         matmuls = [i for members in groups for i in (members[0], members[-1])]
         every = [i for members in groups for i in members]
-        inputs = [arguments(int(calls.rows[i])) for i in (groups[0][0], groups[0][-1])]
-        inputs_bytes = sum(sum(tensors.bytes) for tensors in inputs if tensors is not None)
+        ends = calls.rows[[groups[0][0], groups[0][-1]]].tolist()
+        inputs_bytes = sum(tensor.bytes for row in ends for tensor in arguments(row))
         yield UnfusedAttention(
             ops=ops,
             count=len(groups) / calls.steps,
@@ -61,10 +60,10 @@ def find_attention(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[
             lines_ns=sum(line_ns[one] for one in {location[i] for i in every}) // calls.steps,
             masked=any(_MASKING.search(name) for name in ops),
             at=line,
-            scores_bytes=scores_bytes,
+            scores_bytes=scores.bytes if scores is not None else None,
             # The scores are among the inputs of the second product.
-            inputs_bytes=max(0, inputs_bytes - scores_bytes) if scores_bytes is not None else None,
-            shape=shape_text(shape) if shape is not None else None,
+            inputs_bytes=max(0, inputs_bytes - scores.bytes) if scores is not None else None,
+            shape=shape_text(scores.shape) if scores is not None else None,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,10 +22,7 @@ def find_wide_dtypes(calls: OpCalls, arguments: TensorArgumentReader, inner: Inn
     aten = np.array([name.startswith("aten::") for name in calls.trace.names])[calls.trace.name[inner.rows]]
     chosen, mixed = [], []
     for i in np.flatnonzero(aten & arguments.mentions(inner.rows, _WIDE)).tolist():
-        tensors = arguments(int(inner.rows[i]))
-        if tensors is None:
-            continue
-        dtypes = {dtype for shape, dtype in zip(tensors.shapes, tensors.dtypes, strict=True) if math.prod(shape) > 1}
+        dtypes = {tensor.dtype for tensor in arguments(int(inner.rows[i])) if tensor.elements > 1}
         if dtypes & _WIDE.keys():
             chosen.append(i)
             mixed.append(bool(dtypes & _NARROW) and not inner.in_node[i])

@@ -25,13 +25,14 @@ _MAX_STEPS = 2_000
 
 
 class _RankSteps(NamedTuple):
-    """One rank: its newest ordinary steps, and the steps in which something was recorded."""
+    """One rank: its newest ordinary steps, and the steps in which something was recorded.
+
+    ``columns`` has three rows, with a number for each of ``step``: own time, wall time (both in ns), size of the data.
+    """
 
     rank: int
     step: np.ndarray
-    own: np.ndarray
-    wall: np.ndarray
-    size: np.ndarray
+    columns: np.ndarray
     disturbed: frozenset[int]
     phases_ns: Phases
     line: LineRow | None
@@ -54,14 +55,12 @@ def measure_rank_times(ranks: Iterable[tuple[int, Sequence[Step], Lines | None, 
         common = np.setdiff1d(np.intersect1d(common, table.step), np.array(sorted(table.disturbed), np.int64))
     if common.size < _MIN_STEPS:
         return None
-    at = [np.searchsorted(table.step, common) for table in tables]
-    own = np.array([table.own[rows] for table, rows in zip(tables, at, strict=True)])
-    size = np.array([table.size[rows] for table, rows in zip(tables, at, strict=True)])
+    own, wall, size = np.stack([one.columns[:, np.searchsorted(one.step, common)] for one in tables], axis=1)
     slowest = own.argmax(axis=0)
     shares = [float((slowest == index).mean()) for index in range(len(tables))]
     return Ranks(
         steps=int(common.size),
-        wall_ns=round(float(np.mean([table.wall[rows].mean() for table, rows in zip(tables, at, strict=True)]))),
+        wall_ns=round(float(wall.mean(axis=1).mean())),
         waiting_ns=round(float((own.max(axis=0) - own.mean(axis=0)).mean())),
         follows_size=_correlation(own, size),
         ranks=tuple(
@@ -91,9 +90,7 @@ def _table(rank: int, rows: Sequence[Step], lines: Lines | None, facts: Rank | N
     return _RankSteps(
         rank=rank,
         step=np.array([row.step for row in timed], np.int64),
-        own=np.array([own_ns(row.phases_ns) for row in timed], float),
-        wall=np.array([row.wall_ns for row in timed], float),
-        size=np.array([_size(row) for row in timed], float),
+        columns=np.array([(own_ns(row.phases_ns), row.wall_ns, _size(row)) for row in timed], float).T,
         disturbed=frozenset(disturbed),
         phases_ns=_mean_phases([row.phases_ns for row in timed]),
         line=_hottest(lines),

@@ -1,5 +1,5 @@
-"""The numbers that measures give and rules read: frozen, in ns, each with where it came from.
+"""The numbers that measures return and rules read: frozen Structs, times in ns.
 
-Not measured = None, never zero. Times and counts are totals over ``steps`` steps unless a field says
-"per step".
+What was not measured is None, never zero. Times and counts are totals over ``steps`` steps unless a field is described
+as "per step".
 """

@@ -82,7 +82,7 @@ class DtypeTime(Pattern, frozen=True, kw_only=True):
 
 
 class MatmulShape(Pattern, frozen=True, kw_only=True):
-    """Matrix products of one shape (``batch``, m, k, n) and type; device time of their kernels per step."""
+    """Matrix products of one shape (m, k, n) and type; device time of their kernels per step."""
 
     op: str
     m: int

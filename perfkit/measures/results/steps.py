@@ -160,7 +160,7 @@ class BatchTime(msgspec.Struct, frozen=True, kw_only=True):
     ns_per_element: float
     follows: float
     padded_share: float | None
-    batches_looked_at: int
+    batches_inspected: int
 
 
 class CompileCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ def whole_steps(trace: Trace) -> ProfilerSteps:
     """
     steps = trace.steps
     if not steps.row.size:
-        return _steps_betweenfetches(trace)
+        return _steps_between_fetches(trace)
     kept = steps.track == np.bincount(steps.track).argmax()
     last = int(np.flatnonzero(kept)[-1])
     if kept.sum() > 1:
@@ -56,7 +56,7 @@ def fetches(trace: Trace) -> Ints:
     return rows[np.argsort(trace.start_ns[rows], kind="stable")]
 
 
-def _steps_betweenfetches(trace: Trace) -> ProfilerSteps:
+def _steps_between_fetches(trace: Trace) -> ProfilerSteps:
     rows = fetches(trace)
     if rows.size < 4:
         rows = rows[:1]

@@ -36,7 +36,7 @@ def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTi
         ns_per_element=slope,
         follows=float(ranks),
         padded_share=padding.padded / padding.elements if padding is not None and padding.elements else None,
-        batches_looked_at=padding.batches if padding is not None else 0,
+        batches_inspected=padding.batches if padding is not None else 0,
     )
 
 

@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, nearest_above, outermost_above
+from perfkit.measures._rows import find_rows, nearest_above, outermost_above, time_of
 from perfkit.measures.results.steps import TracedStep
 from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, fetches, whole_steps
 from perfkit.run.records import Phases
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, Union, common, free, joined, union, without
+from perfkit.trace.intervals import Ints, Union, common, free, joined, without
 
 TO_DEVICE = re.compile(r"aten::(?:to|_to_copy|copy_)$")
 HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
@@ -32,7 +32,7 @@ def measure_traced_step(trace: Trace) -> TracedStep | None:
     thread = int(steps.track[0])
 
     def on_thread(rows: Ints) -> Union:
-        return _union(trace, rows[trace.track[rows] == thread])
+        return time_of(trace, rows[trace.track[rows] == thread])
 
     data = on_thread(find_rows(trace, DATA, Kind.RANGE))
     optimizer = on_thread(find_rows(trace, OPTIMIZER, Kind.RANGE))
@@ -67,10 +67,6 @@ def measure_traced_step(trace: Trace) -> TracedStep | None:
     )
 
 
-def _union(trace: Trace, rows: Ints) -> Union:
-    return union(trace.start_ns[rows], trace.end_ns[rows])
-
-
 def _transfers(trace: Trace) -> Ints:
     """Top-level ops that copied from host to device."""
     launches = trace.launch[find_rows(trace, HOST_TO_DEVICE, Kind.COPY)]
@@ -81,10 +77,10 @@ def _transfers(trace: Trace) -> Ints:
 def _backward(trace: Trace, thread: int, ranges: Union) -> Union:
     """The time the backward took: nodes, and the time between two of them unless the thread did something else.
 
-    Something else = an op that no node called: the next micro-batch's forward, the next step.
+    Something else is an op that no node called: the next micro-batch's forward, the next step.
     """
     is_node = backward_nodes(trace)
-    nodes = _union(trace, np.flatnonzero(is_node))
+    nodes = time_of(trace, np.flatnonzero(is_node))
     if nodes.starts.size < 2:
         return nodes
     low, high = nodes.ends[:-1], nodes.starts[1:]

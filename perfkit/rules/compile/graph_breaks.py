@@ -57,6 +57,7 @@ def check(rank: Rank, step: StepBudget | None = None, ops: Ops | None = None) ->
         costs = f", which costs about {ms(estimate)} of the {ms(step.wall_ns)} step"
         high = min(step.wall_ns, round(_HIGH * estimate))
         low = min(high, round(_LOW * estimate))
+    source = "trace, compiled regions" if estimate is not None else "no trace shows what the graphs cost"
     yield Finding(
         severity=step.severity(high) if step is not None and high is not None else "info",
         message=f"torch.compile broke {breaks} graph{'s' if breaks > 1 else ''}{costs}: {reason[:120]}.",
@@ -64,11 +65,7 @@ def check(rank: Rank, step: StepBudget | None = None, ops: Ops | None = None) ->
         evidence=(
             Evidence("graph breaks", breaks, "", "Dynamo's count, the whole run"),
             *(Evidence(f"line {one.line}", one.count, "breaks", one.reason) for one in rank.break_lines[:_LINES]),
-            Evidence.ms(
-                "around the graphs",
-                estimate,
-                "trace, compiled regions" if estimate is not None else "no trace shows what the graphs cost",
-            ),
+            Evidence.ms("around the graphs", estimate, source),
         ),
         spent=first.at if first is not None else None,
         cost_ns=high,

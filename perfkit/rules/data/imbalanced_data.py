@@ -87,7 +87,7 @@ def _padding(batches: BatchTime, step: StepBudget, lines: Lines | None, rank: Ra
         ),
         advice="Batch samples of similar lengths (batch_sampler), or use no padding (nested tensors, varlen).",
         evidence=(
-            Evidence.percent("padding", padded, 1, f"{batches.batches_looked_at} batches"),
+            Evidence.percent("padding", padded, 1, f"{batches.batches_inspected} batches"),
             Evidence("elements of a batch", round(batches.elements_per_step), "", steps),
             Evidence("time of an element", round(batches.ns_per_element), "ns", f"median slope, {steps}"),
             Evidence("time follows size", round(batches.follows, 2), "", "rank correlation"),

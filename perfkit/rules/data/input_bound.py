@@ -27,8 +27,8 @@ Saving: at most the whole data phase, and on a CPU 15% more, because the rest of
 left them. At least what background workers hide: the step then takes the longest of the rest of the step, data /
 workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a batch and, where the step computes on the
 CPU, a quarter of the rest for sharing it. Where workers hide less than two thirds, at least two thirds are saved by
-less work per sample. On a device, at least no more than it was idle for data. A loader that already has workers may
-wait for a disk: there the minimum is 0, unless sampled workers show that they wait.
+less work per sample. On a device, the minimum is no more than the time in which it was idle for data. A loader that
+already has workers may wait for a disk: there the minimum is 0, unless sampled workers show that they wait.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than

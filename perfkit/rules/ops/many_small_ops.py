@@ -140,7 +140,5 @@ def _evidence(repeat: Repeat, overhead: int, source: str) -> Iterator[Evidence]:
     yield Evidence("mean op", round(repeat.op_ns / repeat.ops / 1e3, 2), "µs", source)
     cheapest = f"the trace's cheapest ops, at least {ms(_MIN_OVERHEAD_NS)}"
     yield Evidence("overhead of an op", round(overhead / 1e3, 2), "µs", cheapest)
-    unpaired = "its backward nodes could not be paired"
-    yield Evidence.ms(
-        "backward of the loop", repeat.backward_ns, source if repeat.backward_ns is not None else unpaired
-    )
+    paired = source if repeat.backward_ns is not None else "its backward nodes could not be paired"
+    yield Evidence.ms("backward of the loop", repeat.backward_ns, paired)

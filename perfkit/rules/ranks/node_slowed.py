@@ -22,8 +22,8 @@ Fix: nothing in the program. Check the node, and report it to whoever runs it.
 Saving: at most the time by which the affected steps are longer, by their share of all steps; at least half of it
 (chosen), since other reasons may add to it. Without samples of both kinds it is unknown.
 
-Not reported as harmless: `gpu_idle`, clocks set by the owner (`applications_clocks_setting`), and a power limit on its
-own (`sw_power_cap`), which a large GPU reaches whenever it is well used.
+Not reported, because they are harmless: `gpu_idle`, clocks set by the owner (`applications_clocks_setting`), and a
+power limit on its own (`sw_power_cap`), which a large GPU reaches whenever it is well used.
 
 Source: NVML's clocks event reasons (nvml.h): the hardware slowdowns halve the core clock or more. The threshold is 5%
 of the step. Not run on a GPU yet.

@@ -39,7 +39,7 @@ from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import PHASES, Rank
 
 ID = "slow-rank"
-#: Its GPU is slowed; that rule looks at the rank that the others wait for.
+#: Its GPU may be slowed: that rule checks the GPU of the rank that the others wait for.
 FOLLOWS = ("node-slowed",)
 
 #: Its own work against the mean rank's, from which on it is slow: below that rank 0, which perfkit records more of and

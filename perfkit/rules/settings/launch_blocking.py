@@ -39,6 +39,7 @@ def check(rank: Rank, step: DeviceStepBudget | None = None) -> Iterator[Finding]
         idle_ns = step.device.idle_ns - step.device.causes.get("data loading", 0)
         cost = min(step.wall_ns, step.of_device(max(0, idle_ns)))
     costs = f": up to {ms(cost)} of the {ms(step.wall_ns)} {step.per}" if step is not None and cost else ""
+    source = "trace" if cost is not None else "there is no trace of the device"
     yield Finding(
         severity=step.severity(cost) if step is not None and cost is not None else "warning",
         message=f"CUDA_LAUNCH_BLOCKING is set: the host waits for every kernel{costs}.",
@@ -46,11 +47,7 @@ def check(rank: Rank, step: DeviceStepBudget | None = None) -> Iterator[Finding]
         confidence="high",
         evidence=(
             Evidence("CUDA_LAUNCH_BLOCKING", setting, "", "environment"),
-            Evidence.ms(
-                "idle for other reasons than data",
-                cost,
-                "trace" if cost is not None else "there is no trace of the device",
-            ),
+            Evidence.ms("idle for other reasons than data", cost, source),
         ),
         cost_ns=cost,
         saving_low_ns=0 if cost is not None else None,

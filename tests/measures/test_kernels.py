@@ -9,7 +9,7 @@ import pytest
 
 from perfkit.measures.device.kernels import OF_EACH, measure_kernels
 from perfkit.measures.gathering import measure
-from perfkit.measures.results.kernels import Kernels
+from perfkit.measures.results.kernels import ApiCall, Kernels, OsCall
 from perfkit.trace import Trace, read_trace
 
 GEMM = "ampere_fp16_s16816gemm_fp16_128x128_nn"
@@ -152,7 +152,7 @@ def test_a_path_is_measured_with_its_kernels_and_api_calls(build: Any) -> None:
 
     found = measure(trace.path)
 
-    assert found.kernels is not None
-    assert [row.name for row in found.kernels.rows] == [GEMM]
-    assert [call.name for call in found.api_calls] == ["cudaLaunchKernel"]
-    assert found.os_calls == ()
+    (kernels,) = found.all(Kernels)
+    assert [row.name for row in kernels.rows] == [GEMM]
+    assert [call.name for call in found.all(ApiCall)] == ["cudaLaunchKernel"]
+    assert found.all(OsCall) == ()

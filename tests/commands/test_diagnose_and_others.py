@@ -94,7 +94,7 @@ def test_json_is_the_diagnosis_with_null_for_what_was_not_measured(
     assert main(["diagnose", "x", "--json"]) == 0
 
     found = json.loads(said(capsys)[0])
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["phases"]["optimizer"] is None
     assert found["findings"][0]["rule"] == "input-bound"
 
@@ -144,14 +144,14 @@ def test_a_truncated_trace_is_read_as_far_as_it_goes_with_that_said(
         (["diagnoze", "x"], "No such command"),
         (["run", "missing.py"], "the script missing.py does not exist"),
         (["run", "folder"], "the script folder is a folder"),
-        (["run", "text.txt"], "is no Python file"),
+        (["run", "text.txt"], "must be a Python file"),
         (["run", "-m", "no.such.module"], "no module named 'no.such.module'"),
-        (["run", "--schedule", "1,1,0", "ok.py"], "active must be at least 1 step"),
+        (["run", "--schedule", "1,1,0", "ok.py"], "active must be a whole number of at least 1"),
         (["run", "--schedule", "often", "ok.py"], "--schedule takes wait,warmup,active"),
         (["run", "--syncs", "maybe", "ok.py"], "--syncs must be auto, dry, cuda or off"),
         (["run", "--stop-after", "0", "ok.py"], "--stop-after"),
         (["run", "--out", "text.txt", "ok.py"], "is a file"),
-        (["compare"], "two are needed"),
+        (["compare"], "must hold two runs"),
         (["compare", "good"], "got only good"),
         (["compare", "good", "missing"], "missing does not exist"),
         (["explain", "input-bond"], "did you mean input-bound"),

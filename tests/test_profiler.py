@@ -410,7 +410,9 @@ def test_the_hot_line_inside_workers_is_in_the_run_and_in_the_verdict(tmp_path: 
     assert 0 < lines.workers[0].sampling_ns < lines.workers[0].cpu_ns
     assert any(row.worker == "Slow" and row.function == "Slow.__getitem__" for row in lines.rows)
     assert prof.diagnosis is not None
-    assert prof.diagnosis.findings[0].function == "Slow.__getitem__"
+    spent = prof.diagnosis.findings[0].spent
+    assert spent is not None
+    assert spent.function == "Slow.__getitem__"
     assert not (tmp_path / "x" / "rank-0" / "workers").exists()
 
 

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# torch is timed and tested with one thread: OpenMP threads that spin against a neighbour slow it a hundredfold.
+# torch is timed and tested with one thread: OpenMP threads that spin against another process slow it a hundredfold.
 export OMP_NUM_THREADS ?= 1
 # Two files of tests at a time: most tests wait for a program they have started. A file stays together, since its tests
 # share what takes long to make (a wheel, a browser, a trained run).
@@ -28,13 +28,13 @@ $(VENV)/.peers: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -c constraints.txt --group peers
 	@touch $@
 
-demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, measure what each correction gains.
+demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, measure what each correction saves.
 	$(BIN)/perfkit demo
 
 test: $(VENV)/.ready  ## The tests, without the long ones.
 	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not verdict"
 
-test-all: $(VENV)/.bench  ## All tests, those against peers among them.
+test-all: $(VENV)/.bench  ## All tests, also those against peers.
 	$(BIN)/python -m pytest $(TOGETHER) -m "not verdict"
 
 test-verdict: $(VENV)/.ready  ## Every program of the labelled suite: the right cause first, at the right line.
@@ -54,7 +54,7 @@ check: $(VENV)/.ready  ## Lint, format, types, and who may import whom.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.bench  ## Run the benchmarks against the peers and rewrite the table in benchmarks/README.md.
+bench: $(VENV)/.bench  ## Run the benchmarks next to the peers and rewrite the tables in benchmarks/README.md.
 	$(BIN)/python -m benchmarks
 
 bench-verdict: $(VENV)/.peers  ## Run the labelled suite of known causes: how often the verdict is right, and the peers'.

@@ -35,7 +35,3 @@ class TabLoader(base_plugin.TBLoader):  # type: ignore[misc]  # tensorboard has 
                 error,
             )
             return None
-
-
-#: The entry point's name.
-Loader = TabLoader

@@ -20,8 +20,9 @@ from typing import NamedTuple
 from perfkit import _clock
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.triggers.failure import is_out_of_memory
+from perfkit.record.triggers.slow_steps import SlowSteps
 from perfkit.record.triggers.trigger_settings import Triggers
-from perfkit.record.triggers.trigger_sources import Recompiles, SignalListener, SlowSteps, TouchedFiles
+from perfkit.record.triggers.trigger_sources import Recompiles, SignalListener, TouchedFiles
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.windows.memory_snapshot import OutOfMemoryWatch
 

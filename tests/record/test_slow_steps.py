@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.record.clock.step_sums import ClosedStep
-from perfkit.record.triggers.trigger_sources import SlowSteps
+from perfkit.record.triggers.slow_steps import SlowSteps
 from perfkit.run.records import Phases
 
 

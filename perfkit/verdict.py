@@ -25,7 +25,7 @@ _PHASE_NAMES: dict[Phase, str] = {
     "callbacks": "callbacks",
     "logging": "logging",
     "checkpoint": "checkpoints",
-    "other": "time outside of the known phases",
+    "other": "outside the known phases",
 }
 
 #: What a device does, in a sentence -> the field of `DeviceTime` with its time.

@@ -21,7 +21,7 @@ from perfkit.run.records import Phases, Rank
 
 MS = 1_000_000
 TRACES = Path(__file__).resolve().parents[1] / "../shared/traces"
-shared_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="shared traces are not beside the checkout")
+shared_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="shared traces are not next to the checkout")
 
 
 def step(wall: float, kind: type[StepBreakdown] = TypicalStep, **phases: float) -> Any:

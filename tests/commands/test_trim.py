@@ -78,7 +78,7 @@ def test_an_nsys_export_is_refused_with_what_to_give(
 def shared_nsys() -> Path:
     path = Path(__file__).resolve().parents[2].parent / "shared" / "traces" / "nsys-mock.sqlite"
     if not path.exists():
-        pytest.skip("shared traces are not beside the checkout")
+        pytest.skip("shared traces are not next to the checkout")
     return path
 
 

@@ -84,7 +84,7 @@ def shared_files() -> list[str]:
 @pytest.fixture(params=shared_files())
 def shared_trace(request: pytest.FixtureRequest) -> Trace:
     if not SHARED.is_dir():
-        pytest.skip("shared traces are not beside the checkout")
+        pytest.skip("shared traces are not next to the checkout")
     return read_trace(SHARED / request.param)
 
 
@@ -92,7 +92,7 @@ def shared_trace(request: pytest.FixtureRequest) -> Trace:
 def shared() -> Callable[[str], Trace]:
     def read(name: str) -> Trace:
         if not SHARED.is_dir():
-            pytest.skip("shared traces are not beside the checkout")
+            pytest.skip("shared traces are not next to the checkout")
         return read_trace(SHARED / name)
 
     return read

@@ -141,7 +141,7 @@ def export(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         # nsys opens what it reads to be written, also.
         shutil.copyfile(SHARED / request.param, path)
     else:
-        pytest.skip("shared traces are not beside the checkout")
+        pytest.skip("shared traces are not next to the checkout")
     return path
 
 

@@ -328,7 +328,7 @@ def test_the_flame_graph_sums_equal_call_paths_and_steps_are_one(tmp_path: Path)
     assert paths == [("step", -1, 300_000, 3), ("aten::linear", 0, 120_000, 6), ("aten::addmm", 1, 48_000, 6)]
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="shared traces are not beside the checkout")
+@pytest.mark.skipif(not TRACES.is_dir(), reason="shared traces are not next to the checkout")
 @pytest.mark.parametrize("name", ["a100-2ranks-nccl.json.gz", "h100-inference-image.json.gz", "mi250-rocm.json.gz"])
 def test_the_lanes_of_a_gpu_trace_hold_the_idle_time_that_was_measured(name: str) -> None:
     answer = diagnose(TRACES / name)

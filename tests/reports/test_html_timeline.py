@@ -14,7 +14,7 @@ from perfkit.reports.figures import figures_of
 from perfkit.reports.html import write_html
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
-with_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="shared traces are not beside the checkout")
+with_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="shared traces are not next to the checkout")
 
 
 def test_the_timeline_zooms_moves_and_tells_by_keys_alone(run: Path, opened: Callable[..., Any]) -> None:

@@ -55,7 +55,7 @@ EXPECTED = {
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_for_a_real_trace_only_what_is_true_is_reported(name: str) -> None:
     if not SHARED.is_dir():
-        pytest.skip("shared traces are not beside the checkout")
+        pytest.skip("shared traces are not next to the checkout")
     diagnosis = diagnose(SHARED / name)
 
     assert not any("failed" in one for one in diagnosis.missing)

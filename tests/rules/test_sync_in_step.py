@@ -242,7 +242,7 @@ def test_calls_that_a_rare_line_can_have_made_are_not_one_more_sync(build: Any) 
 def test_items_in_a_recorded_training_are_counted_once_each() -> None:
     trace = Path(__file__).resolve().parents[3] / "shared" / "traces" / "a100-8ranks-training.json.gz"
     if not trace.exists():
-        pytest.skip("shared traces are not beside the checkout")
+        pytest.skip("shared traces are not next to the checkout")
 
     messages = [finding.message for finding in Rule.of(sync_in_step).run(measure(trace))]
 

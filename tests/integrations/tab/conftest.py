@@ -67,7 +67,7 @@ def serving(
     about = place / "perfkit_tab-0.dist-info"
     about.mkdir(exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: perfkit-tab\nVersion: 0\n")
-    entry = "[tensorboard_plugins]\nperfkit = perfkit.integrations.tensorboard.plugin:Loader\n"
+    entry = "[tensorboard_plugins]\nperfkit = perfkit.integrations.tensorboard.plugin:TabLoader\n"
     (about / "entry_points.txt").write_text(entry)
     if broken is not None:
         (place / "sitecustomize.py").write_text(f"import sys\nsys.modules[{broken!r}] = None\n")

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import uuid
+from multiprocessing import parent_process
 from pathlib import Path
 
 import msgspec
@@ -23,8 +24,8 @@ def launch_id() -> str:
     """One word for a new run of this launch, the same on all its ranks where the launcher is known.
 
     ``PERFKIT_LAUNCH_ID`` takes precedence; torchrun and srun name each launch; under Lightning's own launcher all ranks
-    of a machine are children of rank 0. A process may record several runs in a row: each rank counts its own, and all
-    ranks count alike.
+    of a machine are children of rank 0, and spawned ranks are children of one process. A process may record several
+    runs in a row: each rank counts its own, and all ranks count alike.
     """
     number = next(_runs_of_this_process)
     launch = _launch()
@@ -43,6 +44,9 @@ def _launch() -> tuple[str | int | None, ...] | None:
         return None
     if "SLURM_STEP_ID" in env:
         return ("slurm", env.get("SLURM_JOB_ID"), env["SLURM_STEP_ID"])
+    if (parent := parent_process()) is not None:
+        # Ranks that one process spawned, as Lightning's ddp_spawn does: no launcher has named them.
+        return ("spawn", env.get("MASTER_PORT"), parent.pid)
     if "LOCAL_RANK" in env and "NODE_RANK" in env:
         # The port alone may be a fixed one, and then the next launch's too.
         first = os.getpid() if env["LOCAL_RANK"] == "0" else os.getppid()

@@ -96,7 +96,7 @@ def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Pa
     text = SLEEPS.replace("return 30", "return 300")
     done = cli("run", "--out", "x", script(tmp_path, text))
 
-    first = done.stderr.index("perfkit: first verdict; training goes on")
+    first = done.stderr.index("perfkit: first verdict, while training continues")
     assert done.stderr.index("input-bound") > first
     assert done.stderr.count("input-bound  train.py:10") == 2
 

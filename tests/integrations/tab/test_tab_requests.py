@@ -125,17 +125,17 @@ def test_what_the_tab_cannot_import_leaves_tensorboard_running(
 def test_a_tensorboard_without_what_the_tab_needs_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.plugins import base_plugin
 
-    from perfkit.integrations.tensorboard.plugin import Loader
+    from perfkit.integrations.tensorboard.plugin import TabLoader
 
     monkeypatch.delattr(base_plugin, "FrontendMetadata")
 
-    assert Loader().load(base_plugin.TBContext(logdir="logs")) is None
+    assert TabLoader().load(base_plugin.TBContext(logdir="logs")) is None
 
 
 def test_a_second_installation_of_the_tab_is_left_out() -> None:
     from tensorboard.plugins import base_plugin
 
-    from perfkit.integrations.tensorboard.plugin import Loader
+    from perfkit.integrations.tensorboard.plugin import TabLoader
 
-    assert Loader().load(base_plugin.TBContext(logdir="logs")).plugin_name == "perfkit"
-    assert Loader().load(base_plugin.TBContext(logdir="logs", plugin_name_to_instance={"perfkit": None})) is None
+    assert TabLoader().load(base_plugin.TBContext(logdir="logs")).plugin_name == "perfkit"
+    assert TabLoader().load(base_plugin.TBContext(logdir="logs", plugin_name_to_instance={"perfkit": None})) is None

@@ -47,7 +47,13 @@ def test_a_training_is_seen_with_either_loader_and_without_a_network(
         verdict = json.loads((logs / "before" / "diagnosis.json").read_text())["verdict"]
         assert verdict in shown
         titles = tab.frame.locator("main h2").all_inner_texts()
-        assert {"Verdict", "Where a step spends its time", "Findings", "Steps over time", "Timeline of the window"} <= set(titles)
+        assert {
+            "Verdict",
+            "Where a step spends its time",
+            "Findings",
+            "Steps over time",
+            "Timeline of the window",
+        } <= set(titles)
         key = tab.frame.locator("[data-section=steps] .key").first.inner_text()
         assert {"data", "forward", "backward", "optimizer"} <= set(key.split())
         assert tab.frame.locator("[data-section=steps] svg").first.bounding_box()["height"] > 50

@@ -37,11 +37,9 @@ def _installed() -> dict[str, Any]:
         "settrace": sys.gettrace() if "perfkit" in str(getattr(sys.gettrace(), "__module__", "")) else None,
         "warnings.filters": [f for f in warnings.filters if type(f[1]).__module__.startswith("perfkit")],
     }
+    found["sys.meta_path"] = [one for one in sys.meta_path if type(one).__module__ == "perfkit._import_hook"]
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        # What waits for torch's import; it leaves by itself when torch comes.
-        found["sys.meta_path"] = [one for one in sys.meta_path if type(one).__module__ == "perfkit._import_hook"]
-    else:
+    if torch is not None:
         import torch.utils.data.dataloader as dataloader
 
         found["DataLoader fetch"] = dataloader._BaseDataLoaderIter.__next__
@@ -57,12 +55,17 @@ def _installed() -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def nothing_left_installed() -> Iterator[None]:
     """After a test, all is as it was before it: hooks, patches, filters, profiler state."""
+    had_torch = "torch" in sys.modules
     before = _installed()
     yield
     after = _installed()
-    # Where the test was the first to import torch, only what was there before can be compared.
-    assert before.keys() - after.keys() <= {"sys.meta_path"}
-    assert {key: after[key] for key in before if key in after} == {key: before[key] for key in before if key in after}
+    if had_torch:
+        assert after == before
+        return
+    if "torch" in sys.modules:
+        # What waits for torch's import leaves by itself when torch comes.
+        del before["sys.meta_path"]
+    assert {key: after[key] for key in before} == before
 
 
 class FakeClock:

@@ -46,7 +46,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     means that none is known. On a CPU the high end may exceed ``cost_ns``: the rest of the step then finds its caches
     and allocator as it left them.
 
-    ``spent`` is the line in which the time passes, None where none is known; ``range`` the range or module.
+    ``spent`` is the line in which the time passes, ``change`` the line to edit (the construction of a DataLoader or an
+    optimizer, a Trainer's argument, the call to hoist); each is None where none is known, and ``change`` is also None
+    where it would repeat ``spent``. ``range`` is the range or module.
     ``follows`` is the id of the rule whose finding explains this one: correct that one first. Per step means per
     mean step, or the whole recording where no steps are marked in it.
     """
@@ -58,6 +60,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence = "medium"
     evidence: tuple[Evidence, ...] = ()
     spent: Location | None = None
+    change: Location | None = None
     range: str | None = None
     cost_ns: int | None = None
     saving_low_ns: int | None = None

@@ -202,6 +202,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         message: str,
         advice: str,
         spent: Location | None = None,
+        change: Location | None = None,
         severity: Severity | None = None,
         **others: Any,
     ) -> Finding:
@@ -215,6 +216,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
             message=message,
             advice=advice,
             spent=spent.at if spent is not None else None,
+            change=change.at if change is not None and change.at != (spent and spent.at) else None,
             cost_ns=None if cost is None else round(cost),
             saving_low_ns=None if low is None else round(low),
             saving_high_ns=None if high is None else round(high),

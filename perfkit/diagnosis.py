@@ -13,6 +13,7 @@ from perfkit._format import ms, percent, shown_place
 from perfkit._html import html_table
 from perfkit._versioned_json import decode_versioned
 from perfkit.findings import Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines
 from perfkit.measures.results.kernel_profiles import KernelProfiles
@@ -21,7 +22,6 @@ from perfkit.measures.results.measurements import Measurements, PlannedSteps, Tr
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.measures.results.steps import StepBreakdown, Throughput, TracedStep, TypicalStep, Utilization
 from perfkit.rules._engine import Rule, RuleNotAsked, find_rules, run_rules
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import PHASES, LineRow, Lines, Phases, Rank, SyncEvent, Syncs
 from perfkit.verdict import verdict_of
 

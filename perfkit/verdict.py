@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from perfkit._format import duration, ms, ms_range, percent, shown_location
 from perfkit.findings import Finding
+from perfkit.ledger.step_budget import MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
 from perfkit.measures.results.measurements import Measurements, PlannedSteps
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
 from perfkit.rules._engine import find_rules
-from perfkit.rules._step_budget import MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.run.records import PHASES, Phase
 
 #: What each phase is called in a sentence.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfkit.comparison.results import COUNTS, Change, Count, Difference, Kind
 from perfkit.comparison.sides import Side
 from perfkit.diagnosis import Diagnosis
-from perfkit.rules._step_budget import NEGLIGIBLE
+from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.run.records import PHASES, Step
 
 #: Of ranges, ops and kernels, this many of each are kept, those with the largest changes: as many as a person reads.

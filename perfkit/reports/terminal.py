@@ -26,6 +26,7 @@ from perfkit._text import without_controls
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
+from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.measures.results.device import DeviceTime
 from perfkit.reports.console import print_bar, print_line, print_text
 from perfkit.reports.kernel_profile_rows import (
@@ -36,7 +37,6 @@ from perfkit.reports.kernel_profile_rows import (
     change_rows,
     profile_rows,
 )
-from perfkit.rules._step_budget import NEGLIGIBLE
 
 #: Findings that are printed without ``all``: as many as a person reads at once.
 SHOWN = 5

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from perfkit._location import Location
 from perfkit.findings import Confidence, Evidence, Finding
+from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
 from perfkit.measures.results.host import HostKind, HostLine, HostWork
-from perfkit.rules._step_budget import MIN_SAMPLES, StepBudget
 from perfkit.run.records import Phase
 
 #: The error of a count of a hundred samples is a tenth: as certain as a timed phase.

@@ -30,8 +30,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Rank
 
 ID = "graph-breaks"

@@ -33,8 +33,8 @@ import msgspec
 
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.steps import CompileCost
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Rank
 
 ID = "recompiles"

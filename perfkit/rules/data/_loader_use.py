@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from perfkit.ledger.step_budget import MAJORITY
 from perfkit.measures.results.measurements import Measurements
-from perfkit.rules._step_budget import MAJORITY
 from perfkit.run.records import Lines, Loader, Rank
 
 #: Workers that were started as often as this are started in every epoch.

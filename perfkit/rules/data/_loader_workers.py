@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._settings import number
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Rank
 
 #: What a batch costs that comes from a worker process: 1.3 ms was measured for a two-tensor batch between processes

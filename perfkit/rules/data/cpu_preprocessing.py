@@ -34,9 +34,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
-from perfkit.rules._step_budget import StepBudget
 from perfkit.rules.data._loader_workers import Processor
 
 ID = "cpu-preprocessing"

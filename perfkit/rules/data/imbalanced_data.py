@@ -34,9 +34,9 @@ from collections.abc import Iterator
 from perfkit._format import ms, percent
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MeanStepBudget, StepBudget
 from perfkit.measures.results.steps import BatchTime, Ranks
 from perfkit.rules._settings import first_call
-from perfkit.rules._step_budget import MeanStepBudget, StepBudget
 from perfkit.run.records import Lines, Rank
 
 ID = "imbalanced-data"

@@ -41,8 +41,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
-from perfkit.rules._step_budget import CRITICAL, MeanStepBudget, StepBudget, StepPart
 from perfkit.rules.data._fetch_line import fetch_line
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Processor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import IdleCause
-from perfkit.rules._step_budget import DeviceStepBudget
 
 #: What the host did instead of launching in time, in words. Syncs, allocations and data are causes of their own.
 LATE: dict[IdleCause, str] = {

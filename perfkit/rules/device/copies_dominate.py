@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, DeviceStepBudget
 from perfkit.measures.results.device import DeviceTime
-from perfkit.rules._step_budget import CRITICAL, MAJORITY, DeviceStepBudget
 
 ID = "copies-dominate"
 #: How the copies are made is corrected before their number.

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.rules._step_budget import MAJORITY, DeviceStepBudget
+from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
 from perfkit.rules.device._late_launches import LATE, late_launches
 
 ID = "launch-bound"

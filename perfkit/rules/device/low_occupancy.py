@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
-from perfkit.rules._step_budget import CRITICAL, DeviceStepBudget
 
 ID = "low-occupancy"
 

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
-from perfkit.rules._step_budget import CRITICAL, DeviceStepBudget
 
 ID = "small-grid"
 #: Kernels that are small because a loop makes them.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
-from perfkit.rules._step_budget import NEGLIGIBLE
 
 _NO_STEP = Evidence.ms(
     "cost per step", None, "ncu runs each kernel alone, with clocks held and caches emptied, so its report has no step"

@@ -32,8 +32,8 @@ from collections.abc import Iterator
 
 from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MAJORITY, NEGLIGIBLE
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles
-from perfkit.rules._step_budget import MAJORITY, NEGLIGIBLE
 from perfkit.rules.kernels._profiled_kernels import kernels_where
 
 ID = "register-pressure"

@@ -30,9 +30,9 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.kernels import ApiCall
 from perfkit.measures.results.steps import TypicalStep
-from perfkit.rules._step_budget import StepBudget
 
 ID = "allocator-thrash"
 

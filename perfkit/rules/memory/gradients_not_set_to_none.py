@@ -26,9 +26,9 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, RangeTime
 from perfkit.rules._settings import first_call
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Rank
 
 ID = "gradients-not-set-to-none"

@@ -28,9 +28,9 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent, size
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.memory import DeviceMemory
 from perfkit.rules._settings import number
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Rank
 
 ID = "memory-near-limit"

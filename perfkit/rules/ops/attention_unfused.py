@@ -33,9 +33,9 @@ from collections.abc import Iterator
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import Patterns, UnfusedAttention
 from perfkit.rules._loops import loop_of
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Lines
 
 ID = "attention-unfused"

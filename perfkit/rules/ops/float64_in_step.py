@@ -28,9 +28,9 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.patterns import Patterns
-from perfkit.rules._step_budget import StepBudget
 
 ID = "float64-in-step"
 

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.device.peaks import peaks_of
 from perfkit.measures.results.kernels import Kernels
-from perfkit.rules._step_budget import DeviceStepBudget
 from perfkit.run.records import Rank
 
 ID = "fp32-without-tf32"

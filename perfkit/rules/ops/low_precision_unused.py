@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.device.peaks import peaks_of
 from perfkit.measures.results.kernels import Kernels
-from perfkit.rules._step_budget import CRITICAL, DeviceStepBudget
 
 ID = "low-precision-unused"
 #: TF32 is one line and changes no type; what half precision saves beyond it is visible after that.

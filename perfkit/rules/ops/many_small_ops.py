@@ -41,8 +41,8 @@ import msgspec
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, Repeat
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Lines, TracedLine
 
 ID = "many-small-ops"

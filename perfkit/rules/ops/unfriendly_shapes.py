@@ -26,8 +26,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.patterns import MatmulShape, Patterns
-from perfkit.rules._step_budget import DeviceStepBudget
 
 ID = "unfriendly-shapes"
 

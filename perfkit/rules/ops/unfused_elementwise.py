@@ -33,8 +33,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import NEGLIGIBLE, StepBudget
 from perfkit.measures.results.patterns import ElementwiseChain, Patterns
-from perfkit.rules._step_budget import NEGLIGIBLE, StepBudget
 
 ID = "unfused-elementwise"
 

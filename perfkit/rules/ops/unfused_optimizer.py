@@ -28,10 +28,10 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import IdleCause
 from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.rules._loops import loop_of
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import Lines
 
 ID = "unfused-optimizer"

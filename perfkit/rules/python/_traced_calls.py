@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.rules._step_budget import StepBudget
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.run.records import Lines, TracedLine
 
 

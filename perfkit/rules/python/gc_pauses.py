@@ -30,8 +30,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.steps import MeanStep
-from perfkit.rules._step_budget import MeanStepBudget
 from perfkit.run.records import Lines, Rank
 
 ID = "gc-pauses"

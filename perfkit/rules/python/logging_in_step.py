@@ -30,9 +30,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Finding
+from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import less_often, time_of, work_of
-from perfkit.rules._step_budget import CRITICAL, MeanStepBudget
 
 ID = "logging-in-step"
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.rules._step_budget import StepBudget
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, TracedLine
 

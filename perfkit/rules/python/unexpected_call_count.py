@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
-from perfkit.rules._step_budget import StepBudget
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines
 

@@ -30,9 +30,9 @@ from collections.abc import Iterator
 
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
-from perfkit.rules._step_budget import MeanStepBudget
 from perfkit.run.records import Lines
 
 ID = "validation-too-often"

@@ -36,9 +36,9 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.patterns import HostCollective, Patterns
-from perfkit.rules._step_budget import StepBudget
 
 ID = "exposed-communication"
 #: A collective waits for the rank that comes last.

@@ -40,9 +40,9 @@ import msgspec
 
 from perfkit._format import ms, percent, size
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.steps import Ranks
-from perfkit.rules._step_budget import MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.run.records import NodeHealth, NodeSample, Rank
 
 ID = "node-slowed"

@@ -33,9 +33,9 @@ from statistics import fmean
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.steps import Ranks, RankSummary
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import PHASES, Rank
 
 ID = "slow-rank"

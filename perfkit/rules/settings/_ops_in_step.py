@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, OpTime
 from perfkit.measures.results.measurements import Measurements
-from perfkit.rules._step_budget import StepBudget
 
 
 class OpsInStep(msgspec.Struct, frozen=True):

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.steps import BatchTime
 from perfkit.rules._settings import is_on
-from perfkit.rules._step_budget import DeviceStepBudget
 from perfkit.run.records import Rank
 
 ID = "cudnn-benchmark-off"

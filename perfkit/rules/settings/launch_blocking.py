@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.rules._step_budget import DeviceStepBudget
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.run.records import Rank
 
 ID = "launch-blocking"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import SyncCall
-from perfkit.rules._step_budget import StepBudget
 from perfkit.run.records import SyncEvent, SyncKind
 
 #: From one sync in two steps on, a line or call syncs in the step; logging every hundred steps does not.

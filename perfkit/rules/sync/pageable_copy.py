@@ -28,8 +28,8 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import CopyTime
-from perfkit.rules._step_budget import DeviceStepBudget
 from perfkit.run.records import Rank
 
 ID = "pageable-copy"

@@ -42,8 +42,8 @@ from typing import NamedTuple
 
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import SyncCall
-from perfkit.rules._step_budget import StepBudget
 from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_calls, traced_steps
 from perfkit.run.records import SyncEvent, Syncs
 

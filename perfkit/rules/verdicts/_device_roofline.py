@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.kernels import Roofline
 from perfkit.measures.results.measurements import Measurements
-from perfkit.rules._step_budget import DeviceStepBudget
 
 
 class DeviceRoofline(Roofline, frozen=True, kw_only=True):

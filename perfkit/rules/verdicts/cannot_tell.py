@@ -27,9 +27,9 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.host import Ops
 from perfkit.measures.results.measurements import TraceFacts
-from perfkit.rules._step_budget import MAJORITY, StepBudget
 
 ID = "cannot-tell"
 

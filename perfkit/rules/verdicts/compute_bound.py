@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
-from perfkit.rules._step_budget import MAJORITY, StepBudget
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.rules.verdicts._device_roofline import DeviceRoofline
 
 ID = "compute-bound"

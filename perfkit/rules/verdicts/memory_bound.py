@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
-from perfkit.rules._step_budget import MAJORITY, DeviceStepBudget
+from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
 from perfkit.rules.verdicts._device_roofline import DeviceRoofline
 
 ID = "memory-bound"

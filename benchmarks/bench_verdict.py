@@ -246,9 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     unknown = set(options.only or ()) - {program.name for program in PROGRAMS}
     if unknown:
-        parser.error(
-            f"no program is called {', '.join(sorted(unknown))}; they are listed in {PATHOLOGIES / 'suite.py'}"
-        )
+        parser.error(f"no program is called {', '.join(sorted(unknown))}; see {PATHOLOGIES}/*/labels.toml")
     chosen = [program for program in PROGRAMS if not options.only or program.name in options.only]
     verdicts = []
     print(HEAD, flush=True)

@@ -240,7 +240,7 @@ class PeerAnswer(NamedTuple):
         """Whether a cause that the label accepts is reported; None if none was planted, or there is no answer."""
         if program.rule is None or self.broken is None:
             return None
-        return any(same_cause.get(name, set()) & program.accepted for name in self.broken)
+        return any(not same_cause.get(name, set()).isdisjoint(program.accepted) for name in self.broken)
 
     @property
     def alarms(self) -> bool | None:
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="run one program; may be repeated")
     options = parser.parse_args(arguments)
     if unknown := set(options.only or ()) - {program.name for program in PROGRAMS}:
-        parser.error(f"no program is called {', '.join(sorted(unknown))}; they are listed in suite.py")
+        parser.error(f"no program is called {', '.join(sorted(unknown))}; see tests/pathologies/*/labels.toml")
     if importlib.util.find_spec("traceml_ai") is None:
         parser.error("traceml-ai is not installed: pip install --group peers")
     answers = []

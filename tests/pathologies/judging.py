@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suite import HERE, Program
+from suite import Program
 
 import perfkit
 from perfkit.run.reading import RankFolder
@@ -93,7 +93,7 @@ def start(
         stderr=stderr,
         text=True,
         env=environment(),
-        cwd=HERE,
+        cwd=program.folder,
         # A process group of its own, so that ranks and loader workers can be killed with it.
         start_new_session=True,
     )

@@ -30,7 +30,9 @@ def verdict(bench: Any, *, low_ns: int, high_ns: int, cost_ns: int = 20) -> Any:
     broken, fixed = Run(0, diagnosis, 100.0, 80, ""), Run(0, {"findings": [], "phases": None}, 70.0, 80, "")
     found = Answer("input-bound", True, True, "program.py:4", low_ns, high_ns, cost_ns)
     pairs = [StepPair(100.0, 60.0), StepPair(50.0, 40.0)]  # 40 % and 20 %
-    return bench.Verdict(Program("program", "input-bound"), broken, fixed, found, [], pairs)
+    return bench.Verdict(
+        Program(name="program", folder=Path(), accepted=("input-bound",)), broken, fixed, found, [], pairs
+    )
 
 
 def test_the_score_is_a_share_of_the_step(bench: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from in_turns import measure
 from judging import Answer, Run, alarms, answer, marked_lines, marked_rules, reread, run
-from suite import HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Program
+from suite import HALVES, HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Half, Program
 
 from perfkit import rules
 
@@ -73,12 +73,17 @@ def test_a_healthy_program_gets_no_alarm(program: Program, tmp_path: Path) -> No
     assert alarms(got) == []
 
 
-def test_every_script_next_to_the_table_is_in_it() -> None:
-    others = {"suite", "judging", "in_turns", "interval_score", "conftest"}
+@pytest.mark.parametrize("half", HALVES)
+def test_a_half_has_a_label_for_each_of_its_scripts(half: Half) -> None:
+    assert sorted(program.path for program in PROGRAMS if program.half == half) == sorted((HERE / half).glob("*.py"))
 
-    assert sorted(program.name for program in PROGRAMS) == sorted(
-        path.stem for path in HERE.glob("*.py") if path.stem not in others and not path.stem.startswith("test_")
-    )
+
+def test_no_program_is_in_both_halves() -> None:
+    names = [program.name for program in PROGRAMS]
+
+    assert sorted(set(names)) == sorted(names)
+    texts = [program.path.read_bytes() for program in PROGRAMS]
+    assert len(set(texts)) == len(texts)
 
 
 def test_the_suite_has_programs_of_every_kind() -> None:
@@ -144,7 +149,7 @@ def test_the_right_line_of_a_wrong_cause_does_not_count(tmp_path: Path) -> None:
 def test_a_saving_is_measured_in_turns_whatever_the_machine_does(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HALF_IS_SAVED)
 
-    pair = measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run")
+    pair = measure(Program(name="program", accepted=("many-small-ops",), folder=tmp_path), tmp_path / "run")
 
     assert pair.saved_share == pytest.approx(0.5, abs=0.2)
 
@@ -152,10 +157,13 @@ def test_a_saving_is_measured_in_turns_whatever_the_machine_does(tmp_path: Path)
 def test_no_saving_is_measured_for_a_program_without_steps(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("pass\n")
 
-    assert measure(Program("program", "many-small-ops", folder=tmp_path), tmp_path / "run").saved_share is None
+    assert (
+        measure(Program(name="program", accepted=("many-small-ops",), folder=tmp_path), tmp_path / "run").saved_share
+        is None
+    )
 
 
 def program_in(folder: Path) -> Program:
     """A small program with a marked statement."""
     (folder / "program.py").write_text(LINES)
-    return Program("program", "many-small-ops", folder=folder)
+    return Program(name="program", accepted=("many-small-ops",), folder=folder)

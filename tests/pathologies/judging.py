@@ -24,7 +24,7 @@ from perfkit.run.records import Step
 _WARMUP_STEPS = 3
 #: Seconds after which a program counts as hanging: the longest takes 15 on an idle machine.
 TIMEOUT_S = 180
-_MARK = re.compile(r"# planted: ([a-z0-9-]+)")
+_MARK = re.compile(r"# (?:spent|change): ([a-z0-9-]+)")
 
 
 class Run(NamedTuple):

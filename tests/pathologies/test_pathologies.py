@@ -28,7 +28,7 @@ LINES = """\
 import torch
 
 for _ in range(3):
-    total = sum(  # planted: many-small-ops
+    total = sum(  # spent: many-small-ops
         [1, 2]
     )
 """
@@ -110,7 +110,7 @@ def test_no_rule_knows_the_suite() -> None:
     text = "\n".join(path.read_text() for path in package.rglob("*.py"))
 
     assert not [program.name for program in PROGRAMS if program.name in text]
-    assert "# planted" not in text
+    assert "# spent:" not in text
 
 
 def test_a_recorded_run_can_be_judged_again(tmp_path: Path) -> None:

@@ -28,13 +28,13 @@ def main() -> None:
     if FIXED:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     else:
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)  # planted: unfused-optimizer
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)  # change: unfused-optimizer
     inputs, target = torch.randn(80 * 8, 20), torch.randn(80 * 8, 1)
     for x, y in DataLoader(TensorDataset(inputs, target), batch_size=8):
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # planted: unfused-optimizer
+        optimizer.step()  # spent: unfused-optimizer
     print(f"loss {loss.item():.4f}")
 
 

@@ -20,7 +20,7 @@ def average_gradients(model: nn.Module) -> None:
         torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
         return
     for grad in grads:
-        dist.all_reduce(grad)  # planted: exposed-communication
+        dist.all_reduce(grad)  # spent: exposed-communication  # change: exposed-communication
         grad /= dist.get_world_size()
 
 
@@ -36,7 +36,7 @@ def main() -> None:
         loss = model(torch.randn(128, 64)).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        average_gradients(model)  # planted: exposed-communication
+        average_gradients(model)  # spent: exposed-communication  # change: exposed-communication
         optimizer.step()
     print(f"loss {loss.item():.4f}")
     dist.destroy_process_group()

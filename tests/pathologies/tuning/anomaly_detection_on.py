@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 FIXED = "--fixed" in sys.argv
 if not FIXED:
-    torch.autograd.set_detect_anomaly(True)  # planted: anomaly-detection
+    torch.autograd.set_detect_anomaly(True)  # spent: anomaly-detection  # change: anomaly-detection
 
 
 class Tower(nn.Module):

@@ -25,9 +25,13 @@ class Attention(nn.Module):
         if FIXED:
             mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            scores = q @ k.transpose(-2, -1) / math.sqrt(WIDTH // HEADS)  # planted: attention-unfused
-            scores = scores.masked_fill(self.later, float("-inf"))  # planted: attention-unfused
-            mixed = scores.softmax(-1) @ v  # planted: attention-unfused
+            scores = (
+                q @ k.transpose(-2, -1) / math.sqrt(WIDTH // HEADS)
+            )  # spent: attention-unfused  # change: attention-unfused
+            scores = scores.masked_fill(
+                self.later, float("-inf")
+            )  # spent: attention-unfused  # change: attention-unfused
+            mixed = scores.softmax(-1) @ v  # spent: attention-unfused  # change: attention-unfused
         return x + self.project_out(mixed.transpose(1, 2).flatten(2))
 
 

@@ -23,8 +23,8 @@ class Reader(nn.Module):
             return nn.functional.scaled_dot_product_attention(q, k, v)
         weights = torch.softmax(
             torch.matmul(q, k.transpose(-1, -2)) * q.shape[-1] ** -0.5, -1
-        )  # planted: attention-unfused
-        return torch.matmul(weights, v)  # planted: attention-unfused
+        )  # spent: attention-unfused  # change: attention-unfused
+        return torch.matmul(weights, v)  # spent: attention-unfused  # change: attention-unfused
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))

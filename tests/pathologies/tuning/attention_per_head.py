@@ -23,7 +23,7 @@ class Attention(nn.Module):
             mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         else:
             heads = []
-            for head in range(HEADS):  # planted: many-small-ops
+            for head in range(HEADS):  # spent: many-small-ops  # change: many-small-ops
                 scores = q[:, head] @ k[:, head].transpose(1, 2) / math.sqrt(WIDTH // HEADS)
                 heads.append(scores.softmax(-1) @ v[:, head])
             mixed = torch.stack(heads, dim=1)

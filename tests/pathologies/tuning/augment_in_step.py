@@ -17,9 +17,11 @@ def augment(images: Tensor, draw: np.random.Generator) -> Tensor:
         return (images - images.mean((1, 2, 3), keepdim=True)) / images.std((1, 2, 3), keepdim=True)
     changed = []
     for image in images.numpy():
-        noise = draw.normal(0, 0.02, image.shape)  # planted: cpu-preprocessing
-        image = np.clip(np.roll(image, draw.integers(4), axis=-1) * 1.1 + noise, -3, 3)  # planted: cpu-preprocessing
-        image = (image - image.mean()) / image.std()  # planted: cpu-preprocessing
+        noise = draw.normal(0, 0.02, image.shape)  # spent: cpu-preprocessing  # change: cpu-preprocessing
+        image = np.clip(
+            np.roll(image, draw.integers(4), axis=-1) * 1.1 + noise, -3, 3
+        )  # spent: cpu-preprocessing  # change: cpu-preprocessing
+        image = (image - image.mean()) / image.std()  # spent: cpu-preprocessing  # change: cpu-preprocessing
         changed.append(image.astype(np.float32))
     return torch.from_numpy(np.stack(changed))
 

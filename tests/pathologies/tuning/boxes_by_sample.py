@@ -28,7 +28,7 @@ def box_loss(found: Tensor, wanted: Tensor) -> Tensor:
     if FIXED:
         return 1 - overlap(found, wanted).mean()
     total = torch.zeros(())
-    for one, other in zip(found, wanted, strict=True):  # planted: loop-over-samples
+    for one, other in zip(found, wanted, strict=True):  # spent: loop-over-samples  # change: loop-over-samples
         total = total + overlap(one, other).mean()
     return 1 - total / len(found)
 

@@ -9,12 +9,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 FIXED = "--fixed" in sys.argv
-EVERY = 1000 if FIXED else 3
+EVERY = 1000 if FIXED else 3  # change: checkpoint-in-step
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
     """All that is needed to go on from here."""
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)  # planted: checkpoint-in-step
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)  # spent: checkpoint-in-step
 
 
 def main(folder: Path) -> None:
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         loss.backward()
         optimizer.step()
         if step % EVERY == 0:
-            save(model, optimizer, folder / "last.pt")  # planted: checkpoint-in-step
+            save(model, optimizer, folder / "last.pt")  # spent: checkpoint-in-step  # change: checkpoint-in-step
     save(model, optimizer, folder / "last.pt")
     print(f"loss {loss.item():.4f}")
 

@@ -36,7 +36,7 @@ def main() -> None:
         optimizer.step()
         del noisy, wanted
         if not FIXED:
-            gc.collect()  # planted: gc-pauses
+            gc.collect()  # spent: gc-pauses  # change: gc-pauses
     print(f"loss {loss.item():.4f}")
 
 

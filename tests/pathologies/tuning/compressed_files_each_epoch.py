@@ -28,7 +28,7 @@ class Scans(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if self.volumes is not None:
             return self.volumes[index], index % 2
-        volume = np.load(self.paths[index])["volume"]  # planted: input-bound
+        volume = np.load(self.paths[index])["volume"]  # spent: input-bound  # change: input-bound
         return torch.from_numpy(volume), index % 2
 
 

@@ -24,7 +24,7 @@ def picture(number: int) -> bytes:
 
 def decode(data: bytes) -> Tensor:
     """Pixels as the model takes them, (3, 96, 96)."""
-    image = Image.open(io.BytesIO(data)).convert("RGB").resize((96, 96))  # planted: cpu-preprocessing
+    image = Image.open(io.BytesIO(data)).convert("RGB").resize((96, 96))  # spent: cpu-preprocessing
     return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).permute(2, 0, 1)
 
 
@@ -37,6 +37,8 @@ decoded = torch.stack([decode(file) for file in files])
 total = torch.zeros(())
 with torch.inference_mode():
     for _round in perfkit.steps(range(ROUNDS)):
-        batch = decoded if FIXED else torch.stack([decode(file) for file in files])
+        batch = (
+            decoded if FIXED else torch.stack([decode(file) for file in files])
+        )  # spent: cpu-preprocessing  # change: cpu-preprocessing
         total += model(batch).mean()
 print(f"{total.item():.4f}")

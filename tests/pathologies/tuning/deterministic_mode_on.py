@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 FIXED = "--fixed" in sys.argv
 if not FIXED:
-    torch.use_deterministic_algorithms(True)  # planted: deterministic-mode
+    torch.use_deterministic_algorithms(True)  # spent: deterministic-mode  # change: deterministic-mode
 ROOM, WIDTH, LAYERS = 8192, 128, 6
 
 
@@ -23,7 +23,7 @@ class Memory(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             y = layer(x).relu()
-            cache = y.new_empty(len(y), ROOM, WIDTH)  # planted: deterministic-mode
+            cache = y.new_empty(len(y), ROOM, WIDTH)  # spent: deterministic-mode
             cache[:, : y.shape[1]] = y.detach()
             x = x + y + cache[:, : y.shape[1]].mean(1, keepdim=True)
         return self.head(x.mean(1))

@@ -17,17 +17,17 @@ def features(rows: int) -> np.ndarray:
 
 def main() -> None:
     torch.manual_seed(0)
-    table = torch.from_numpy(features(80 * 64))
+    table = torch.from_numpy(features(80 * 64))  # change: float64-in-step
     if FIXED:
         table = table.float()
     target = table[..., :1].tanh()
     model = nn.Sequential(nn.Linear(128, 1280), nn.ReLU(), nn.Linear(1280, 1280), nn.ReLU(), nn.Linear(1280, 1))
-    model = model.to(table.dtype)  # planted: float64-in-step
+    model = model.to(table.dtype)  # change: float64-in-step
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in DataLoader(TensorDataset(table, target), batch_size=None):
-        loss = nn.functional.mse_loss(model(x), y)  # planted: float64-in-step
+        loss = nn.functional.mse_loss(model(x), y)  # spent: float64-in-step
         optimizer.zero_grad()
-        loss.backward()  # planted: float64-in-step
+        loss.backward()  # spent: float64-in-step
         optimizer.step()
     print(f"loss {loss.item():.4f}")
 

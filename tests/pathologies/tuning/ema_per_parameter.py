@@ -29,7 +29,9 @@ def average(kept: nn.Module, model: nn.Module) -> None:
     if FIXED:
         torch._foreach_lerp_(list(kept.parameters()), list(model.parameters()), 1 - DECAY)
         return
-    for old, new in zip(kept.parameters(), model.parameters(), strict=True):  # planted: many-small-ops
+    for old, new in zip(
+        kept.parameters(), model.parameters(), strict=True
+    ):  # spent: many-small-ops  # change: many-small-ops
         old.data = old.data * DECAY + new.data.detach().clone() * (1 - DECAY)
 
 

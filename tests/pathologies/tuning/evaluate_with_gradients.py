@@ -29,9 +29,9 @@ def main() -> None:
     torch.manual_seed(0)
     model = Judge().eval()
     total = torch.zeros(3)
-    with torch.no_grad() if FIXED else contextlib.nullcontext():
+    with torch.no_grad() if FIXED else contextlib.nullcontext():  # change: grad-in-evaluation
         for x in DataLoader(torch.randn(60 * 8, 256, WIDTH), batch_size=8):
-            scores = model(x)  # planted: grad-in-evaluation
+            scores = model(x)  # spent: grad-in-evaluation  # change: grad-in-evaluation
             total += scores.detach().sum(0)
     print(f"scores {total.norm().item():.3f}")
 

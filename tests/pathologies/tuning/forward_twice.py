@@ -35,7 +35,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        guesses = scores if FIXED else model(x)  # planted: unexpected-call-count
+        guesses = scores if FIXED else model(x)  # spent: unexpected-call-count  # change: unexpected-call-count
         hits += (guesses.detach().argmax(1) == y).float().mean()
     print(f"accuracy {hits.item() / 70:.3f}")
 

@@ -15,8 +15,10 @@ def gelu(x: Tensor) -> Tensor:
     """The tanh form of GELU."""
     if FIXED:
         return nn.functional.gelu(x, approximate="tanh")
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))  # planted: unfused-elementwise
-    return 0.5 * x * (1 + torch.tanh(inner))  # planted: unfused-elementwise
+    inner = math.sqrt(2 / math.pi) * (
+        x + 0.044715 * x.pow(3)
+    )  # spent: unfused-elementwise  # change: unfused-elementwise
+    return 0.5 * x * (1 + torch.tanh(inner))  # spent: unfused-elementwise  # change: unfused-elementwise
 
 
 class Mixer(nn.Module):

@@ -26,7 +26,9 @@ def batches(lines: list[str]) -> Iterator[Tensor]:
             yield table[start : start + BATCH]
         else:
             rows = lines[start : start + BATCH]
-            yield torch.tensor([[float(cell) for cell in line.split(",")] for line in rows])  # planted: input-bound
+            yield torch.tensor(
+                [[float(cell) for cell in line.split(",")] for line in rows]
+            )  # spent: input-bound  # change: input-bound
 
 
 torch.manual_seed(0)

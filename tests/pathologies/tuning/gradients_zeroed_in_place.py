@@ -30,7 +30,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
     for batch in DataLoader(codes, batch_size=4):
         loss = nn.functional.cross_entropy(model(batch), batch[:, 0])
-        optimizer.zero_grad(set_to_none=FIXED)  # planted: gradients-not-set-to-none
+        optimizer.zero_grad(set_to_none=FIXED)  # spent: gradients-not-set-to-none  # change: gradients-not-set-to-none
         loss.backward()
         optimizer.step()
     print(f"loss {loss.item():.4f}")

@@ -21,7 +21,7 @@ class Watched(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x + torch.tanh(self.value(x)) * torch.sigmoid(self.gate(x)) * 0.5
         if not FIXED:
-            self.spread.append((y.mean().item(), y.std().item()))  # planted: graph-breaks
+            self.spread.append((y.mean().item(), y.std().item()))  # spent: graph-breaks  # change: graph-breaks
         return y
 
 

@@ -13,9 +13,9 @@ WIDTH, LENGTH, VOCABULARY = 64, 48, 100
 
 def angles(position: int) -> list[float]:
     """Sines and cosines of one position."""
-    rates = [10000 ** (-2 * number / WIDTH) for number in range(WIDTH // 2)]  # planted: unexpected-call-count
-    sines = [math.sin(position * rate) for rate in rates]  # planted: unexpected-call-count
-    return sines + [math.cos(position * rate) for rate in rates]  # planted: unexpected-call-count
+    rates = [10000 ** (-2 * number / WIDTH) for number in range(WIDTH // 2)]  # spent: unexpected-call-count
+    sines = [math.sin(position * rate) for rate in rates]  # spent: unexpected-call-count
+    return sines + [math.cos(position * rate) for rate in rates]  # spent: unexpected-call-count
 
 
 ONCE = torch.tensor([angles(position) for position in range(LENGTH)])
@@ -28,7 +28,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         positions = range(x.shape[1])
-        where = ONCE if FIXED else torch.tensor([angles(t) for t in positions])  # planted: unexpected-call-count
+        where = (
+            ONCE if FIXED else torch.tensor([angles(t) for t in positions])
+        )  # spent: unexpected-call-count  # change: unexpected-call-count
         return x + self.mix(self.norm(x + where)).relu()
 
 

@@ -24,7 +24,7 @@ def main(folder: str) -> None:
         optim="adamw_torch_fused",
         max_grad_norm=0,
         save_strategy="steps",
-        save_steps=1000 if FIXED else 4,  # planted: checkpoint-in-step
+        save_steps=1000 if FIXED else 4,  # change: checkpoint-in-step
         save_total_limit=1,
         logging_nan_inf_filter=False,
         logging_strategy="no",
@@ -33,7 +33,7 @@ def main(folder: str) -> None:
         use_cpu=True,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=data)
-    trainer.train()  # planted: checkpoint-in-step
+    trainer.train()  # spent: checkpoint-in-step
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class LossKeeper(Trainer):
         if FIXED:
             self.curve.append(loss.detach())
         else:
-            self.curve.append(loss.item())  # planted: sync-in-step
+            self.curve.append(loss.item())  # spent: sync-in-step  # change: sync-in-step
         return loss
 
 

@@ -21,8 +21,8 @@ def tokenize(text: str) -> list[int]:
         start = 0
         while start < len(word):
             end = len(word)
-            while end > start and word[start:end] not in PIECES:  # planted: cpu-preprocessing
-                end -= 1  # planted: cpu-preprocessing
+            while end > start and word[start:end] not in PIECES:  # spent: cpu-preprocessing
+                end -= 1  # spent: cpu-preprocessing
             codes.append(PIECES.get(word[start:end], 1))
             start = max(end, start + 1)
     return (codes + [0] * LENGTH)[:LENGTH]
@@ -30,7 +30,9 @@ def tokenize(text: str) -> list[int]:
 
 def collate(texts: list[dict[str, object]]) -> dict[str, Tensor]:
     """Token codes and labels of one batch."""
-    codes = [one["codes"] if FIXED else tokenize(str(one["text"])) for one in texts]
+    codes = [
+        one["codes"] if FIXED else tokenize(str(one["text"])) for one in texts
+    ]  # spent: cpu-preprocessing  # change: cpu-preprocessing
     return {"input_ids": torch.tensor(codes), "labels": torch.tensor([one["label"] for one in texts])}
 
 

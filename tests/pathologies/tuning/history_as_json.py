@@ -17,7 +17,7 @@ EVERY = 50
 def write(history: list[dict[str, object]], path: Path) -> None:
     """Write it so that a crash loses nothing."""
     with path.open("w") as file:
-        json.dump(history, file, indent=1)  # planted: logging-in-step
+        json.dump(history, file, indent=1)  # spent: logging-in-step
         file.flush()
         os.fsync(file.fileno())
 
@@ -35,8 +35,8 @@ def main(folder: Path) -> None:
         optimizer.step()
         rates = [group["lr"] for group in optimizer.param_groups]
         history.append({"step": step, "rates": rates, "layers": [{"kind": str(m), "trains": True} for m in model]})
-        if not FIXED or step % EVERY == EVERY - 1:
-            write(history, folder / "history.json")  # planted: logging-in-step
+        if not FIXED or step % EVERY == EVERY - 1:  # change: logging-in-step
+            write(history, folder / "history.json")  # spent: logging-in-step  # change: logging-in-step
     print(f"loss {loss.item():.4f}")
 
 

@@ -25,9 +25,7 @@ class Photos(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         draw = np.random.default_rng(index)
         photo = self.photos[index % 32]
-        photo = np.fft.irfft2(
-            np.fft.rfft2(photo + draw.normal(0, 0.1, photo.shape)) * self.blur
-        )  # planted: input-bound
+        photo = np.fft.irfft2(np.fft.rfft2(photo + draw.normal(0, 0.1, photo.shape)) * self.blur)  # spent: input-bound
         if index % 2:
             photo = photo[:, :, ::-1]
         return torch.from_numpy(((photo - photo.mean()) / photo.std()).astype(np.float32)), index % 10
@@ -44,8 +42,8 @@ model = nn.Sequential(
     nn.Linear(512, 10),
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-workers = {"num_workers": 1, "persistent_workers": True} if FIXED else {"num_workers": 0}
-loader = DataLoader(Photos(80 * 16), batch_size=16, **workers)  # planted: input-bound
+workers = {"num_workers": 1, "persistent_workers": True} if FIXED else {"num_workers": 0}  # change: input-bound
+loader = DataLoader(Photos(80 * 16), batch_size=16, **workers)  # change: input-bound
 for photos, labels in loader:
     loss = nn.functional.cross_entropy(model(photos), labels)
     optimizer.zero_grad()

@@ -28,7 +28,9 @@ def serve(model: nn.Module, waiting: Tensor) -> Tensor:
     """The best article of each waiting request."""
     if FIXED:
         return model(waiting).argmax(-1)
-    return torch.cat([model(request[None]).argmax(-1) for request in waiting])  # planted: loop-over-samples
+    return torch.cat(
+        [model(request[None]).argmax(-1) for request in waiting]
+    )  # spent: loop-over-samples  # change: loop-over-samples
 
 
 def main() -> None:

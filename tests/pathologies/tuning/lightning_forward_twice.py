@@ -28,10 +28,14 @@ class Embedder(pl.LightningModule):
         return nn.functional.mse_loss(self.decoder(self.encoder(x) if code is None else code), x)
 
     def small(self, x: Tensor, code: Tensor | None) -> Tensor:
-        return (self.encoder(x) if code is None else code).square().mean()  # planted: unexpected-call-count
+        return (
+            (self.encoder(x) if code is None else code).square().mean()
+        )  # spent: unexpected-call-count  # change: unexpected-call-count
 
     def even(self, x: Tensor, code: Tensor | None) -> Tensor:
-        return (self.encoder(x) if code is None else code).mean(0).square().mean()  # planted: unexpected-call-count
+        return (
+            (self.encoder(x) if code is None else code).mean(0).square().mean()
+        )  # spent: unexpected-call-count  # change: unexpected-call-count
 
     def training_step(self, x: Tensor, index: int) -> Tensor:
         code = self.encoder(x) if FIXED else None

@@ -26,7 +26,9 @@ class Histograms(pl.Callback):
         if FIXED:
             return
         for name, weight in module.named_parameters():
-            self.writer.add_histogram(name, weight, trainer.global_step)  # planted: logging-in-step
+            self.writer.add_histogram(
+                name, weight, trainer.global_step
+            )  # spent: logging-in-step  # change: logging-in-step
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.writer.close()

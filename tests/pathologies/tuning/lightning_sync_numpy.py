@@ -28,7 +28,7 @@ class Regressor(pl.LightningModule):
         if FIXED:
             self.error += (guess.detach() - y).abs().mean()
         else:
-            self.kept.append(guess.detach().cpu().numpy())  # planted: sync-in-step
+            self.kept.append(guess.detach().cpu().numpy())  # spent: sync-in-step  # change: sync-in-step
         return nn.functional.mse_loss(guess, y)
 
     def on_train_epoch_end(self) -> None:

@@ -41,14 +41,14 @@ trainer = pl.Trainer(
     max_epochs=1,
     accelerator="cpu",
     devices=1,
-    val_check_interval=1.0 if FIXED else 10,  # planted: validation-too-often
+    val_check_interval=1.0 if FIXED else 10,  # change: validation-too-often
     num_sanity_val_steps=0,
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
 )
-trainer.fit(  # planted: validation-too-often
+trainer.fit(  # spent: validation-too-often
     Denoiser(),
     DataLoader(TensorDataset(noisy[:split], clean[:split]), batch_size=8),
     DataLoader(TensorDataset(noisy[split:], clean[split:]), batch_size=8),

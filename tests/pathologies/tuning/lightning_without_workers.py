@@ -20,8 +20,8 @@ def features(text: str) -> Tensor:
     """Counts of hashed character n-grams."""
     counts = [0.0] * BUCKETS
     for size in (2, 3, 4):
-        for start in range(len(text) - size):  # planted: input-bound
-            counts[zlib.crc32(text[start : start + size].encode()) % BUCKETS] += 1.0  # planted: input-bound
+        for start in range(len(text) - size):  # spent: input-bound
+            counts[zlib.crc32(text[start : start + size].encode()) % BUCKETS] += 1.0  # spent: input-bound
     return torch.tensor(counts)
 
 
@@ -34,7 +34,9 @@ class Reviews(Dataset):
         return len(self.texts)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return (self.ready[index] if self.ready is not None else features(self.texts[index])), index % 2
+        return (
+            self.ready[index] if self.ready is not None else features(self.texts[index])
+        ), index % 2  # change: input-bound
 
 
 class Classifier(pl.LightningModule):
@@ -53,4 +55,4 @@ class Classifier(pl.LightningModule):
 pl.seed_everything(0, verbose=False)
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 trainer = pl.Trainer(max_epochs=8, accelerator="cpu", devices=1, **quiet)
-trainer.fit(Classifier(), DataLoader(Reviews(), batch_size=16, num_workers=0))  # planted: input-bound
+trainer.fit(Classifier(), DataLoader(Reviews(), batch_size=16, num_workers=0))  # change: input-bound

@@ -16,8 +16,10 @@ def edit_distance(one: list[int], other: list[int]) -> int:
     for row, left in enumerate(one, start=1):
         now = [row]
         for column, right in enumerate(other, start=1):
-            least = min(before[column] + 1, now[-1] + 1, before[column - 1] + (left != right))  # planted: python-bound
-            now.append(least)  # planted: python-bound
+            least = min(
+                before[column] + 1, now[-1] + 1, before[column - 1] + (left != right)
+            )  # spent: python-bound  # change: python-bound
+            now.append(least)  # spent: python-bound  # change: python-bound
         before = now
     return before[-1]
 
@@ -49,5 +51,7 @@ for step, tokens in enumerate(DataLoader(text, batch_size=16)):
         errors += (scores.argmax(-1) != tokens).float().mean()
     else:
         for row in range(16):
-            distance += edit_distance(targets[step * 16 + row], targets[step * 16])  # planted: python-bound
+            distance += edit_distance(
+                targets[step * 16 + row], targets[step * 16]
+            )  # spent: python-bound  # change: python-bound
 print(f"loss {loss.item():.4f} distance {distance} errors {errors.item():.3f}")

@@ -34,8 +34,8 @@ def scores_of(model: nn.Module, batch: Tensor) -> Tensor:
     if FIXED:
         return model(batch)
     scores = []
-    for sample in batch:  # planted: loop-over-samples
-        logits = model(sample.unsqueeze(0))  # planted: loop-over-samples
+    for sample in batch:  # spent: loop-over-samples  # change: loop-over-samples
+        logits = model(sample.unsqueeze(0))  # spent: loop-over-samples  # change: loop-over-samples
         scores.append(logits)
     return torch.cat(scores)
 

@@ -27,9 +27,9 @@ def negatives(draw: random.Random, near: list[int]) -> Tensor:
     if FIXED:
         return torch.randint(0, WORDS, (BATCH, NEGATIVES))
     rows = []
-    for word in near:  # planted: python-bound
-        row = [draw.randrange(WORDS) for _ in range(NEGATIVES)]  # planted: python-bound
-        rows.append([other if other != word else 0 for other in row])  # planted: python-bound
+    for word in near:  # spent: python-bound  # change: python-bound
+        row = [draw.randrange(WORDS) for _ in range(NEGATIVES)]  # spent: python-bound  # change: python-bound
+        rows.append([other if other != word else 0 for other in row])  # spent: python-bound  # change: python-bound
     return torch.tensor(rows)
 
 

@@ -29,7 +29,7 @@ class Lion(torch.optim.Optimizer):
             torch._foreach_add_(params, update, alpha=-lr)
             torch._foreach_lerp_(momenta, grads, 0.01)
             return
-        for p in params:  # planted: many-small-ops
+        for p in params:  # spent: many-small-ops  # change: many-small-ops
             momentum = self.momenta[p]
             update = (momentum * 0.9 + p.grad * 0.1).sign()
             p.mul_(1 - lr * 0.01)

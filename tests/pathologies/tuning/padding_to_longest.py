@@ -25,7 +25,7 @@ class Tagger(nn.Module):
 
 def collate(sentences: list[Tensor]) -> Tensor:
     """(batch, longest), padded with 0."""
-    return pad_sequence(sentences, batch_first=True)  # planted: imbalanced-data
+    return pad_sequence(sentences, batch_first=True)  # spent: imbalanced-data
 
 
 def groups(lengths: list[int]) -> list[list[int]]:
@@ -41,7 +41,7 @@ sentences = [torch.randint(1, VOCABULARY, (length,)) for length in lengths]
 if FIXED:
     loader = DataLoader(sentences, batch_sampler=groups(lengths), collate_fn=collate)
 else:
-    loader = DataLoader(sentences, batch_size=BATCH, collate_fn=collate)  # planted: imbalanced-data
+    loader = DataLoader(sentences, batch_size=BATCH, collate_fn=collate)  # change: imbalanced-data
 model = Tagger()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for tokens in loader:

@@ -22,8 +22,10 @@ class Block(nn.Module):
         if FIXED:
             # The images lie channels last in memory, where both views cost nothing.
             return x + self.norm(self.mix(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        y = self.mix(x).permute(0, 2, 3, 1).contiguous()  # planted: layout-conversion
-        return x + self.norm(y).permute(0, 3, 1, 2).contiguous()  # planted: layout-conversion
+        y = self.mix(x).permute(0, 2, 3, 1).contiguous()  # spent: layout-conversion  # change: layout-conversion
+        return (
+            x + self.norm(y).permute(0, 3, 1, 2).contiguous()
+        )  # spent: layout-conversion  # change: layout-conversion
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def main() -> None:
         if FIXED:
             previews.append(picture[:8].detach())
         else:
-            previews.append(picture)  # planted: memory-growth
+            previews.append(picture)  # spent: memory-growth  # change: memory-growth
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

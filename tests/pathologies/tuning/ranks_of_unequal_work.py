@@ -27,11 +27,11 @@ def main() -> None:
     model = DistributedDataParallel(nn.GRU(40, WIDTH, batch_first=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(STEPS):
-        recording = torch.randn(BATCH, lengths(rank)[step % 2], 40)
-        states, _ = model(recording)  # planted: slow-rank
+        recording = torch.randn(BATCH, lengths(rank)[step % 2], 40)  # change: slow-rank
+        states, _ = model(recording)  # spent: slow-rank
         loss = states.square().mean()
         optimizer.zero_grad()
-        loss.backward()  # planted: slow-rank
+        loss.backward()  # spent: slow-rank
         optimizer.step()
     print(f"rank {rank} loss {loss.item():.4f}")
     dist.destroy_process_group()

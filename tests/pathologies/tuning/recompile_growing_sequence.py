@@ -35,11 +35,11 @@ def pad(x: Tensor) -> Tensor:
 
 torch.manual_seed(0)
 model = Tagger()
-compiled = torch.compile(model, backend=BACKEND, dynamic=False)
+compiled = torch.compile(model, backend=BACKEND, dynamic=False)  # change: recompiles
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(STEPS):
     x = torch.randn(16, LONGEST - STEPS + step, WIDTH)
-    scores = compiled(pad(x))  # planted: recompiles
+    scores = compiled(pad(x))  # spent: recompiles
     loss = nn.functional.cross_entropy(scores.flatten(0, 1), torch.zeros(scores.shape[:2], dtype=torch.long).flatten())
     optimizer.zero_grad()
     loss.backward()

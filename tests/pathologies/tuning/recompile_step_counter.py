@@ -27,7 +27,7 @@ class Annealed(nn.Module):
             self.seen.add_(1)
             return self.net(x * (1 + 1 / (self.seen + 10)))
         self.calls += 1
-        return self.net(x * (1 + 1 / (self.calls + 10)))  # planted: recompiles
+        return self.net(x * (1 + 1 / (self.calls + 10)))  # spent: recompiles  # change: recompiles
 
 
 torch.manual_seed(0)
@@ -36,7 +36,7 @@ compiled = torch.compile(model, backend=BACKEND)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 inputs, labels = torch.randn(60, 64, 64), torch.randint(0, 2, (60, 64))
 for x, y in DataLoader(TensorDataset(inputs, labels), batch_size=None):
-    loss = nn.functional.cross_entropy(compiled(x), y)  # planted: recompiles
+    loss = nn.functional.cross_entropy(compiled(x), y)  # spent: recompiles
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -24,7 +24,7 @@ class LeakyMemory(nn.Module):
             return self.weights @ x
         state = torch.zeros_like(x[:, 0])
         states = []
-        for t in range(x.shape[1]):  # planted: many-small-ops
+        for t in range(x.shape[1]):  # spent: many-small-ops  # change: many-small-ops
             state = self.decay * state + (1 - self.decay) * x[:, t]
             states.append(state)
         return torch.stack(states, dim=1)

@@ -17,7 +17,7 @@ class Store(Dataset):
         return 90 * 8
 
     def __getitem__(self, key: int) -> tuple[Tensor, int]:
-        time.sleep(0.006)  # planted: input-bound
+        time.sleep(0.006)  # spent: input-bound
         return torch.full((40, 100), float(key % 10)), key % 10
 
 
@@ -37,7 +37,7 @@ class Speaker(nn.Module):
 torch.manual_seed(0)
 model = Speaker()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(Store(), batch_size=8, num_workers=4 if FIXED else 1)  # planted: input-bound
+loader = DataLoader(Store(), batch_size=8, num_workers=4 if FIXED else 1)  # change: input-bound
 for bands, speaker in loader:
     loss = nn.functional.cross_entropy(model(bands), speaker)
     optimizer.zero_grad()

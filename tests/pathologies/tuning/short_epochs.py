@@ -26,9 +26,9 @@ class Readings(Dataset):
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(512, 1280), nn.ReLU(), nn.Linear(1280, 1280), nn.ReLU(), nn.Linear(1280, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(Readings(), batch_size=32, num_workers=1, persistent_workers=FIXED)  # planted: input-bound
+loader = DataLoader(Readings(), batch_size=32, num_workers=1, persistent_workers=FIXED)  # change: input-bound
 for _epoch in range(16):
-    for readings, target in loader:  # planted: input-bound
+    for readings, target in loader:  # spent: input-bound
         loss = nn.functional.mse_loss(model(readings).squeeze(1), target)
         optimizer.zero_grad()
         loss.backward()

@@ -19,7 +19,7 @@ def collate(sentences: list[list[int]] | list[Tensor]) -> Tensor:
         return batch
     for row, sentence in enumerate(sentences):
         for column, token in enumerate(sentence):
-            batch[row, column] = token  # planted: input-bound
+            batch[row, column] = token  # spent: input-bound  # change: input-bound
     return batch
 
 

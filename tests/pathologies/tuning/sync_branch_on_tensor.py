@@ -16,7 +16,7 @@ def clip(gradients: list[Tensor]) -> None:
     if FIXED:
         torch._foreach_mul_(gradients, (MOST / norm).clamp(max=1.0))
         return
-    if norm > MOST:  # planted: sync-in-step
+    if norm > MOST:  # spent: sync-in-step  # change: sync-in-step
         torch._foreach_mul_(gradients, MOST / norm)
 
 

@@ -28,7 +28,7 @@ def hard_loss(scores: Tensor, tokens: Tensor) -> Tensor:
     hard = losses.detach() > losses.detach().mean()
     if FIXED:
         return (losses * hard).sum() / hard.sum()
-    return losses[hard].mean()  # planted: sync-in-step
+    return losses[hard].mean()  # spent: sync-in-step  # change: sync-in-step
 
 
 torch.manual_seed(0)

@@ -29,7 +29,7 @@ def train(epochs: int) -> float:
             if FIXED:
                 seen += hits
             else:
-                right += hits.item()  # planted: sync-in-step
+                right += hits.item()  # spent: sync-in-step  # change: sync-in-step
     return (seen.item() if FIXED else right) / len(inputs)
 
 

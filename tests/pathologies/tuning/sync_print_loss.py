@@ -33,7 +33,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if not FIXED:
-            print("step", step, "loss", loss)  # planted: sync-in-step
+            print("step", step, "loss", loss)  # spent: sync-in-step  # change: sync-in-step
         elif step % EVERY == EVERY - 1:
             print("step", step, "loss", loss.item())
 

@@ -34,7 +34,7 @@ def main() -> None:
     for x, y in DataLoader(TensorDataset(pictures, grades), batch_size=64, pin_memory=device.type == "cuda"):
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         scores = model(x)
-        weight = once if FIXED else scores.new_tensor(WEIGHTS)  # planted: sync-in-step
+        weight = once if FIXED else scores.new_tensor(WEIGHTS)  # spent: sync-in-step  # change: sync-in-step
         loss = nn.functional.cross_entropy(scores, y, weight=weight)
         optimizer.zero_grad()
         loss.backward()

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 FIXED = "--fixed" in sys.argv
 CORES = len(os.sched_getaffinity(0))
-torch.set_num_threads(1 if FIXED else 8 * CORES)  # planted: thread-counts
+torch.set_num_threads(1 if FIXED else 8 * CORES)  # spent: thread-counts  # change: thread-counts
 
 
 def main() -> None:

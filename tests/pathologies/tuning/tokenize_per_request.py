@@ -18,7 +18,7 @@ def pieces(word: str) -> list[int]:
     """Codes of the longest known pieces, from the left."""
     codes = []
     while word:
-        end = next(end for end in range(len(word), 0, -1) if word[:end] in PIECES)  # planted: cpu-preprocessing
+        end = next(end for end in range(len(word), 0, -1) if word[:end] in PIECES)  # spent: cpu-preprocessing
         codes.append(PIECES[word[:end]])
         word = word[end:]
     return codes
@@ -30,7 +30,7 @@ def tokenize(text: str) -> list[int]:
     for word in text.split():
         if FIXED and word not in KNOWN:
             KNOWN[word] = pieces(word)
-        codes += KNOWN[word] if FIXED else pieces(word)
+        codes += KNOWN[word] if FIXED else pieces(word)  # change: cpu-preprocessing
     return (codes + [0] * LENGTH)[:LENGTH]
 
 
@@ -53,6 +53,6 @@ model = Encoder().eval()
 answers = []
 with torch.inference_mode():
     for texts in perfkit.steps(requests):
-        codes = [tokenize(text) for text in texts]  # planted: cpu-preprocessing
+        codes = [tokenize(text) for text in texts]  # spent: cpu-preprocessing  # change: cpu-preprocessing
         answers.append(model(torch.tensor(codes)))
 print(f"{torch.cat(answers).mean().item():.4f}")

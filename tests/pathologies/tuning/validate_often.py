@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 FIXED = "--fixed" in sys.argv
-EVERY = 1000 if FIXED else 8
+EVERY = 1000 if FIXED else 8  # change: validation-too-often
 
 
 @torch.no_grad()
@@ -35,7 +35,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if step % EVERY == 0:
-            shares.append(validate(model, held_out))  # planted: validation-too-often
+            shares.append(validate(model, held_out))  # spent: validation-too-often  # change: validation-too-often
     shares.append(validate(model, held_out))
     print(f"loss {loss.item():.4f} right {shares[-1].item():.3f}")
 

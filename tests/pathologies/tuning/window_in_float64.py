@@ -16,13 +16,13 @@ class SpectralLoss(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        window = torch.from_numpy(np.hanning(FRAME))
-        self.register_buffer("window", window.float() if FIXED else window)
+        window = torch.from_numpy(np.hanning(FRAME))  # change: float64-in-step
+        self.register_buffer("window", window.float() if FIXED else window)  # change: float64-in-step
 
     def forward(self, one: Tensor, other: Tensor) -> Tensor:
-        spectra = torch.fft.rfft(torch.stack([one, other]) * self.window)  # planted: float64-in-step
-        power = (spectra.real.square() + spectra.imag.square() + 1e-6).log()  # planted: float64-in-step
-        return (power[0] - power[1]).abs().mean().float()  # planted: float64-in-step
+        spectra = torch.fft.rfft(torch.stack([one, other]) * self.window)  # spent: float64-in-step
+        power = (spectra.real.square() + spectra.imag.square() + 1e-6).log()  # spent: float64-in-step
+        return (power[0] - power[1]).abs().mean().float()  # spent: float64-in-step
 
 
 torch.manual_seed(0)

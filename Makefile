@@ -57,7 +57,7 @@ check: $(VENV)/.ready  ## Lint, format, types, and who may import whom.
 bench: $(VENV)/.bench  ## Run the benchmarks next to the peers and rewrite the tables in benchmarks/README.md.
 	$(BIN)/python -m benchmarks
 
-bench-verdict: $(VENV)/.peers  ## Run the labelled suite of known causes: how often the verdict is right, and the peers'.
+bench-verdict: $(VENV)/.peers  ## Run both halves of the labelled suite: how often the verdict is right, and the peers'.
 	$(BIN)/python -m benchmarks verdict verdict_peers
 
 gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.

@@ -1,12 +1,17 @@
 """Whether the verdict is right: every program of tests/pathologies, broken and fixed, under `perfkit run`.
 
-    python benchmarks/bench_verdict.py [--only NAME] [--repeat N] [--json OUT] [--keep FOLDER] [--again FOLDER]
+    python benchmarks/bench_verdict.py [--half HALF] [--only NAME] [--jobs N] [--json OUT]
+                                       [--keep FOLDER] [--again FOLDER]
 
-Each program runs alone under `perfkit run`, with one thread, and then twice in turns with its corrected twin
-(in_turns.py). That gives the share of the step that the correction saves, independent of the machine's other load. The
-measured saving is this share of the judged run's step; steps are medians, or means if the cost comes in bursts. The
-predicted saving is the interval of the first finding. With --again, the recordings that --keep stored are judged by the
-current rules.
+The two halves are counted apart: `tuning` has the programs that took part in choosing numbers, `judging` those that did
+not. Each program runs under `perfkit run`, with one thread, and then twice in turns with its corrected twin
+(in_turns.py). That gives the share of the step that the correction saves, independent of the machine's other load, so
+several programs may run at a time (--jobs). The measured saving is this share of the judged run's step; steps are
+medians, or means if the cost comes in bursts. The predicted saving is the interval of the first finding. With --again,
+the recordings that --keep stored are judged by the current rules.
+
+A false alarm is a healthy program, or a corrected twin, with a warning. A false all-clear is a broken program called
+healthy although its correction saves more than 15 % of the step.
 
 Intervals are judged by two figures. Coverage is the share of measured savings inside their interval; the intervals
 promise 80 %. The interval score (interval_score.py) counts width and misses together: the width, plus ten times the
@@ -22,7 +27,8 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +37,15 @@ sys.path.insert(0, str(PATHOLOGIES))
 
 from in_turns import StepPair, measure  # noqa: E402 - found through the line above
 from interval_score import interval_score  # noqa: E402 - found through the line above
-from judging import Answer, Run, alarms, answer, reread, run  # noqa: E402 - found through the line above
-from suite import PROGRAMS, Program  # noqa: E402 - found through the line above
+from judging import Answer, Run, alarms, answer, outcome, reread, run  # noqa: E402 - found through the line above
+from suite import HALVES, PROGRAMS, Program  # noqa: E402 - found through the line above
 
 #: A pair measured in turns is off by up to a sixth of the saving, and by more if it depends on workers or caches.
 _PAIRS = 2
 #: The pairs of a program, next to its recordings. Recordings are kept over versions: the name stays.
 _PAIRS_FILE = "gains.json"
+#: Share of the step that a correction saves -> calling the program healthy is an error, not a matter of thresholds.
+_ALL_CLEAR = 0.15
 
 
 class Verdict(NamedTuple):
@@ -109,11 +117,14 @@ class Verdict(NamedTuple):
         return interval_score(*self.predicted, self.saving_ns) / self.broken.step_ns
 
     @property
-    def cannot_tell(self) -> bool:
-        """Whether perfkit's own answer is that the recording does not show a cause."""
-        judged = self.broken or self.fixed
-        findings = judged.diagnosis["findings"] if judged.diagnosis else []
-        return not findings or findings[0]["rule"] == "cannot-tell"
+    def says_healthy(self) -> bool:
+        """Whether the verdict on the broken program, or on the healthy one if there is no other, is "healthy"."""
+        return outcome(self.broken or self.fixed) == "healthy"
+
+    @property
+    def false_all_clear(self) -> bool:
+        """Whether a broken program is called healthy although its correction saves much."""
+        return self.broken is not None and self.says_healthy and (self.saved_share or 0) > _ALL_CLEAR
 
 
 def judge(program: Program, folder: Path) -> Verdict:
@@ -144,22 +155,22 @@ def row(verdict: Verdict) -> str:
     failed = [code for code in verdict.exit_codes if code]
     if failed:
         alarmed += f" EXIT {failed}"
+    kind = "" if program.kind is None else str(program.kind)
     if got is None or verdict.broken is None:
-        findings = verdict.fixed.diagnosis["findings"] if verdict.fixed.diagnosis else []
-        first, step = findings[0]["rule"] if findings else "nothing", _ms(verdict.fixed.step_ns)
-        return f"| {program.name} | healthy | {first} |  |  |  | {step} |  |  | {alarmed} |"
+        said = outcome(verdict.fixed)
+        return f"| {program.name} | {kind} | healthy | {said} | | | | | {_ms(verdict.fixed.step_ns)} | | | {alarmed} |"
     predicted = verdict.predicted
-    interval = f"{predicted[0] / 1e6:.1f} to {predicted[1] / 1e6:.1f}" if predicted else ""
-    saving = _ms(verdict.saving_ns) or ("not measured" if program.quantified else "not quantified")
     cells = [
         program.name,
+        kind,
         program.rule or "",
-        got.first or "nothing",
-        _word(got.right_cause),
-        _word(got.right_line) + (f" ({got.at})" if got.at and not got.right_line else ""),
-        interval,
+        (got.first or "nothing") + ("" if outcome(verdict.broken) == "findings" else f" ({outcome(verdict.broken)})"),
+        _word(got.right_cause) + (", in three" if got.in_three and not got.right_cause else ""),
+        _word(got.right_spent) + (f" ({got.spent})" if got.spent and got.right_spent is False else ""),
+        _word(got.right_change) + (f" ({got.change})" if got.change and got.right_change is False else ""),
+        f"{predicted[0] / 1e6:.1f} to {predicted[1] / 1e6:.1f}" if predicted else "",
         _ms(verdict.broken.step_ns),
-        saving,
+        _ms(verdict.saving_ns) or ("not measured" if program.quantified else "not quantified"),
         _word(verdict.covered),
         alarmed,
     ]
@@ -167,32 +178,65 @@ def row(verdict: Verdict) -> str:
 
 
 HEAD = (
-    "| program | expected | got first | right cause | right line | predicted saving, ms | step, ms "
-    "| measured saving, ms | within interval | alarms in the healthy twin |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| program | kind | expected | got first | right cause | right spent line | right change line "
+    "| predicted saving, ms | step, ms | measured saving, ms | within interval | alarms in the healthy twin |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def totals(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The figures of the suite; None if there was nothing to count."""
+    """The figures of some programs; None if there was nothing to count."""
     broken = [verdict for verdict in verdicts if verdict.answer is not None]
     answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
-    errors = [verdict.error for verdict in broken if verdict.error is not None]
-    covered = [verdict.covered for verdict in broken if verdict.covered is not None]
-    scores = [verdict.score for verdict in broken if verdict.score is not None]
-    widths = [verdict.width for verdict in broken if verdict.width is not None]
+    outcomes = [outcome(verdict.broken or verdict.fixed) for verdict in verdicts]
+    alarmed = sum(1 for verdict in verdicts if verdict.alarms)
     return {
-        "pathological": len(broken),
+        "broken programs": len(broken),
         "healthy runs": len(verdicts),
-        "right cause first": _mean([found.right_cause for found in answers]),
-        "right line": _mean([found.right_line for found in answers]),
-        "healthy runs with a false alarm": sum(1 for verdict in verdicts if verdict.alarms),
-        "false alarms per healthy run": _mean([len(verdict.alarms) for verdict in verdicts]),
-        "median error of the predicted saving": statistics.median(errors) if errors else None,
-        "coverage: measured saving within the interval": _mean(covered),
-        "mean interval score over the step": _mean(scores),
-        "median width of the interval over the cost": statistics.median(widths) if widths else None,
-        "cannot-tell": sum(verdict.cannot_tell for verdict in verdicts),
+        "right cause first": _mean(found.right_cause for found in answers),
+        "right cause among the first three": _mean(found.in_three for found in answers),
+        "right spent line": _mean(found.right_spent for found in answers),
+        "right change line": _mean(found.right_change for found in answers),
+        "false alarms": alarmed,
+        "false alarms, 1 in": len(verdicts) / alarmed if alarmed else None,
+        "false all-clears": sum(verdict.false_all_clear for verdict in verdicts),
+        "healthy programs called healthy": _mean(v.says_healthy for v in verdicts if v.answer is None),
+        "cannot tell": outcomes.count("cannot-tell"),
+        "unexplained": outcomes.count("unexplained"),
+        "median error of the predicted saving": _median(verdict.error for verdict in broken),
+        "coverage: measured saving within the interval": _mean(verdict.covered for verdict in broken),
+        "mean interval score over the step": _mean(verdict.score for verdict in broken),
+        "median width of the interval over the cost": _median(verdict.width for verdict in broken),
     }
+
+
+#: The figures that are also counted for each kind of failure, and what they are called in the columns of that table.
+_BY_KIND = {
+    "broken programs": "broken",
+    "right cause first": "cause first",
+    "right cause among the first three": "in three",
+    "right spent line": "spent line",
+    "right change line": "change line",
+    "healthy runs": "healthy runs",
+    "false alarms": "false alarms",
+    "false all-clears": "false all-clears",
+    "cannot tell": "cannot tell",
+    "unexplained": "unexplained",
+}
+
+
+def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The lines of a half's two tables: its figures, and some of them for each kind of failure."""
+    yield from ("| figure | value |", "|---|---|")
+    for name, value in totals(verdicts).items():
+        yield f"| {name} | {_written(value)} |"
+    yield ""
+    yield "| kind | " + " | ".join(_BY_KIND.values()) + " |"
+    yield "|---" * (len(_BY_KIND) + 1) + "|"
+    kinds = sorted({verdict.program.kind or 0 for verdict in verdicts})
+    for kind in kinds:
+        figures = totals([verdict for verdict in verdicts if (verdict.program.kind or 0) == kind])
+        yield f"| {kind or 'plain'} | " + " | ".join(_written(figures[name]) for name in _BY_KIND) + " |"
 
 
 def record(verdict: Verdict) -> dict[str, Any]:
@@ -200,27 +244,33 @@ def record(verdict: Verdict) -> dict[str, Any]:
     got = verdict.answer
     return {
         "program": verdict.program.name,
+        "half": verdict.program.half,
+        "kind": verdict.program.kind,
         "expected": verdict.program.rule,
-        "first": got.first if got else None,
-        "right_cause": got.right_cause if got else None,
-        "right_line": got.right_line if got else None,
-        "at": got.at if got else None,
+        "outcome": outcome(verdict.broken or verdict.fixed),
+        "answer": got._asdict() if got else None,
         "predicted_ns": verdict.predicted,
         "broken_ns": verdict.broken.step_ns if verdict.broken else None,
         "fixed_ns": verdict.fixed.step_ns,
-        "cost_ns": got.cost_ns if got else None,
         "measured_ns": verdict.saving_ns,
         "interval_score": verdict.score,
         "pairs_ns": verdict.pairs,
         "healthy_phases_ns": verdict.fixed.diagnosis["phases"] if verdict.fixed.diagnosis else None,
         "alarms": verdict.alarms,
-        "cannot_tell": verdict.cannot_tell,
+        "false_all_clear": verdict.false_all_clear,
         "exit_codes": verdict.exit_codes,
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that were measured."""
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None
 
 
 def _ms(ns: float | None) -> str:
@@ -235,11 +285,26 @@ def _written(value: Any) -> str:
     return "not measured" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
+def judge_all(programs: Sequence[Program], options: argparse.Namespace) -> Iterator[Verdict]:
+    """Judge the programs, some at a time, in their order; a line on stderr for each that is done."""
+
+    def judged(program: Program) -> Verdict:
+        with tempfile.TemporaryDirectory() as made:
+            folder = options.again or options.keep or Path(made)
+            return (judge_again if options.again else judge)(program, folder / program.name)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for number, verdict in enumerate(pool.map(judged, programs), start=1):
+            print(f"{number} of {len(programs)}: {verdict.program.name}", file=sys.stderr, flush=True)
+            yield verdict
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite and print the tables."""
     parser = argparse.ArgumentParser(description="Compare perfkit's verdicts with the labelled suite.")
+    parser.add_argument("--half", choices=HALVES, help="run one half (default: both)")
     parser.add_argument("--only", action="append", metavar="NAME", help="run one program; may be repeated")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run each program N times (default: 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="run N programs at a time (default: 1)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the results as JSON")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run folders, to diagnose them again")
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="run nothing: diagnose the folder of --keep again")
@@ -247,20 +312,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = set(options.only or ()) - {program.name for program in PROGRAMS}
     if unknown:
         parser.error(f"no program is called {', '.join(sorted(unknown))}; see {PATHOLOGIES}/*/labels.toml")
-    chosen = [program for program in PROGRAMS if not options.only or program.name in options.only]
-    verdicts = []
-    print(HEAD, flush=True)
-    for program in chosen * options.repeat:
-        with tempfile.TemporaryDirectory() as made:
-            folder = options.again or options.keep or Path(made)
-            verdicts.append((judge_again if options.again else judge)(program, folder / program.name))
-        print(row(verdicts[-1]), flush=True)
-    figures = totals(verdicts)
-    print("\n| figure | value |\n|---|---|")
-    for name, value in figures.items():
-        print(f"| {name} | {_written(value)} |")
+    results: dict[str, Any] = {}
+    for half in HALVES:
+        chosen = [p for p in PROGRAMS if p.half == half and (not options.only or p.name in options.only)]
+        if options.half not in (None, half) or not chosen:
+            continue
+        print(f"### {half}\n\n{HEAD}", flush=True)
+        verdicts = []
+        for verdict in judge_all(chosen, options):
+            verdicts.append(verdict)
+            print(row(verdict), flush=True)
+        print("", *summary(verdicts), "", sep="\n", flush=True)
+        results[half] = {"totals": totals(verdicts), "programs": [record(verdict) for verdict in verdicts]}
     if options.json is not None:
-        results = {"totals": figures, "programs": [record(verdict) for verdict in verdicts]}
         options.json.write_text(json.dumps(results, indent=1))
     return 0
 

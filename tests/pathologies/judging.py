@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from suite import Program
 
@@ -24,7 +24,12 @@ from perfkit.run.records import Step
 _WARMUP_STEPS = 3
 #: Seconds after which a program counts as hanging: the longest takes 15 on an idle machine.
 TIMEOUT_S = 180
-_MARK = re.compile(r"# (?:spent|change): ([a-z0-9-]+)")
+_MARK = re.compile(r"# (spent|change): ([a-z0-9-]+)")
+#: The rules whose findings say that a loop is healthy.
+_HEALTHY_RULES = {"compute-bound", "memory-bound"}
+
+Target = Literal["spent", "change"]
+Outcome = Literal["findings", "healthy", "unexplained", "cannot-tell"]
 
 
 class Run(NamedTuple):
@@ -42,21 +47,33 @@ class Run(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A broken program's first finding, compared with the label. The right line of a wrong cause does not count."""
+    """What a broken program's diagnosis says, compared with the label.
+
+    ``right_cause`` is about the first finding, ``in_three`` about the first three. ``right_spent`` and ``right_change``
+    are about the first finding's places; None where the label says that the place is outside the program. The right
+    place of a wrong cause does not count.
+    """
 
     first: str | None = None
     right_cause: bool = False
-    right_line: bool = False
-    at: str | None = None
+    in_three: bool = False
+    right_spent: bool | None = False
+    right_change: bool | None = False
+    spent: str | None = None
+    change: str | None = None
     low_ns: int | None = None
     high_ns: int | None = None
     cost_ns: int | None = None
 
 
-def marked_lines(program: Program) -> set[int]:
-    """The lines of the statements marked as planted; only the header of a compound statement."""
+def marked_lines(program: Program, target: Target) -> set[int]:
+    """The lines of the statements marked with ``# TARGET: RULE``; only the header of a compound statement."""
     text = program.path.read_text()
-    marks = {number for number, line in enumerate(text.splitlines(), start=1) if _MARK.search(line)}
+    marks = {
+        number
+        for number, line in enumerate(text.splitlines(), start=1)
+        if any(kind == target for kind, _ in _MARK.findall(line))
+    }
     lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.stmt):
@@ -69,9 +86,9 @@ def marked_lines(program: Program) -> set[int]:
     return lines | marks
 
 
-def marked_rules(program: Program) -> set[str]:
+def marked_rules(program: Program, target: Target) -> set[str]:
     """The rule ids that the marks in the program name."""
-    return set(_MARK.findall(program.path.read_text()))
+    return {rule for kind, rule in _MARK.findall(program.path.read_text()) if kind == target}
 
 
 def environment() -> dict[str, str]:
@@ -136,37 +153,61 @@ def timed_steps(folder: Path) -> list[Step]:
 
 
 def answer(program: Program, got: Run) -> Answer:
-    """Compare the first finding of a broken program with its label."""
+    """Compare the diagnosis of a broken program with its label."""
     findings = got.diagnosis["findings"] if got.diagnosis else []
     if not findings:
         return Answer()
     first = findings[0]
     spent = first["spent"]
+    # A change that would repeat the place where time is spent is not written down.
+    change = first["change"] or spent
     right_cause = first["rule"] in program.accepted
-    on_marked_line = (
-        spent is not None and Path(spent["file"]).name == program.path.name and spent["line"] in marked_lines(program)
-    )
     return Answer(
         first["rule"],
         right_cause,
-        right_cause and on_marked_line,
-        _place(first),
+        any(finding["rule"] in program.accepted for finding in findings[:3]),
+        _is_marked(program, "spent", spent) if right_cause else False,
+        _is_marked(program, "change", change) if right_cause else False,
+        _place(spent),
+        _place(change),
         first["saving_low_ns"],
         first["saving_high_ns"],
         first["cost_ns"],
     )
 
 
+def _is_marked(program: Program, target: Target, place: dict[str, Any] | None) -> bool | None:
+    if target in program.outside:
+        return None
+    if place is None or Path(place["file"]).name != program.path.name:
+        return False
+    return place["line"] in marked_lines(program, target)
+
+
+def outcome(got: Run) -> Outcome:
+    """What kind of answer the verdict is; a program without a diagnosis has got none."""
+    if got.diagnosis is None:
+        return "cannot-tell"
+    if "outcome" in got.diagnosis:
+        said: Outcome = got.diagnosis["outcome"]
+        return said
+    rules = {finding["rule"] for finding in got.diagnosis["findings"]}
+    if any(finding["severity"] != "info" for finding in got.diagnosis["findings"]):
+        return "findings"
+    if rules & _HEALTHY_RULES:
+        return "healthy"
+    return "cannot-tell" if "cannot-tell" in rules else "unexplained"
+
+
 def alarms(got: Run) -> list[str]:
     """The problems that a healthy program's diagnosis reports: rule and place."""
     findings = got.diagnosis["findings"] if got.diagnosis else []
     return [
-        f"{finding['rule']} at {place}" if (place := _place(finding)) else finding["rule"]
+        f"{finding['rule']} at {place}" if (place := _place(finding["spent"])) else finding["rule"]
         for finding in findings
         if finding["severity"] != "info"
     ]
 
 
-def _place(finding: dict[str, Any]) -> str | None:
-    spent = finding["spent"]
-    return f"{Path(spent['file']).name}:{spent['line']}" if spent is not None else None
+def _place(place: dict[str, Any] | None) -> str | None:
+    return f"{Path(place['file']).name}:{place['line']}" if place is not None else None

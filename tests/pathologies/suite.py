@@ -26,6 +26,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``kind`` is the number of the kind of failure that the program shows, in the list of issue 16; None: a plain example
     of its cause. ``quantified`` is False if the correction shortens no step on a CPU. ``bursts`` is True if the cost
     comes in some steps only, so means are compared and not medians. ``ranks`` processes run it.
+
+    Comments ``# spent: RULE`` and ``# change: RULE`` in the script mark the lines where the time passes and the lines
+    to edit. ``outside`` has the reason for each of the two that is not in the script; it is then not judged.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     quantified: bool = True
     bursts: bool = False
     ranks: int = 1
+    outside: dict[Literal["spent", "change"], str] = {}
 
     @property
     def path(self) -> Path:

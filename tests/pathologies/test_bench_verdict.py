@@ -24,11 +24,15 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["bench_verdict"]
 
 
-def verdict(bench: Any, *, low_ns: int, high_ns: int, cost_ns: int = 20) -> Any:
+def said(outcome: str) -> dict[str, Any]:
+    """A diagnosis of that outcome."""
+    return {"findings": [], "phases": None, "outcome": outcome}
+
+
+def verdict(bench: Any, *, low_ns: int = 25, high_ns: int = 35, outcome: str = "findings") -> Any:
     """A broken program with a step of 100 ns, of which the correction saves 30 ns."""
-    diagnosis = {"findings": [{"rule": "input-bound"}], "phases": None}
-    broken, fixed = Run(0, diagnosis, 100.0, 80, ""), Run(0, {"findings": [], "phases": None}, 70.0, 80, "")
-    found = Answer("input-bound", True, True, "program.py:4", low_ns, high_ns, cost_ns)
+    broken, fixed = Run(0, said(outcome), 100.0, 80, ""), Run(0, said("healthy"), 70.0, 80, "")
+    found = Answer("input-bound", True, True, True, None, "program.py:4", "program.py:2", low_ns, high_ns, 20)
     pairs = [StepPair(100.0, 60.0), StepPair(50.0, 40.0)]  # 40 % and 20 %
     return bench.Verdict(
         Program(name="program", folder=Path(), accepted=("input-bound",)), broken, fixed, found, [], pairs
@@ -51,7 +55,36 @@ def test_coverage_and_the_mean_score_are_among_the_figures(bench: Any) -> None:
     assert figures["coverage: measured saving within the interval"] == 0.5
     assert figures["mean interval score over the step"] == pytest.approx(0.19)
     assert figures["median width of the interval over the cost"] == pytest.approx(0.45)
-    assert figures["right cause first"] == figures["right line"] == 1.0
+    assert figures["right cause first"] == figures["right spent line"] == 1.0
+    assert figures["right change line"] is None  # the label says that it is outside the program
+
+
+def test_healthy_is_a_false_all_clear_where_the_correction_saves_much(bench: Any) -> None:
+    healthy = verdict(bench, outcome="healthy")
+    little = healthy._replace(pairs=[StepPair(100.0, 90.0)])
+    not_measured = healthy._replace(pairs=[])
+
+    assert [v.false_all_clear for v in (healthy, little, not_measured)] == [True, False, False]
+    assert not verdict(bench, outcome="unexplained").false_all_clear
+
+
+def test_alarms_are_counted_in_runs_per_alarm(bench: Any) -> None:
+    quiet = verdict(bench)
+    alarmed = quiet._replace(alarms=["many-small-ops", "input-bound at program.py:4"])
+
+    figures = bench.totals([quiet, quiet, quiet, alarmed])
+
+    assert (figures["false alarms"], figures["false alarms, 1 in"]) == (1, 4.0)
+    assert bench.totals([quiet])["false alarms, 1 in"] is None
+
+
+def test_the_tables_of_a_half_have_a_line_for_each_figure_and_each_kind(bench: Any) -> None:
+    third = verdict(bench)._replace(program=Program(name="other", folder=Path(), accepted=("growing-step",), kind=7))
+
+    lines = list(bench.summary([verdict(bench), third]))
+
+    assert len([line for line in lines if line.startswith(("| plain |", "| 7 |"))]) == 2
+    assert len({line.count("|") for line in lines[lines.index("") + 1 :]}) == 1
 
 
 def test_an_interval_of_a_wrong_cause_is_not_scored(bench: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from in_turns import measure
-from judging import Answer, Run, alarms, answer, marked_lines, marked_rules, reread, run
+from judging import Run, Target, alarms, answer, marked_lines, marked_rules, outcome, reread, run
 from suite import HALVES, HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Half, Program
 
 from perfkit import rules
@@ -31,6 +32,7 @@ for _ in range(3):
     total = sum(  # spent: many-small-ops
         [1, 2]
     )
+    total += 1  # change: many-small-ops
 """
 
 
@@ -47,11 +49,15 @@ def run_with(*findings: dict[str, Any]) -> Run:
     return Run(0, {"findings": list(findings)}, 1e6, 80, "")
 
 
-def finding(rule: str, file: Path | None = None, line: int | None = None) -> dict[str, Any]:
+def finding(rule: str, spent: int | None = None, change: int | None = None) -> dict[str, Any]:
     """A finding as it stands in diagnosis.json."""
-    spent = {"file": str(file), "line": line, "function": None, "owner": "user"} if file else None
     not_quantified = {"saving_low_ns": None, "saving_high_ns": None, "cost_ns": None}
-    return {"rule": rule, "severity": "warning", "spent": spent, **not_quantified}
+    return {"rule": rule, "severity": "warning", "spent": place(spent), "change": place(change), **not_quantified}
+
+
+def place(line: int | None) -> dict[str, Any] | None:
+    """A location in program.py as it stands in diagnosis.json."""
+    return {"file": "program.py", "line": line, "function": None, "owner": "user"} if line else None
 
 
 @pytest.mark.parametrize("program", cases(PATHOLOGICAL))
@@ -61,7 +67,8 @@ def test_the_planted_cause_comes_first_and_at_its_line(program: Program, tmp_pat
     assert got.code == 0, got.stderr
     found = answer(program, got)
     assert found.right_cause, f"expected {program.rule}, got {found.first}\n{got.stderr}"
-    assert found.right_line, f"{found.first} at {found.at}, expected a line of {sorted(marked_lines(program))}"
+    assert found.right_spent is not False, f"{found.spent}, expected one of {marked_lines(program, 'spent')}"
+    assert found.right_change is not False, f"{found.change}, expected one of {marked_lines(program, 'change')}"
 
 
 @pytest.mark.parametrize("program", cases(PROGRAMS))
@@ -93,11 +100,14 @@ def test_the_suite_has_programs_of_every_kind() -> None:
     assert sum(program.use == "inference" for program in PATHOLOGICAL) >= 4
 
 
+@pytest.mark.parametrize("target", get_args(Target))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_program_marks_lines_of_its_label_only(program: Program) -> None:
-    marked = marked_rules(program)
+def test_a_program_marks_the_lines_of_its_cause_unless_its_label_says_where_they_are(
+    program: Program, target: Target
+) -> None:
+    expected = {program.rule} if program.rule and target not in program.outside else set()
 
-    assert marked == ({program.rule} if program.rule else set())
+    assert marked_rules(program, target) == expected
 
 
 @pytest.mark.parametrize("program", PATHOLOGICAL, ids=lambda program: program.name)
@@ -127,23 +137,51 @@ def test_a_recorded_run_can_be_judged_again(tmp_path: Path) -> None:
 def test_a_mark_means_its_whole_statement_but_not_the_loop_around_it(tmp_path: Path) -> None:
     program = program_in(tmp_path)
 
-    assert marked_lines(program) == {4, 5, 6}
+    assert (marked_lines(program, "spent"), marked_lines(program, "change")) == ({4, 5, 6}, {7})
 
 
-def test_a_right_cause_at_another_line_is_not_the_right_line(tmp_path: Path) -> None:
-    program = program_in(tmp_path)
+@pytest.mark.parametrize(
+    ("spent", "change", "right"),
+    [
+        (5, 7, (True, True)),
+        (3, 7, (False, True)),
+        (5, 3, (True, False)),
+        (5, None, (True, False)),  # the change is where the time is spent
+        (None, None, (False, False)),
+    ],
+)
+def test_both_places_of_a_right_cause_are_compared(
+    tmp_path: Path, spent: int | None, change: int | None, right: tuple[bool, bool]
+) -> None:
+    judged = answer(program_in(tmp_path), run_with(finding("many-small-ops", spent, change)))
 
-    judged = answer(program, run_with(finding("many-small-ops", program.path, 3), finding("input-bound")))
+    assert judged.right_cause
+    assert (judged.right_spent, judged.right_change) == right
 
-    assert judged == Answer("many-small-ops", True, False, "program.py:3", None, None, None)
+
+def test_a_place_outside_the_program_is_not_judged(tmp_path: Path) -> None:
+    program = msgspec.structs.replace(program_in(tmp_path), outside={"change": "it is an option of the launcher"})
+
+    judged = answer(program, run_with(finding("many-small-ops", 3)))
+
+    assert (judged.right_spent, judged.right_change) == (False, None)
 
 
 def test_the_right_line_of_a_wrong_cause_does_not_count(tmp_path: Path) -> None:
-    program = program_in(tmp_path)
+    judged = answer(program_in(tmp_path), run_with(finding("input-bound", 4, 7)))
 
-    judged = answer(program, run_with(finding("input-bound", program.path, 4)))
+    assert (judged.right_cause, judged.in_three, judged.right_spent, judged.right_change) == (False,) * 4
 
-    assert (judged.right_cause, judged.right_line) == (False, False)
+
+def test_the_first_three_findings_are_searched_for_the_cause(tmp_path: Path) -> None:
+    others, right = [finding("input-bound"), finding("gc-pauses")], finding("many-small-ops", 4)
+
+    assert answer(program_in(tmp_path), run_with(*others, right)).in_three
+    assert not answer(program_in(tmp_path), run_with(*others, finding("float64-in-step"), right)).in_three
+
+
+def test_a_program_without_a_diagnosis_got_no_answer() -> None:
+    assert outcome(Run(1, None, None, 0, "")) == "cannot-tell"
 
 
 def test_a_saving_is_measured_in_turns_whatever_the_machine_does(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 A rule is a public module in a folder of `perfkit.rules`. The parameters of its ``check`` are its subscription: a
 parameter of type ``T`` receives the measure of that type, ``tuple[T, ...]`` all of them. A rule is called when every
 parameter without a default has a value. A type with a method ``from_measurements`` is derived from other measures.
+A rule that asks for one measure of a device is called once for each device.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ import msgspec
 import perfkit.rules
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
+from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.measurements import Measurements
+from perfkit.rules._devices import merge_findings
 
 #: The family of rules that run only where no problem could be quantified.
 _VERDICTS = "verdicts"
 
 
 class Need(NamedTuple):
-    """One measure that a rule asks for."""
+    """One measure that a rule asks for; ``of_one_device`` where each device of a trace has one of its own."""
 
     name: str
     type: Any
     several: bool
     required: bool
+    of_one_device: bool
 
     @property
     def available_from(self) -> str:
@@ -83,7 +87,14 @@ class Rule(NamedTuple):
         return [need for need in self.needs if need.required and not _values(need.type, found)]
 
     def run(self, found: Measurements) -> list[Finding]:
-        """Its findings, none where a measure that it requires does not exist."""
+        """Its findings, on each device where it needs a measure of one; none where one that it requires is missing."""
+        devices = found.all(DeviceTime) if any(need.of_one_device for need in self.needs) else ()
+        if len(devices) < 2:
+            return self._check(found)
+        each = ((device, self._check(found.of_device(device.device))) for device in devices)
+        return merge_findings(found, [(device, finding) for device, findings in each for finding in findings])
+
+    def _check(self, found: Measurements) -> list[Finding]:
         if self.missing(found):
             return []
         arguments: dict[str, Any] = {}
@@ -116,7 +127,8 @@ def _needs_of(check: Callable[..., Any]) -> Iterator[Need]:
             kind = next(one for one in get_args(kind) if one is not NoneType)
         several = get_origin(kind) is tuple
         required = parameter.default is inspect.Parameter.empty
-        yield Need(name, get_args(kind)[0] if several else kind, several, required)
+        one_device = not several and get_type_hints(kind).get("device") in (int, DeviceTime)
+        yield Need(name, get_args(kind)[0] if several else kind, several, required, one_device)
 
 
 def _values(kind: Any, found: Measurements) -> tuple[Any, ...]:

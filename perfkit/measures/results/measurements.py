@@ -69,6 +69,18 @@ class Measurements:
         """All values of this type, in the order in which they were added."""
         return self._by_type.get(kind, ())
 
+    def of_device(self, device: int) -> Measurements:
+        """These results without those of other devices: those with another number as their ``device``."""
+
+        def is_other(result: Any) -> bool:
+            number = getattr(result, "device", None)
+            return isinstance(number, int) and number != device
+
+        chosen = Measurements(self.source, missing=self.missing)
+        for results in self:
+            chosen.add(tuple(one for one in results if not is_other(one)))
+        return chosen
+
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """The values, a tuple for each type."""
         return iter(self._by_type.values())

@@ -52,10 +52,10 @@ _SMALL = 2**20
 _HOST_SAVING = (0.75, 1.25)
 
 
-def check(step: StepBudget, patterns: Patterns | None = None) -> Iterator[Finding]:
+def check(step: StepBudget, device: DeviceTime | None = None, patterns: Patterns | None = None) -> Iterator[Finding]:
     """Find communication that nothing hides."""
-    if step.device is not None:
-        yield from _on_device(step.device, step)
+    if device is not None:
+        yield from _on_device(device, step)
     elif patterns is not None:
         for collective in patterns.collectives:
             yield from _on_host(collective, patterns, step)

@@ -192,10 +192,10 @@ def outcome(got: Run) -> Outcome:
         said: Outcome = got.diagnosis["outcome"]
         return said
     rules = {finding["rule"] for finding in got.diagnosis["findings"]}
-    if any(finding["severity"] != "info" for finding in got.diagnosis["findings"]):
-        return "findings"
     if rules & _HEALTHY_RULES:
         return "healthy"
+    if any(finding["severity"] != "info" for finding in got.diagnosis["findings"]):
+        return "findings"
     return "cannot-tell" if "cannot-tell" in rules else "unexplained"
 
 

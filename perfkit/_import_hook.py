@@ -1,42 +1,21 @@
 """Run a callback when a module is imported, without importing it: ``when_imported("torch", callback)``.
 
 So a script can set environment variables before it imports torch, and a script that never imports torch does not load
-it because of perfkit.
+it because of perfkit. A program that only looks a module up (``importlib.util.find_spec``) finds the module's own
+loader, and has not imported it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
-
-
-class _Notifying(Loader):
-    """The module's own loader, with a callback after it has run."""
-
-    def __init__(self, loader: Any, callback: Callable[[], None]) -> None:
-        self._loader = loader
-        self._callback = callback
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        # Remove every trace of this loader: torch and importlib.resources read both attributes.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._callback()
 
 
 class _ImportWatch(MetaPathFinder):
-    """A finder that wraps the loader of one module and then removes itself."""
+    """A finder that makes the loader of one module report that it has run; it removes itself after that."""
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name = name
@@ -47,11 +26,35 @@ class _ImportWatch(MetaPathFinder):
     ) -> ModuleSpec | None:
         if name != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        spec = self._find_without_this(path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Notifying(spec.loader, self._callback)
+            self._watch(spec.loader)
         return spec
+
+    def _find_without_this(self, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        """What the finders after this one find; several can wait for one module."""
+        finders = list(sys.meta_path)
+        later = finders[finders.index(self) + 1 :] if self in finders else []
+        found = (finder.find_spec(self._name, path, target) for finder in later if hasattr(finder, "find_spec"))
+        return next((spec for spec in found if spec is not None), None)
+
+    def _watch(self, loader: object) -> None:
+        """Wrap the one function of this loader object; its type stays, because programs look at it and read from it."""
+        run = loader.exec_module  # type: ignore[attr-defined]  # all loaders since Python 3.4 have it
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            # A loader may load several modules, and an import that failed is tried again.
+            if module.__name__ == self._name:
+                vars(loader).pop("exec_module", None)
+                self._imported()
+
+        vars(loader)["exec_module"] = exec_module
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._callback()
 
 
 def when_imported(name: str, callback: Callable[[], None]) -> Callable[[], None]:
@@ -64,6 +67,7 @@ def when_imported(name: str, callback: Callable[[], None]) -> Callable[[], None]
         callback()
         return lambda: None
     watch = _ImportWatch(name, callback)
+    # The outermost of several: what was registered first is called first.
     sys.meta_path.insert(0, watch)
 
     def cancel() -> None:

@@ -156,7 +156,8 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     # While the verdict is computed, a second Ctrl-C must still end the program at once.
     prof.stop(error)
     if prof.folder is None and not _env.disabled():
-        print_message(f"{script} never imported torch; nothing was recorded")
+        how = "imported torch where perfkit does not see it" if "torch" in sys.modules else "never imported torch"
+        print_message(f"{script} {how}; nothing was recorded")
     if isinstance(error, KeyboardInterrupt):
         # Die of the signal, as the program would have, so that a shell loop around it stops too.
         sys.stderr.flush()

@@ -222,6 +222,23 @@ def test_a_script_without_torch_runs_and_is_told_that_nothing_was_recorded(cli: 
     assert "never imported torch; nothing was recorded" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        "importlib.util.find_spec('torch'); importlib.metadata.version('torch')",
+        "importlib.util.find_spec('torch'); import transformers",
+    ],
+)
+def test_a_script_that_looks_torch_up_before_it_imports_it_is_recorded(cli: Any, tmp_path: Path, lookup: str) -> None:
+    name = script(tmp_path, f"import importlib.metadata, importlib.util\n{lookup}\n{QUICK}")
+
+    done = cli("run", "--out", "x", name)
+
+    assert done.returncode == 0, done.stderr
+    assert "nothing was recorded" not in done.stderr
+    assert len(read_run(tmp_path / "x").ranks[0].steps) == 30
+
+
 def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_path: Path) -> None:
     done = cli("run", "--out", "x", script(tmp_path, "import torch; torch.ones(3)"))
 

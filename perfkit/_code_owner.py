@@ -7,6 +7,8 @@ the standard library and site-packages.
 from __future__ import annotations
 
 import gc
+import itertools
+import linecache
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -86,6 +88,19 @@ def line_of(frame: FrameType) -> int:
     """
     line: int | None = frame.f_lineno
     return frame.f_code.co_firstlineno if line is None else line
+
+
+def expression_at(code: CodeType, instruction: int) -> str:
+    """The source of the expression at an instruction; "" if it spans several lines, or on Python 3.10."""
+    positions = getattr(code, "co_positions", None)
+    if positions is None or instruction < 0:
+        return ""
+    # Two bytes of bytecode per entry.
+    first, last, start, end = next(itertools.islice(positions(), instruction // 2, None))
+    if first is None or first != last or start is None or end is None:
+        return ""
+    # Columns count bytes of UTF-8.
+    return linecache.getline(code.co_filename, first).encode()[start:end].decode(errors="replace").strip()
 
 
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -53,7 +53,7 @@ class Attachments:
         #: None where there is no GPU.
         self.node: NodeWatch | None = None
         self.batches = BatchWatch(clock)
-        self.garbage = GarbageWatch(lambda: clock.step_num, recording.trouble)
+        self.garbage = GarbageWatch(clock, recording.trouble)
         self.armed: SyncDetector | None = None
         self._sampler: LineSampler | None = None
         self._workers: WorkerSampler | None = None
@@ -103,7 +103,9 @@ class Attachments:
             self.armed = self.armed or detect_syncs(mode="cuda")
             self.armed.start()
         if not self._sampling_stopped:
-            self._sampler = self._sampler or LineSampler(threading.get_ident(), self._phase)
+            self._sampler = self._sampler or LineSampler(
+                threading.get_ident(), self._phase, lambda: self._clock.step_num
+            )
             self._sampler.thread = threading.get_ident()
             self._sampler.start()
             self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
@@ -114,6 +116,8 @@ class Attachments:
     def leave_loop(self, *, close_last: bool) -> None:
         """Detach from the loop; with ``close_last`` its last step is closed if it is complete."""
         guarded = self._recording.guarded
+        if self._sampler is not None:
+            self._sampler.leave_loop()
         if self.hooks is not None:
             if close_last:
                 guarded("closing the last step", self.hooks.finish)

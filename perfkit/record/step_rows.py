@@ -40,7 +40,8 @@ class StepRows:
     def add(self, closed: list[ClosedStep]) -> None:
         """Make and keep the rows of these steps, the last of which has just ended."""
         attachments, logged, kind, window = self._attachments, self.logged, self.kind, self.window
-        sizes, collections, elements = attachments.samples_from, attachments.garbage.ns, attachments.batches.elements
+        sizes, elements = attachments.samples_from, attachments.batches.elements
+        collections = attachments.garbage.take(closed[-1].step + 1)
         graphs = attachments.compiles.take()
         compiled = _NO_GRAPHS if graphs is not None else _NO_DYNAMO
         timed = kind == "timed"
@@ -65,7 +66,7 @@ class StepRows:
                     recompiles=compiled[0],
                     compile_ns=compiled[1],
                     batch_elements=elements.pop(number, None) if elements else None,
-                    gc_ns=collections.pop(number, 0) if collections else 0,
+                    gc_ns=collections.get(number, 0) if collections else 0,
                     kind=kind,
                     window=window,
                 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import itertools
-import linecache
 from types import CodeType, FrameType
 
 from perfkit import _code_owner
@@ -35,23 +33,10 @@ def cause_of_line(frame: FrameType) -> Cause:
 # A loop syncs at the same few places; 1024 are more than a program has.
 @functools.lru_cache(maxsize=1024)
 def _cause_at(code: CodeType, instruction: int) -> Cause:
-    text = _expression(code, instruction)
+    text = _code_owner.expression_at(code, instruction)
     if not text:
         return Cause("other", "sync")
     return Cause(_kind_of(text), text if len(text) <= 60 else text[:57] + "...")
-
-
-def _expression(code: CodeType, instruction: int) -> str:
-    """The source of the expression at an instruction; "" if it spans several lines, or on Python 3.10."""
-    positions = getattr(code, "co_positions", None)
-    if positions is None or instruction < 0:
-        return ""
-    # Two bytes of bytecode per entry.
-    first, last, start, end = next(itertools.islice(positions(), instruction // 2, None))
-    if first is None or first != last or start is None or end is None:
-        return ""
-    # Columns count bytes of UTF-8.
-    return linecache.getline(code.co_filename, first).encode()[start:end].decode(errors="replace").strip()
 
 
 def _kind_of(expression: str) -> SyncKind:

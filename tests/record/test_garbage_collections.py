@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 import perfkit
 from perfkit.record.watchers.garbage_collections import GarbageWatch
@@ -88,13 +91,18 @@ def test_an_interrupt_that_comes_during_a_collection_reaches_the_program(tmp_pat
 
 @pytest.fixture
 def watch() -> Iterator[tuple[GarbageWatch, list[str]]]:
-    """A watch whose step number raises an error, and what it reported."""
+    """A watch whose clock raises an error, and what it reported."""
     said: list[str] = []
 
-    def no_step() -> int:
-        raise ValueError("no step is running")
+    class NoStep:
+        starts = 0
+        step_num = 0
 
-    watch = GarbageWatch(no_step, lambda what, error: said.append(f"{what}: {error}"))
+        @property
+        def running(self) -> bool:
+            raise ValueError("no step is running")
+
+    watch = GarbageWatch(NoStep(), lambda what, error: said.append(f"{what}: {error}"))
     watch.attach()
     yield watch, said
     watch.detach()
@@ -113,3 +121,46 @@ def test_an_error_of_perfkit_is_reported_and_the_next_collection_is_timed(
     heard = len(said)
     gc.collect()
     assert len(said) == heard
+
+
+def test_collections_before_the_loop_between_two_steps_and_after_the_last_one_are_in_no_step() -> None:
+    clock = SimpleNamespace(step_num=0, running=True, starts=1)
+    watch = GarbageWatch(clock, lambda what, error: None)
+
+    def collect() -> None:
+        watch._begin(0)
+        watch._end()
+
+    collect()  # set-up: the first fetch then starts step 0 anew
+    clock.starts = 2
+    assert watch.take(1) == {}
+    collect()
+    clock.step_num = 1
+    collect()
+    assert list(watch.take(1)) == [0]
+    clock.step_num, clock.running = 2, False
+    collect()  # a window opens
+    clock.running, clock.starts = True, 3
+    assert watch.take(3) == {}
+    collect()
+    assert watch.take(2) == {}  # the step never ends
+
+
+def test_a_full_collection_before_the_loop_is_not_charged_to_its_first_step(tmp_path: Path) -> None:
+    kept = [[number] for number in range(200_000)]
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with perfkit.profile(tmp_path / "run", schedule=None, quiet=True):
+        for _ in range(5):
+            gc.collect()
+        for batch in DataLoader(torch.ones(6, 2)):  # type: ignore[arg-type]  # a tensor is a dataset
+            model(batch).sum().backward()
+            optimizer.step()
+        gc.collect()
+    assert kept
+
+    rows = [json.loads(row) for row in (tmp_path / "run" / "rank-0" / "steps.jsonl").read_text().splitlines()]
+    lines = msgspec.json.decode((tmp_path / "run" / "rank-0" / "lines.json").read_bytes(), type=Lines)
+
+    assert [row["gc_ns"] < row["wall_ns"] for row in rows] == [True] * 6
+    assert not [row for row in lines.collected if row.file == __file__]

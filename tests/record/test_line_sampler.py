@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
 import json
 import logging
 import statistics
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from perfkit._code_owner import stack_of
+from perfkit.record.samplers import line_sampler
 from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler, SampledLine, find_line, library_of
 
 
@@ -91,7 +93,7 @@ def test_parts_of_torch_have_names_of_their_own_and_libraries_have_theirs() -> N
 
 def test_samples_of_a_line_sum_over_its_libraries() -> None:
     done = threading.Event()
-    sampler = LineSampler(threading.get_ident(), lambda: "forward")
+    sampler = LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)
     sampler.start()
     until = time.perf_counter() + 10
     while not done.is_set() and time.perf_counter() < until:
@@ -153,7 +155,7 @@ def test_an_expensive_first_sample_does_not_make_later_ones_rare(monkeypatch: py
             pass
 
     monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
-    LineSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
     # The first took 1 ms, which at half a percent of the time is one in 200 ms.
     assert max(periods) < 0.02
@@ -173,7 +175,7 @@ def test_expensive_samples_come_at_the_full_rate_at_first_and_less_often_later(m
             pass
 
     monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
-    LineSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
     assert max(periods[:200]) < PERIOD_S
     assert statistics.fmean(periods[300:]) > 3 * PERIOD_S
@@ -190,10 +192,118 @@ def test_waits_differ_so_that_no_loop_can_run_in_step_with_them(monkeypatch: pyt
         def release(self) -> None:
             pass
 
-    LineSampler(threading.get_ident(), lambda: "forward")._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
     # Steps as long as a period: each tenth of a step is looked at by a tenth of the samples, and not one by all.
     for step_ms, looks in ((PERIOD_S * 500, looked_ms[:200]), (PERIOD_S * 1e3, looked_ms[200:])):
         tenths = collections.Counter(int(at % step_ms / step_ms * 10) for at in looks)
         assert max(tenths.values()) < 2 * len(looks) / 10
         assert len(tenths) == 10
+
+
+def sampled(line: int, phase: str, *, after: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+    """A sample's line and phase, and what happens once it was taken."""
+    return {"line": line, "phase": phase, "after": after}
+
+
+def sample(samples: list[dict[str, Any]], step: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> LineSampler:
+    """Have a sampler take these samples of a thread."""
+    taken = iter(samples)
+    now: dict[str, Any] = {}
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            now.get("after", lambda: None)()
+            now.clear()
+            now.update(next(taken, {}))
+            return not now
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(
+        line_sampler, "find_line", lambda stack: SampledLine(file="train.py", line=now["line"], function="main")
+    )
+    sampler = LineSampler(threading.get_ident(), lambda: now["phase"], step)
+    sampler._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+    return sampler
+
+
+def lines_of(sampler: LineSampler) -> dict[int, int]:
+    return {row.line: row.samples for row in sampler.rows(1)[1]}
+
+
+def test_what_follows_the_last_step_is_not_sampled_time_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = iter([1, 1, 2, 2, *[3] * 100])
+    samples = [sampled(line, "forward") for line in (10, 11, 10, 11, 99, 99, 99)]
+
+    sampler = sample(samples, lambda: next(step), monkeypatch)
+
+    assert lines_of(sampler) == {10: 2, 11: 2}
+
+
+def test_the_last_step_counts_until_its_last_phase_where_the_loop_is_left_in_its_middle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = {"step": 1}
+    samples = [sampled(10, "forward"), sampled(11, "other"), sampled(12, "optimizer"), sampled(99, "other")]
+    sampler = sample(samples, lambda: now["step"], monkeypatch)
+    assert lines_of(sampler) == {}
+
+    sampler.leave_loop()
+    now["step"] = 2  # the hooks close the step
+
+    assert lines_of(sampler) == {10: 1, 11: 1, 12: 1}
+
+
+def working(call: Callable[[], Any], phase: str = "forward") -> Any:
+    """The sampled row of a thread that repeats ``call``."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            call()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    sampler = LineSampler(thread.ident or 0, lambda: phase, itertools.count().__next__)  # type: ignore[arg-type, return-value]  # a phase
+    sampler.start()
+    until = time.perf_counter() + 20
+    while sum(row.samples for row in sampler.rows(1)[1]) < 40 and time.perf_counter() < until:
+        time.sleep(0.02)
+    sampler.stop()
+    done.set()
+    thread.join()
+    return max(sampler.rows(1)[1], key=lambda row: row.samples)
+
+
+def spin() -> None:
+    until = time.perf_counter() + 0.002
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows another thread's state")
+def test_waiting_is_told_from_computing_in_python_and_in_c_by_the_threads_processor_time() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    large = torch.randn(400, 400)
+
+    asleep = working(lambda: time.sleep(0.002))
+    locked = working(lambda: lock.acquire(timeout=0.002))
+    python = working(spin)
+    computing = working(lambda: large @ large)
+
+    assert asleep.waiting[""] > 0.7 * asleep.samples
+    assert locked.waiting[""] > 0.7 * locked.samples
+    assert python.waiting.get("", 0) < 0.3 * python.samples
+    assert computing.waiting.get("", 0) < 0.3 * computing.samples
+
+
+@pytest.mark.skipif(sys.platform != "linux" or sys.version_info < (3, 11), reason="co_positions is from Python 3.11")
+def test_the_expression_that_waited_is_known_as_it_is_in_the_source() -> None:
+    assert working(lambda: (time.sleep(0.002), 1)).waits_for == "time.sleep(0.002)"
+
+
+def test_fetches_are_not_asked_for_waiting_which_they_do_as_a_matter_of_course() -> None:
+    assert working(lambda: time.sleep(0.002), "data").waiting is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -66,7 +67,7 @@ def test_a_sampler_samples_with_the_usual_interval_and_restores_it(
         seen.set()
 
     monkeypatch.setattr(line_sampler, "find_line", find_line)
-    one = LineSampler(threading.get_ident(), lambda: "forward")
+    one = LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)
 
     one.start()
     assert seen.wait(10)

@@ -64,6 +64,8 @@ class StepClock:
         self._sums = StepSums()
         self.validating = False
         self.step_num = 0
+        #: How often a step was begun anew: what was measured before that is in no step.
+        self.starts = 0
         self.running = False
         #: The step number, and the time, from which on the end of a step is also a pause.
         self.due = 0
@@ -81,6 +83,7 @@ class StepClock:
         """Begin the first (or next) step now; everything before belongs to no step."""
         self._add_up()
         self._reset()
+        self.starts += 1
         self.running = True
         self._sums.begin(self._now())
         if self.device is not None:

@@ -4,7 +4,10 @@ A daemon thread reads the training thread's stack every 10 ms (5 ms at first) an
 interpreter lock for some microseconds per sample, so it costs well under 1% of a step. A thread that holds the lock
 inside one long C call is only seen when the call ends, but then on the right line.
 
-Each sample also keeps the libraries that the line had called: they distinguish saving from logging from decoding.
+Each sample also keeps the libraries that the line had called: they distinguish saving from logging from decoding. And
+it keeps whether the thread waited, which distinguishes a sleep, a lock or a socket from Python that computes.
+
+Samples count once their step is over: what follows the last step until the program ends is not the loop's.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 
 import msgspec
 
-from perfkit._code_owner import USER, function_name, owner_of, stack_of
+from perfkit._code_owner import USER, expression_at, function_name, line_of, owner_of, stack_of
 from perfkit._location import Location
 from perfkit.record.samplers.switch_interval import SwitchInterval
+from perfkit.record.samplers.thread_state import LOOK_S, ThreadState
 from perfkit.run.records import LineRow, Phase
 
 #: 10 ms: 100 samples per second at about 30 us each are 0.3% of the training thread's time, and a minute of training
@@ -45,6 +49,11 @@ _MEAN_OVER = 16
 _MAX_LINES = 10_000
 #: Libraries kept of one stack, from the user's line on: what it called, not how that library works inside.
 _MAX_LIBRARIES = 6
+#: Whether the thread waits is looked at in one sample of three: a look wakes the sampler once more, which is a third of
+#: a sample's cost, and a third of the samples gives the share of a line that matters with an error of a few percent.
+_LOOK_EVERY = 3
+#: In these the loop waits for its loaders' workers as a matter of course; they have measures of their own.
+_NOT_LOOKED: frozenset[Phase] = frozenset({"data", "validation"})
 
 #: Stands for a library's function that saves a checkpoint, and for everything that it calls (moving, copying, writing).
 CHECKPOINT = "checkpoint"
@@ -58,16 +67,43 @@ class SampledLine(Location, frozen=True, kw_only=True):
     called_from: Location | None = None
 
 
+class _Tally:
+    """Samples of one line in one phase; of those that were looked at, how many waited, and where."""
+
+    __slots__ = ("at", "looked", "samples", "waiting")
+
+    def __init__(self) -> None:
+        self.samples = self.looked = self.waiting = 0
+        #: The instruction of the line at which it was seen waiting.
+        self.at: tuple[CodeType, int] | None = None
+
+    def add(self, other: _Tally) -> None:
+        self.samples += other.samples
+        self.looked += other.looked
+        self.waiting += other.waiting
+        self.at = self.at or other.at
+
+
+_Tallies = dict[tuple[Phase, SampledLine], _Tally]
+
+
 class LineSampler:
     """Samples the thread with identifier ``thread``.
 
-    ``phase`` returns the running phase, or None while samples are not to be counted.
+    ``phase`` returns the running phase, or None while samples are not to be counted; ``step`` the number of the running
+    step.
     """
 
-    def __init__(self, thread: int, phase: Callable[[], Phase | None]) -> None:
+    def __init__(self, thread: int, phase: Callable[[], Phase | None], step: Callable[[], int]) -> None:
         self.thread = thread
         self._phase = phase
-        self._counts: dict[tuple[Phase, SampledLine], int] = {}
+        self._step = step
+        #: Samples of the steps that are over; of the running step up to its last phase; of what came after that.
+        self._counts: _Tallies = {}
+        self._running: _Tallies = {}
+        self._after: _Tallies = {}
+        self._running_step = 0
+        self._state = ThreadState(thread)
         self._samples = 0
         self._slept_s = 0.0
         #: Seconds that the sampler's thread took; it competes with training for the interpreter lock.
@@ -86,6 +122,7 @@ class LineSampler:
         """Start sampling, also again after `stop`."""
         self._stop = threading.Lock()
         self._stop.acquire()
+        self._state = ThreadState(self.thread)
         self._thread = threading.Thread(target=self._run, args=(self._stop,), name="perfkit sampler", daemon=True)
         self._switch.shorten()
         self._thread.start()
@@ -98,6 +135,10 @@ class LineSampler:
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout=1.0)
         self._switch.restore()
+
+    def leave_loop(self) -> None:
+        """The program leaves the loop: what came after the last phase of the running step is not that step's."""
+        self._after = {}
 
     def _run(self, stopped: threading.Lock) -> None:
         last, worked_s = time.perf_counter(), time.thread_time()
@@ -113,11 +154,8 @@ class LineSampler:
                 worked_s = time.thread_time()  # nothing was sampled for it
                 self._switch.shorten()
                 continue
-            line = find_line(stack_of(sys._current_frames().get(self.thread)))
-            if line is not None:
-                key = (phase, line)
-                if key in self._counts or len(self._counts) < _MAX_LINES:
-                    self._counts[key] = self._counts.get(key, 0) + 1
+            self._settle(self._step())
+            self._sample(phase, stopped)
             self._samples += 1
             self._slept_s += waited
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
@@ -132,33 +170,92 @@ class LineSampler:
         self._switch.restore()
         stopped.release()
 
+    def _settle(self, step: int) -> None:
+        """Count the samples of the last step that was sampled if it is over."""
+        if step != self._running_step:
+            for tallies in (self._running, self._after):
+                self._merge(tallies, self._counts)
+            self._running, self._after, self._running_step = {}, {}, step
+
+    def _merge(self, tallies: _Tallies, into: _Tallies) -> None:
+        for key, tally in tallies.items():
+            if key in into:
+                into[key].add(tally)
+            elif len(into) < _MAX_LINES:
+                into[key] = tally
+
+    def _sample(self, phase: Phase, stopped: threading.Lock) -> None:
+        state = self._state
+        looks = state.known and phase not in _NOT_LOOKED and self._samples % _LOOK_EVERY == 0
+        if looks:
+            state.look()
+        line = find_line(stack_of(sys._current_frames().get(self.thread)))
+        if line is None:
+            return
+        tally = _Tally()
+        tally.samples, tally.looked = 1, int(looks)
+        # A thread that has used the processor meanwhile computes outside of the interpreter lock.
+        if looks and not state.has_run() and self._waits(stopped):
+            tally.waiting = 1
+            tally.at = _instruction(sys._current_frames().get(self.thread), line)
+        if phase != "other" and self._after:
+            self._merge(self._after, self._running)
+            self._after = {}
+        self._merge({(phase, line): tally}, self._after if phase == "other" else self._running)
+
+    def _waits(self, stopped: threading.Lock) -> bool:
+        """Whether the thread does nothing although it could have the interpreter lock."""
+        self._state.look()
+        self._switch.shorten()
+        if stopped.acquire(timeout=LOOK_S):
+            stopped.release()
+            return False
+        return self._state.waits()
+
     def rows(self, steps: int) -> tuple[int, tuple[LineRow, ...]]:
         """The mean period between samples in ns as measured, and host time per line and step, most samples first."""
         if not self._samples or not steps:
             return round(PERIOD_S * 1e9), ()
         period_ns = self._slept_s / self._samples * 1e9
-        lines: dict[tuple[Phase, Location], list[tuple[SampledLine, int]]] = {}
-        for (phase, line), count in list(self._counts.items()):
-            lines.setdefault((phase, line.at), []).append((line, count))
-        rows = []
-        for (phase, at), counted in lines.items():
-            within: Counter[str] = Counter()
-            callers: Counter[Location | None] = Counter()
-            for line, count in counted:
-                within[line.within] += count
-                callers[line.called_from] += count
-            samples = within.total()
-            rows.append(
-                LineRow(
-                    **msgspec.structs.asdict(at),
-                    phase=phase,
-                    samples=samples,
-                    host_ns=round(samples * period_ns / steps),
-                    within=dict(within),
-                    called_from=callers.most_common(1)[0][0],
-                )
-            )
+        lines: dict[tuple[Phase, Location], list[tuple[SampledLine, _Tally]]] = {}
+        is_over = self._step() > self._running_step
+        for tallies in (self._counts, *((self._running, self._after) if is_over else ())):
+            for (phase, line), tally in list(tallies.items()):
+                lines.setdefault((phase, line.at), []).append((line, tally))
+        rows = [self._row(phase, at, counted, period_ns / steps) for (phase, at), counted in lines.items()]
         return round(period_ns), tuple(sorted(rows, key=lambda row: -row.samples))
+
+    def _row(self, phase: Phase, at: Location, counted: list[tuple[SampledLine, _Tally]], sample_ns: float) -> LineRow:
+        within: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
+        looked: Counter[str] = Counter()
+        callers: Counter[Location | None] = Counter()
+        for line, tally in counted:
+            within[line.within] += tally.samples
+            waiting[line.within] += tally.waiting
+            looked[line.within] += tally.looked
+            callers[line.called_from] += tally.samples
+        longest = max((tally for _, tally in counted), key=lambda tally: tally.waiting)
+        waited = {name: round(within[name] * count / looked[name]) for name, count in waiting.items() if count}
+        return LineRow(
+            **msgspec.structs.asdict(at),
+            phase=phase,
+            samples=within.total(),
+            host_ns=round(within.total() * sample_ns),
+            within=dict(within),
+            waiting=waited if looked.total() else None,
+            waits_for=expression_at(*longest.at) if longest.at is not None else "",
+            called_from=callers.most_common(1)[0][0],
+        )
+
+
+def _instruction(frame: FrameType | None, line: SampledLine) -> tuple[CodeType, int] | None:
+    """Where in the user's line a thread is that waits: the code and the instruction."""
+    while frame is not None:
+        if frame.f_code.co_filename == line.file and line_of(frame) == line.line:
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None
 
 
 def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:

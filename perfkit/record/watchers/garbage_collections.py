@@ -1,4 +1,8 @@
-"""Garbage collections: their time in each step, and the user's lines in which the full ones began."""
+"""Garbage collections: their time in each step, and the user's lines in which the full ones began.
+
+Only those inside of a step that ends count. What the program creates before its loop is collected then, perfkit's own
+work between two steps is its own, and what follows the last step is not the loop's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,8 +27,18 @@ from perfkit.run.records import Collected
 
 #: Lines that are kept: more than a person reads.
 _MAX_LINES = 100
+#: Full collections in steps that are not over yet: each takes a millisecond at least, so this is a long step.
+_MAX_PENDING = 10_000
 #: How long after the callback a signal is sent again: the callback is over by then, and the delay is not noticeable.
 _RESEND_S = 0.005
+
+
+class RunningStep(Protocol):
+    """Where the loop is: `perfkit.record.clock.step_clock.StepClock`."""
+
+    step_num: int
+    running: bool
+    starts: int
 
 
 class _Callback(functools.partial[Any]):
@@ -41,16 +55,18 @@ class GarbageWatch:
     """Times garbage collections while attached.
 
     Args:
-        step: Returns the number of the running step.
+        clock: Knows the running step.
         trouble: Called with what failed here, and its error.
     """
 
-    def __init__(self, step: Callable[[], int], trouble: Callable[[str, BaseException], None]) -> None:
-        self._step = step
+    def __init__(self, clock: RunningStep, trouble: Callable[[str, BaseException], None]) -> None:
+        self._clock = clock
         self._trouble = trouble
         self._patches = Patches()
-        #: Step -> nanoseconds of collections during it; whoever makes the step's row removes it.
-        self.ns: dict[int, int] = {}
+        #: Step -> nanoseconds of collections in it, since the clock's last start; the line and time of the full ones.
+        self._ns: dict[int, int] = {}
+        self._full: list[tuple[int, Location, int]] = []
+        self._starts = clock.starts
         self._started_ns = 0
         self._at: Location | None = None
         #: Line -> full collections that began there, and their time.
@@ -67,6 +83,27 @@ class GarbageWatch:
     def detach(self) -> None:
         """Stop timing; the results are kept."""
         self._patches.undo()
+
+    def take(self, end: int) -> dict[int, int]:
+        """Step -> nanoseconds of collections in it, of the steps before step ``end``: these are over."""
+        self._drop_stale()
+        taken, self._ns = self._ns, {}
+        full, self._full = self._full, []
+        for step in [one for one in taken if one >= end]:
+            self._ns[step] = taken.pop(step)
+        for step, at, took_ns in full:
+            if step >= end:
+                self._full.append((step, at, took_ns))
+            elif at in self._lines or len(self._lines) < _MAX_LINES:
+                count, total_ns = self._lines.get(at, (0, 0))
+                self._lines[at] = (count + 1, total_ns + took_ns)
+        return taken
+
+    def _drop_stale(self) -> None:
+        if self._starts != self._clock.starts:
+            self._starts = self._clock.starts
+            self._ns.clear()
+            self._full.clear()
 
     def lines(self) -> tuple[Collected, ...]:
         """The lines in which full collections began, the most expensive first."""
@@ -106,12 +143,14 @@ class GarbageWatch:
             return
         took_ns = time.perf_counter_ns() - self._started_ns
         self._started_ns = 0
-        step = self._step()
-        self.ns[step] = self.ns.get(step, 0) + took_ns
         at, self._at = self._at, None
-        if at is not None and (at in self._lines or len(self._lines) < _MAX_LINES):
-            count, total_ns = self._lines.get(at, (0, 0))
-            self._lines[at] = (count + 1, total_ns + took_ns)
+        if not self._clock.running:
+            return
+        self._drop_stale()
+        step = self._clock.step_num
+        self._ns[step] = self._ns.get(step, 0) + took_ns
+        if at is not None and len(self._full) < _MAX_PENDING:
+            self._full.append((step, at, took_ns))
 
     def _send_again(self, raised: BaseException) -> None:
         """Send the signal again whose handler raised this, so that it reaches the program's own code."""

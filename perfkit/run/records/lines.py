@@ -21,6 +21,9 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
         within: The samples by the libraries that the line had called, outermost first: ``"json"``,
             ``"torch.serialization > pickle"``; ``""`` is the line's own code with the C functions that it calls itself,
             ``"checkpoint"`` a library's function that saves one. Empty where that was not recorded.
+        waiting: Those of ``within`` in which the thread used no processor: it slept, or waited for a lock, a socket, a
+            file or another process; estimated from those that were looked at. None: none were.
+        waits_for: The expression in which it waited, as it is in the source: ``time.sleep(0.1)``; "" where unknown.
         called_from: The line in another function of the user's from which it was reached most often; None: no other.
     """
 
@@ -29,6 +32,8 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
     host_ns: int
     worker: str | None = None
     within: dict[str, int] = {}
+    waiting: dict[str, int] | None = None
+    waits_for: str = ""
     called_from: Location | None = None
 
 

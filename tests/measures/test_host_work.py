@@ -218,3 +218,26 @@ def test_the_hottest_line_is_hot_in_samples_and_in_stacks() -> None:
 def test_without_samples_there_is_no_host_work() -> None:
     assert measure_host_work(None, source(), 10) == ()
     assert measured(row(5, {"": 20}), steps=0) == {}
+
+
+def test_what_uses_no_processor_is_waiting_and_neither_python_nor_preprocessing() -> None:
+    sleeping = row(5, {"": 20}, waiting={"": 18}, waits_for="time.sleep(0.01)")
+    asking = row(7, {"urllib > http > socket": 10, "json": 4}, waiting={"urllib > http > socket": 10})
+
+    got = measured(sleeping, asking, traced=(traced(5, True), traced(7, False)))
+
+    assert {kind: work.samples for kind, work in got.items()} == {"waiting": 28, "preprocessing": 2, "logging": 4}
+    assert [(line.line, line.waits_for) for line in got["waiting"].lines] == [(5, "time.sleep(0.01)"), (7, "")]
+
+
+def test_waiting_in_an_op_in_the_loader_in_a_log_and_in_a_checkpoint_is_theirs() -> None:
+    rows = (
+        row(5, {"": 20}, waiting={"": 20}),
+        row(6, {"torch.utils.data": 20}, waiting={"torch.utils.data": 20}),
+        row(7, {"wandb > socket": 20}, waiting={"wandb > socket": 20}),
+        row(8, {"checkpoint > io": 20}, waiting={"checkpoint > io": 20}),
+    )
+
+    got = measured(*rows, source=source(of_line(5, 10 * MS, 9 * MS)))
+
+    assert {kind: work.samples for kind, work in got.items()} == {"logging": 20, "checkpoint": 20}

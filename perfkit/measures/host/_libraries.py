@@ -40,12 +40,13 @@ _TEXT_AND_FILES = _libraries(
 _FRAMEWORKS = _libraries("torch lightning pytorch_lightning lightning_fabric transformers accelerate ignite")
 
 
-def kind_of(within: str, before_model: bool) -> HostKind | None:
+def kind_of(within: str, before_model: bool, waits: bool = False) -> HostKind | None:
     """What time in these libraries, called from a user's line, is for; None for torch's own and the frameworks'.
 
     Args:
         within: Libraries, outermost first, as in `perfkit.run.records.LineRow.within`.
         before_model: Whether the line runs before the model in its step.
+        waits: Whether the thread uses no processor meanwhile.
     """
     names = within.split(" > ") if within else []
     if "torch.utils.data" in names:
@@ -56,6 +57,8 @@ def kind_of(within: str, before_model: bool) -> HostKind | None:
             return kind
     if not _FRAMEWORKS.isdisjoint(tops):
         return None
+    if waits:
+        return "waiting"
     if before_model:
         return "preprocessing"
     return "python" if _TEXT_AND_FILES.isdisjoint(names) else "logging"

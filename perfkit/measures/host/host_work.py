@@ -32,11 +32,12 @@ _SAME_TIME = 1.5
 
 
 class _Piece(NamedTuple):
-    """Samples of one line in the same libraries."""
+    """Samples of one line in the same libraries, in which the thread waited or did not."""
 
     row: LineRow
     within: str
     samples: float
+    waits: bool = False
 
 
 def measure_host_work(
@@ -57,7 +58,7 @@ def measure_host_work(
     before = {(row.file, row.line): bool(row.before_model) for row in reversed(lines.traced)}
     pieces: dict[HostKind, list[_Piece]] = defaultdict(list)
     for piece in _without_collections(lines, steps):
-        kind = kind_of(piece.within, before.get((piece.row.file, piece.row.line), False))
+        kind = kind_of(piece.within, before.get((piece.row.file, piece.row.line), False), piece.waits)
         if kind is None:
             continue
         own_code = piece.within == "" or kind == "python"
@@ -139,8 +140,11 @@ def _without_collections(lines: Lines, steps: int | None) -> Iterator[_Piece]:
         collecting = collected.pop((row.file, row.line), 0) / period * lines.steps / max(steps or lines.steps, 1)
         for within, samples in row.within.items():
             left = max(0.0, samples - collecting) if within == "" else samples
-            if left:
-                yield _Piece(row, within, left)
+            waiting = min(left, (row.waiting or {}).get(within, 0))
+            if waiting:
+                yield _Piece(row, within, waiting, waits=True)
+            if left > waiting:
+                yield _Piece(row, within, left - waiting)
 
 
 def _join_functions(pieces: dict[HostKind, list[_Piece]]) -> None:
@@ -215,7 +219,8 @@ def _work(
             host_ns=round(times[row.at]),
             within=within,
             called_from=row.called_from,
+            waits_for=row.waits_for if kind == "waiting" else "",
         )
-        for row, within, _ in (largest[at] for at in sorted(samples, key=order))
+        for row, within, *_ in (largest[at] for at in sorted(samples, key=order))
     )
     return HostWork(kind=kind, samples=round(sum(samples.values())), host_ns=round(sum(times.values())), lines=rows)

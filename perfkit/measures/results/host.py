@@ -151,11 +151,14 @@ class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
-HostKind = Literal["preprocessing", "python", "logging", "checkpoint"]
+HostKind = Literal["preprocessing", "python", "logging", "checkpoint", "waiting"]
 
 
 class HostLine(Location, frozen=True, kw_only=True):
-    """One user line's part of a `HostWork`: sampled time per step, its libraries, and its caller."""
+    """One user line's part of a `HostWork`: sampled time per step, its libraries, and its caller.
+
+    ``waits_for`` is the expression in which the line was seen waiting, "" where it was not or none is known.
+    """
 
     line: int
     function: str
@@ -164,6 +167,7 @@ class HostLine(Location, frozen=True, kw_only=True):
     host_ns: int
     within: str = ""
     called_from: Location | None = None
+    waits_for: str = ""
 
 
 class HostWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +175,8 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
 
     ``preprocessing`` makes the model's inputs (it runs before the model in its step, or in a library that decodes,
     tokenizes or reads); ``python`` is all other code of the user's; ``logging`` and ``checkpoint`` are known by the
-    libraries they are in. Garbage collections are part of none. ``lines`` are the hottest function's first, within each
+    libraries they are in. ``waiting`` is what neither of those is and uses no processor: a sleep, a lock, a socket, a
+    file, another process. Garbage collections are part of none. ``lines`` are the hottest function's first, within each
     function by samples and the traced step together; ``samples`` and ``host_ns`` of the lines sum to those of the work.
     """
 

@@ -1,0 +1,75 @@
+"""The step waits for something that is not the device.
+
+Problem: a thread that sleeps, or waits for a lock, a socket, a file or another process, does nothing meanwhile. It uses
+no processor, and queues no work for the device.
+
+How it shows: 5% of the step or more passes in a line of yours, and in what it calls, while the training thread uses no
+processor time. Waiting for the loader, for the device, for other ranks, in a log and in a checkpoint has findings of
+its own.
+
+Causes: time.sleep() in the loop, to poll for something or to limit the rate; a request to a server in every step (a
+reward, an environment, a feature store); a lock that another thread holds for long; a read from a disk or a network
+file system; a subprocess that the step waits for.
+
+Fix: ask earlier, and take the answer when it is there; or do not ask in every step.
+
+    pool = ThreadPoolExecutor(1)
+    coming = pool.submit(fetch, next_key)      # while the step computes
+    ...
+    value = coming.result()                    # has arrived: returns at once
+
+    with lock:                                 # hold it for the exchange alone, and not for the work
+        item = shared.pop()
+
+Saving: at most all of that time, with the error of sampling. At least 85% of it, as for python-bound: handing over and
+taking the answer needs some time. That share was chosen.
+
+Source: time is sampled every 10 ms outside windows. In one sample of three perfkit looks whether the thread's processor
+time has changed after 0.2 ms in which it could have had the interpreter lock. Known on Linux only. The thresholds are
+5% of the step and 10 samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.host import HostWork
+from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
+
+ID = "waiting-in-step"
+#: A rank that waits in a collective waits for the slow one.
+FOLLOWS = ("slow-rank", "exposed-communication")
+#: The host waits for the device there.
+FOLLOWS_AT_LINE = ("sync-in-step", "blocking-copy")
+
+#: The share that handing over still takes at most: chosen, as for python-bound.
+_REMAINS = 0.15
+#: One sample of so many is looked at.
+_LOOKED = 3
+
+
+def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
+    """Find waiting in the user's own lines."""
+    work = work_of(works, "waiting")
+    if work is None:
+        return
+    cost = min(step.wall_ns, step.of_mean(work.host_ns))
+    if step.is_negligible(cost):
+        return
+    line = work.lines[0]
+    for_what = line.waits_for or library_of(line).removeprefix("in ") or line.function
+    yield step.finding(
+        cost=cost,
+        saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples // _LOOKED)),
+        spent=line,
+        message=f"The step waits {step.shown(cost)}, most of it for {for_what}; no op and no Python runs then.",
+        advice=f"Start {for_what} earlier, in another thread or process, and take its result when it has come; "
+        "or leave it out.",
+        confidence=confidence_in(work),
+        evidence=(
+            *evidence_of(work),
+            Evidence("minimum saving", 85, "% of it", "handing over and taking the result leaves at most 15%"),
+        ),
+    )

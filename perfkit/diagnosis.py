@@ -13,6 +13,8 @@ from perfkit._format import ms, percent, shown_place
 from perfkit._html import html_table
 from perfkit._versioned_json import decode_versioned
 from perfkit.findings import Finding
+from perfkit.ledger.claims import expected_saving
+from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines
@@ -23,11 +25,12 @@ from perfkit.measures.results.memory import DeviceMemory
 from perfkit.measures.results.steps import StepBreakdown, Throughput, TracedStep, TypicalStep, Utilization
 from perfkit.rules._engine import Rule, RuleNotAsked, find_rules, run_rules
 from perfkit.run.records import PHASES, LineRow, Lines, Phases, Rank, SyncEvent, Syncs
-from perfkit.verdict import verdict_of
+from perfkit.verdict import Outcome, verdict_of
 
-#: Version of diagnosis.json. 1: the first. 2: savings, and the place of a finding as one location. Others are
+#: Version of diagnosis.json. 1: the first. 2: savings, and the place of a finding as one location.
+#: 3: the ledger, and where to change. Others are
 #: refused: the run can be diagnosed again.
-SCHEMA = 2
+SCHEMA = 3
 
 #: Rows of each table that a diagnosis keeps: as many as a person reads.
 _ROWS = 30
@@ -84,16 +87,19 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict, the step and its phases, and the findings by their cost.
+    """A verdict, the step and its phases, and the findings by what their correction saves.
 
-    ``step`` is None if no steps were marked; the findings' times are then of the recording. ``not_asked`` are
-    the rules that could not be asked, with what has to be recorded for them. ``missing`` has a sentence for each part
-    that could not be measured.
+    ``outcome`` is the verdict in a word. ``ledger`` is the step's time by owner, with what the findings claim of it;
+    None where nothing has a length. ``step`` is None if no steps were marked; the findings' times are then of the
+    recording. ``not_asked`` are the rules that could not be asked, with what has to be recorded for them. ``missing``
+    has a sentence for each part that could not be measured.
     """
 
     schema: int = SCHEMA
     source: str
     verdict: str
+    outcome: Outcome
+    ledger: ClaimedLedger | None = None
     step: StepBreakdown | None = None
     phases: Phases | None = None
     findings: tuple[Finding, ...] = ()
@@ -176,11 +182,14 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
     with_verdicts = found.get(KernelProfiles) is None
     results = run_rules(find_rules() if rules is None else rules, found, verdicts=with_verdicts)
     findings, budget = _ordered(results.findings), StepBudget.from_measurements(found)
+    verdict = verdict_of(findings, found, budget, results.ledger)
     facts = found.get(TraceFacts)
     step: StepBreakdown | None = found.get(TypicalStep) or found.get(TracedStep)
     return Diagnosis(
         source=found.source,
-        verdict=verdict_of(findings, found, budget),
+        verdict=verdict.text,
+        outcome=verdict.outcome,
+        ledger=results.ledger,
         step=step,
         phases=step.phases_ns if step is not None else None,
         findings=findings,
@@ -206,10 +215,10 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(ordered)
 
 
-def _order(finding: Finding) -> tuple[int, int]:
-    """By cost; problems without one come after those, and information last."""
+def _order(finding: Finding) -> tuple[int, float]:
+    """By what the correction saves; problems whose cost is not known come after those, and information last."""
     group = 2 if finding.severity == "info" else 1 if finding.cost_ns is None else 0
-    return group, -(finding.cost_ns or 0)
+    return group, -expected_saving(finding)
 
 
 def _figures(found: Measurements, budget: StepBudget | None) -> Figures:

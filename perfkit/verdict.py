@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from perfkit._format import duration, ms, ms_range, percent, shown_location
 from perfkit.findings import Finding
-from perfkit.ledger.step_budget import MAJORITY, NEGLIGIBLE, StepBudget
+from perfkit.ledger.ledger import ClaimedLedger
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
 from perfkit.measures.results.measurements import Measurements, PlannedSteps
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
 from perfkit.rules._engine import find_rules
+from perfkit.rules.verdicts.unexplained import shown_part
 from perfkit.run.records import PHASES, Phase
+
+#: What a verdict is: problems with their cost, proven health, neither, or a recording that does not show it.
+Outcome = Literal["findings", "healthy", "unexplained", "cannot-tell"]
+_OUTCOMES: dict[str, Outcome] = {
+    "compute-bound": "healthy",
+    "memory-bound": "healthy",
+    "unexplained": "unexplained",
+    "cannot-tell": "cannot-tell",
+}
 
 #: What each phase is called in a sentence.
 _PHASE_NAMES: dict[Phase, str] = {
@@ -40,27 +52,49 @@ _DEVICE_PARTS = {
 _P10_TO_P90 = 2.56
 
 
-def verdict_of(findings: Sequence[Finding], found: Measurements, budget: StepBudget | None) -> str:
+class Verdict(NamedTuple):
+    """The verdict in words, and which of the four it is."""
+
+    text: str
+    outcome: Outcome
+
+
+def verdict_of(
+    findings: Sequence[Finding], found: Measurements, budget: StepBudget | None, ledger: ClaimedLedger | None
+) -> Verdict:
     """The verdict on ordered findings."""
     profiles = found.get(KernelProfiles)
     causes = [finding for finding in findings if finding.follows is None and finding.severity != "info"]
     quantified = [finding for finding in causes if finding.quantified]
     unquantified = len(causes) - len(quantified)
+    outcome: Outcome = "findings"
     if profiles is not None:
         parts = [_of_profiles(profiles, findings)]
     elif quantified and budget is not None:
         parts = [_largest_part(budget), _fix_first(quantified, budget), _over_the_run(quantified, found, budget)]
+        parts.append(_unexplained(ledger))
     else:
         verdicts = {rule.id: rule for rule in find_rules() if rule.is_verdict}
         own = [finding for finding in findings if finding.rule in verdicts]
+        # A recording that shows nothing has no other verdict.
+        own = [finding for finding in own if finding.rule == "cannot-tell"] or own
+        outcome = next((_OUTCOMES[finding.rule] for finding in own), "unexplained")
         parts = [finding.message for finding in own] or ["No rule found a problem that costs a measurable time."]
-        if budget is not None and any(verdicts[finding.rule].healthy for finding in own):
+        if budget is not None and outcome == "healthy":
             parts.insert(0, _no_savings_above(findings, budget))
     if unquantified:
         parts.append(
             f"{unquantified} finding{'s' if unquantified > 1 else ''} could not be quantified on this machine."
         )
-    return " ".join(part for part in parts if part)
+    return Verdict(" ".join(part for part in parts if part), outcome)
+
+
+def _unexplained(ledger: ClaimedLedger | None) -> str:
+    """The largest part of the step that no finding claims, where it is a quarter of the step or more."""
+    largest = next(iter(ledger.unexplained()), None) if ledger is not None else None
+    if ledger is None or largest is None or largest.ns < CRITICAL * ledger.ledger.wall_ns:
+        return ""
+    return f"Unexplained: {shown_part(largest, ledger.ledger.wall_ns)}."
 
 
 def _of_profiles(profiles: KernelProfiles, findings: Sequence[Finding]) -> str:
@@ -147,7 +181,7 @@ def _fix_first(quantified: Sequence[Finding], budget: StepBudget) -> str:
     )
     if len(quantified) == 1:
         return f"{sentence}."
-    # Findings may cost the same time, and no sum saves more than the step.
+    # Each has claimed time of its own, and no sum saves more than the step.
     total_ns = min(budget.wall_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
     together = "both" if len(quantified) == 2 else f"all {len(quantified)}"
     return f"{sentence}; {together} together save up to {ms(total_ns)}."

@@ -15,9 +15,10 @@ from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
+from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules._engine import Rule, find_rules
 from perfkit.rules.verdicts import compute_bound
-from perfkit.run.records import Phases, Rank
+from perfkit.run.records import MachineLimits, Phases, Rank, Rate
 
 MS = 1_000_000
 TRACES = Path(__file__).resolve().parents[1] / "../shared/traces"
@@ -58,6 +59,43 @@ def rule(rule_id: str, *findings: Finding | float | None, **fields: Any) -> Rule
     return Rule(rule_id, "test", "", lambda: found, ())
 
 
+#: One product per phase, at 92% of what the machine can compute.
+AT_LIMIT = (
+    StepWork(
+        source="stacks-0",
+        step_ns=100 * MS,
+        rows=tuple(
+            OpWorkTime(
+                op="aten::mm",
+                phase=phase,
+                ns=ns * MS,
+                calls=1,
+                ops=0,
+                flops=ns * 10**7,
+                bytes=8,
+                precision="float32",
+                kind="matmul",
+            )
+            for phase, ns in (("forward", 60), ("backward", 40))
+        ),
+    ),
+    MachineLimits(
+        method=1,
+        host="h",
+        cpu="a CPU",
+        torch="2.13.0",
+        threads=1,
+        measured_at_ns=0,
+        disturbed=False,
+        products={"float32": (Rate(1000, 1.1e10),)},
+        convolutions={},
+        functions={},
+        bandwidth={"copy": (Rate(1000, 1e10),)},
+        op_ns=2000,
+        node_ns=1000,
+    ),
+)
+
 TYPICAL = step(100, data=10, forward=60, backward=30)
 
 
@@ -78,7 +116,8 @@ def test_findings_are_ordered_by_cost_then_unquantified_then_information() -> No
 def test_the_verdict_names_the_largest_part_what_to_fix_first_and_what_it_saves() -> None:
     assert diagnose(busy(), rules=[rule("a", 20, None)]).verdict == (
         "A step takes 100 ms, most of it the forward pass (60%). Fix a at train.py:7 first: "
-        "saves up to 20.0 ms/step (20% at most). 1 finding could not be quantified on this machine."
+        "saves up to 20.0 ms/step (20% at most). Unexplained: computing in forward 48%. "
+        "1 finding could not be quantified on this machine."
     )
 
 
@@ -99,20 +138,34 @@ def test_savings_together_never_exceed_the_step() -> None:
 def test_the_saving_is_extrapolated_to_the_planned_run() -> None:
     verdict = diagnose(busy(PlannedSteps(count=100_000)), rules=[rule("a", 50)]).verdict
 
-    assert verdict.endswith("Over the planned 100,000 steps that is up to 83 min of 2.8 h.")
+    assert "Over the planned 100,000 steps that is up to 83 min of 2.8 h." in verdict
 
 
 def test_a_healthy_run_has_no_savings() -> None:
-    diagnosis = diagnose(Measurements("runs/x", step(100, data=1, forward=60, backward=39)))
+    diagnosis = diagnose(Measurements("runs/x", step(100, data=1, forward=60, backward=39), *AT_LIMIT))
 
     assert [one.rule for one in diagnosis.findings] == ["compute-bound"]
-    assert diagnosis.verdict.startswith("No savings above 5% found. Computing takes 99% of the 100 ms step (forward")
+    assert diagnosis.outcome == "healthy"
+    assert diagnosis.verdict.startswith("No savings above 5% found. 99% of the 100 ms step runs at 92% of the compute")
+
+
+def test_a_run_without_limits_is_not_called_healthy() -> None:
+    diagnosis = diagnose(Measurements("runs/x", step(100, data=1, forward=60, backward=39)))
+
+    assert diagnosis.outcome == "unexplained"
+    assert diagnosis.verdict.startswith(
+        "No rule found a problem, but the step is not proven healthy. 100% of the 100 ms"
+    )
+
+
+def test_the_outcome_of_a_problem_with_a_cost_is_findings() -> None:
+    assert diagnose(busy(), rules=[rule("a", 20)]).outcome == "findings"
 
 
 def test_the_healthy_verdict_states_the_uncertainty_of_the_step() -> None:
-    few = msgspec.structs.replace(step(100, forward=100), steps=4, p10_ns=80 * MS, p90_ns=120 * MS)
+    few = msgspec.structs.replace(step(100, forward=60, backward=40), steps=4, p10_ns=80 * MS, p90_ns=120 * MS)
 
-    assert diagnose(Measurements("runs/x", few)).verdict.startswith(
+    assert diagnose(Measurements("runs/x", few, *AT_LIMIT)).verdict.startswith(
         "No savings above 16% found (the uncertainty of the step's length, from 4 steps)."
     )
 
@@ -120,7 +173,7 @@ def test_the_healthy_verdict_states_the_uncertainty_of_the_step() -> None:
 def test_the_healthy_verdict_does_not_deny_the_saving_of_information() -> None:
     rules = [rule("tuning", 12, severity="info"), Rule.of(compute_bound)]
 
-    verdict = diagnose(Measurements("runs/x", step(100, forward=100)), rules=rules).verdict
+    verdict = diagnose(Measurements("runs/x", step(100, forward=60, backward=40), *AT_LIMIT), rules=rules).verdict
 
     assert verdict.startswith("No savings above 12% found (tuning may save that much).")
 
@@ -222,9 +275,9 @@ def test_a_diagnosis_survives_json() -> None:
     [
         ("{", "the diagnosis is damaged"),
         ("[]", "the diagnosis is damaged"),
-        ('{"schema": 2}', "the diagnosis is damaged"),
-        ('{"schema": 1, "source": "x", "verdict": ""}', "has schema 1, this perfkit reads 2"),
-        ('{"schema": 9}', "has schema 9, this perfkit reads 2"),
+        ('{"schema": 3}', "the diagnosis is damaged"),
+        ('{"schema": 1, "source": "x", "verdict": ""}', "has schema 1, this perfkit reads 3"),
+        ('{"schema": 9}', "has schema 9, this perfkit reads 3"),
     ],
 )
 def test_a_damaged_diagnosis_or_one_of_another_schema_is_refused(text: str, message: str) -> None:
@@ -264,7 +317,7 @@ def test_a_real_training_without_loader_workers_is_input_bound_and_its_corrected
         ("a100-alexnet-cuda-sync-events.json.gz", "cannot-tell"),
         ("cpu-only-rank34.json.gz", "cannot-tell"),
         ("mi250-rocm.json.gz", "launch-bound"),
-        ("nsys-healthy.sqlite", "compute-bound"),
+        ("nsys-healthy.sqlite", "unexplained"),
         ("nsys-mock.sqlite", "cannot-tell"),
     ],
 )

@@ -24,6 +24,7 @@ from perfkit.measures.ncu.kernel_profiles import gaps_of, measure_kernel_profile
 from perfkit.measures.ops._op_calls import TypicalTimes
 from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.ops.patterns import measure_patterns
+from perfkit.measures.ops.step_work import measure_step_work
 from perfkit.measures.ranks.rank_times import measure_rank_times
 from perfkit.measures.results.host import RangeTime, SourceLines
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
@@ -97,6 +98,7 @@ def _measure_trace(trace: Trace, found: Measurements) -> TypicalTimes:
     usual = typical_times(trace)
     found.add(measure_source_lines(trace))
     found.add(measure_patterns(trace, typical=usual))
+    found.add(measure_step_work(trace, typical=usual))
     return usual
 
 
@@ -186,11 +188,13 @@ def _measure_line_steps(
             trace = with_frames(read(path), times)
             lines = measure_source_lines(trace, times, traced)
             patterns = measure_patterns(trace, times, traced, usual)
+            work = measure_step_work(trace, times, traced, usual)
         except TraceError as error:
             missing.append(str(error))
             continue
         found.replace(lines)
         found.replace(patterns)
+        found.replace(work)
         return
 
 

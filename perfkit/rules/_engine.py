@@ -22,6 +22,9 @@ import msgspec
 import perfkit.rules
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
+from perfkit.ledger.claims import claim
+from perfkit.ledger.ledger import ClaimedLedger, Ledger
+from perfkit.ledger.rows import Selector
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._devices import merge_findings
@@ -49,7 +52,9 @@ class Rule(NamedTuple):
     """A rule as its module defines it.
 
     ``follows`` are the ids of the rules of whose findings this one's is a consequence, nearest first;
-    ``follows_at_line`` and ``follows_in_function`` only where both are in one line, or one function.
+    ``follows_at_line`` and ``follows_in_function`` only where both are in one line, or one function. ``claims`` are the
+    rows of the ledger that its findings may claim: None for any, empty for none (its cost comes in a few steps only,
+    which the typical step leaves out).
     """
 
     id: str
@@ -60,6 +65,7 @@ class Rule(NamedTuple):
     follows: tuple[str, ...] = ()
     follows_at_line: tuple[str, ...] = ()
     follows_in_function: tuple[str, ...] = ()
+    claims: tuple[Selector, ...] | None = None
     healthy: bool = False
 
     @classmethod
@@ -74,6 +80,7 @@ class Rule(NamedTuple):
             tuple(getattr(module, "FOLLOWS", ())),
             tuple(getattr(module, "FOLLOWS_AT_LINE", ())),
             tuple(getattr(module, "FOLLOWS_IN_FUNCTION", ())),
+            getattr(module, "CLAIMS", None),
             getattr(module, "HEALTHY", False),
         )
 
@@ -112,9 +119,10 @@ class RuleNotAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleResults(NamedTuple):
-    """The findings of all rules, the rules that could not be asked, and a sentence for each that failed."""
+    """The findings of all rules with what they claim, the rules not asked, and a sentence for each that failed."""
 
     findings: list[Finding]
+    ledger: ClaimedLedger | None
     not_asked: tuple[RuleNotAsked, ...]
     failed: list[str]
 
@@ -178,6 +186,12 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
                 failed.append(f"the rule {rule.id} failed and was skipped: {type(error).__name__}: {error}")
 
     run(rule for rule in rules if not rule.is_verdict)
+    findings = _linked(findings, rules)
+    claimed = None
+    if (ledger := Ledger.from_measurements(found)) is not None:
+        selectors = {rule.id: rule.claims for rule in rules}
+        claimed, findings = claim(ledger, findings, selectors)
+        found.replace(claimed)
     if verdicts and not any(finding.quantified for finding in findings):
         run(rule for rule in rules if rule.is_verdict)
     not_asked = tuple(
@@ -185,7 +199,7 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
         for rule in rules
         if (missing := rule.missing(found))
     )
-    return RuleResults(_linked(findings, rules), not_asked, failed)
+    return RuleResults(findings, claimed, not_asked, failed)
 
 
 def _linked(findings: list[Finding], rules: Sequence[Rule]) -> list[Finding]:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import pytest
 
 from perfkit.findings import Finding
+from perfkit.ledger.ledger import ClaimedLedger, Ledger
+from perfkit.ledger.rows import LedgerRow
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, Ops, OpTime
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles
@@ -167,6 +169,26 @@ class Build:
             tensor_core_ns=0,
             tensor_core_unknown_ns=0,
         )
+
+    def ledger(
+        self, *rows: tuple[Any, ...], unquantified: tuple[str, ...] = (), unknown: str | None = None
+    ) -> ClaimedLedger:
+        """A ledger without claims from (owner, ms, limit in ms or None, bound, location)."""
+        parts = tuple(
+            LedgerRow(
+                owner=owner,
+                name="op",
+                ns=round(time * MS),
+                limit_ns=None if limit is None else round(limit * MS),
+                bound=bound,
+                at=place[0] if place else None,
+            )
+            for owner, time, limit, bound, *place in rows
+        )
+        limits = "measured on a CPU" if unknown is None else None
+        whole = sum(row.ns for row in parts)
+        step = Ledger(wall_ns=whole, per="step", basis="training thread", rows=parts, limits=limits, unknown=unknown)
+        return ClaimedLedger(ledger=step, unquantified=unquantified)
 
     def kernel_profiles(self, *kernels: dict[str, Any]) -> KernelProfiles:
         """A report with one launch of each kernel, near the peak of compute like a good product but for what is given.

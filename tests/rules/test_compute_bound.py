@@ -1,27 +1,39 @@
-"""compute-bound: a step that mostly computes is healthy."""
+"""compute-bound: a step near the limit of arithmetic is healthy."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from perfkit.rules.verdicts import cannot_tell, compute_bound
+from perfkit.rules.verdicts import compute_bound, memory_bound, unexplained
 
 
-def test_a_step_that_computes_is_compute_bound(build: Any) -> None:
-    step = build.step(100, data=2, forward=30, backward=50, optimizer=15, other=3)
+def test_a_step_near_the_limit_of_arithmetic_is_compute_bound(build: Any) -> None:
+    ledger = build.ledger(("computing", 90, 72, "arithmetic"), ("python", 10, None, None))
 
-    [finding] = build.findings(compute_bound, step)
+    [finding] = build.findings(compute_bound, ledger)
 
-    assert finding.message == "Computing takes 95% of the 100 ms step (forward 30%, backward 50%, optimizer 15%)."
+    assert finding.message == (
+        "90% of the 100 ms step runs at 80% of the compute limit (measured on a CPU); 10% is unexplained."
+    )
     assert finding.cost_ns is None
-    assert build.findings(cannot_tell, step) == []
+    assert build.findings(memory_bound, ledger) == build.findings(unexplained, ledger) == []
 
 
-def test_a_device_busy_with_kernels_is_compute_bound(build: Any) -> None:
-    [finding] = build.findings(compute_bound, build.device(1000, compute=900, causes={"operators": 100}))
-
-    assert "Computing takes 90% of the 1.0 s recording" in finding.message
+def test_a_step_far_from_its_limit_is_not_compute_bound(build: Any) -> None:
+    assert build.findings(compute_bound, build.ledger(("computing", 100, 20, "arithmetic"))) == []
 
 
-def test_a_step_that_waits_is_not_compute_bound(build: Any) -> None:
-    assert build.findings(compute_bound, build.step(100, data=60, forward=40)) == []
+def test_a_step_whose_limits_are_not_known_is_not_compute_bound(build: Any) -> None:
+    assert build.findings(compute_bound, build.ledger(("computing", 100, None, None))) == []
+
+
+def test_a_step_with_a_quarter_unexplained_is_not_compute_bound(build: Any) -> None:
+    ledger = build.ledger(("computing", 75, 70, "arithmetic"), ("python", 25, None, None))
+
+    assert build.findings(compute_bound, ledger) == []
+
+
+def test_a_step_with_a_problem_that_could_not_be_quantified_is_not_compute_bound(build: Any) -> None:
+    ledger = build.ledger(("computing", 100, 90, "arithmetic"), unquantified=("sync-in-step",))
+
+    assert build.findings(compute_bound, ledger) == []

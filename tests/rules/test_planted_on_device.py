@@ -297,4 +297,4 @@ def test_kernels_at_the_limit_of_arithmetic_are_healthy(timeline: Any) -> None:
 
     assert problems(healthy) == []
     assert healthy.findings[0].rule == "compute-bound"
-    assert "Arithmetic limits 100% of the kernels' time" in healthy.findings[0].message
+    assert "of the compute limit (NVIDIA A100 data sheet)" in healthy.findings[0].message

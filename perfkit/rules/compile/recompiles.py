@@ -38,6 +38,7 @@ from perfkit.measures.results.steps import CompileCost
 from perfkit.run.records import Rank
 
 ID = "recompiles"
+CLAIMS = ()
 
 #: The share of the second half's steps with compiling from which on it recurs.
 _RECURS = 0.05

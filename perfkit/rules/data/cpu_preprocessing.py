@@ -34,12 +34,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
 from perfkit.rules.data._loader_workers import Processor
 
 ID = "cpu-preprocessing"
+CLAIMS = (Selector(owner="python"), Selector(phase="data"))
 
 #: The share that is saved at least: chosen, four programs saved 0.75 to 1.1 times that time, a fifth half of it.
 _MINIMUM = 0.7

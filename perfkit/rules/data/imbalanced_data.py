@@ -40,6 +40,7 @@ from perfkit.rules._settings import first_call
 from perfkit.run.records import Lines, Rank
 
 ID = "imbalanced-data"
+CLAIMS = ()
 
 #: The share of padding from which on it is reported.
 _PADDED = 0.2

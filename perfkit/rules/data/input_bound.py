@@ -41,6 +41,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules.data._fetch_line import fetch_line
@@ -49,6 +50,7 @@ from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Process
 from perfkit.run.records import LineRow, Lines
 
 ID = "input-bound"
+CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
 
 #: What a ready batch costs in the process that made it (measured): no setting removes it.
 _READY_NS = 100_000

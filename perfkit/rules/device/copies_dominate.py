@@ -26,10 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, DeviceStepBudget
 from perfkit.measures.results.device import DeviceTime
 
 ID = "copies-dominate"
+CLAIMS = (Selector(owner="copies"), Selector(owner="idle", names=("copy call", "sync")))
 #: How the copies are made is corrected before their number.
 FOLLOWS = ("pageable-copy", "blocking-copy")
 

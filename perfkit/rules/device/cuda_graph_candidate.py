@@ -29,12 +29,14 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.device import Launches
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules.device._late_launches import late_launches
 
 ID = "cuda-graph-candidate"
+CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
 #: One graph removes the waiting for launches; the cause of that waiting is corrected first.
 FOLLOWS = ("many-small-ops", "unfused-optimizer", "launch-bound")
 

@@ -29,10 +29,12 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
 from perfkit.rules.device._late_launches import LATE, late_launches
 
 ID = "launch-bound"
+CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
 #: A device that waits for launches while a loop of small ops makes them waits for that loop.
 FOLLOWS = ("many-small-ops", "unfused-optimizer", "loop-over-samples", "python-bound", "cpu-preprocessing")
 

@@ -26,10 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
 
 ID = "low-occupancy"
+CLAIMS = COMPUTING
 
 #: Warps, as a share of what fits, below which latency is hard to hide.
 _FEW_WARPS = 0.25

@@ -27,10 +27,12 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
 
 ID = "small-grid"
+CLAIMS = COMPUTING
 #: Kernels that are small because a loop makes them.
 FOLLOWS = ("many-small-ops", "loop-over-samples")
 

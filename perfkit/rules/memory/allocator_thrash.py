@@ -30,11 +30,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.kernels import ApiCall
 from perfkit.measures.results.steps import TypicalStep
 
 ID = "allocator-thrash"
+CLAIMS = (Selector(owner="idle", names=("allocation",)),)
 
 _CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree")
 #: Calls per step from which on they are more than what remains of the start (chosen).

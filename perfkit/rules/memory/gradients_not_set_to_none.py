@@ -26,12 +26,14 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, RangeTime
 from perfkit.rules._settings import first_call
 from perfkit.run.records import Rank
 
 ID = "gradients-not-set-to-none"
+CLAIMS = COMPUTING
 
 _ZEROES = "Optimizer.zero_grad#"
 _ADDS = "torch::autograd::AccumulateGrad"

@@ -33,12 +33,14 @@ from collections.abc import Iterator
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import Patterns, UnfusedAttention
 from perfkit.rules._loops import loop_of
 from perfkit.run.records import Lines
 
 ID = "attention-unfused"
+CLAIMS = COMPUTING
 
 #: Scores that fit in a second-level cache cause no memory traffic.
 _CACHE_BYTES = 256 * 2**10

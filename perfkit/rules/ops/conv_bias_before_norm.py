@@ -24,10 +24,12 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import Patterns
 
 ID = "conv-bias-before-norm"
+CLAIMS = COMPUTING
 
 
 def check(step: StepBudget, patterns: Patterns) -> Iterator[Finding]:

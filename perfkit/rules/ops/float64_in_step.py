@@ -28,11 +28,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.patterns import Patterns
 
 ID = "float64-in-step"
+CLAIMS = COMPUTING
 
 #: What float32 saves of the time in float64, at the low end and at the high end (measured on a CPU, see above).
 _SAVING = (0.42, 0.8)

@@ -28,12 +28,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.device.peaks import peaks_of
 from perfkit.measures.results.kernels import Kernels
 from perfkit.run.records import Rank
 
 ID = "fp32-without-tf32"
+CLAIMS = COMPUTING
 
 
 def check(step: DeviceStepBudget, kernels: Kernels, rank: Rank | None = None) -> Iterator[Finding]:

@@ -31,11 +31,13 @@ from collections.abc import Iterator
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.patterns import Patterns
 
 ID = "layout-conversion"
+CLAIMS = COMPUTING
 
 #: The saving as a share of the time of copies (measured) and of kernels that convert (chosen): low end, high end.
 _COPIES = (1.0, 1.9)

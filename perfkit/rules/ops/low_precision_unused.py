@@ -27,11 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.device.peaks import peaks_of
 from perfkit.measures.results.kernels import Kernels
 
 ID = "low-precision-unused"
+CLAIMS = COMPUTING
 #: TF32 is one line and changes no type; what half precision saves beyond it is visible after that.
 FOLLOWS = ("fp32-without-tf32", "float64-in-step")
 

@@ -41,11 +41,13 @@ import msgspec
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING, LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.run.records import Lines, TracedLine
 
 ID = "many-small-ops"
+CLAIMS = (*COMPUTING, Selector(owner="python"), Selector(owner="idle", names=LATE_LAUNCHES))
 #: Anomaly detection adds small ops to every node.
 FOLLOWS = ("anomaly-detection",)
 #: A loop over heads is the attention: what one fused call saves is known better than for loops in general.

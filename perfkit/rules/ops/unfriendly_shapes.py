@@ -26,10 +26,12 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.patterns import MatmulShape, Patterns
 
 ID = "unfriendly-shapes"
+CLAIMS = COMPUTING
 
 #: Types of which 16 bytes hold 8 numbers.
 _HALF = ("c10::BFloat16", "c10::Half")

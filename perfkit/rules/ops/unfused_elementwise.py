@@ -33,10 +33,12 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import NEGLIGIBLE, StepBudget
 from perfkit.measures.results.patterns import ElementwiseChain, Patterns
 
 ID = "unfused-elementwise"
+CLAIMS = COMPUTING
 
 #: The share of the longest op that one pass still takes; and the low end as a share of the high end, at least (chosen).
 _ONE_PASS = 0.7

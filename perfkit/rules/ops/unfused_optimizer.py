@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import IdleCause
 from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
@@ -35,6 +36,7 @@ from perfkit.rules._loops import loop_of
 from perfkit.run.records import Lines
 
 ID = "unfused-optimizer"
+CLAIMS = (Selector(phase="optimizer"), Selector(owner="idle", names=LATE_LAUNCHES), Selector(names=("optimizer",)))
 
 #: Fewer single ops are the bookkeeping of one parameter group.
 _MIN_OPS = 50

@@ -30,11 +30,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import less_often, time_of, work_of
 
 ID = "checkpoint-in-step"
+CLAIMS = (Selector(owner="checkpoint"),)
 
 
 def check(step: MeanStepBudget, works: tuple[HostWork, ...] = ()) -> Iterator[Finding]:

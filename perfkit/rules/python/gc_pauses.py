@@ -30,11 +30,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.steps import MeanStep
 from perfkit.run.records import Lines, Rank
 
 ID = "gc-pauses"
+CLAIMS = (Selector(owner="collection"),)
 #: Dynamo makes the objects that are collected.
 FOLLOWS = ("recompiles",)
 

@@ -28,11 +28,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, TracedLine
 
 ID = "loop-over-samples"
+CLAIMS = (*COMPUTING, Selector(owner="python"))
 
 #: As many calls from one line are a loop.
 _MIN_CALLS = 8

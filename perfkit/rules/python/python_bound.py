@@ -31,11 +31,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
 
 ID = "python-bound"
+CLAIMS = (Selector(owner="python"),)
 #: The Python in the step is the compiler's, or what anomaly detection records for every node.
 FOLLOWS = ("recompiles", "anomaly-detection", "graph-breaks")
 #: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time.

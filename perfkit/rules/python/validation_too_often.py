@@ -30,12 +30,14 @@ from collections.abc import Iterator
 
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.run.records import Lines
 
 ID = "validation-too-often"
+CLAIMS = (Selector(owner="validation"),)
 
 #: The share of the mean step from which on validation is reported: chosen, it allows a validation set of half the
 #: training set's size (a forward is a third of a step).

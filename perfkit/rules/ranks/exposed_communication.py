@@ -36,11 +36,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.patterns import HostCollective, Patterns
 
 ID = "exposed-communication"
+CLAIMS = (Selector(owner="communication"), Selector(owner="waiting for ranks"), *COMPUTING)
 #: A collective waits for the rank that comes last.
 FOLLOWS = ("slow-rank", "imbalanced-data")
 

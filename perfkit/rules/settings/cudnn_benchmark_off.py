@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.steps import BatchTime
@@ -31,6 +32,7 @@ from perfkit.rules._settings import is_on
 from perfkit.run.records import Rank
 
 ID = "cudnn-benchmark-off"
+CLAIMS = COMPUTING
 
 #: The share of the convolutions' time that is saved at most: chosen, see above.
 _MAXIMUM = 0.25

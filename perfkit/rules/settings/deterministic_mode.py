@@ -28,11 +28,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
 from perfkit.rules._settings import first_call, is_on
 from perfkit.rules.settings._ops_in_step import OpsInStep
 from perfkit.run.records import Rank
 
 ID = "deterministic-mode"
+CLAIMS = COMPUTING
 
 #: Ops that return memory as it is; in deterministic mode the filling is all that happens inside them.
 _ALLOCATE = ("aten::empty", "aten::empty_strided", "aten::resize_")

@@ -27,10 +27,12 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import CopyTime
 
 ID = "blocking-copy"
+CLAIMS = (Selector(owner="copies"), Selector(owner="idle", names=("copy call", "sync")))
 
 
 def check(step: DeviceStepBudget, copies: tuple[CopyTime, ...]) -> Iterator[Finding]:

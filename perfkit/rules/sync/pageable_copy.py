@@ -28,11 +28,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import CopyTime
 from perfkit.run.records import Rank
 
 ID = "pageable-copy"
+CLAIMS = (Selector(owner="copies"), Selector(owner="idle", names=("copy call", "sync")))
 
 #: Bytes per second of a copy from pinned memory over PCIe 3.0 with 16 lanes.
 _PINNED = 12e9

@@ -42,12 +42,14 @@ from typing import NamedTuple
 
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_calls, traced_steps
 from perfkit.run.records import SyncEvent, Syncs
 
 ID = "sync-in-step"
+CLAIMS = (Selector(owner="idle", names=("sync", *LATE_LAUNCHES)),)
 #: Dynamo cannot trace the read of a value.
 FOLLOWS_AT_LINE = ("graph-breaks",)
 

@@ -6,6 +6,7 @@ All names can be imported from here.
 """
 
 from perfkit.run.records.gpu import *  # noqa: F403 - the names are listed once, in the files that define them
+from perfkit.run.records.limits import *  # noqa: F403
 from perfkit.run.records.lines import *  # noqa: F403
 from perfkit.run.records.program import *  # noqa: F403
 from perfkit.run.records.ranges import *  # noqa: F403

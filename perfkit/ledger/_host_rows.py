@@ -1,0 +1,170 @@
+"""The ledger of the thread that trains: its phases, by the ops and the lines that run in them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.ledger.rows import LedgerRow, Owner, Partition, apportion
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.host import HostWork
+from perfkit.measures.results.measurements import Measurements
+from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
+from perfkit.run.records import ACCESSES, PHASES, Lines, MachineLimits, Phase
+
+#: Who owns the time of a phase in which no op runs.
+_OWNERS: dict[Phase, Owner] = {
+    "data": "data",
+    "transfer": "copies",
+    "validation": "validation",
+    "callbacks": "callbacks",
+    "logging": "logging",
+    "checkpoint": "checkpoint",
+}
+#: Phases in which ops are the phase's own work, and not computing.
+_OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})
+
+
+def host_rows(budget: StepBudget, found: Measurements) -> Partition:
+    """The step of the thread that trains, divided by phase, and each phase by its ops and lines."""
+    work, limits, lines = found.get(StepWork), found.get(MachineLimits), found.get(Lines)
+    sources = _Sources(work, found.get(OpShares), limits, lines, found.all(HostWork))
+    rows: list[LedgerRow] = []
+    for phase, ns in _phases(budget).items():
+        rows += _rows_of_phase(phase, ns, budget, sources)
+    if work is None:
+        unknown = "the shapes of ops were not recorded"
+    elif limits is None:
+        unknown = "the limits of the machine were not measured (perfkit doctor measures them)"
+    else:
+        return Partition(rows, f"measured on {limits.cpu}", None)
+    return Partition(rows, None, unknown)
+
+
+class _Sources(msgspec.Struct, frozen=True):
+    """What is known about the inside of phases."""
+
+    work: StepWork | None
+    shares: OpShares | None
+    limits: MachineLimits | None
+    lines: Lines | None
+    host_work: tuple[HostWork, ...]
+
+
+def _phases(budget: StepBudget) -> dict[Phase | None, int]:
+    """The phases of the step; they sum to it. Without any the whole step is one part that has no phase."""
+    step = budget.typical or budget.traced
+    named: dict[Phase, int] = {}
+    if step is not None:
+        named = {phase: ns for phase in PHASES if (ns := getattr(step.phases_ns, phase))}
+    if not named:
+        return {None: budget.wall_ns}
+    return dict(zip(named, apportion(budget.wall_ns, list(named.values())), strict=True))
+
+
+def _rows_of_phase(phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources) -> list[LedgerRow]:
+    work = sources.work
+    ops = [row for row in work.rows if phase in (None, row.phase)] if work is not None else []
+    in_ops = _in_ops(phase, ns, ops, budget, sources)
+    found = list(_op_rows(phase, in_ops, ops, sources.limits))
+    return _merged([*found, *_line_rows(phase, ns - in_ops, budget, sources, bool(ops))])
+
+
+def _in_ops(phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], budget: StepBudget, sources: _Sources) -> int:
+    """The part of a phase in ops: by the share in the window, else by the ops' times in the step for lines."""
+    if not ops or sources.work is None:
+        return 0
+    share = sources.shares.shares.get(phase) if sources.shares is not None and phase is not None else None
+    if share is not None:
+        return round(ns * share)
+    return min(ns, round(sum(op.ns for op in ops) * budget.wall_ns / max(1, sources.work.step_ns)))
+
+
+def _op_rows(
+    phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], limits: MachineLimits | None
+) -> Iterator[LedgerRow]:
+    """The time in ops: each call's overhead, and the rest with its limit."""
+    for op, part in zip(ops, apportion(ns, [op.ns for op in ops]), strict=True):
+        overhead = min(part, round(op.ops * limits.op_ns)) if limits is not None else 0
+        owner: Owner = _OWNERS[phase] if phase in _OWN_OPS else "computing"
+        place: dict[str, Any] = {"phase": phase or op.phase, "at": op.at, "count": op.calls}
+        if overhead:
+            yield LedgerRow(owner="op overhead" if owner == "computing" else owner, name=op.op, ns=overhead, **place)
+        if part > overhead:
+            limit_ns = _limit(op, limits)
+            limit_ns = None if limit_ns is None else min(part - overhead, limit_ns)
+            bound: Literal["arithmetic", "memory"] = "memory" if op.kind in ACCESSES else "arithmetic"
+            yield LedgerRow(
+                owner=owner,
+                name=op.op,
+                ns=part - overhead,
+                limit_ns=limit_ns,
+                bound=bound if limit_ns is not None else None,
+                **place,
+            )
+
+
+def _limit(op: OpWorkTime, limits: MachineLimits | None) -> int | None:
+    """What the calls of an op would take at the machine's limit, without the overhead of the op."""
+    if limits is None or op.flops is None or op.bytes is None or op.precision is None or op.kind is None:
+        return None
+    return round(op.calls * (limits.op_limit_ns(op.flops, op.bytes, op.precision, op.kind) - limits.op_ns))
+
+
+def _line_rows(
+    phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources, has_ops: bool
+) -> Iterator[LedgerRow]:
+    """The time outside of ops, by the sampled lines that run there."""
+    if ns <= 0:
+        return
+    owner = _OWNERS.get(phase, "python") if phase is not None else "unrecorded"
+    if sources.work is None and phase in ("forward", "backward", "optimizer"):
+        owner = "computing"
+    lines = list(_sampled(phase, budget, sources, has_ops))
+    sampled = min(ns, sum(part for _, _, part in lines))
+    parts = apportion(sampled, [part for _, _, part in lines])
+    for (name, at, _), part in zip(lines, parts, strict=True):
+        if part:
+            kind: Owner = owner if name in ("", "python") else "python"
+            yield LedgerRow(owner=kind, name=name or str(phase), ns=part, phase=phase, at=at)
+    if rest := ns - sampled:
+        yield LedgerRow(owner=owner, name="outside ops" if has_ops else str(phase), ns=rest, phase=phase)
+
+
+def _sampled(
+    phase: Phase | None, budget: StepBudget, sources: _Sources, has_ops: bool
+) -> Iterator[tuple[str, Location, int]]:
+    """(kind, line, ns per step) of samples in this phase; with ops known, of those lines only that call none."""
+    if has_ops or sources.lines is None:
+        for work in sources.host_work:
+            for line in work.lines:
+                if phase in (None, line.phase):
+                    yield work.kind, line.at, budget.of_mean(line.host_ns)
+        return
+    for row in sources.lines.rows:
+        if row.worker is None and phase in (None, row.phase):
+            yield "", row.at, budget.of_mean(row.host_ns)
+
+
+def _merged(rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Rows of the same owner, name and place as one; its limit is known where all of theirs are."""
+    same: dict[Any, list[LedgerRow]] = defaultdict(list)
+    for row in rows:
+        same[row.owner, row.name, row.phase, row.at].append(row)
+    merged = []
+    for together in same.values():
+        limits = [row.limit_ns for row in together]
+        known = [limit for limit in limits if limit is not None]
+        merged.append(
+            msgspec.structs.replace(
+                together[0],
+                ns=sum(row.ns for row in together),
+                limit_ns=sum(known) if len(known) == len(limits) else None,
+                count=sum(row.count or 0.0 for row in together) or None,
+            )
+        )
+    return merged

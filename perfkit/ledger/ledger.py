@@ -1,0 +1,158 @@
+"""The ledger: the step's time, partitioned. Each nanosecond has one owner."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.ledger._device_rows import device_rows
+from perfkit.ledger._host_rows import host_rows
+from perfkit.ledger.rows import LedgerRow
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, StepBudget
+from perfkit.measures.results.measurements import Measurements
+
+#: A row is near its limit where it takes at most twice its limit. The limit counts the minimum that an op computes and
+#: moves, at rates measured (or printed) for large products and plain copies: on a CPU healthy ops reach 0.5 to 0.95 of
+#: it, written-out or badly shaped ones less than 0.3 (perfkit/rules/CALIBRATION.md).
+NEAR_LIMIT = 0.5
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one step (or of the recording, where no steps are marked); they sum to ``wall_ns`` exactly.
+
+    ``basis`` is what the time is of: the device's period, or the thread that trains. ``limits`` names where the limits
+    come from, None where none are known; ``unknown`` says why limits are missing.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = "a recording with steps or events"
+
+    wall_ns: int
+    per: Literal["step", "recording"]
+    basis: Literal["device", "training thread"]
+    rows: tuple[LedgerRow, ...]
+    limits: str | None = None
+    unknown: str | None = None
+
+    @classmethod
+    def from_measurements(cls, found: Measurements) -> Ledger | None:
+        """The ledger of the step that costs are counted by; None where nothing has a length."""
+        budget = StepBudget.from_measurements(found)
+        if budget is None:
+            return None
+        on_device = budget.device is not None
+        partition = (device_rows if on_device else host_rows)(budget, found)
+        return cls(
+            wall_ns=budget.wall_ns,
+            per=budget.per,
+            basis="device" if on_device else "training thread",
+            rows=tuple(sorted(partition.rows, key=lambda row: -row.ns)),
+            limits=partition.limits,
+            unknown=partition.unknown,
+        )
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Time of one row that one rule's finding accounts for."""
+
+    row: int
+    rule: str
+    ns: int
+
+
+class RowAccount(msgspec.Struct, frozen=True):
+    """How the time of one row is accounted for; the three parts sum to the row's."""
+
+    row: LedgerRow
+    claimed_ns: int
+    at_limit_ns: int
+    unexplained_ns: int
+
+
+class Unexplained(msgspec.Struct, frozen=True):
+    """Time at one place, or in one part of the step, that no finding accounts for and no limit explains.
+
+    ``limit_share`` is the share of its limit that it reaches (0 to 1), None where it is not known for most of it.
+    """
+
+    name: str
+    ns: int
+    limit_share: float | None
+    at: Location | None
+
+
+class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger with what findings claimed: ``claimed_ns + at_limit_ns + unexplained_ns`` is the step, exactly.
+
+    Nothing is claimed twice. Of what no finding claims, rows near their limit are ``at_limit_ns``. ``unquantified`` are
+    the rules of problems whose cost is not known.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = Ledger.AVAILABLE_FROM
+
+    ledger: Ledger
+    claims: tuple[Claim, ...] = ()
+    unquantified: tuple[str, ...] = ()
+
+    def accounts(self) -> list[RowAccount]:
+        """Each row with its parts, in the ledger's order."""
+        claimed = [0] * len(self.ledger.rows)
+        for claim in self.claims:
+            claimed[claim.row] += claim.ns
+        accounts = []
+        for row, taken in zip(self.ledger.rows, claimed, strict=True):
+            rest = row.ns - taken
+            near = row.limit_ns is not None and row.limit_ns >= NEAR_LIMIT * row.ns
+            accounts.append(RowAccount(row, taken, rest if near else 0, 0 if near else rest))
+        return accounts
+
+    @property
+    def claimed_ns(self) -> int:
+        """Time that findings account for."""
+        return sum(claim.ns for claim in self.claims)
+
+    @property
+    def at_limit_ns(self) -> int:
+        """Time that no finding claims, in rows near their limit."""
+        return sum(account.at_limit_ns for account in self.accounts())
+
+    @property
+    def unexplained_ns(self) -> int:
+        """Time that no finding claims, in rows that are not near a limit, or whose limit is not known."""
+        return sum(account.unexplained_ns for account in self.accounts())
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the step is proven healthy: most of it near its limit, little unexplained, nothing unquantified."""
+        enough = self.at_limit_ns >= MAJORITY * self.ledger.wall_ns
+        return enough and self.unexplained_ns < CRITICAL * self.ledger.wall_ns and not self.unquantified
+
+    @property
+    def memory_ns(self) -> int:
+        """The part of ``at_limit_ns`` that the memory's bandwidth limits, and not arithmetic."""
+        return sum(account.at_limit_ns for account in self.accounts() if account.row.bound == "memory")
+
+    @property
+    def limit_share(self) -> float:
+        """The mean share of the limit that the rows at their limit reach, 0 to 1; 0.0 without any."""
+        near = [account for account in self.accounts() if account.at_limit_ns]
+        total = sum(account.row.ns for account in near)
+        return sum(account.row.limit_ns or 0 for account in near) / total if total else 0.0
+
+    def unexplained(self) -> list[Unexplained]:
+        """The unexplained time by place and part of the step, largest first."""
+        sums: dict[tuple[str, Location | None], list[int]] = {}
+        for account in self.accounts():
+            row, ns = account.row, account.unexplained_ns
+            if ns:
+                entry = sums.setdefault((row.part, row.at), [0, 0, 0])
+                entry[0] += ns
+                if row.limit_ns is not None:
+                    entry[1] += round(row.limit_ns * ns / row.ns)
+                    entry[2] += ns
+        parts = [
+            Unexplained(name, ns, limit / known if known >= MAJORITY * ns else None, at)
+            for (name, at), (ns, limit, known) in sums.items()
+        ]
+        return sorted(parts, key=lambda part: -part.ns)

@@ -1,0 +1,156 @@
+"""What the ops of a step on the host compute and move, against the time that they take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from perfkit._location import Location
+from perfkit.measures._nested import sum_by
+from perfkit.measures._rows import nearest_above, time_of
+from perfkit.measures.ops._op_calls import OpCalls, TypicalTimes, called_ops
+from perfkit.measures.ops._op_kinds import op_kind
+from perfkit.measures.ops._op_work import FORMULAS, OpWork, work_of
+from perfkit.measures.ops._tensor_arguments import shape_text
+from perfkit.measures.ops._typical_times import typical_times
+from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
+from perfkit.measures.steps._phase_times import phase_times, phases_at
+from perfkit.measures.steps._trace_steps import main_thread, whole_steps
+from perfkit.run.records import LineTimes, Phase, TracedLine
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Ints, Union, common, without
+
+_ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs")
+#: Rows that are kept apart, longest first; what is beyond them counts as ops of unknown work in their phase.
+_MAX_ROWS = 400
+
+
+def measure_step_work(
+    trace: Trace,
+    times: LineTimes | None = None,
+    traced: Sequence[TracedLine] = (),
+    typical: TypicalTimes | None = None,
+) -> StepWork | None:
+    """The work of a host's ops; None for a trace with device work, without shapes or without ops.
+
+    The arguments are those of `measure_patterns`. The time of a call is divided, by duration, among the outermost ops
+    in it whose work follows from their arguments; what remains of the call is of unknown work.
+    """
+    if trace.device_rows.size or trace.metadata.record_shapes is False:
+        return None
+    calls = OpCalls(trace, typical or typical_times(trace), times, traced)
+    if not calls.rows.size or calls.step_ns is None:
+        return None
+    is_known = np.array([name in FORMULAS for name in trace.names])[trace.name] & trace.is_kind(Kind.OP)
+    known = np.flatnonzero(is_known & (calls.of >= 0))
+    known = known[nearest_above(trace, known, is_known) < 0]
+    fields = trace.fields(known, _ARGUMENTS)
+    if not fields["Input type"].values:
+        return None
+    parts = _Parts(calls, known, fields)
+    return StepWork(source=trace.path.name, step_ns=calls.step_ns, rows=parts.rows())
+
+
+def measure_op_shares(trace: Trace) -> OpShares | None:
+    """How much of each phase runs in ops; None for a trace without steps or with device work."""
+    steps = whole_steps(trace)
+    if trace.device_rows.size or not steps.row.size:
+        return None
+    rows, _, _ = called_ops(trace)
+    in_ops = time_of(trace, rows[trace.track[rows] == steps.track[0]])
+    known = phase_times(trace)
+    rest = Union(steps.start_ns, steps.end_ns)
+    for of in known.values():
+        rest = without(rest, of)
+    phases: dict[Phase, Union] = {**known, "other": rest}
+    return OpShares(
+        shares={phase: common(of, in_ops).length_ns / of.length_ns for phase, of in phases.items() if of.length_ns}
+    )
+
+
+class _Parts:
+    """The calls of the thread that trains, divided among their ops of known work and summed by op, shapes and place."""
+
+    def __init__(self, calls: OpCalls, known: Ints, fields: Any) -> None:
+        self._calls, self._fields = calls, fields
+        trace = calls.trace
+        mine = trace.track[calls.rows] == main_thread(trace, calls.rows)
+        inside = np.flatnonzero(mine[calls.of[known]])
+        self._of = calls.of[known[inside]]
+        self._rows = known[inside]
+        self._codes = list(zip(*(fields[name].codes[inside].tolist() for name in _ARGUMENTS), strict=True))
+        duration = trace.duration_ns[self._rows]
+        whole = np.maximum(trace.duration_ns[calls.rows], 1)
+        self._cost = calls.cost[self._of] * (duration / whole[self._of])
+        known_ns = np.minimum(sum_by(self._of, duration, calls.rows.size), whole)
+        self._rest = np.where(mine, calls.cost * (1 - known_ns / whole), 0)
+        #: Ops inside of each call, itself included: each has an op's overhead.
+        ops = np.flatnonzero(trace.is_kind(Kind.OP) & (calls.of >= 0))
+        self._ops = np.bincount(calls.of[ops], minlength=calls.rows.size)
+        self._parts = np.bincount(self._of, minlength=calls.rows.size)
+
+    def rows(self) -> tuple[OpWorkTime, ...]:
+        calls, trace = self._calls, self._calls.trace
+        phases = phases_at(trace, trace.start_ns[calls.rows])
+        places = self._places()
+        sums: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        work: dict[tuple[Any, ...], OpWork | None] = {}
+        for row, code, of, cost in zip(self._rows, self._codes, self._of.tolist(), self._cost.tolist(), strict=True):
+            name = trace.names[trace.name[row]]
+            if (name, code) not in work:
+                work[name, code] = self._work(name, code)
+            key = (name, code if work[name, code] is not None else None, phases[of], places[of])
+            _add(sums[key], cost, 1, float(self._ops[of] / self._parts[of]))
+        for of in np.flatnonzero(self._rest > 0).tolist():
+            key = (trace.names[trace.name[calls.rows[of]]], None, phases[of], places[of])
+            _add(sums[key], float(self._rest[of]), 1, 0.0 if self._parts[of] else float(self._ops[of]))
+        ordered = sorted(sums.items(), key=lambda one: -one[1][0])
+        rest: dict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        for (_, _, phase, _), (ns, count, ops) in ordered[_MAX_ROWS:]:
+            _add(rest["other ops", None, phase, None], ns, count, ops)
+        return tuple(self._row(key, amounts, work) for key, amounts in [*ordered[:_MAX_ROWS], *rest.items()])
+
+    def _places(self) -> list[Location | None]:
+        """The user's line of each call; of a node of the backward, that of the op that made it."""
+        calls = self._calls
+        maker = np.where(calls.is_node, calls.maker, np.arange(calls.rows.size))
+        found = calls.locations(np.maximum(maker, 0))
+        return [at if known else None for at, known in zip(found, (maker >= 0).tolist(), strict=True)]
+
+    def _work(self, name: str, code: tuple[int, ...]) -> OpWork | None:
+        return work_of(name, *self._values(code))
+
+    def _values(self, code: tuple[int, ...]) -> list[Any]:
+        return [self._fields[name].values[at] if at >= 0 else None for name, at in zip(_ARGUMENTS, code, strict=True)]
+
+    def _row(self, key: Any, amounts: list[float], works: dict[Any, OpWork | None]) -> OpWorkTime:
+        name, code, phase, at = key
+        ns, count, ops = (amount / self._calls.steps for amount in amounts)
+        work = works[name, code] if code is not None else None
+        dims = self._values(code)[0] if code is not None else ()
+        shapes = " ".join(shape_text(tuple(dim)) for dim in dims if isinstance(dim, list) and dim and _is_shape(dim))
+        return OpWorkTime(
+            op=name,
+            phase=phase,
+            ns=round(ns),
+            calls=count,
+            ops=ops,
+            shapes=shapes,
+            flops=work.flops if work is not None else None,
+            bytes=work.bytes if work is not None else None,
+            precision=work.precision if work is not None else None,
+            kind=op_kind(name) if work is not None else None,
+            at=at,
+        )
+
+
+def _is_shape(dim: list[Any]) -> bool:
+    return not isinstance(dim[0], list)
+
+
+def _add(sums: list[float], *amounts: float) -> None:
+    for place, amount in enumerate(amounts):
+        sums[place] += amount

@@ -1,0 +1,50 @@
+"""What the ops of a step compute and move, next to the time that they take."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.run.records import OpKind, Phase
+
+
+class OpWorkTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one op with the same shapes at one place, on the thread that trains.
+
+    ``ns`` is their time per step with the ops that they call, ``ops`` the number of all these per step. ``flops`` and
+    ``bytes`` are the minimum that one call computes and moves, ``precision`` what it computes in and ``kind`` what
+    limits it; None where the work of the op does not follow from its arguments.
+    """
+
+    op: str
+    phase: Phase
+    ns: int
+    calls: float
+    ops: float
+    shapes: str = ""
+    flops: int | None = None
+    bytes: int | None = None
+    precision: str | None = None
+    kind: OpKind | None = None
+    at: Location | None = None
+
+
+class StepWork(msgspec.Struct, frozen=True, kw_only=True):
+    """The ops of a typical step on the host, longest first; what they leave of the step runs in no op.
+
+    ``step_ns`` is the step that the times are parts of; they were recorded with it and not outside of a recording.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = "the step for lines of a run without a device, or a trace with --record-shapes"
+
+    source: str
+    step_ns: int
+    rows: tuple[OpWorkTime, ...]
+
+
+class OpShares(msgspec.Struct, frozen=True, kw_only=True):
+    """The share (0 to 1) of each phase's time in which the thread that trains is in an op, in a recorded window."""
+
+    shares: dict[Phase, float]

@@ -1,0 +1,39 @@
+"""What the verdicts report of a step and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit._format import ms, percent
+from perfkit.findings import Evidence
+from perfkit.ledger.ledger import ClaimedLedger
+from perfkit.ledger.step_budget import MAJORITY
+
+#: Rows that are listed as evidence: as many as a person reads.
+_ROWS = 5
+
+
+def is_memory_bound(ledger: ClaimedLedger) -> bool:
+    """Whether the memory's bandwidth limits most of the time that is at its limit."""
+    return ledger.memory_ns >= MAJORITY * ledger.at_limit_ns > 0
+
+
+def limit_message(ledger: ClaimedLedger, limit: str) -> str:
+    """How much of the step runs near its limit, and how near."""
+    step = ledger.ledger
+    return (
+        f"{percent(ledger.at_limit_ns, step.wall_ns)} of the {ms(step.wall_ns)} {step.per} runs at "
+        f"{percent(ledger.limit_share, 1)} of the {limit} limit ({step.limits}); "
+        f"{percent(ledger.unexplained_ns, step.wall_ns)} is unexplained."
+    )
+
+
+def limit_evidence(ledger: ClaimedLedger) -> Iterator[Evidence]:
+    """The three parts of the step, and the longest rows with the share of their limit."""
+    source = f"ledger of the {ledger.ledger.basis}"
+    yield Evidence.ms("at the limit", ledger.at_limit_ns, source)
+    yield Evidence.ms("claimed by findings", ledger.claimed_ns, source)
+    yield Evidence.ms("unexplained", ledger.unexplained_ns, source)
+    for row in ledger.ledger.rows[:_ROWS]:
+        share = f"{percent(row.limit_ns, row.ns)} of its limit" if row.limit_ns is not None else "limit unknown"
+        yield Evidence.ms(f"{row.part}: {row.name}", row.ns, share)

@@ -1,0 +1,63 @@
+"""No rule found a problem, and the step is not proven healthy either.
+
+Problem: a part of the step is far from what this machine can do, or its limit is not known, and no rule knows why.
+
+How it shows: less than half of the step is in rows of the ledger near their limit, or a quarter of it or more is
+neither near a limit nor claimed by a finding, or a problem was found whose cost is not known.
+
+Causes: something that perfkit has no rule for; a recording without shapes or without the machine's limits.
+
+Fix: look at the largest unexplained part; `perfkit diagnose --html` shows it by line. Record what is missing:
+
+    perfkit run --record-shapes train.py
+    perfkit doctor                           # measures the limits of this machine
+
+Saving: unknown.
+
+Source: an honest rest is better than a false all-clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit._format import ms, percent, shown_location
+from perfkit.findings import Finding
+from perfkit.ledger.ledger import ClaimedLedger, Unexplained
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY
+from perfkit.rules.verdicts._limits import limit_evidence
+
+ID = "unexplained"
+
+#: Parts that are named in the message: as many as a sentence holds.
+_PARTS = 3
+
+
+def check(ledger: ClaimedLedger) -> Iterator[Finding]:
+    """Report what nothing explains; run where no problem could be quantified."""
+    if ledger.is_at_limit:
+        return
+    step, parts = ledger.ledger, ledger.unexplained()
+    reasons = []
+    if ledger.at_limit_ns < MAJORITY * step.wall_ns or ledger.unexplained_ns >= CRITICAL * step.wall_ns:
+        named = "; ".join(shown_part(part, step.wall_ns) for part in parts[:_PARTS])
+        share = percent(ledger.unexplained_ns, step.wall_ns)
+        reasons.append(f"{share} of the {ms(step.wall_ns)} {step.per} is unexplained: {named}.")
+    if ledger.unquantified:
+        reasons.append(f"{', '.join(dict.fromkeys(ledger.unquantified))} could not be quantified.")
+    if step.unknown is not None:
+        reasons.append(f"Its limits are unknown: {step.unknown}.")
+    yield Finding(
+        severity="info",
+        message=" ".join((f"No rule found a problem, but the {step.per} is not proven healthy.", *reasons)),
+        advice="Look at the largest part first; perfkit diagnose --html shows it by line.",
+        spent=next((part.at for part in parts if part.at is not None), None),
+        evidence=tuple(limit_evidence(ledger)),
+    )
+
+
+def shown_part(part: Unexplained, wall_ns: int) -> str:
+    """An unexplained part in a sentence: ``computing in optimizer 86%, at 4% of its limit (train.py:58)``."""
+    limit = f", at {percent(part.limit_share, 1)} of its limit" if part.limit_share is not None else ""
+    place = f" ({shown_location(part.at)})" if part.at is not None else ""
+    return f"{part.name} {percent(part.ns, wall_ns)}{limit}{place}"

@@ -1,0 +1,135 @@
+"""limits.json: what the machine of a rank could do, measured once per machine by `perfkit.limits.measuring`."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal, get_args
+
+import msgspec
+
+from perfkit.run.records.version import SCHEMA
+
+#: What an op does with memory: reads much and writes little, reads one tensor and writes another, or writes over what
+#: it has read. Writing elsewhere is slowest: a cache fetches a line before it is written, which no count of bytes has.
+Access = Literal["read", "copy", "update"]
+#: Functions of an element that take more time than moving it.
+Function = Literal["exp", "log", "tanh", "erf", "pow", "sqrt", "random"]
+#: What limits an op: a product, a convolution, moving memory, or a function of each element.
+OpKind = Literal["matmul", "convolution", Access, Function]
+
+ACCESSES: tuple[Access, ...] = get_args(Access)
+FUNCTIONS: tuple[Function, ...] = get_args(Function)
+#: FLOPs that are counted for a function of one element (`perfkit.measures.ops`).
+FUNCTION_FLOPS = 10
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """What ops of one size reached per second.
+
+    ``size`` and ``per_s`` are in the same unit: FLOPs of one op, or bytes that it reads and writes.
+    """
+
+    size: Annotated[int, msgspec.Meta(gt=0)]
+    per_s: Annotated[float, msgspec.Meta(gt=0)]
+
+
+Rates = tuple[Rate, ...]
+
+
+def _best(first: Rates, second: Rates) -> Rates:
+    """The higher rate at each size: other programs only ever make a measurement slower."""
+    rates = {rate.size: rate for rate in first}
+    for rate in second:
+        known = rates.get(rate.size)
+        rates[rate.size] = rate if known is None or rate.per_s > known.per_s else known
+    return tuple(rates[size] for size in sorted(rates))
+
+
+def _best_each(first: dict[str, Rates], second: dict[str, Rates]) -> dict[str, Rates]:
+    return {name: _best(first.get(name, ()), second.get(name, ())) for name in first | second}
+
+
+class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ops of one torch reach on one machine with one number of threads, each the best of many repeats.
+
+    Rates are tables by size, smallest first: small ops reach less, and what fits into a cache moves faster. They are
+    without the overhead of the op, which is `op_ns`.
+
+    Attributes:
+        method: Version of how this was measured; others are not comparable.
+        measured_at_ns: When, as unix time.
+        disturbed: Whether other programs interrupted each repeat of some measurement: that rate may be too low.
+        products: FLOP/s of ``torch.mm`` of two square matrices, by precision.
+        convolutions: FLOP/s of ``conv2d`` with 3x3 kernels, by precision; the faster of the two memory formats.
+        functions: FLOP/s of functions of float32 elements, each counted as `FUNCTION_FLOPS`.
+        bandwidth: Bytes/s, read and written, by access: sums (read), the faster of copying and a comparison with zero
+            (copy), an addition in place (update). The size is what one op moves; repeated calls find it in the
+            smallest cache that holds it.
+        op_ns: Time of an op on one element, in place: Python's call, dispatch and the loop's set-up.
+        node_ns: Time that autograd adds for one node of the backward, beyond the ops in it.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = "a run on a CPU, or perfkit doctor on the machine of the run"
+
+    schema: int = SCHEMA
+    method: int
+    host: str
+    cpu: str
+    torch: str
+    threads: int
+    measured_at_ns: Annotated[int, max]
+    disturbed: Annotated[bool, bool.__and__]
+    products: Annotated[dict[str, Rates], _best_each]
+    convolutions: Annotated[dict[str, Rates], _best_each]
+    functions: Annotated[dict[str, Rates], _best_each]
+    bandwidth: Annotated[dict[str, Rates], _best_each]
+    op_ns: Annotated[int, min]
+    node_ns: Annotated[int, min]
+
+    def op_limit_ns(self, flops: int, bytes_moved: int, precision: str, kind: OpKind = "update") -> int:
+        """The minimum time of one op on this machine: computing or moving memory, whichever takes longer, and `op_ns`.
+
+        Args:
+            flops: Floating point operations of the op.
+            bytes_moved: Bytes of the tensors that it reads and writes, each counted once.
+            precision: "float32", "float64", "bfloat16" or "float16"; others have no rate and count by bytes alone.
+            kind: What the op does. Arithmetic per element counts by bytes alone: moving an element takes longer.
+
+        The data is assumed to be in the smallest cache that holds all of it, as after an op that wrote it just before.
+        """
+        compute_ns = self._compute_ns(flops, precision, kind)
+        return round(max(compute_ns, self._memory_ns(bytes_moved, kind))) + self.op_ns
+
+    def _compute_ns(self, flops: int, precision: str, kind: OpKind) -> float:
+        if kind in FUNCTIONS:
+            # A vector holds half as many elements in double precision; half precision is computed in single.
+            factor = 2 if precision == "float64" else 1
+            return _time_ns(factor * flops, self.functions.get(kind, ()))
+        if kind == "convolution":
+            # Where convolutions of this precision were not measured, they are products at best.
+            return _time_ns(flops, self.convolutions.get(precision) or self.products.get(precision, ()))
+        return _time_ns(flops, self.products.get(precision, ())) if kind == "matmul" else 0.0
+
+    def _memory_ns(self, bytes_moved: int, kind: OpKind) -> float:
+        if kind in ACCESSES:
+            return _time_ns(bytes_moved, self.bandwidth.get(kind, ()))
+        # Others mix accesses: the fastest, so that the limit stays one.
+        return min((_time_ns(bytes_moved, rates) for rates in self.bandwidth.values()), default=0.0)
+
+
+def _time_ns(size: int, rates: Rates) -> float:
+    """The time of an op of this size, by the rates of the sizes next to it; 0 without rates.
+
+    Between two sizes the rate follows the logarithm of the size, and outside of the table it is that of its end.
+    """
+    if not rates or size <= 0:
+        return 0.0
+    low, high = rates[0], rates[-1]
+    size_in = min(max(size, low.size), high.size)
+    for above in rates:
+        if above.size >= size_in:
+            high = above
+            break
+        low = above
+    share = math.log(size_in / low.size) / math.log(high.size / low.size) if low.size < high.size else 0.0
+    return size / (low.per_s + share * (high.per_s - low.per_s)) * 1e9

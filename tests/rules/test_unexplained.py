@@ -1,0 +1,39 @@
+"""unexplained: no rule found a problem, and the step is not proven healthy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit._location import Location
+from perfkit.rules.verdicts import unexplained
+
+
+def test_the_largest_unexplained_parts_are_named_with_their_limit_and_place(build: Any) -> None:
+    ledger = build.ledger(
+        ("computing", 86, 4, "memory", Location(file="train.py", line=58)), ("python", 14, None, None)
+    )
+
+    [finding] = build.findings(unexplained, ledger)
+
+    assert finding.message == (
+        "No rule found a problem, but the step is not proven healthy. 100% of the 100 ms step is unexplained: "
+        "computing 86%, at 5% of its limit (train.py:58); python 14%."
+    )
+    assert finding.severity == "info"
+    assert finding.spent == Location(file="train.py", line=58)
+
+
+def test_why_limits_are_not_known_is_reported(build: Any) -> None:
+    ledger = build.ledger(("computing", 100, None, None), unknown="the shapes of ops were not recorded")
+
+    [finding] = build.findings(unexplained, ledger)
+
+    assert finding.message.endswith("Its limits are unknown: the shapes of ops were not recorded.")
+
+
+def test_a_problem_that_could_not_be_quantified_is_named(build: Any) -> None:
+    ledger = build.ledger(("computing", 100, 90, "arithmetic"), unquantified=("sync-in-step",))
+
+    [finding] = build.findings(unexplained, ledger)
+
+    assert "sync-in-step could not be quantified" in finding.message

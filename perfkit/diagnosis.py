@@ -98,7 +98,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     source: str
     verdict: str
-    outcome: Outcome
+    outcome: Outcome = "unexplained"
     ledger: ClaimedLedger | None = None
     step: StepBreakdown | None = None
     phases: Phases | None = None

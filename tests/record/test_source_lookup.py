@@ -21,7 +21,8 @@ def test_calls_are_found_unless_they_switch_something_off(tmp_path: Path) -> Non
     file = written(
         tmp_path,
         "import torch\ntorch.set_num_threads(64)\ntorch.autograd.set_detect_anomaly(False)\n"
-        "def main():\n    t = Trainer(detect_anomaly=True, deterministic=False)\n",
+        "def main():\n    t = Trainer(\n        detect_anomaly=True, deterministic=False)\n"
+        "    also = {'set_num_threads': 2}\n",
     )
 
     found = find_calls(("set_num_threads", "set_detect_anomaly", "detect_anomaly", "deterministic"), (file,))
@@ -29,8 +30,8 @@ def test_calls_are_found_unless_they_switch_something_off(tmp_path: Path) -> Non
     assert {
         name: [(found_line.line, found_line.function) for found_line in lines] for name, lines in found.items()
     } == {
-        "set_num_threads": [(2, "<module>")],
-        "detect_anomaly": [(5, "main")],
+        "set_num_threads": [(2, "set_num_threads(...)"), (7, "set_num_threads=")],
+        "detect_anomaly": [(6, "detect_anomaly=")],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.record.hooks.constructions import made_at
 from perfkit.run.records import Loader, Mode
 
 #: Maximum of described loaders, and of loaders that are distinguished.
@@ -49,6 +50,7 @@ class SeenLoaders:
             prefetch_factor=getattr(iterator, "_prefetch_factor", None),
             persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
             role=role,
+            created_at=made_at(iterator),
         )
 
     def count(self, iterator: Any) -> None:

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._patches import Patches
+from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode
 
@@ -51,6 +52,7 @@ class LoopObserver:
 
     def attach(self) -> None:
         """Attach the hooks."""
+        watch_constructions(self._patches)
         self._patches.wrap(_BaseDataLoaderIter, "__next__", self._around)
         before = register_optimizer_step_pre_hook(self._before_optimizer)
         self._patches.add("torch.optim: step pre-hook", before.remove)

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.run.records import Mode
 
@@ -82,6 +83,7 @@ class LoopHooks(LoopObserver):
     def attach(self) -> None:
         """Attach the hooks."""
         patches = self._patches
+        watch_constructions(patches)
         patches.wrap(_BaseDataLoaderIter, "__next__", self._timed_fetch)
         patches.wrap(torch.autograd, "backward", self._timed_backward)
         patches.wrap(torch.amp.GradScaler, "step", self._timed_scaler_step)

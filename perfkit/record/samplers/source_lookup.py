@@ -6,6 +6,7 @@ import ast
 import itertools
 import linecache
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from perfkit._code_owner import USER, owner_of
@@ -25,22 +26,33 @@ def user_files() -> tuple[str, ...]:
 
 
 def find_calls(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Location, ...]]:
-    """Name -> the lines that call a function or set a keyword of that name, except to False or None."""
-    found: dict[str, list[Location]] = {}
+    """Name -> the lines that call a function or set an argument of that name, except to False or None.
+
+    A location's function is what stands there: ``set_num_threads(...)``, or ``deterministic=`` for an argument, which
+    may also be the key of a dictionary.
+    """
+    wanted, found = frozenset(names), defaultdict[str, list[Location]](list)
     for file in itertools.islice(files, _MAX_FILES):
-        for function, node in _nodes(file):
-            if not isinstance(node, ast.Call):
-                continue
-            called = _last_name(node.func)
-            off = {keyword.arg for keyword in node.keywords if _is_off(keyword.value)}
-            used = {called} | {keyword.arg for keyword in node.keywords} - off
-            if node.args and _is_off(node.args[0]):
-                used.discard(called)
-            for name in used & set(names):
-                lines = found.setdefault(str(name), [])
-                if len(lines) < _MAX_LINES:
-                    lines.append(Location(file=file, line=node.lineno, function=function))
-    return {name: tuple(lines) for name, lines in found.items()}
+        for _, node in _nodes(file):
+            for name, line, shown in _calls_and_arguments(node):
+                if name in wanted and len(found[name]) < _MAX_LINES:
+                    found[name].append(Location(file=file, line=line, function=shown))
+    return {name: tuple(lines) for name, lines in found.items() if lines}
+
+
+def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
+    """(name, line, how it stands there) of the function that a node calls, and of the arguments that it sets."""
+    if isinstance(node, ast.Call):
+        name = _last_name(node.func)
+        if name is not None and not (node.args and _is_off(node.args[0])):
+            yield name, node.lineno, f"{name}(...)"
+        for keyword in node.keywords:
+            if keyword.arg is not None and not _is_off(keyword.value):
+                yield keyword.arg, keyword.value.lineno, f"{keyword.arg}="
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str) and not _is_off(value):
+                yield key.value, key.lineno, f"{key.value}="
 
 
 def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:

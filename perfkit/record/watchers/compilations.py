@@ -14,6 +14,7 @@ import msgspec
 
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
+from perfkit.record.hooks.constructions import compiled_at
 from perfkit.run.records import Compilation, GraphBreak
 
 #: Reasons for graph breaks that are kept, the most frequent first: there may be many, and they are long.
@@ -83,7 +84,12 @@ class CompileCounter:
         if key in self._functions or len(self._functions) < _MAX_FUNCTIONS:
             reason = getattr(record, "recompile_reason", None)
             known = self._functions.get(key) or Compilation(
-                compiled=name, called_from=caller, count=0, recompiles=0, total_ns=0
+                compiled=name,
+                called_from=caller,
+                count=0,
+                recompiles=0,
+                total_ns=0,
+                compiled_at=compiled_at(getattr(record, "co_filename", None), getattr(record, "co_firstlineno", None)),
             )
             self._functions[key] = msgspec.structs.replace(
                 known,

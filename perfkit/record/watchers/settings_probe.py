@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 import traceback
 import weakref
@@ -20,10 +21,11 @@ import torch
 
 from perfkit import _env
 from perfkit._location import Location
+from perfkit.record.hooks.constructions import made_at
 from perfkit.record.samplers.source_lookup import find_calls, user_files
 from perfkit.run.records import OptimizerFacts
 
-#: Functions and keywords whose calls are searched in the user's source, so that a finding names the line.
+#: Functions and arguments that are searched in the user's source, so that a finding names the line.
 _CALLS = (
     "set_detect_anomaly",
     "detect_anomaly",
@@ -34,6 +36,27 @@ _CALLS = (
     "set_to_none",
     "collate_fn",
     "DataLoader",
+    # Data in float64, as numpy makes it.
+    "double",
+    "from_numpy",
+    # Lightning's and Hugging Face's Trainers.
+    "Trainer",
+    "TrainingArguments",
+    "HfArgumentParser",
+    "ModelCheckpoint",
+    "save_steps",
+    "save_strategy",
+    "every_n_train_steps",
+    "eval_steps",
+    "eval_strategy",
+    "evaluation_strategy",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "dataloader_num_workers",
+    "dataloader_pin_memory",
+    "dataloader_persistent_workers",
+    "optim",
+    "full_determinism",
 )
 #: Repetitions of a measurement between two steps.
 _TRIES = 5
@@ -130,8 +153,19 @@ class SettingsProbe:
     def calls(self) -> dict[str, tuple[Location, ...]]:
         """The user's lines that change settings; searched once, when the run is written for the first time."""
         if self._calls is None and self._readings:
-            self._calls = find_calls(_CALLS, user_files())
+            kinds = _kinds_of_arguments()
+            found = find_calls({*_CALLS, *kinds}, user_files())
+            of_kinds = tuple(at for kind in kinds for at in found.pop(kind, ()))
+            self._calls = found | ({"TrainingArguments": of_kinds} if of_kinds else {})
         return self._calls or {}
+
+
+def _kinds_of_arguments() -> list[str]:
+    """The names of transformers' TrainingArguments and of the classes derived from it, where it is loaded."""
+    kinds = [getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)]
+    for kind in kinds:
+        kinds += kind.__subclasses__() if kind is not None else []
+    return list(dict.fromkeys(kind.__name__ for kind in kinds if kind is not None))
 
 
 def _describe(optimizer: Any) -> OptimizerFacts:
@@ -144,6 +178,7 @@ def _describe(optimizer: Any) -> OptimizerFacts:
         dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         foreach=defaults.get("foreach"),
         fused=defaults.get("fused"),
+        created_at=made_at(optimizer),
     )
 
 

@@ -9,7 +9,11 @@ from perfkit.run.records.steps import Mode
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a DataLoader that the loop read from."""
+    """Settings of a DataLoader that the loop read from.
+
+    ``created_at`` is the user's line that made it, with the call on that line as its function. Where a library made it,
+    the owner is that library, and the line is the user's that called it. None where neither is known.
+    """
 
     dataset: str
     batch_size: int | None
@@ -18,6 +22,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_factor: int | None
     persistent_workers: bool
     role: Mode = "train"
+    created_at: Location | None = None
 
 
 class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +45,8 @@ class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
 class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     """One function that torch.compile compiled ``count`` times; ``recompiles`` of these replaced an earlier graph.
 
-    ``called_from`` is the user's line that called it, None where torch did not record one; ``reason`` is the guard that
-    failed last.
+    ``called_from`` is the user's line that called it, None where torch did not record one, ``compiled_at`` the one that
+    called torch.compile; ``reason`` is the guard that failed last.
     """
 
     compiled: str
@@ -50,6 +55,7 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     recompiles: int
     total_ns: int
     reason: str | None = None
+    compiled_at: Location | None = None
 
 
 class GraphBreak(CodeLine, frozen=True, kw_only=True):
@@ -64,7 +70,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tensors`` and ``elements`` are those of all its parameters; ``foreach`` and ``fused`` are as set, None: torch
     decides. ``keeps_gradients`` is whether gradients were the same tensors after `zero_grad` as before: filled with
-    zeros, not set to None; None where that was not seen.
+    zeros, not set to None; None where that was not seen. ``created_at`` is the line that made it, as of a `Loader`.
     """
 
     kind: str
@@ -74,6 +80,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     foreach: bool | None = None
     fused: bool | None = None
     keeps_gradients: bool | None = None
+    created_at: Location | None = None
 
 
 class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):

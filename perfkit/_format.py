@@ -84,6 +84,11 @@ def shown_location(location: Location) -> str:
     return f"{path}:{location.line}" if location.line is not None else path
 
 
+def shown_function(location: Location) -> str:
+    """The function around a line: ``Model.forward``; its file and line where it stands in none."""
+    return location.function if location.function not in (None, "<module>") else shown_location(location)
+
+
 def shown_place(finding: Finding) -> str:
     """Where a finding is: its line, else its range, module or kernel; empty where neither is known."""
     return shown_location(finding.spent) if finding.spent is not None else finding.range or ""

@@ -1,4 +1,4 @@
-"""Host work that rules on Python code share: its amount, and the line that a person would change."""
+"""Host work that rules on Python code share: its amount, its line, and the line to edit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ _CERTAIN_SAMPLES = 100
 #: The share that doing work less often saves at least: a quarter as often is a small request for work that ran in every
 #: step, or in every few.
 LESS_OFTEN = 0.75
-#: A line with three quarters of its function's work is where the work is done; less is spread over the function.
-_CONCENTRATED = 0.75
 
 
 def work_of(works: Sequence[HostWork], kind: HostKind) -> HostWork | None:
@@ -30,13 +28,16 @@ def time_of(work: HostWork | None, phase: Phase, step: StepBudget) -> int:
     return min(step.wall_ns, max(work.host_ns if work else 0, timed.ns if timed else 0))
 
 
-def less_often(work: HostWork | None, cost: int, step: StepBudget, *, message: str, advice: str) -> Finding:
+def less_often(
+    work: HostWork | None, cost: int, step: StepBudget, *, message: str, advice: str, change: Location | None
+) -> Finding:
     """A finding about work that could be done a quarter as often, or by another process."""
     samples = work.samples if work is not None else None
     return step.finding(
         cost=cost,
         saving=(LESS_OFTEN * cost, step.maximum_saving(cost, samples=samples)),
-        spent=hottest_call(work) if work is not None else None,
+        spent=work.lines[0] if work is not None else None,
+        change=change,
         message=message,
         advice=advice,
         confidence=confidence_in(work) if work is not None else "high",
@@ -47,18 +48,6 @@ def less_often(work: HostWork | None, cost: int, step: StepBudget, *, message: s
 def confidence_in(work: HostWork) -> Confidence:
     """How certain a sampled time is."""
     return "high" if work.samples >= _CERTAIN_SAMPLES else "medium"
-
-
-def hottest_call(work: HostWork) -> Location:
-    """The line that does most of this work, or the line that calls its function.
-
-    Where the work is spread over the lines of a function, that function is called too often, by the line that calls it.
-    """
-    hottest = work.lines[0]
-    own = [line.host_ns for line in work.lines if (line.file, line.function) == (hottest.file, hottest.function)]
-    if hottest.called_from is not None and max(own) < _CONCENTRATED * sum(own):
-        return hottest.called_from
-    return hottest.at
 
 
 def evidence_of(work: HostWork) -> Iterator[Evidence]:

@@ -17,12 +17,13 @@ def wide(line: int, ns: int, *, mixed: bool = False) -> DtypeTime:
     )
 
 
-def test_the_line_where_float32_meets_float64_is_reported(build: Any) -> None:
+def test_the_line_where_float32_meets_float64_is_the_one_to_change(build: Any) -> None:
     patterns = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
 
     [finding] = build.findings(float64_in_step, build.step(100), patterns)
 
-    assert (finding.spent.file, finding.spent.line) == ("loss.py", 23)
+    assert (finding.spent.file, finding.spent.line) == ("loss.py", 40)
+    assert (finding.change.file, finding.change.line) == ("loss.py", 23)
     assert (finding.saving_low_ns, finding.saving_high_ns) == (21 * MS, 40 * MS)
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from perfkit._location import Location
-from perfkit.measures.results.host import HostLine
 from perfkit.rules.python import logging_in_step
 
 MS = 1_000_000
@@ -23,15 +20,16 @@ def test_logging_in_every_step_is_found_at_its_line(build: Any) -> None:
     assert (finding.saving_low_ns, finding.cost_ns) == (6 * MS, 8 * MS)
 
 
-def test_work_spread_over_a_function_is_reported_at_the_line_that_calls_it(build: Any) -> None:
+def test_the_line_that_calls_a_logging_function_in_the_step_is_the_one_to_change(build: Any) -> None:
     step, mean = build.step(20, other=10), build.mean_step(20, other=10)
-    one = build.work("logging", 8, called_from=Location(file="train.py", line=40, function="main"))
-    lines: tuple[HostLine, ...] = (*one.lines, msgspec.structs.replace(one.lines[0], line=13))
-    work = msgspec.structs.replace(one, host_ns=16 * MS, lines=lines)
+    work = build.work("logging", 8, called_from=Location(file="train.py", line=40, function="f"))
+    loop = build.loop("train.py", line=38, loop_line=30, runs=1)
 
-    [finding] = build.findings(logging_in_step, step, mean, work)
+    [finding] = build.findings(logging_in_step, step, mean, work, loop)
+    [outside] = build.findings(logging_in_step, step, mean, work)
 
-    assert (finding.spent.line, finding.spent.function) == (40, "main")
+    assert (finding.spent.line, finding.change.line) == (12, 40)
+    assert outside.change is None
 
 
 def test_a_few_long_steps_are_reported_only_from_a_quarter_on(build: Any) -> None:

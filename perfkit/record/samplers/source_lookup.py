@@ -46,6 +46,10 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         name = _last_name(node.func)
         if name is not None and not (node.args and _is_off(node.args[0])):
             yield name, node.lineno, f"{name}(...)"
+        for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+            # A type, as in x.to(torch.float64): the name is the value's.
+            if isinstance(value, ast.Attribute):
+                yield value.attr, value.lineno, value.attr
         for keyword in node.keywords:
             if keyword.arg is not None and not _is_off(keyword.value):
                 yield keyword.arg, keyword.value.lineno, f"{keyword.arg}="

@@ -24,6 +24,9 @@ _MAX_FUNCTIONS = 64
 #: A frame of the stack that Dynamo records with a compilation.
 _FRAME = re.compile(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
 
+#: The end of a guard: ``self.calls == 58  # self.calls += 1  # project/train.py:29 in forward (HINT ...)``.
+_QUOTED = re.compile(r"# (\S+\.py):(\d+) in (\w+)")
+
 
 def _dynamo(name: str) -> Any:
     """An attribute of Dynamo's utilities; None where Dynamo is not in use or does not have it."""
@@ -97,6 +100,7 @@ class CompileCounter:
                 recompiles=known.recompiles + (reason is not None),
                 total_ns=known.total_ns + took_ns,
                 reason=_short(reason) if reason is not None else known.reason,
+                guarded_at=_guarded(reason, record) if reason is not None else known.guarded_at,
             )
         return took_ns
 
@@ -112,6 +116,14 @@ def _caller(record: Any) -> Location | None:
         return None
     line, function = getattr(record, "co_firstlineno", None), getattr(record, "co_name", None)
     return Location(file=file, line=line, function=function)
+
+
+def _guarded(reason: str, record: Any) -> Location | None:
+    """The line of the compiled function that Dynamo quotes with a guard; it cuts the path of the file at its front."""
+    quoted, file = _QUOTED.search(str(reason).strip().split("\n")[0]), str(getattr(record, "co_filename", ""))
+    if quoted is None or not file.endswith(quoted[1]):
+        return None
+    return Location(file=file, line=int(quoted[2]), function=quoted[3])
 
 
 def _short(reason: str) -> str:

@@ -38,6 +38,7 @@ _CALLS = (
     "DataLoader",
     # Data in float64, as numpy makes it.
     "double",
+    "float64",
     "from_numpy",
     # Lightning's and Hugging Face's Trainers.
     "Trainer",

@@ -27,15 +27,17 @@ than one step of twenty does not recur. 70% was chosen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 
 from perfkit._format import ms, times
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.steps import CompileCost
-from perfkit.run.records import Rank
+from perfkit.run.records import Compilation, Rank
 
 ID = "recompiles"
 CLAIMS = ()
@@ -44,6 +46,8 @@ CLAIMS = ()
 _RECURS = 0.05
 #: The share of the compile time that is saved at least: chosen.
 _MINIMUM = 0.7
+#: A guard on the size of a tensor, as Dynamo words it.
+_OF_SIZE = re.compile(r"size mismatch|stride mismatch|\.size\(\)|\.stride\(\)")
 
 
 def check(typical: StepBudget, compiles: CompileCost, rank: Rank | None = None) -> Iterator[Finding]:
@@ -76,6 +80,7 @@ def check(typical: StepBudget, compiles: CompileCost, rank: Rank | None = None) 
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=worst.called_from if worst is not None else None,
+        change=_changes(worst) if worst is not None else None,
         message=(
             f"torch.compile compiles {compiled} again {times(graphs / steps)} per step, {ms(cost)} of "
             f"{ms(step.wall_ns)}{because}."
@@ -84,3 +89,9 @@ def check(typical: StepBudget, compiles: CompileCost, rank: Rank | None = None) 
         confidence="high",
         evidence=tuple(evidence),
     )
+
+
+def _changes(worst: Compilation) -> Location | None:
+    """The line to edit: the call of torch.compile where lengths differ, else the line that reads what changes."""
+    of_size = worst.guarded_at is None or _OF_SIZE.search(worst.reason or "") is not None
+    return worst.compiled_at if of_size else worst.guarded_at

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from perfkit._location import Location
 from perfkit.ledger.step_budget import MAJORITY
 from perfkit.measures.results.measurements import Measurements
+from perfkit.rules._places import to_edit
 from perfkit.run.records import Lines, Loader, Rank
 
+#: Arguments of a Trainer that set up its loader.
+_ARGUMENTS = ("dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory")
 #: Workers that were started as often as this are started in every epoch.
 _MIN_STARTS = 3
 #: Workers that are busy for less than this share of their time prepare batches faster than training takes them: a queue
@@ -54,13 +58,14 @@ class LoaderUse(NamedTuple):
     """The DataLoader of the training loop.
 
     ``dataset`` is the type of its dataset, None where no DataLoader was seen. ``starts`` is how often its workers were
-    started, 0 where steps do not wait for that.
+    started, 0 where steps do not wait for that. ``change`` is the line that sets it up.
     """
 
     dataset: str | None = None
     num_workers: int = 0
     persistent_workers: bool = False
     starts: int = 0
+    change: Location | None = None
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> LoaderUse:
@@ -72,7 +77,8 @@ class LoaderUse(NamedTuple):
         if workers is not None and not loader.persistent_workers and workers.busy < MAJORITY:
             starts = workers.processes // loader.num_workers
         starts = starts if starts >= _MIN_STARTS else 0
-        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts)
+        change = to_edit(found.get(Rank), loader.created_at, *_ARGUMENTS)
+        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts, change)
 
 
 def _training_loader(found: Measurements) -> Loader | None:

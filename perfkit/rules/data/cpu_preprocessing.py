@@ -33,12 +33,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._format import shown_function
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
+from perfkit.rules._places import call_of
 from perfkit.rules.data._loader_workers import Processor
+from perfkit.run.records import Lines
 
 ID = "cpu-preprocessing"
 CLAIMS = (Selector(owner="python"), Selector(phase="data"))
@@ -47,7 +50,9 @@ CLAIMS = (Selector(owner="python"), Selector(phase="data"))
 _MINIMUM = 0.7
 
 
-def check(step: StepBudget, works: tuple[HostWork, ...], processor: Processor) -> Iterator[Finding]:
+def check(
+    step: StepBudget, works: tuple[HostWork, ...], processor: Processor, lines: Lines | None = None
+) -> Iterator[Finding]:
     """Find work in the step that prepares the model's inputs."""
     work = work_of(works, "preprocessing")
     if work is None:
@@ -57,17 +62,19 @@ def check(step: StepBudget, works: tuple[HostWork, ...], processor: Processor) -
         return
     hidden, assumption = processor.hidden(step.wall_ns, cost)
     line = work.lines[0]
+    function = shown_function(line)
     library = f" ({library_of(line)})" if line.within else ""
     yield step.finding(
         cost=cost,
         saving=(min(cost, max(hidden, _MINIMUM * cost)), step.maximum_saving(cost, samples=work.samples)),
         spent=line,
+        change=call_of(line, lines),
         message=(
             f"Preparing the model's inputs takes {step.shown(cost)}, inside the step itself, most of it in "
-            f"{line.function}{library}."
+            f"{function}{library}."
         ),
         advice=(
-            f"Do the work of {line.function} once, before the loop, or cache its results where inputs repeat; else in "
+            f"Do the work of {function} once, before the loop, or cache its results where inputs repeat; else in "
             f"one call per batch, or in background processes: a DataLoader with num_workers={processor.workers}."
         ),
         confidence=confidence_in(work),

@@ -37,6 +37,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MeanStepBudget, StepBudget
 from perfkit.measures.results.steps import BatchTime, Ranks
 from perfkit.rules._settings import first_call
+from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import Lines, Rank
 
 ID = "imbalanced-data"
@@ -59,15 +60,19 @@ def check(
     ranks: Ranks | None = None,
     lines: Lines | None = None,
     rank: Rank | None = None,
+    loader: LoaderUse | None = None,
 ) -> Iterator[Finding]:
     """Find padding that is computed, and ranks that wait in turn for the longest batch."""
     if batches is not None and step is not None:
-        yield from _padding(batches, step, lines, rank)
+        change = loader.change if loader is not None else None
+        yield from _padding(batches, step, _collating_line(lines, rank), change)
     if ranks is not None:
         yield from _in_turn(ranks)
 
 
-def _padding(batches: BatchTime, step: StepBudget, lines: Lines | None, rank: Rank | None) -> Iterator[Finding]:
+def _padding(
+    batches: BatchTime, step: StepBudget, spent: Location | None, change: Location | None
+) -> Iterator[Finding]:
     # Lengths make single steps long: sorting changes the mean of all steps.
     padded = batches.padded_share
     if padded is None or padded < _PADDED or batches.follows < _FOLLOWS or batches.ns_per_element <= 0:
@@ -81,7 +86,8 @@ def _padding(batches: BatchTime, step: StepBudget, lines: Lines | None, rank: Ra
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
-        spent=_collating_line(lines, rank),
+        spent=spent,
+        change=change,
         message=(
             f"{percent(padded, 1)} of a batch is padding, and step time follows batch size: computing the padding "
             f"takes {ms(cost)} of the {ms(step.wall_ns)} step."

@@ -39,11 +39,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms
+from perfkit._format import ms, shown_function
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
+from perfkit.rules._places import call_of
 from perfkit.rules.data._fetch_line import fetch_line
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Processor
@@ -101,6 +103,7 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
+        change=_change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."
@@ -160,12 +163,22 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     return min(ns, cost), assumption
 
 
+def _change(
+    loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, alone: bool
+) -> Location | None:
+    """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), else the call
+    whose work could be done once.
+    """
+    arguments = loader.num_workers < advised if loader.num_workers else alone
+    return loader.change if loader.starts or arguments or hottest is None else call_of(hottest, lines)
+
+
 def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: bool, alone: str) -> str:
     """The end of the message: who prepares batches, and what workers ``alone`` would hide."""
     if loader.dataset is None:
         return f" ({share})"
     if not loader.num_workers:
-        function = hottest.function if hottest is not None else loader.dataset
+        function = shown_function(hottest) if hottest is not None else loader.dataset
         return f": {function} runs in the training process, num_workers=0{alone}"
     if loader.starts:
         return f" ({share}), most of it for workers that were started {loader.starts} times"
@@ -180,7 +193,7 @@ def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None) -> str:
     now = loader.num_workers
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
     known = hottest is not None and (not now or hottest.worker is not None)
-    work = f"the work of {hottest.function}" if hottest is not None and known else "per-sample work"
+    work = f"the work of {shown_function(hottest)}" if hottest is not None and known else "per-sample work"
     if not now:
         return (
             f"Do {work} once, before training, or in background processes: "

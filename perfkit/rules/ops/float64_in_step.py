@@ -27,11 +27,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.patterns import Patterns
+from perfkit.rules._settings import first_call
+from perfkit.run.records import Rank
 
 ID = "float64-in-step"
 CLAIMS = COMPUTING
@@ -41,7 +44,9 @@ _SAVING = (0.42, 0.8)
 _SAVING_ON_DEVICE = (0.5, 31 / 32)
 
 
-def check(step: StepBudget, patterns: Patterns | None = None, kernels: Kernels | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget, patterns: Patterns | None = None, kernels: Kernels | None = None, rank: Rank | None = None
+) -> Iterator[Finding]:
     """Find the time in float64: by ops and their types, else by the names of kernels."""
     wide = [one for one in patterns.dtypes if one.dtype == "float64"] if patterns is not None else []
     if patterns is not None and patterns.dtypes:
@@ -55,13 +60,13 @@ def check(step: StepBudget, patterns: Patterns | None = None, kernels: Kernels |
     low, high = _SAVING if step.device is None else _SAVING_ON_DEVICE
     if step.is_negligible(high * spent):
         return
-    known = [(one, one.at) for one in wide if one.at is not None]
-    # The line to change is where the type comes in; else the one that costs most.
-    first = next((at for one, at in known if one.mixed), known[0][1] if known else None)
+    known = sorted(((one, one.at) for one in wide if one.at is not None), key=lambda each: -each[0].ns)
+    enters = next((at for one, at in known if one.mixed), None)
     yield step.finding(
         cost=high * spent,
         saving=(low * spent, high * spent),
-        spent=first,
+        spent=known[0][1] if known else None,
+        change=_birth(rank) or enters,
         message=f"Ops in float64 take {step.percent(spent)} of the {step.per}; float32 takes about half.",
         advice="Convert to float32 where the data comes in: torch.from_numpy(x).float(), buffers in float32.",
         evidence=(
@@ -72,3 +77,11 @@ def check(step: StepBudget, patterns: Patterns | None = None, kernels: Kernels |
             ),
         ),
     )
+
+
+def _birth(rank: Rank | None) -> Location | None:
+    """The user's line that makes doubles: one that names the type, else the only one that takes numpy's."""
+    if rank is None:
+        return None
+    arrays = rank.calls.get("from_numpy", ())
+    return first_call(rank, "float64", "double") or (arrays[0] if len(arrays) == 1 else None)

@@ -27,13 +27,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import IdleCause
 from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.rules._loops import loop_of
-from perfkit.run.records import Lines
+from perfkit.rules._places import to_edit
+from perfkit.run.records import Lines, Rank
 
 ID = "unfused-optimizer"
 CLAIMS = (Selector(phase="optimizer"), Selector(owner="idle", names=LATE_LAUNCHES), Selector(names=("optimizer",)))
@@ -50,7 +52,9 @@ _LISTS = 0.2
 _REMAINS = {"torch": (0.1, 0.4), "custom": (0.05, 0.45), "device": (0.1, 0.5)}
 
 
-def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget, patterns: Patterns, lines: Lines | None = None, rank: Rank | None = None
+) -> Iterator[Finding]:
     """Find optimizer steps made of single ops."""
     for update in patterns.updates:
         over_lists = update.foreach + update.fused
@@ -66,6 +70,7 @@ def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> I
             cost=cost,
             saving=(low, cost),
             spent=loop_of(update.body, lines) or update.at,
+            change=_made_at(update, rank) if update.body is None else None,
             message=f"{update.name} makes {update.ops:.0f} ops per step: one fused update saves up to {ms(cost)}.",
             advice=(
                 "Update lists of tensors (torch._foreach_add_ ...) instead of looping over parameters."
@@ -80,6 +85,12 @@ def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> I
                 *kernels,
             ),
         )
+
+
+def _made_at(update: OptimizerUpdate, rank: Rank | None) -> Location | None:
+    """The line that makes the optimizer, or the Trainer's argument that names it."""
+    made = (one.created_at for one in (rank.optimizers if rank is not None else ()) if one.kind == update.name)
+    return to_edit(rank, next(made, None), "optim")
 
 
 def _saving(update: OptimizerUpdate, patterns: Patterns, step: StepBudget) -> tuple[int, int]:

@@ -34,21 +34,31 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import less_often, time_of, work_of
+from perfkit.rules._places import call_of, library_called, trainer_argument
+from perfkit.run.records import Lines, Rank
 
 ID = "checkpoint-in-step"
 CLAIMS = (Selector(owner="checkpoint"),)
 
+#: Arguments of a Trainer that decide how often it saves.
+_ARGUMENTS = ("save_steps", "save_strategy", "every_n_train_steps", "ModelCheckpoint")
 
-def check(step: MeanStepBudget, works: tuple[HostWork, ...] = ()) -> Iterator[Finding]:
+
+def check(
+    step: MeanStepBudget, works: tuple[HostWork, ...] = (), lines: Lines | None = None, rank: Rank | None = None
+) -> Iterator[Finding]:
     """Find time in saving, and the line that saves."""
     work = work_of(works, "checkpoint")
     cost = time_of(work, "checkpoint", step)
     if step.is_negligible(cost):
         return
+    saves = work.lines[0] if work is not None else None
+    trainer = library_called(saves, lines) if saves is not None else ""
     yield less_often(
         work,
         cost,
         step,
         message=f"Saving checkpoints takes {step.shown(cost)}, steps without a checkpoint included.",
         advice="Save at most a quarter as often, only what is needed to resume, or in the background (async_save).",
+        change=trainer_argument(rank, trainer, *_ARGUMENTS) or call_of(saves, lines),
     )

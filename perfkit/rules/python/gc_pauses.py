@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms
+from perfkit._format import ms, shown_function
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
@@ -61,7 +61,7 @@ def check(
     if most is not None:
         each = ms(most.total_ns / most.count)
         evidence.append(Evidence("full collections that began there", most.count, "", f"{each} each"))
-        full = f"; the {most.count} full ones in {most.function} take {each} each"
+        full = f"; the {most.count} full ones in {shown_function(most)} take {each} each"
     low = min(cost, _FULL * full_ns / steps) if steps and full_ns else cost // 2
     yield step.finding(
         cost=cost,

@@ -29,27 +29,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._format import shown_function
 from perfkit.findings import Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import less_often, time_of, work_of
+from perfkit.rules._places import call_of
+from perfkit.run.records import Lines
 
 ID = "logging-in-step"
 CLAIMS = (Selector(owner="logging"), Selector(owner="callbacks"), Selector(owner="python"))
 
 
-def check(step: MeanStepBudget, works: tuple[HostWork, ...] = ()) -> Iterator[Finding]:
+def check(step: MeanStepBudget, works: tuple[HostWork, ...] = (), lines: Lines | None = None) -> Iterator[Finding]:
     """Find time in loggers, and the line that logs."""
     work = work_of(works, "logging")
     cost = time_of(work, "logging", step)
     if step.is_negligible(cost - step.rare_ns) and cost < CRITICAL * step.wall_ns:
         return
-    function = f", most of it in {work.lines[0].function}" if work is not None else ""
+    function = f", most of it in {shown_function(work.lines[0])}" if work is not None else ""
     yield less_often(
         work,
         cost,
         step,
         message=f"Logging takes {step.shown(cost)}{function}.",
         advice="Log at most a quarter as often, one line or a few numbers at a time, and keep the file open.",
+        change=call_of(work.lines[0], lines) if work is not None else None,
     )

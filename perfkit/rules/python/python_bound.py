@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._format import shown_function
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
@@ -57,7 +58,7 @@ def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
     cost = min(step.wall_ns, step.of_mean(work.host_ns))
     if step.is_negligible(cost):
         return
-    function = work.lines[0].function
+    function = shown_function(work.lines[0])
     yield step.finding(
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, times
+from perfkit._format import ms, shown_function, times
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
@@ -67,7 +67,7 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
             f"{calls.module} is called {times(count)} more per step on an input that it already had: "
             f"{step.shown(cost)}{backward}."
         ),
-        advice=f"Call {calls.module} once per step and pass its answer to {row.function}.",
+        advice=f"Call {calls.module} once per step and pass its answer to {shown_function(row)}.",
         evidence=tuple(
             Evidence.ms(
                 f"{calls.module} in line {row.line}",

@@ -34,7 +34,8 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
-from perfkit.run.records import Lines
+from perfkit.rules._places import library_called, trainer_argument
+from perfkit.run.records import Lines, Rank
 
 ID = "validation-too-often"
 CLAIMS = (Selector(owner="validation"),)
@@ -42,19 +43,26 @@ CLAIMS = (Selector(owner="validation"),)
 #: The share of the mean step from which on validation is reported: chosen, it allows a validation set of half the
 #: training set's size (a forward is a third of a step).
 _SHARE = 0.2
+#: Arguments of a Trainer that decide how often it validates.
+_ARGUMENTS = ("val_check_interval", "check_val_every_n_epoch", "eval_steps", "eval_strategy", "evaluation_strategy")
 
 
-def check(step: MeanStepBudget, typical: TypicalStep, lines: Lines | None = None) -> Iterator[Finding]:
+def check(
+    step: MeanStepBudget, typical: TypicalStep, lines: Lines | None = None, rank: Rank | None = None
+) -> Iterator[Finding]:
     """Find a large part of the time in validation, in a run that trains."""
     validation = step.phase("validation")
     trains = typical.phases_ns.backward or typical.phases_ns.optimizer
     if validation is None or not trains or validation.ns < _SHARE * step.wall_ns:
         return
     cost = min(step.wall_ns, validation.ns)
+    line = _calling_line(lines) if lines is not None else None
+    trainer = library_called(line, lines) if line is not None else ""
     yield step.finding(
         cost=cost,
         saving=(LESS_OFTEN * cost, step.maximum_saving(cost)),
-        spent=_calling_line(lines) if lines is not None else None,
+        spent=line,
+        change=trainer_argument(rank, trainer, *_ARGUMENTS),
         message=f"Validation takes {step.shown(cost)}, steps without one included.",
         advice=(
             "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."

@@ -53,7 +53,7 @@ def check(rank: Rank, ops: OpsInStep | None = None) -> Iterator[Finding]:
         "torch.utils.deterministic.fill_uninitialized_memory = False"
     )
     algorithms = Evidence.ms("slower algorithms", None, "unknown without running the others")
-    spent = first_call(rank, "use_deterministic_algorithms", "deterministic")
+    spent = first_call(rank, "use_deterministic_algorithms", "full_determinism", "deterministic")
     if ops is None:
         yield Finding(
             severity="info",

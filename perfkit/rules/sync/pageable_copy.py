@@ -31,6 +31,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import CopyTime
+from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import Rank
 
 ID = "pageable-copy"
@@ -40,7 +41,9 @@ CLAIMS = (Selector(owner="copies"), Selector(owner="idle", names=("copy call", "
 _PINNED = 12e9
 
 
-def check(step: DeviceStepBudget, copies: tuple[CopyTime, ...], rank: Rank | None = None) -> Iterator[Finding]:
+def check(
+    step: DeviceStepBudget, copies: tuple[CopyTime, ...], rank: Rank | None = None, loader: LoaderUse | None = None
+) -> Iterator[Finding]:
     """Find copies from pageable memory that no compute hides."""
     device = step.device
     pageable = [
@@ -60,6 +63,7 @@ def check(step: DeviceStepBudget, copies: tuple[CopyTime, ...], rank: Rank | Non
     yield step.finding(
         cost=cost,
         saving=(cost * (1 - remaining), cost),
+        change=loader.change if loader is not None else None,
         message=(
             f"Copies to the device from pageable memory take {step.percent(cost)} of the {step.per} ({ms(cost)}), and "
             "the host waits for them."

@@ -45,8 +45,9 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import LATE_LAUNCHES, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import SyncCall
+from perfkit.rules._places import helper_call
 from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_calls, traced_steps
-from perfkit.run.records import SyncEvent, Syncs
+from perfkit.run.records import Lines, SyncEvent, Syncs
 
 ID = "sync-in-step"
 CLAIMS = (Selector(owner="idle", names=("sync", *LATE_LAUNCHES)),)
@@ -77,21 +78,24 @@ class _Cost(NamedTuple):
 
 
 def check(
-    step: StepBudget | None = None, syncs: Syncs = _NO_SYNCS, calls: tuple[SyncCall, ...] = ()
+    step: StepBudget | None = None,
+    syncs: Syncs = _NO_SYNCS,
+    calls: tuple[SyncCall, ...] = (),
+    lines: Lines | None = None,
 ) -> Iterator[Finding]:
     """Find syncs by line where they were observed, and by call in the trace; never the same sync twice."""
     if not syncs.observed:
         yield _not_observed(syncs)
-    lines, rare = _by_place(syncs)
+    often, rare = _by_place(syncs)
     in_trace = blocking_calls(calls, step) if step is not None else []
     unseen = [one for one in in_trace if not any(one.made_by(event) for event in syncs.events)]
-    by_line = [_blocked(group, lines, syncs, in_trace) for group in lines]
+    by_line = [_blocked(group, often, syncs, in_trace) for group in often]
     costs = _costs([*by_line, *(_Cost(one.blocked_ns, _TRACE) for one in unseen)], step)
-    for group, cost in zip(lines, costs[: len(lines)], strict=True):
-        yield _line(group, syncs, cost, step)
+    for group, cost in zip(often, costs[: len(often)], strict=True):
+        yield _line(group, syncs, cost, step, lines)
     if rare:
         yield _rare(rare, syncs)
-    for one, cost in zip(unseen, costs[len(lines) :], strict=True):
+    for one, cost in zip(unseen, costs[len(often) :], strict=True):
         if step is not None and cost.ns is not None and cost.ns >= _MIN_SHARE * step.wall_ns:
             yield _call(one, cost, step)
 
@@ -168,7 +172,7 @@ def _not_observed(syncs: Syncs) -> Finding:
     )
 
 
-def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget | None) -> Finding:
+def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget | None, lines: Lines | None) -> Finding:
     first = max(events, key=lambda event: event.count)
     own = first.owner == "user"
     certain = any(event.certainty == "certain" for event in events)
@@ -191,6 +195,7 @@ def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget |
             *(Evidence("inside the library at", via, "", first.owner) for via in in_library),
         ),
         spent=None if first.file.startswith("<no ") else first.at,
+        change=helper_call(first, lines) if own else None,
         cost_ns=cost.ns,
         saving_low_ns=cost.low_ns,
         saving_high_ns=cost.ns,

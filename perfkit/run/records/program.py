@@ -46,7 +46,7 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     """One function that torch.compile compiled ``count`` times; ``recompiles`` of these replaced an earlier graph.
 
     ``called_from`` is the user's line that called it, None where torch did not record one, ``compiled_at`` the one that
-    called torch.compile; ``reason`` is the guard that failed last.
+    called torch.compile; ``reason`` is the guard that failed last, ``guarded_at`` the line that made it.
     """
 
     compiled: str
@@ -56,6 +56,7 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
     reason: str | None = None
     compiled_at: Location | None = None
+    guarded_at: Location | None = None
 
 
 class GraphBreak(CodeLine, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ class Annealed(nn.Module):
         if FIXED:
             self.seen.add_(1)
             return self.net(x * (1 + 1 / (self.seen + 10)))
-        self.calls += 1
+        self.calls += 1  # change: recompiles
         return self.net(x * (1 + 1 / (self.calls + 10)))  # spent: recompiles  # change: recompiles
 
 

@@ -1,0 +1,76 @@
+"""The line to edit, where it is not the line in which the time passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.measures.results.host import HostLine
+from perfkit.rules._settings import first_call
+from perfkit.run.records import LineRow, Lines, Rank, TracedLine
+
+#: What a program writes to set up the Trainer of a library: the first that it has is the line to edit.
+_HUGGING_FACE = ("TrainingArguments", "HfArgumentParser", "Trainer")
+_SET_UP = {
+    "transformers": _HUGGING_FACE,
+    "trl": _HUGGING_FACE,
+    "accelerate": _HUGGING_FACE,
+    "lightning": ("Trainer",),
+    "lightning_fabric": ("Trainer",),
+    "pytorch_lightning": ("Trainer",),
+}
+
+
+def trainer_argument(rank: Rank | None, library: str, *arguments: str) -> Location | None:
+    """The first of these arguments that the program gives to the Trainer of a library, else the line that makes it.
+
+    None where the library has no Trainer, or the user's source shows no such line.
+    """
+    names = _SET_UP.get(library)
+    return first_call(rank, *arguments, *names) if rank is not None and names is not None else None
+
+
+def to_edit(rank: Rank | None, made_at: Location | None, *arguments: str) -> Location | None:
+    """The line that makes an object; where a Trainer makes it, the first of these arguments that it is given."""
+    if made_at is None or made_at.owner == "user":
+        return made_at
+    return trainer_argument(rank, made_at.owner, *arguments) or msgspec.structs.replace(made_at, owner="user")
+
+
+def library_called(place: Location, lines: Lines | None) -> str:
+    """The library with a Trainer that a line calls; empty where it calls none."""
+    rows = [row for row in lines.rows if _same_line(row, place)] if lines is not None else []
+    called = (within.split(" > ")[0].split(".")[0] for row in rows for within in row.within)
+    return next((library for library in called if library in _SET_UP), "")
+
+
+def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
+    """The line that calls a line's function within the step: the call to do less often, once, or elsewhere.
+
+    None where no function of the user's that runs in the step does: a framework or a module calls it.
+    """
+    if row is None or row.called_from is None or row.function.endswith("forward"):
+        return None
+    caller = row.called_from
+    phases = {one.phase for one in _traced(lines) if (one.file, one.function) == (caller.file, caller.function)}
+    if row.phase != "data":
+        return caller if phases else None
+    # The loop's own line fetches the batch: it calls the loader, which calls the function.
+    in_worker = isinstance(row, LineRow) and row.worker is not None
+    return caller if phases == {"data"} or (in_worker and not phases) else None
+
+
+def helper_call(place: Location, lines: Lines | None) -> Location | None:
+    """The first line that calls a line's function in the step, where several lines do: a helper is not to be edited."""
+    callers = next((one.callers for one in _traced(lines) if _same_line(one, place)), ())
+    return callers[0] if len(callers) > 1 else None
+
+
+def _traced(lines: Lines | None) -> Sequence[TracedLine]:
+    return lines.traced if lines is not None else ()
+
+
+def _same_line(one: Location, place: Location) -> bool:
+    return (one.file, one.line) == (place.file, place.line)

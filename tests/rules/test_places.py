@@ -1,0 +1,150 @@
+"""The line to edit beside the one in which the time passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit._location import Location
+from perfkit.measures.results.host import HostLine
+from perfkit.rules._places import call_of, helper_call, library_called, to_edit, trainer_argument
+from perfkit.rules.data import input_bound
+from perfkit.rules.ops import float64_in_step, unfused_optimizer
+from perfkit.rules.python import checkpoint_in_step, validation_too_often
+from perfkit.run.records import LineRow, Lines, OptimizerFacts, Phase, Rank, TracedLine
+from tests.rules.test_float64_in_step import wide
+from tests.rules.test_unfused_optimizer import update
+
+MS = 1_000_000
+LOADER = Location(file="train.py", line=7, function="DataLoader(...)")
+BY_TRAINER = Location(file="train.py", line=9, function="Trainer.train(...)", owner="transformers")
+ARGUMENTS = Location(file="train.py", line=3, function="TrainingArguments(...)")
+SAVE_STEPS = Location(file="train.py", line=4, function="save_steps=")
+CALL = Location(file="train.py", line=40, function="main")
+
+
+def row(function: str = "Reviews.__getitem__", phase: Phase = "data", **fields: Any) -> LineRow:
+    given = {"file": "train.py", "line": 31, "samples": 60, "host_ns": 60 * MS, **fields}
+    return LineRow(function=function, phase=phase, **given)
+
+
+def traced(line: int, function: str, phase: Phase = "forward", **fields: Any) -> TracedLine:
+    return TracedLine(file="train.py", line=line, function=function, phase=phase, runs=1, host_ns=MS, **fields)
+
+
+def lines(*rows: LineRow, steps: tuple[TracedLine, ...] = ()) -> Lines:
+    return Lines(period_ns=MS, steps=40, rows=rows, traced=steps)
+
+
+def made_at(rank: Rank, place: Location | None, **settings: Any) -> Rank:
+    loader = msgspec.structs.replace(rank.loaders[0], created_at=place, **settings)
+    return msgspec.structs.replace(rank, loaders=(loader,))
+
+
+def test_what_the_user_makes_is_edited_there_and_what_a_trainer_makes_by_its_argument(build: Any) -> None:
+    rank = build.rank(calls={"TrainingArguments": (ARGUMENTS,), "save_steps": (SAVE_STEPS,)})
+
+    assert to_edit(rank, LOADER, "optim") == LOADER
+    assert to_edit(rank, BY_TRAINER, "optim") == ARGUMENTS
+    assert to_edit(rank, BY_TRAINER, "save_steps") == SAVE_STEPS
+    assert to_edit(build.rank(), BY_TRAINER) == msgspec.structs.replace(BY_TRAINER, owner="user")
+    assert trainer_argument(rank, "numpy", "save_steps") is None
+
+
+def test_a_function_is_hoisted_at_the_line_of_the_step_that_calls_it() -> None:
+    called = row("prepare", "forward", called_from=CALL)
+
+    assert call_of(called, lines(steps=(traced(39, "main"),))) == CALL
+    # Nothing of main runs in the step: it called the Trainer long before.
+    assert call_of(called, lines(steps=(traced(31, "prepare"),))) is None
+    assert call_of(row("Net.forward", "forward", called_from=CALL), lines(steps=(traced(39, "main"),))) is None
+
+
+def test_the_loop_that_fetches_a_batch_is_no_call_to_hoist() -> None:
+    fetch = row(called_from=CALL)
+
+    assert call_of(fetch, lines(steps=(traced(40, "main", "data"), traced(41, "main")))) is None
+    assert call_of(fetch, lines(steps=(traced(40, "main", "data"),))) == CALL
+    assert call_of(msgspec.structs.replace(fetch, worker="Reviews"), lines()) == CALL
+
+
+def test_a_helper_that_several_lines_call_is_edited_where_it_is_called() -> None:
+    other = msgspec.structs.replace(CALL, line=41)
+    place = Location(file="train.py", line=31, function="Meter.update")
+
+    assert helper_call(place, lines(steps=(traced(31, "Meter.update", callers=(CALL, other)),))) == CALL
+    assert helper_call(place, lines(steps=(traced(31, "Meter.update", callers=(CALL,)),))) is None
+
+
+def test_a_line_that_calls_a_trainer_is_known_by_its_samples() -> None:
+    calls = row("main", "forward", line=40, within={"": 3, "lightning.pytorch > torch": 5})
+
+    assert library_called(CALL, lines(calls)) == "lightning"
+    assert library_called(CALL, lines(row("main", "forward", line=40, within={"torch": 5}))) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "cpus", "expected"),
+    [
+        ({"num_workers": 0}, 8, LOADER),  # workers hide most of the wait
+        ({"num_workers": 0}, 1, None),  # only less work helps: the line itself
+        ({"num_workers": 2}, 8, LOADER),
+    ],
+)
+def test_a_wait_for_data_is_changed_where_its_loader_is_made(
+    settings: dict[str, Any], cpus: int, expected: Location | None, build: Any
+) -> None:
+    rank = made_at(build.rank(cpus=cpus), LOADER, **settings)
+
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), rank, lines(row()))
+
+    assert (finding.spent.line, finding.change) == (31, expected)
+
+
+def test_a_wait_for_data_without_a_line_names_the_loader(build: Any) -> None:
+    rank = made_at(build.rank(cpus=1), LOADER)
+
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), rank)
+
+    assert (finding.spent, finding.change) == (None, LOADER)
+
+
+def test_an_optimizer_is_changed_where_it_is_made(build: Any) -> None:
+    facts = OptimizerFacts(kind="Adam", tensors=160, elements=1, dtypes=("float32",), created_at=LOADER)
+    patterns = build.patterns(step_ms=100, updates=(update(),))
+
+    [finding] = build.findings(unfused_optimizer, build.step(100), patterns, build.rank(optimizers=(facts,)))
+
+    assert (finding.spent.line, finding.change) == (37, LOADER)
+
+
+def test_a_trainer_saves_and_validates_as_often_as_its_arguments_say(build: Any) -> None:
+    rank = build.rank(calls={"TrainingArguments": (ARGUMENTS,), "save_steps": (SAVE_STEPS,)})
+    fit = row("<module>", "validation", line=40, within={"transformers > torch": 30})
+    step, every = build.step(12, backward=4), build.mean_step(28, forward=4, backward=4, validation=10)
+    work = build.work("checkpoint", 8, line=40, function="<module>", within="transformers > checkpoint")
+
+    [saves] = build.findings(checkpoint_in_step, step, every, work, rank, lines(fit))
+    [validates] = build.findings(validation_too_often, step, every, rank, lines(fit))
+
+    assert (saves.spent.line, saves.change) == (40, SAVE_STEPS)
+    assert (validates.spent.line, validates.change) == (40, ARGUMENTS)
+
+
+def test_float64_is_changed_where_the_program_makes_it(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS),))
+    one, two = (Location(file="train.py", line=line, function="from_numpy(...)") for line in (5, 6))
+    found = [
+        build.findings(float64_in_step, build.step(100), patterns, build.rank(calls=calls))[0].change
+        for calls in ({"from_numpy": (one,)}, {"from_numpy": (one, two)}, {"from_numpy": (one,), "double": (two,)})
+    ]
+
+    assert found == [one, None, two]
+
+
+def test_a_host_line_is_hoisted_as_a_sampled_one_is() -> None:
+    work = HostLine(file="a.py", line=1, function="decode", phase="forward", samples=9, host_ns=MS, called_from=CALL)
+
+    assert call_of(work, lines(steps=(traced(39, "main"),))) == CALL

@@ -127,6 +127,25 @@ def world_size() -> int:
     return 1
 
 
+def local_rank() -> int:
+    """Rank of this process among those on its machine; its rank in the run where no launcher numbers them."""
+    return _integer("LOCAL_RANK", _integer("SLURM_LOCALID", rank()))
+
+
+def cpu_name() -> str:
+    """What the machine's processor is called; its architecture where the system does not report a name."""
+    try:
+        if sys.platform == "darwin":
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            found = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False).stdout.strip()
+        else:
+            with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+                found = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except (OSError, subprocess.SubprocessError):
+        found = ""
+    return found or platform.processor() or platform.machine()
+
+
 def package_version(name: str) -> str | None:
     """The installed version of a package, None where it is absent; does not import it."""
     import importlib.metadata  # 40 ms, which a program that only makes a range does not need

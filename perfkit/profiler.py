@@ -181,6 +181,7 @@ class profile:
         atexit.unregister(self.stop)
         live.end(error)
         _active = None
+        live.write_limits(error)
         if live.recording.rank.rank == 0:
             live.recording.guarded("the diagnosis", lambda: self._diagnose(live))
             live.recording.guarded("the figures", lambda: self._draw(live))

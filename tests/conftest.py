@@ -93,6 +93,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns without colour, and no variable of the outside that changes perfkit."""
     monkeypatch.setenv("COLUMNS", "80")
+    # It cannot be written: a run of a test measures no limits of the machine, and a user's cache stays as it is.
+    monkeypatch.setenv("PERFKIT_CACHE_DIR", str(HERE / "conftest.py"))
     for name in ("PERFKIT_DISABLE", "FORCE_COLOR", "NO_COLOR", "RANK", "WORLD_SIZE", "NVTX_INJECTION64_PATH"):
         monkeypatch.delenv(name, raising=False)
 

@@ -1,4 +1,4 @@
-"""``perfkit doctor``: what is installed, what works with it, and what perfkit has patched."""
+"""``perfkit doctor``: what is installed, what works with it, what perfkit has patched, and this machine's limits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from perfkit import _env, _patches
 from perfkit._version import VERSION
+from perfkit.commands._machine_limits import limits_note, limits_of_machine, limits_table
 from perfkit.errors import PerfkitError
 from perfkit.reports.console import stdout_console
 
@@ -103,12 +104,16 @@ PRIVATE_NAMES = (
 
 
 def doctor() -> int:
-    """Show what is installed, what works with it, and what perfkit has patched in this process."""
+    """Show what is installed, what works with it, what perfkit has patched, and what this machine could do."""
     console = stdout_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, fact in facts():
         table.add_row(name, fact)
     console.print(table)
+    if limits := limits_of_machine():
+        console.print()
+        console.print(limits_table(limits))
+        console.print(limits_note(limits), highlight=False, markup=False)
     return 0
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 import perfkit.measures
 from perfkit.errors import TraceError
+from perfkit.limits.limits_cache import cached_limits_of
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.host.source_lines import measure_source_lines
@@ -122,6 +123,8 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     flops = rank.flops if rank is not None else None
     found.add(measure_utilization(flops, typical.median_ns if typical is not None else None))
     found.add((*(part for part in (rank, chosen.lines, chosen.syncs) if part is not None),))
+    # A run that is still recording, or one from before limits.json: on its own machine they may be known.
+    found.add(chosen.limits or (cached_limits_of(rank) if rank is not None else None))
     steps = rank.steps if rank is not None else None
     found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, found.get(MeanStep)))
     found.add(_measure_ranks(run.ranks.values()))

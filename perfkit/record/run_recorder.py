@@ -16,6 +16,7 @@ from perfkit.record.attachments import Attachments
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.first_verdict import FirstVerdict
+from perfkit.record.machine_limits import write_limits
 from perfkit.record.options import Options
 from perfkit.record.step_plan import StepPlan
 from perfkit.record.step_rows import StepRows
@@ -146,6 +147,14 @@ class RunRecorder:
         self.recording.guarded("reading the last device times", self._rows.settle)
         self.recording.guarded("writing the run folder", lambda: self.recording.finish(self._ending(error)))
         self._verdict.cancel()
+
+    def write_limits(self, error: BaseException | None) -> None:
+        """Write what this machine could do; after the run, because it may be measured first."""
+        ended = error is None or isinstance(error, SystemExit)
+        quiet = self._options.quiet
+        self.recording.guarded(
+            "the limits of this machine", lambda: write_limits(self.recording, may_measure=ended, quiet=quiet)
+        )
 
     def _note_missing(self) -> None:
         steps = self.clock.step_num

@@ -11,17 +11,24 @@ import msgspec
 from perfkit.run.arrays import write_range_rows
 from perfkit.run.atomic import write_atomically
 from perfkit.run.merging import merge_pairwise
-from perfkit.run.records import Failure, Lines, RangeRow, Rank, Run, Step, Syncs
+from perfkit.run.records import Failure, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs
 
 #: Rows after which the older half of steps.jsonl is merged pairwise: 8 MB of text, and still 10,000 rows of detail for
 #: the newest steps of a month-long run.
 MAX_ROWS = 20_000
 
 _ENCODER = msgspec.json.Encoder()
-_FILES = {Run: "run.json", Rank: "rank.json", Lines: "lines.json", Syncs: "syncs.json", Failure: "failure.json"}
+_FILES = {
+    Run: "run.json",
+    Rank: "rank.json",
+    Lines: "lines.json",
+    Syncs: "syncs.json",
+    Failure: "failure.json",
+    MachineLimits: "limits.json",
+}
 
 
-def write_record(folder: Path, record: Run | Rank | Lines | Syncs | Failure) -> None:
+def write_record(folder: Path, record: Run | Rank | Lines | Syncs | Failure | MachineLimits) -> None:
     """Write a record into its file: run.json in the run's folder, all others in a rank's."""
     write_atomically(folder / _FILES[type(record)], msgspec.json.format(_ENCODER.encode(record), indent=2))
 

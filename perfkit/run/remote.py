@@ -17,7 +17,7 @@ from perfkit.errors import MissingDependency, RunError, TraceError, UsageError
 #: The files of a run folder; others at the URL are not fetched.
 _RUN_FILES = re.compile(
     r"run\.json|diagnosis\.json|figures\.json|rank-\d{1,7}/(rank\.json|steps\.jsonl|ranges\.npz|syncs\.json|lines\.json|"
-    r"(window|stacks)-\d{1,9}\.pt\.trace\.json(\.gz)?|stacks-\d{1,9}\.lines\.npz|ranges-\d{1,9}\.npz|"
+    r"limits\.json|(window|stacks)-\d{1,9}\.pt\.trace\.json(\.gz)?|stacks-\d{1,9}\.lines\.npz|ranges-\d{1,9}\.npz|"
     r"memory-\d{1,9}(\.oom)?\.pickle)"
 )
 

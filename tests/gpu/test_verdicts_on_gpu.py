@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import perfkit
-from perfkit.measures.device.peaks import peaks_of
+from perfkit.limits.device_peaks import peaks_of
 
 #: Steps: past warm-up, one window, and the step for lines and shapes behind it.
 STEPS = 45

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from perfkit.measures.device.peaks import PEAKS
+from perfkit.limits.device_peaks import PEAKS
 from perfkit.measures.device.roofline import measure_roofline
 from perfkit.measures.ops._op_work import FORMULAS, work_of
 from perfkit.measures.results.kernels import Roofline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.measures.device.peaks import PEAKS, peaks_of
+from perfkit.limits.device_peaks import PEAKS, peaks_of
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.records import StepFlops
 

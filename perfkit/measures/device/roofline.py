@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.limits.device_peaks import Peaks, peaks_of
 from perfkit.measures._nested import groups, sum_by
 from perfkit.measures._rows import nearest_above
-from perfkit.measures.device.peaks import Peaks, peaks_of
 from perfkit.measures.ops._op_work import FORMULAS, OpWork, work_of
 from perfkit.measures.results.kernels import Bound, Roofline, RooflinePoint
 from perfkit.measures.steps._trace_steps import step_of, whole_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.measures.device.peaks import peaks_of
+from perfkit.limits.device_peaks import peaks_of
 from perfkit.measures.results.steps import Utilization
 from perfkit.run.records import StepFlops
 

@@ -18,7 +18,7 @@ Saving: on a CPU 42 to 80% of the time of these ops: half the bytes and twice th
 where an op's fixed cost is much of it, more where float32 has a faster kernel or one operand was converted in every
 call. On a GPU at least half, at most all but 1/32.
 
-Source: measured on one CPU (eleven ops with their backward); data sheets of devices (perfkit/measures/device/peaks.py).
+Source: measured on one CPU (eleven ops with their backward); data sheets of devices (perfkit/limits/device_peaks.py).
 The threshold is 5% of the step. Not run on a GPU yet.
 """
 

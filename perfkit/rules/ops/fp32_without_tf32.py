@@ -18,7 +18,7 @@ Fix: one line before training; sums are still accumulated in float32.
 Saving: at most the ratio of the two peaks. The low end is half of that (chosen), since products that memory limits do
 not get faster.
 
-Source: data sheets (perfkit/measures/device/peaks.py). torch's FP32MatMul pattern recommends the same setting. Where
+Source: data sheets (perfkit/limits/device_peaks.py). torch's FP32MatMul pattern recommends the same setting. Where
 the recorded setting is not "highest", only convolutions are reported. The threshold is 5% of the step. Not run on a GPU
 yet.
 """
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import DeviceStepBudget
-from perfkit.measures.device.peaks import peaks_of
+from perfkit.limits.device_peaks import peaks_of
 from perfkit.measures.results.kernels import Kernels
 from perfkit.run.records import Rank
 

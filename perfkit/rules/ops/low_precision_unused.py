@@ -17,7 +17,7 @@ Fix: autocast around the forward pass; with float16 also a gradient scaler.
 Saving: at most the ratio of the two peaks for products; the low end is half of that (chosen). Check the model's quality
 yourself: bfloat16 keeps float32's range with 8 bits of precision.
 
-Source: data sheets (perfkit/measures/device/peaks.py); torch-tb-profiler recommended AMP where no kernel used tensor
+Source: data sheets (perfkit/limits/device_peaks.py); torch-tb-profiler recommended AMP where no kernel used tensor
 cores. The threshold is a quarter of the step, where a finding is critical: less does not justify another precision. Not
 run on a GPU yet.
 """
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
-from perfkit.measures.device.peaks import peaks_of
+from perfkit.limits.device_peaks import peaks_of
 from perfkit.measures.results.kernels import Kernels
 
 ID = "low-precision-unused"

@@ -1,7 +1,8 @@
 """The records of a run folder: frozen Structs, times in integer nanoseconds; not measured is None, never zero.
 
 One module for each file of the folder: `steps` (steps.jsonl), `rank` (run.json, rank.json, failure.json) with `program`
-and `gpu`, `lines` (lines.json, stacks-N.lines.npz), `syncs` (syncs.json), `ranges` (ranges.npz, ranges-N.npz).
+and `gpu`, `lines` (lines.json, stacks-N.lines.npz), `syncs` (syncs.json), `ranges` (ranges.npz, ranges-N.npz),
+`limits` (limits.json).
 All names can be imported from here.
 """
 

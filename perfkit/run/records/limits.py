@@ -23,7 +23,7 @@ FUNCTIONS: tuple[Function, ...] = get_args(Function)
 FUNCTION_FLOPS = 10
 
 
-class Rate(msgspec.Struct, frozen=True):
+class Rate(msgspec.Struct, frozen=True, array_like=True):
     """What ops of one size reached per second.
 
     ``size`` and ``per_s`` are in the same unit: FLOPs of one op, or bytes that it reads and writes.

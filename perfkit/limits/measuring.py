@@ -1,0 +1,285 @@
+"""Measures with torch what this machine could do: ``python -m perfkit.limits.measuring --threads N`` prints it as JSON.
+
+Every measurement is repeated in turns for `BUDGET_S`, and the fastest repeat counts: other programs only ever make one
+slower. One thread is timed by its own processor time; a repeat of several during which the system took a core away from
+this process does not count.
+The figures are those of torch's own ops, called from Python as a program calls them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from perfkit import _env
+from perfkit.limits.limits_cache import METHOD
+from perfkit.run.records import ACCESSES, FUNCTION_FLOPS, FUNCTIONS, Access, Function, MachineLimits, Rate, Rates
+
+try:
+    import resource
+except ImportError:  # Windows does not count involuntary switches: no repeat is known to be disturbed
+    resource = None  # type: ignore[assignment]
+
+#: Seconds for all measurements, without the import of torch: twenty turns on two cores of 2023.
+BUDGET_S = 2.5
+#: A product or convolution that takes longer than this ends its row of sizes: it has reached what large ones reach, and
+#: the system lets few longer ones run without an interruption.
+_LONG_ENOUGH_S = 0.001
+#: An op of one thread that takes longer than this is divided among threads with success on any machine.
+_WORTH_THREADS_S = 0.0001
+#: A repeat of a short op is a loop of about this long, so that reading the clock does not count.
+_REPEAT_S = 0.0002
+
+#: Whether a thread's own processor time is known to a microsecond (on Windows only to 16 ms). It is the time of an op
+#: on one thread, without the time in which other programs had the core.
+_THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
+#: Tables of ops that work in blocks, so that a larger one is never slower unless it was disturbed.
+_IN_BLOCKS = ("products", "convolutions")
+_PRECISIONS = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+#: Length of square matrices.
+_PRODUCTS = (16, 32, 64, 128, 256, 512, 1024)
+#: Samples, channels, and height and width of images: 0.3 MFLOP to 1.8 GFLOP.
+_CONVOLUTIONS = ((1, 8, 16), (4, 16, 32), (8, 32, 32), (8, 64, 28), (8, 64, 56))
+#: Bytes of a tensor that is moved: from the smallest cache to beyond the largest one.
+_TENSORS = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24, 26))
+#: Elements for functions: torch divides an op among threads from 32,768 elements on.
+_FUNCTION_ELEMENTS = (2**14, 2**19)
+
+
+class _Group(NamedTuple):
+    """Ops of which the fastest counts, as one rate of a table."""
+
+    table: str
+    name: str
+    size: int
+    ops: tuple[Callable[[], Any], ...]
+
+
+class _Timed:
+    """One op, its best time, and whether a repeat was undisturbed."""
+
+    def __init__(self, run: Callable[[], Any], threads: int) -> None:
+        self._run = run
+        self._alone = threads == 1 and _THREAD_CLOCK
+        self._clock = time.thread_time if self._alone else time.perf_counter
+        self._loops = 1
+        self.best_s = self._best_disturbed_s = float("inf")
+        run()  # sets it up: memory, threads, kernels that are made on first use
+        self.repeat()
+        if self._loops > 1:
+            self.repeat()
+
+    @property
+    def disturbed(self) -> bool:
+        return self.best_s == float("inf")
+
+    @property
+    def seconds(self) -> float:
+        return self._best_disturbed_s if self.disturbed else self.best_s
+
+    def repeat(self) -> None:
+        switches = _switches()
+        begin = self._clock()
+        for _ in itertools.repeat(None, self._loops):
+            self._run()
+        seconds = (self._clock() - begin) / self._loops
+        if self._alone or switches == _switches():
+            self.best_s = min(self.best_s, seconds)
+        self._best_disturbed_s = min(self._best_disturbed_s, seconds)
+        self._loops = max(1, min(1000, round(_REPEAT_S / self.seconds)))
+
+
+def _switches() -> int:
+    """How often the system took a core from a thread of this process that wanted to run on."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource is not None else 0
+
+
+class _Turns(NamedTuple):
+    """What one number of threads reached: rates by table, name and size; without those that were always disturbed."""
+
+    rates: dict[tuple[str, str, int], float]
+    disturbed: bool
+    op_s: float
+    node_s: float
+
+
+def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits:
+    """Measure this machine with this number of threads, within about ``budget_s`` seconds.
+
+    One thread is measured too: what several reached while they were disturbed is replaced by as many times what one
+    reached, which no machine exceeds.
+    """
+    before = torch.get_num_threads()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            rows = [[*row] for row in (*_products(), *_convolutions(), *_moves(), *_functions())]
+            one = _turns(rows, 1, budget_s / 2 if threads > 1 else budget_s)
+            all_ = _turns(rows, threads, budget_s / 2) if threads > 1 else one
+    finally:
+        gc.enable()
+        torch.set_num_threads(before)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    tables: dict[str, dict[str, Rates]] = {"products": {}, "convolutions": {}, "functions": {}, "bandwidth": {}}
+    disturbed = one.disturbed
+    for (table, name, size), alone in one.rates.items():
+        per_s = all_.rates.get((table, name, size), 0.0)
+        if per_s < alone:
+            # Threads do not slow an op down, unless it is small or they had to wait for a core.
+            is_small = size / alone < _WORTH_THREADS_S
+            per_s = alone if is_small else alone * min(threads, cores)
+            disturbed |= not is_small
+        known = tables[table].get(name, ())
+        if known and table in _IN_BLOCKS:
+            per_s = max(per_s, known[-1].per_s)
+        tables[table][name] = (*known, Rate(size, per_s))
+    return MachineLimits(
+        method=METHOD,
+        host=socket.gethostname(),
+        cpu=_env.cpu_name(),
+        torch=_env.package_version("torch") or str(torch.__version__),
+        threads=threads,
+        measured_at_ns=time.time_ns(),
+        disturbed=disturbed,
+        op_ns=round(min(one.op_s, all_.op_s) * 1e9),
+        node_ns=max(0, round(min(one.node_s, all_.node_s) * 1e9)),
+        products=tables["products"],
+        convolutions=tables["convolutions"],
+        functions=tables["functions"],
+        bandwidth=tables["bandwidth"],
+    )
+
+
+def _turns(rows: list[list[_Group]], threads: int, budget_s: float) -> _Turns:
+    """Repeat all ops in turns until the time is over; with one thread each at least once."""
+    torch.set_num_threads(threads)
+    end_s = time.perf_counter() + budget_s
+    one, nodes = torch.ones(1), 100
+    op, backward = _Timed(one.neg_, threads), _Timed(_backward_of(nodes), threads)
+    groups: list[tuple[_Group, list[_Timed]]] = []
+    for row in rows:
+        for group in row:
+            if threads > 1 and time.perf_counter() > end_s:
+                break
+            timed = [_Timed(run, threads) for run in group.ops]
+            groups.append((group, timed))
+            if group.table in _IN_BLOCKS and min(each.seconds for each in timed) > _LONG_ENOUGH_S:
+                break
+    every = [op, backward, *(each for _, timed in groups for each in timed)]
+    while time.perf_counter() < end_s:
+        for each in every:
+            each.repeat()
+            if time.perf_counter() > end_s:
+                break
+    rates = {}
+    for group, timed in groups:
+        # With one thread there is nothing to put in place of a disturbed rate.
+        believed = [each for each in timed if threads == 1 or not each.disturbed]
+        # Without the op itself; half of the time remains where noise makes it shorter than an op on one element.
+        if believed:
+            seconds = min(max(each.seconds - op.seconds, each.seconds / 2) for each in believed)
+            rates[group.table, group.name, group.size] = group.size / seconds
+    # Each node negates one element, which takes as long as another op.
+    node_s = backward.seconds / nodes - op.seconds
+    return _Turns(rates, any(each.disturbed for each in every), op.seconds, node_s)
+
+
+# Each row has the same op in rising sizes; it ends early on a machine where that takes long.
+
+
+def _products() -> Iterator[Iterator[_Group]]:
+    def row(name: str, dtype: torch.dtype) -> Iterator[_Group]:
+        for n in _PRODUCTS:
+            a, b = torch.rand(n, n).to(dtype), torch.rand(n, n).to(dtype)
+            yield _Group("products", name, 2 * n**3, (partial(torch.mm, a, b, out=torch.empty_like(a)),))
+
+    for name, dtype in _PRECISIONS.items():
+        yield row(name, dtype)
+
+
+def _convolutions() -> Iterator[Iterator[_Group]]:
+    def row(name: str, dtype: torch.dtype) -> Iterator[_Group]:
+        for samples, channels, length in _CONVOLUTIONS:
+            images = torch.rand(samples, channels, length, length).to(dtype)
+            weight = torch.rand(channels, channels, 3, 3).to(dtype)
+            flops = 2 * images.numel() * weight[0].numel()
+            last = (images.to(memory_format=torch.channels_last), weight.to(memory_format=torch.channels_last))
+            ops = tuple(partial(torch.conv2d, *given, padding=1) for given in ((images, weight), last))
+            yield _Group("convolutions", name, flops, ops)
+
+    for name in ("float32", "bfloat16"):
+        yield row(name, _PRECISIONS[name])
+
+
+def _moves() -> Iterator[Iterator[_Group]]:
+    source, target = torch.ones(_TENSORS[-1] // 4), torch.ones(_TENSORS[-1] // 4)
+
+    def row(name: Access) -> Iterator[_Group]:
+        for size in _TENSORS:
+            a, b = source[: size // 4], target[: size // 4]
+            ops: dict[Access, tuple[Callable[[], Any], ...]] = {
+                "read": (a.sum,),
+                "copy": (partial(b.copy_, a), partial(torch.clamp_min, a, 0.0, out=b)),
+                "update": (partial(b.add_, 1.0),),
+            }
+            yield _Group("bandwidth", name, size if name == "read" else 2 * size, ops[name])
+
+    for name in ACCESSES:
+        yield row(name)
+
+
+def _functions() -> Iterator[Iterator[_Group]]:
+    def row(name: Function) -> Iterator[_Group]:
+        for elements in _FUNCTION_ELEMENTS:
+            given, out = torch.rand(elements) + 0.1, torch.empty(elements)
+            ops: dict[Function, tuple[Callable[[], Any], ...]] = {
+                "exp": (partial(torch.exp, given, out=out), partial(torch.sigmoid, given, out=out)),
+                "log": (partial(torch.log, given, out=out),),
+                "tanh": (partial(torch.tanh, given, out=out),),
+                "erf": (partial(torch.erf, given, out=out),),
+                "pow": (partial(torch.pow, given, 2.5, out=out),),
+                "sqrt": (partial(torch.sqrt, given, out=out), partial(torch.rsqrt, given, out=out)),
+                "random": (partial(out.bernoulli_, 0.5),),
+            }
+            yield _Group("functions", name, FUNCTION_FLOPS * elements, ops[name])
+
+    for name in FUNCTIONS:
+        yield row(name)
+
+
+def _backward_of(nodes: int) -> Callable[[], Any]:
+    """A backward through this number of nodes, each of which negates one element."""
+    with torch.enable_grad():
+        leaf = torch.ones(1, requires_grad=True)
+        end = leaf
+        for _ in range(nodes):
+            end = end.neg()
+    return partial(torch.autograd.grad, end, leaf, retain_graph=True)
+
+
+def main() -> None:
+    """Print the limits with ``--threads`` threads as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m perfkit.limits.measuring", description=__doc__)
+    parser.add_argument("--threads", type=int, required=True, metavar="N", help="Measure with N threads of torch.")
+    limits = measure_limits(parser.parse_args().threads)
+    sys.stdout.write(msgspec.json.encode(limits).decode())
+
+
+if __name__ == "__main__":
+    main()

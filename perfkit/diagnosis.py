@@ -16,6 +16,7 @@ from perfkit.findings import Finding
 from perfkit.ledger.claims import expected_saving
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines
 from perfkit.measures.results.kernel_profiles import KernelProfiles
@@ -183,7 +184,8 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
     results = run_rules(find_rules() if rules is None else rules, found, verdicts=with_verdicts)
     findings, budget = _ordered(results.findings), StepBudget.from_measurements(found)
     verdict = verdict_of(findings, found, budget, results.ledger)
-    facts = found.get(TraceFacts)
+    facts, completeness = found.get(TraceFacts), found.get(Completeness)
+    lacks = [problem.sentence for problem in completeness.problems if not problem.fatal] if completeness else []
     step: StepBreakdown | None = found.get(TypicalStep) or found.get(TracedStep)
     return Diagnosis(
         source=found.source,
@@ -195,7 +197,7 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
         findings=findings,
         not_asked=results.not_asked,
         figures=_figures(found, budget),
-        missing=(*found.missing, *(facts.lost if facts is not None else ()), *results.failed),
+        missing=(*found.missing, *(facts.lost if facts is not None else ()), *lacks, *results.failed),
         overhead=_overhead(found),
     )
 
@@ -216,8 +218,13 @@ def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _order(finding: Finding) -> tuple[int, float]:
-    """By what the correction saves; problems whose cost is not known come after those, and information last."""
+    """By what the correction saves; problems whose cost is not known come after those, and information last.
+
+    That the recording is incomplete comes first: all others rest on it.
+    """
     group = 2 if finding.severity == "info" else 1 if finding.cost_ns is None else 0
+    if finding.rule == "cannot-tell" and group == 1:
+        group = -1
     return group, -expected_saving(finding)
 
 

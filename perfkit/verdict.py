@@ -10,6 +10,7 @@ from perfkit._format import duration, ms, ms_range, percent, shown_location
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, NEGLIGIBLE, StepBudget
+from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
 from perfkit.measures.results.measurements import Measurements, PlannedSteps
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
@@ -68,8 +69,12 @@ def verdict_of(
     quantified = [finding for finding in causes if finding.quantified]
     unquantified = len(causes) - len(quantified)
     outcome: Outcome = "findings"
+    completeness = found.get(Completeness)
     if profiles is not None:
         parts = [_of_profiles(profiles, findings)]
+    elif completeness is not None and completeness.fatal:
+        # What was found in a part of what happened is listed, but no verdict.
+        return Verdict(" ".join(one.message for one in findings if one.rule == "cannot-tell"), "cannot-tell")
     elif quantified and budget is not None:
         parts = [_largest_part(budget), _fix_first(quantified, budget), _over_the_run(quantified, found, budget)]
         parts.append(_unexplained(ledger))

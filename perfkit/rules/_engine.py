@@ -25,6 +25,7 @@ from perfkit.findings import Finding
 from perfkit.ledger.claims import claim
 from perfkit.ledger.ledger import ClaimedLedger, Ledger
 from perfkit.ledger.rows import Selector
+from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._devices import merge_findings
@@ -174,7 +175,11 @@ def explain(rule_id: str) -> str:
 
 
 def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = True) -> RuleResults:
-    """Run rules over measurements; the verdicts among them only where no problem could be quantified."""
+    """Run rules over measurements.
+
+    The verdicts among them only where no problem could be quantified; on an incomplete recording only those that ask
+    whether it is complete.
+    """
     findings: list[Finding] = []
     failed: list[str] = []
 
@@ -192,7 +197,10 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
         selectors = {rule.id: rule.claims for rule in rules}
         claimed, findings = claim(ledger, findings, selectors)
         found.replace(claimed)
-    if verdicts and not any(finding.quantified for finding in findings):
+    completeness = found.get(Completeness)
+    if verdicts and completeness is not None and completeness.fatal:
+        run(rule for rule in rules if rule.is_verdict and any(need.type is Completeness for need in rule.needs))
+    elif verdicts and not any(finding.quantified for finding in findings):
         run(rule for rule in rules if rule.is_verdict)
     not_asked = tuple(
         RuleNotAsked(rule=rule.id, needs=tuple(dict.fromkeys(need.available_from for need in missing)))

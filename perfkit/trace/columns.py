@@ -162,7 +162,8 @@ class Trace:
         bytes: int64, for copies and memsets; -1 for none. For `Kind.MEMORY` the size allocated, negative for a free.
         sequence: int64, autograd's sequence number of ops; -1 for none.
 
-    ``lost`` has one sentence for each thing that is damaged, left out, or not known.
+    ``lost`` has one sentence for each thing that is damaged, left out, or not known. ``cut`` is the one of them that
+    reports an unknown part of the events missing, None where there is none; ``skipped`` events could not be read.
     """
 
     path: Path
@@ -183,6 +184,8 @@ class Trace:
     args_reader: ArgsReader
     #: For formats with a faster way than ``args_reader``.
     fields_reader: FieldsReader | None = None
+    cut: str | None = None
+    skipped: int = 0
 
     def __len__(self) -> int:
         return int(self.start_ns.size)

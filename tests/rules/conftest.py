@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,6 +24,8 @@ from perfkit.run.records import Lines, Loader, Phases, Rank, TracedLine
 
 MS = 1_000_000
 
+# For the builder of traces.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "planted_traces"))
 
 _Step = TypeVar("_Step", bound=StepBreakdown)
 

@@ -2,71 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_timeline import ADD, BF16, GEMM_BF16, GEMM_FP32, GEMM_TF32, Timeline
 
-from perfkit.diagnosis import Diagnosis, diagnose
+from perfkit.diagnosis import Diagnosis
 
-STEPS = 5
 US = 1_000
-GEMM_FP32 = "ampere_sgemm_128x64_nn"
-GEMM_TF32 = "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16"
-GEMM_BF16 = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
-ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
-BF16 = "c10::BFloat16"
-
-
-class Timeline:
-    """A host thread that launches, and one stream of a device that runs what was launched; times in µs."""
-
-    def __init__(self, folder: Path, device: str = "NVIDIA A100-SXM4-80GB") -> None:
-        self.file = folder / "t.json"
-        self.device = device
-        self.events: list[dict[str, Any]] = []
-        self.now = self.free = 1_000.0
-        self.correlation = 0
-
-    def add(self, cat: str, name: str, start: float, end: float, tid: int = 1, pid: int = 9, **args: Any) -> None:
-        self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": end - start, "args": args}
-        )
-
-    def run(self, name: str, lasts: float, *, op: str = "aten::mm", host: float = 4.0, **how: Any) -> None:
-        """An op of ``host`` µs that launches a kernel (or copy); the device begins it when it is free."""
-        self.correlation += 1
-        start, self.now = self.now, self.now + host
-        begin = max(self.free, start + 3)
-        self.free = begin + lasts
-        if how.pop("blocking", False):
-            self.now = max(self.now, self.free + 2)
-        self.add("cpu_op", op, start, self.now, **how.pop("given", {}))
-        api = how.pop("api", "cudaLaunchKernel")
-        self.add("cuda_runtime", api, start + 1, self.now - 1, correlation=self.correlation)
-        cat = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-        work = {"device": 0, "stream": 7, "correlation": self.correlation, **how}
-        if cat == "kernel":
-            work = {"grid": [4096, 1, 1], "block": [256, 1, 1], "blocks per SM": 37.9} | work
-            work = {"registers per thread": 32, "est. achieved occupancy %": 80} | work
-        self.add(cat, name, begin, self.free, tid=7, pid=0, **work)
-
-    def steps(self, step: Callable[[Timeline], None], *, sync: bool = True) -> Diagnosis:
-        """The diagnosis of five equal steps."""
-        for number in range(STEPS):
-            begin = self.now
-            step(self)
-            if sync:
-                # The step ends when the device is done, as after reading the loss.
-                self.now = max(self.now, self.free)
-            self.add("user_annotation", f"ProfilerStep#{number}", begin, self.now)
-            self.now += 1
-        properties = {"id": 0, "name": self.device, "numSms": 108, "computeMajor": 8, "computeMinor": 0}
-        text = {"record_shapes": 1, "deviceProperties": [properties], "traceEvents": self.events}
-        self.file.write_text(json.dumps(text))
-        return diagnose(self.file)
 
 
 @pytest.fixture
@@ -99,8 +44,8 @@ def test_pageable_copies(timeline: Any) -> None:
 
         return one
 
-    assert first(timeline().steps(step("Pageable", True))) == "pageable-copy"
-    assert "pageable-copy" not in problems(timeline().steps(step("Pinned", False)))
+    assert first(timeline().diagnosed(step("Pageable", True))) == "pageable-copy"
+    assert "pageable-copy" not in problems(timeline().diagnosed(step("Pinned", False)))
 
 
 def test_copies_that_block_the_host(timeline: Any) -> None:
@@ -115,25 +60,25 @@ def test_copies_that_block_the_host(timeline: Any) -> None:
 
         return one
 
-    assert "blocking-copy" in problems(timeline().steps(step(True)))
-    assert "blocking-copy" not in problems(timeline().steps(step(False)))
+    assert "blocking-copy" in problems(timeline().diagnosed(step(True)))
+    assert "blocking-copy" not in problems(timeline().diagnosed(step(False)))
 
 
 def test_float32_products_without_tf32(timeline: Any) -> None:
-    slow = timeline().steps(lambda line: compute(line, kernel=GEMM_FP32))
-    fast = timeline().steps(lambda line: compute(line, kernel=GEMM_TF32))
+    slow = timeline().diagnosed(lambda line: compute(line, kernel=GEMM_FP32))
+    fast = timeline().diagnosed(lambda line: compute(line, kernel=GEMM_TF32))
 
     assert first(slow) == "fp32-without-tf32"
     assert "fp32-without-tf32" not in problems(fast)
     # A V100 has no TF32.
     assert "fp32-without-tf32" not in problems(
-        timeline(device="Tesla V100-SXM2-16GB").steps(lambda line: compute(line, kernel=GEMM_FP32))
+        timeline(device="Tesla V100-SXM2-16GB").diagnosed(lambda line: compute(line, kernel=GEMM_FP32))
     )
 
 
 def test_no_half_precision(timeline: Any) -> None:
-    slow = timeline().steps(lambda line: compute(line, kernel=GEMM_TF32))
-    fast = timeline().steps(lambda line: compute(line, kernel=GEMM_BF16))
+    slow = timeline().diagnosed(lambda line: compute(line, kernel=GEMM_TF32))
+    fast = timeline().diagnosed(lambda line: compute(line, kernel=GEMM_BF16))
 
     assert first(slow) == "low-precision-unused"
     assert "low-precision-unused" not in problems(fast)
@@ -144,11 +89,11 @@ def test_shapes_that_are_not_aligned_for_tensor_cores(timeline: Any) -> None:
         given = {"Input Dims": [[4096, 1024], [1024, vocabulary]], "Input type": [BF16, BF16]}
         return lambda line: compute(line, given=given)
 
-    odd = timeline().steps(step(50_257))
+    odd = timeline().diagnosed(step(50_257))
 
     assert first(odd) == "unfriendly-shapes"
     assert "1024x50257" in odd.findings[0].message
-    assert "unfriendly-shapes" not in problems(timeline().steps(step(50_304)))
+    assert "unfriendly-shapes" not in problems(timeline().diagnosed(step(50_304)))
 
 
 def test_a_bias_before_a_batch_norm(timeline: Any) -> None:
@@ -169,8 +114,8 @@ def test_a_bias_before_a_batch_norm(timeline: Any) -> None:
 
         return one
 
-    assert first(timeline().steps(step(True))) == "conv-bias-before-norm"
-    assert "conv-bias-before-norm" not in problems(timeline().steps(step(False)))
+    assert first(timeline().diagnosed(step(True))) == "conv-bias-before-norm"
+    assert "conv-bias-before-norm" not in problems(timeline().diagnosed(step(False)))
 
 
 def test_rows_of_elementwise_kernels(timeline: Any) -> None:
@@ -184,12 +129,12 @@ def test_rows_of_elementwise_kernels(timeline: Any) -> None:
 
         return one
 
-    row = timeline().steps(step(8))
+    row = timeline().diagnosed(step(8))
 
     assert first(row) == "unfused-elementwise"
     # 8 ops of 100 µs read and write 64 MiB each; fused, 2 of the 16 passes remain.
     assert row.findings[0].saving_high_ns == pytest.approx(800 * US * 14 / 16, rel=0.01)
-    assert "unfused-elementwise" not in problems(timeline().steps(step(1)))
+    assert "unfused-elementwise" not in problems(timeline().diagnosed(step(1)))
 
 
 def test_kernels_that_convert_layouts(timeline: Any) -> None:
@@ -202,15 +147,15 @@ def test_kernels_that_convert_layouts(timeline: Any) -> None:
 
         return one
 
-    assert first(timeline().steps(step(True))) == "layout-conversion"
-    assert "layout-conversion" not in problems(timeline().steps(step(False)))
+    assert first(timeline().diagnosed(step(True))) == "layout-conversion"
+    assert "layout-conversion" not in problems(timeline().diagnosed(step(False)))
 
 
 def test_grids_smaller_than_the_device(timeline: Any) -> None:
     small = {"grid": [16, 1, 1], "blocks per SM": 0.15}
 
-    assert first(timeline().steps(lambda line: compute(line, **small))) == "small-grid"
-    assert "small-grid" not in problems(timeline().steps(compute))
+    assert first(timeline().diagnosed(lambda line: compute(line, **small))) == "small-grid"
+    assert "small-grid" not in problems(timeline().diagnosed(compute))
 
 
 def test_few_warps_per_multiprocessor(timeline: Any) -> None:
@@ -218,8 +163,8 @@ def test_few_warps_per_multiprocessor(timeline: Any) -> None:
         name = "triton_red_fused_native_layer_norm_3"
         return lambda line: compute(line, kernel=name, **{"est. achieved occupancy %": percent})
 
-    assert first(timeline().steps(step(12))) == "low-occupancy"
-    assert "low-occupancy" not in problems(timeline().steps(step(60)))
+    assert first(timeline().diagnosed(step(12))) == "low-occupancy"
+    assert "low-occupancy" not in problems(timeline().diagnosed(step(60)))
 
 
 def test_a_graph_for_equal_steps_that_wait_for_launches(timeline: Any) -> None:
@@ -230,20 +175,20 @@ def test_a_graph_for_equal_steps_that_wait_for_launches(timeline: Any) -> None:
 
         return one
 
-    slow = timeline().steps(step(20))
+    slow = timeline().diagnosed(step(20))
 
     assert first(slow) == "launch-bound"
     assert [one.follows for one in slow.findings if one.rule == "cuda-graph-candidate"] == ["launch-bound"]
     # Steps that differ cannot be one graph; a device that is busy needs none.
-    assert "cuda-graph-candidate" not in problems(timeline().steps(step(20, extra=True)))
-    assert "cuda-graph-candidate" not in problems(timeline().steps(compute))
+    assert "cuda-graph-candidate" not in problems(timeline().diagnosed(step(20, extra=True)))
+    assert "cuda-graph-candidate" not in problems(timeline().diagnosed(compute))
 
 
 def test_an_optimizer_of_single_kernels(timeline: Any) -> None:
     def step(kernels: int) -> Callable[[Timeline], None]:
         def one(line: Timeline) -> None:
             compute(line, kernels=10)
-            line.now = max(line.now, line.free)
+            line.now = max(line.now, *line.free.values())
             begin = line.now
             for _ in range(kernels):
                 line.run(ADD, 2, op="aten::_fused_adam_" if kernels == 1 else "aten::addcmul_", host=8)
@@ -252,13 +197,13 @@ def test_an_optimizer_of_single_kernels(timeline: Any) -> None:
 
         return one
 
-    assert first(timeline().steps(step(400))) == "unfused-optimizer"
-    assert "unfused-optimizer" not in problems(timeline().steps(step(1)))
+    assert first(timeline().diagnosed(step(400))) == "unfused-optimizer"
+    assert "unfused-optimizer" not in problems(timeline().diagnosed(step(1)))
 
 
 def test_float64_kernels(timeline: Any) -> None:
-    assert first(timeline().steps(lambda line: compute(line, kernel="ampere_dgemm_64x64_nn"))) == "float64-in-step"
-    assert "float64-in-step" not in problems(timeline().steps(compute))
+    assert first(timeline().diagnosed(lambda line: compute(line, kernel="ampere_dgemm_64x64_nn"))) == "float64-in-step"
+    assert "float64-in-step" not in problems(timeline().diagnosed(compute))
 
 
 def test_attention_written_out(timeline: Any) -> None:
@@ -277,14 +222,14 @@ def test_attention_written_out(timeline: Any) -> None:
 
         return one
 
-    assert first(timeline().steps(step(True))) == "attention-unfused"
-    assert "attention-unfused" not in problems(timeline().steps(step(False)))
+    assert first(timeline().diagnosed(step(True))) == "attention-unfused"
+    assert "attention-unfused" not in problems(timeline().diagnosed(step(False)))
 
 
 def test_kernels_at_the_memorys_limit_are_healthy(timeline: Any) -> None:
     # 64 MiB read and 64 MiB written at 2,039 GB/s take 66 µs.
     given = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["float", "float"]}
-    healthy = timeline().steps(lambda line: compute(line, kernel=ADD, lasts=120, op="aten::add_", given=given))
+    healthy = timeline().diagnosed(lambda line: compute(line, kernel=ADD, lasts=120, op="aten::add_", given=given))
 
     assert problems(healthy) == []
     assert healthy.findings[0].rule == "memory-bound"
@@ -293,7 +238,7 @@ def test_kernels_at_the_memorys_limit_are_healthy(timeline: Any) -> None:
 def test_kernels_at_the_limit_of_arithmetic_are_healthy(timeline: Any) -> None:
     # 2 x 4096^3 FLOP at 312 TFLOP/s take 441 µs.
     given = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": [BF16, BF16]}
-    healthy = timeline().steps(lambda line: compute(line, lasts=600, given=given))
+    healthy = timeline().diagnosed(lambda line: compute(line, lasts=600, given=given))
 
     assert problems(healthy) == []
     assert healthy.findings[0].rule == "compute-bound"

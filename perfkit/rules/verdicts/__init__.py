@@ -1,1 +1,1 @@
-"""Rules that only apply when no problem was found: why the step is healthy, or why that is unknown."""
+"""Rules that run where no problem was found (why the step is healthy, or unknown) or the recording is incomplete."""

@@ -114,7 +114,8 @@ def _add(table: EventTable, chunk: EventChunk, cutter: ChunkCutter) -> None:
 
 
 def _trace(text: FileText, header: TraceHeader, loaded: _LoadedEvents) -> Trace:
-    table, lost = loaded.table, list(_losses(text, loaded))
+    table, cut = loaded.table, _cut(text, loaded)
+    lost = [*([cut] if cut else []), *_losses(loaded)]
     metadata = read_metadata(header.text, b"" if loaded.truncated or header.bare_list else loaded.tail, lost)
     columns = table.columns()
     names = tuple(map(text_of, table.names))
@@ -148,6 +149,8 @@ def _trace(text: FileText, header: TraceHeader, loaded: _LoadedEvents) -> Trace:
         lost=tuple(lost),
         args_reader=reader.args,
         fields_reader=reader.fields,
+        cut=cut,
+        skipped=table.counts.beyond_repair + table.counts.without_time + table.counts.lost_device_events,
     )
 
 
@@ -172,14 +175,19 @@ def _tracks(table: EventTable, code: Any, kind: Any) -> tuple[Any, tuple[Track, 
     return codes[both], tracks
 
 
-def _losses(text: FileText, loaded: _LoadedEvents) -> Iterator[str]:
-    counts = loaded.table.counts
+def _cut(text: FileText, loaded: _LoadedEvents) -> str | None:
+    """Why the file ends before its last event, None where it does not."""
     if text.damage:
-        yield f"{text.damage}: events after that point are missing"
-    elif loaded.truncated:
-        yield "the file is cut: events after the cut are missing"
-    elif loaded.endless:
-        yield f"an event is longer than {MAX_TEXT >> 20} MiB, which no profiler writes: it and later ones are missing"
+        return f"{text.damage}: events after that point are missing"
+    if loaded.truncated:
+        return "the file is cut: events after the cut are missing"
+    if loaded.endless:
+        return f"an event is longer than {MAX_TEXT >> 20} MiB, which no profiler writes: it and later ones are missing"
+    return None
+
+
+def _losses(loaded: _LoadedEvents) -> Iterator[str]:
+    counts = loaded.table.counts
     if counts.beyond_repair:
         yield f"{counts.beyond_repair} events were skipped because they are damaged beyond repair"
     if counts.repaired:

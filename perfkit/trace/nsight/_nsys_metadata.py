@@ -28,6 +28,8 @@ INCOMPLETE = re.compile(
     re.IGNORECASE,
 )
 WARNING, ERROR = 2, 3
+#: How the report of missing CUDA events begins, without which no device time is known.
+CUDA_INCOMPLETE = "CUDA events are incomplete"
 #: Maximum number of messages that are reported, and of characters of each.
 MAX_MESSAGES, MAX_MESSAGE = 10, 300
 

@@ -39,7 +39,7 @@ MAX_TEXT = 20_000
 
 
 class NsysTables:
-    """An export, opened for reading; ``lost`` says what is damaged.
+    """An export, opened for reading; ``lost`` says what is damaged, ``cut`` is the first of it that loses rows.
 
     Args:
         path: The SQLite file.
@@ -52,6 +52,7 @@ class NsysTables:
     def __init__(self, path: Path, seconds: float | None = None) -> None:
         self.path = path
         self.lost: list[str] = []
+        self.cut: str | None = None
         size = path.stat().st_size
         self._max_rows = size // MIN_ROW
         self._seconds = SECONDS + SECONDS_PER_BYTE * size if seconds is None else seconds
@@ -78,7 +79,7 @@ class NsysTables:
         for ending, journal in (("-wal", "a write-ahead log"), ("-journal", "a journal")):
             file = path.with_name(path.name + ending)
             if file.exists() and file.stat().st_size:
-                self.lost.append(
+                self._report_cut(
                     f"there is {journal} next to {path.name}: its writer had not finished, and rows that are only"
                     " there are not read; export the report again"
                 )
@@ -169,7 +170,11 @@ class NsysTables:
         except DAMAGE as error:
             if self._is_late():
                 raise self._damaged(error) from None
-            self.lost.append(f"the table {table} is damaged ({error}): {done} rows of it could be read")
+            self._report_cut(f"the table {table} is damaged ({error}): {done} rows of it could be read")
+
+    def _report_cut(self, sentence: str) -> None:
+        self.lost.append(sentence)
+        self.cut = self.cut or sentence
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         try:

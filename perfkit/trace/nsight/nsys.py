@@ -17,7 +17,7 @@ from perfkit.trace.columns import CodeTable, Kind, Metadata, Trace, Track
 from perfkit.trace.file_text import Progress
 from perfkit.trace.intervals import Ints
 from perfkit.trace.nsight._nsys_arguments import COPIES, KERNELS, MEMSETS, NsysArguments
-from perfkit.trace.nsight._nsys_metadata import MAX_NS, Gpus, messages, start_time_ns
+from perfkit.trace.nsight._nsys_metadata import CUDA_INCOMPLETE, MAX_NS, Gpus, messages, start_time_ns
 from perfkit.trace.nsight._nsys_tables import NsysTables, recode
 from perfkit.trace.nsight.report_export import export_nsys_report
 
@@ -326,6 +326,7 @@ class _NsysLoad:
         start = columns["start"] + (base_ns or 0)
         end = np.maximum(columns["end"], columns["start"]) + (base_ns or 0)
         kind, device = columns["kind"], columns["device"]
+        reported = messages(self.tables)
         return Trace(
             path=self.path,
             metadata=Metadata(format="nsys", devices=self.gpus.properties, base_ns=base_ns),
@@ -341,7 +342,9 @@ class _NsysLoad:
             stream=columns["stream"],
             bytes=columns["bytes"],
             sequence=np.full(start.size, -1, np.int64),
-            lost=(*self.lost, *messages(self.tables)),
+            lost=(*self.lost, *reported),
+            cut=self.tables.cut or next((one for one in reported if one.startswith(CUDA_INCOMPLETE)), None),
+            skipped=int((~usable).sum()),
             args_reader=NsysArguments(
                 self.path, kind, device, columns["row_id"], end - start, self.gpus.multiprocessors
             ),

@@ -176,12 +176,29 @@ def devices() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
+def memory_bytes() -> int | None:
+    """The memory that this process may use: the machine's, or the limit of its control group (a container)."""
+    try:
+        known = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):  # not on this system
+        return None
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path, encoding="ascii") as limit:
+                known.append(int(limit.read()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    return min(known)
+
+
 def settings() -> dict[str, str]:
     """Thread counts, precision switches and environment variables that change how fast a training runs."""
     found = {name: os.environ[name] for name in _SETTINGS if name in os.environ}
     found["cpu_count"] = str(os.cpu_count())
     if hasattr(os, "sched_getaffinity"):
         found["cpu_affinity"] = str(len(os.sched_getaffinity(0)))
+    if (memory := memory_bytes()) is not None:
+        found["memory_bytes"] = str(memory)
     if (tool := nsight_tool()) is not None:
         found["runs under"] = tool
     torch: Any = torch_if_loaded()

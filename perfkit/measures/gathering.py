@@ -31,6 +31,7 @@ from perfkit.measures.results.host import RangeTime, SourceLines
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.steps import MeanStep, Ranks, TypicalStep
 from perfkit.measures.steps.batch_time import measure_batch_time
+from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.arrays import read_line_times
 from perfkit.run.reading import RankFolder, read_run
@@ -119,6 +120,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
         missing += _problems_of(rank, facts)
     for measure_part in _measures_of(Sequence[Step]):
         found.add(measure_part(rows))
+    found.add(measure_loop_time(rows, chosen.lines))
     typical = found.get(TypicalStep)
     flops = rank.flops if rank is not None else None
     found.add(measure_utilization(flops, typical.median_ns if typical is not None else None))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from perfkit._location import Location
+from perfkit.measures.results.measurements import PlannedSteps
 from perfkit.measures.results.memory import MemoryGrowth
 from perfkit.rules.memory import memory_growth
 from perfkit.run.records import KeptTensors, Lines, TracedLine
@@ -71,3 +72,30 @@ def test_a_device_that_fills_is_reported_with_the_number_of_steps_until_it_is_fu
     [finding] = build.findings(memory_growth, rank, growth)
 
     assert next(evidence.value for evidence in finding.evidence if evidence.name == "full after") == 1_000
+
+
+def test_a_process_that_grows_is_information_and_a_problem_where_memory_is_full_before_the_run_ends(build: Any) -> None:
+    growth = MemoryGrowth(
+        device_bytes_per_step=None, device_readings=0, process_bytes_per_step=5_000_000, process_readings=9,
+        process_bytes=1_000_000_000,
+    )  # fmt: skip
+    rank = msgspec.structs.replace(build.rank(), settings={"memory_bytes": "6000000000"})
+
+    for planned, severity in ((500, "info"), (5_000, "warning")):
+        [finding] = build.findings(memory_growth, rank, growth, PlannedSteps(count=planned))
+
+        assert finding.severity == severity
+        assert "rises by 5.0 MB in every step: full after 1,000 more steps" in finding.message
+
+
+def test_a_device_that_is_full_before_the_run_ends_is_critical(build: Any) -> None:
+    growth = MemoryGrowth(
+        device_bytes_per_step=10_000_000, device_readings=9, process_bytes_per_step=None, process_readings=0,
+        device_peak_bytes=6_000_000_000,
+    )  # fmt: skip
+    rank = msgspec.structs.replace(build.rank(), settings={"cuda:0.total_bytes": "16000000000"})
+
+    [late] = build.findings(memory_growth, rank, growth, PlannedSteps(count=900))
+    [soon] = build.findings(memory_growth, rank, growth, PlannedSteps(count=9_000))
+
+    assert (late.severity, soon.severity) == ("warning", "critical")

@@ -15,7 +15,7 @@ from perfkit._location import Location
 from perfkit.measures.host._libraries import kind_of
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
 from perfkit.measures.results.steps import MeanStep
-from perfkit.run.records import PHASES, LineRow, Lines, Phase, TracedLine
+from perfkit.run.records import KNOWN_AT_ONCE, PHASES, LineRow, Lines, Phase, TracedLine
 
 #: A line with more than this share of its time in ops calls ops, and other rules examine it. Measured while torch's
 #: stacks were recorded, which the step for lines does without: a line of small ops has 25 to 60 % of its time in them,
@@ -24,8 +24,6 @@ _CALLS_OPS = 0.05
 #: From this share of a function's host work on, all of it is of that kind: calls that release the interpreter lock (a
 #: write, a flush) draw samples from the lines around them.
 _JOINS = 0.2
-#: Phases that are known while they run.
-_KNOWN_AT_ONCE: frozenset[Phase] = frozenset({"data", "backward", "optimizer", "validation"})
 #: Clock and samples of a phase differ by less than this factor where both saw the same steps: of 20 samples the error
 #: is a fifth. Where they differ more, the samples include steps that the mean leaves out because they compiled.
 _SAME_TIME = 1.5
@@ -184,7 +182,7 @@ def _sample_times(lines: Lines, every: MeanStep | None) -> Callable[[Phase], flo
 
 def _final(phase: Phase) -> Phase:
     """The phase, or "other" where the clock may move its time later: a forward is known once its backward starts."""
-    return phase if phase in _KNOWN_AT_ONCE else "other"
+    return phase if phase in KNOWN_AT_ONCE else "other"
 
 
 def _work(

@@ -29,6 +29,7 @@ def measure_memory_growth(rows: Sequence[Step]) -> MemoryGrowth | None:
         process_bytes_per_step=process[0] if process else None,
         process_readings=process[1] if process else 0,
         device_peak_bytes=peak,
+        process_bytes=next((row.rss_bytes for row in reversed(rows) if row.rss_bytes is not None), None),
     )
 
 

@@ -81,10 +81,14 @@ class MemorySnapshot(DeviceMemory, frozen=True, kw_only=True):
 
 
 class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """Growth of memory per step, 0 where its level does not rise steadily, and the number of readings."""
+    """Growth of memory per step, 0 where its level does not rise steadily, and the number of readings.
+
+    ``process_bytes`` is the process's resident memory at the last reading.
+    """
 
     device_bytes_per_step: int | None
     device_readings: int
     process_bytes_per_step: int | None
     process_readings: int
     device_peak_bytes: int | None = None
+    process_bytes: int | None = None

@@ -41,6 +41,7 @@ ID = "python-bound"
 CLAIMS = (Selector(owner="python"),)
 #: The Python in the step is the compiler's, or what anomaly detection records for every node.
 FOLLOWS = ("recompiles", "anomaly-detection", "graph-breaks")
+FOLLOWS_AT_LINE = ("growing-step",)
 #: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time.
 FOLLOWS_IN_FUNCTION = ("many-small-ops", "loop-over-samples")
 

@@ -10,6 +10,10 @@ from perfkit._location import CodeLine, Location
 from perfkit.run.records.steps import Phase
 from perfkit.run.records.version import SCHEMA
 
+#: Phases that are known while they run. All other time may turn out to be another phase's once the step goes on: a
+#: forward is known when its backward starts.
+KNOWN_AT_ONCE: frozenset[Phase] = frozenset({"data", "backward", "optimizer", "validation"})
+
 
 class LineRow(CodeLine, frozen=True, kw_only=True):
     """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step.
@@ -120,6 +124,15 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     traced: tuple[TracedLine, ...] = ()
     workers: tuple[Workers, ...] = ()
     collected: tuple[Collected, ...] = ()
+
+    def in_phase(self, phase: Phase) -> list[LineRow]:
+        """The training process's rows that may belong to a phase of the step clock, hottest first."""
+
+        def alike(other: Phase) -> bool:
+            return other == phase or not {other, phase} & KNOWN_AT_ONCE
+
+        own = [row for row in self.rows if row.worker is None and alike(row.phase)]
+        return sorted(own, key=lambda row: -row.samples)
 
 
 class UserCode(Location, frozen=True, kw_only=True, rename={"line": "first_line"}):

@@ -1,0 +1,94 @@
+"""Which steps are long in a fixed rhythm, and which at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+#: Steps that come more often are no exception: the typical step, without the longest tenth, has some of them.
+_MIN_PERIOD = 3
+#: Times that a rhythm must be seen: two are any two steps.
+_MIN_TIMES = 3
+#: The share of the steps in the rhythm that must be long: a short one in it was cut off, or nothing was to do.
+_REGULAR = 0.8
+#: Rhythms found by chance in one run of steps that are long at random.
+_CHANCE = 0.01
+#: A rhythm's next long step is among so many: others, of another rhythm or of none, may be between.
+_NEAR = 4
+#: Periods that are tried, the shortest ones: each costs a pass over the positions.
+_MAX_PERIODS = 256
+#: Positions that are examined: the newest ones. Thousands of steps show every rhythm that can be examined.
+_MAX_POSITIONS = 4_096
+
+
+class Rhythm(NamedTuple):
+    """Every ``period``-th step, from ``first`` on: the positions that are ``first`` modulo ``period``."""
+
+    period: int
+    first: int
+
+    def holds(self, position: int) -> bool:
+        """Whether a step at this position is one of them."""
+        return position % self.period == self.first
+
+    def within(self, start: int, end: int) -> int:
+        """How many positions of [start, end) are in the rhythm."""
+        return _upto(end, self) - _upto(start, self)
+
+
+def _upto(end: int, rhythm: Rhythm) -> int:
+    return max(0, -(-(end - rhythm.first) // rhythm.period))
+
+
+def find_rhythms(seen: Sequence[int], long: Sequence[int]) -> list[Rhythm]:
+    """The rhythms of the ``long`` ones among the positions ``seen``, the most frequent first.
+
+    A rhythm counts where so many of its positions would not be long by chance, with all the rhythms that were tried.
+    The next one is looked for among what the ones before leave over.
+    """
+    seen, left = sorted(seen)[-_MAX_POSITIONS:], set(long)
+    found: list[Rhythm] = []
+    left.intersection_update(seen)
+    while len(left) >= _MIN_TIMES:
+        rhythm = _next(seen, left)
+        if rhythm is None:
+            break
+        found.append(rhythm)
+        left = {position for position in left if not rhythm.holds(position)}
+        seen = [position for position in seen if not rhythm.holds(position)]
+    return found
+
+
+def _next(seen: Sequence[int], left: set[int]) -> Rhythm | None:
+    """The rhythm that explains most long steps; of equal ones the slowest, which has no other step in it."""
+    best: tuple[int, int] | None = None
+    rhythm = None
+    span = seen[-1] - seen[0] + 1
+    tried = max(1, (span // _MIN_TIMES) ** 2 // 2)
+    for period in _periods(sorted(left), span // (_MIN_TIMES - 1)):
+        totals: dict[int, int] = {}
+        hits: dict[int, int] = {}
+        for position in seen:
+            totals[position % period] = totals.get(position % period, 0) + 1
+        for position in left:
+            hits[position % period] = hits.get(position % period, 0) + 1
+        first = max(hits, key=lambda at: hits[at])
+        count, total = hits[first], totals[first]
+        others = (len(left) - count + 1) / (len(seen) - total + 1)
+        if count < _MIN_TIMES or count < _REGULAR * total or (best is not None and (count, period) <= best):
+            continue
+        if tried * _at_least(count, total, min(1.0, others)) < _CHANCE:
+            best, rhythm = (count, period), Rhythm(period, first)
+    return rhythm
+
+
+def _periods(positions: Sequence[int], longest: int) -> list[int]:
+    """Distances between a long step and one of the next few: a rhythm's period is among them."""
+    distances = {after - at for i, at in enumerate(positions) for after in positions[i + 1 : i + 1 + _NEAR]}
+    return sorted(one for one in distances if _MIN_PERIOD <= one <= longest)[:_MAX_PERIODS]
+
+
+def _at_least(count: int, total: int, chance: float) -> float:
+    """The probability of ``count`` or more of ``total`` where each has this chance."""
+    return sum(math.comb(total, k) * chance**k * (1 - chance) ** (total - k) for k in range(count, total + 1))

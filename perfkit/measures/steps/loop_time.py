@@ -1,0 +1,203 @@
+"""The whole time of a loop, divided: the typical step, growth, rare long steps, validation, warm-up, recording."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from perfkit.measures.results.loop import LoopPart, LoopTime, LoopUse, StepGrowth
+from perfkit.measures.steps._rare_lines import line_of
+from perfkit.measures.steps._rhythm import Rhythm, find_rhythms
+from perfkit.measures.steps._timed_rows import own_rows, timed_rows
+from perfkit.measures.steps.step_growth import step_growth
+from perfkit.run.records import PHASES, Lines, Phase, Step
+
+#: A step is long from 1.5 times the level on: one in three such steps, the most frequent rhythm, is 17% of the loop,
+#: and shorter ones are in the typical step's spread.
+_LONG = 0.5
+#: It is also so many deviations above the level: few in a rhythm, which chance alone does not have, and more without.
+_IN_RHYTHM, _IRREGULAR = 2, 4
+
+
+def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None) -> LoopTime | None:
+    """Divide the loop's time into parts that sum to it exactly; None where no step was timed.
+
+    A step counts with the typical level, and what it took beyond that belongs to its group. Validation and checkpoints
+    are phases: their time is theirs, in whichever step it passed. A row of merged steps has as many rare ones as the
+    rhythm says, and not more than its time shows.
+    """
+    timed, _ = timed_rows(rows)
+    if not timed:
+        return None
+    pieces = [_TimedRow.of(row, position) for row, position in _positions(rows, timed)]
+    growth = step_growth(timed)
+    single = [piece for piece in pieces if piece.row.steps == 1] or pieces
+    usual_ns = round(median(piece.own_ns / piece.row.steps for piece in single))
+    typical_ns = growth.first_ns if growth is not None else usual_ns
+    split = _TimedParts(pieces, typical_ns, growth)
+    parts = [
+        *split.parts(lines),
+        *_phase_parts(timed),
+        *_other_rows(rows, timed),
+        LoopPart(use="between", total_ns=_between(rows)),
+    ]
+    found = [part for part in parts if part.total_ns]
+    return LoopTime(
+        total_ns=sum(part.total_ns for part in found),
+        steps=sum(row.steps for row in timed),
+        typical_ns=typical_ns,
+        parts=tuple(found),
+    )
+
+
+class _TimedRow(NamedTuple):
+    """A row, its first step's position among the training steps, and its time without validation and checkpoints."""
+
+    row: Step
+    position: int
+    own_ns: int
+
+    @classmethod
+    def of(cls, row: Step, position: int) -> _TimedRow:
+        return cls(row, position, row.wall_ns - sum(_apart(row).values()))
+
+
+def _apart(row: Step) -> dict[LoopUse, int]:
+    """The time of phases that are no training; together no more than the row's."""
+    validation = min(row.wall_ns, row.phases_ns.validation or 0)
+    return {"validation": validation, "checkpoint": min(row.wall_ns - validation, row.phases_ns.checkpoint or 0)}
+
+
+def _positions(rows: Sequence[Step], timed: Sequence[Step]) -> list[tuple[Step, int]]:
+    """The timed rows, each with the number of training steps before it: validation steps have numbers as well."""
+    chosen = {id(row) for row in timed}
+    found, position = [], 0
+    for row in own_rows(rows):
+        if id(row) in chosen:
+            found.append((row, position))
+        position += row.steps
+    return found
+
+
+class _TimedParts:
+    """The timed rows' own time: typical, growth, rare by rhythm, irregular."""
+
+    def __init__(self, pieces: Sequence[_TimedRow], typical_ns: int, growth: StepGrowth | None) -> None:
+        self._pieces = pieces
+        self._typical_ns = typical_ns
+        self._growth = growth
+        self._usual = {phase: _usual(pieces, phase) for phase in PHASES}
+        single = [piece for piece in pieces if piece.row.steps == 1]
+        beyond = {piece.position: piece.own_ns - self._level(piece) for piece in single}
+        deviation = 1.48 * median(map(abs, beyond.values())) if beyond else 0.0
+        self._limit = max(_LONG * typical_ns, _IRREGULAR * deviation)
+        long_ns = max(_LONG * typical_ns, _IN_RHYTHM * deviation)
+        self._long = {position: ns for position, ns in beyond.items() if ns > long_ns}
+        self._rhythms = find_rhythms(list(beyond), list(self._long))
+
+    def _level(self, piece: _TimedRow) -> int:
+        """What the row's steps take without anything rare."""
+        if self._growth is None:
+            return self._typical_ns * piece.row.steps
+        return self._growth.level_ns(piece.row.step + (piece.row.steps - 1) / 2) * piece.row.steps
+
+    def parts(self, lines: Lines | None) -> Iterable[LoopPart]:
+        """The parts, which sum to the pieces' own time."""
+        groups: dict[Rhythm | None, list[tuple[_TimedRow, int, int]]] = defaultdict(list)
+        grown = 0
+        for piece in self._pieces:
+            left = max(0, piece.own_ns - self._typical_ns * piece.row.steps)
+            rise = min(left, self._level(piece) - self._typical_ns * piece.row.steps) if self._growth is not None else 0
+            grown += rise
+            for rhythm, count, ns in self._rare(piece, left - rise):
+                groups[rhythm].append((piece, count, ns))
+        total = sum(piece.own_ns for piece in self._pieces)
+        rare = sum(ns for group in groups.values() for _, _, ns in group)
+        steps = sum(piece.row.steps for piece in self._pieces)
+        yield LoopPart(use="typical", total_ns=total - rare - grown, steps=steps)
+        yield LoopPart(
+            use="growth", total_ns=grown, steps=steps, phase=self._growth.phase if self._growth is not None else None
+        )
+        for rhythm, group in groups.items():
+            yield self._part(rhythm, group, lines)
+
+    def _rare(self, piece: _TimedRow, left: int) -> Iterable[tuple[Rhythm | None, int, int]]:
+        """The rare steps of a row: their rhythm, their number, and their time beyond the level."""
+        if piece.row.steps == 1:
+            rhythm = next((one for one in self._rhythms if one.holds(piece.position)), None)
+            if left and (left > self._limit if rhythm is None else piece.position in self._long):
+                yield rhythm, 1, left
+            return
+        for rhythm in self._rhythms:
+            count = rhythm.within(piece.position, piece.position + piece.row.steps)
+            each = median(ns for position, ns in self._long.items() if rhythm.holds(position))
+            ns = min(left, round(count * each))
+            if ns > 0:
+                yield rhythm, count, ns
+                left -= ns
+
+    def _part(self, rhythm: Rhythm | None, group: list[tuple[_TimedRow, int, int]], lines: Lines | None) -> LoopPart:
+        steps, total = sum(count for _, count, _ in group), sum(ns for _, _, ns in group)
+        single = [piece.row for piece, _, _ in group if piece.row.steps == 1]
+        beyond: dict[Phase, float] = {
+            phase: sum(max(0.0, (getattr(row.phases_ns, phase) or 0) - self._usual[phase]) for row in single)
+            for phase in PHASES
+            if phase not in ("validation", "checkpoint")
+        }
+        longest = max(beyond, key=lambda one: beyond[one])
+        phase = longest if beyond[longest] else None
+        at, called = line_of(lines, phase, total) if rhythm is not None else (None, None)
+        return LoopPart(
+            use="rare" if rhythm is not None else "irregular",
+            total_ns=total,
+            steps=steps,
+            every=rhythm.period if rhythm is not None else None,
+            longer=round(1 + total / steps / max(1, self._typical_ns), 2),
+            phase=phase,
+            gc_ns=min(total, sum(row.gc_ns or 0 for row in single)),
+            compile_ns=min(total, sum(row.compile_ns or 0 for row in single)),
+            training_ns=min(total, round(beyond["backward"] + beyond["optimizer"])),
+            at=at,
+            called=called,
+        )
+
+
+def _usual(pieces: Sequence[_TimedRow], phase: Phase) -> float:
+    return median((getattr(piece.row.phases_ns, phase) or 0) / piece.row.steps for piece in pieces)
+
+
+def _phase_parts(timed: Sequence[Step]) -> Iterable[LoopPart]:
+    """Validation and checkpoints in the timed rows."""
+    totals: dict[LoopUse, list[int]] = defaultdict(lambda: [0, 0])
+    for row in timed:
+        for use, ns in _apart(row).items():
+            totals[use][0] += ns
+            totals[use][1] += ns > 0
+    return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]
+
+
+def _other_rows(rows: Sequence[Step], timed: Sequence[Step]) -> Iterable[LoopPart]:
+    """Rows that are not timed steps of training: of another mode, recorded, or the first ones."""
+    chosen = {id(row) for row in timed}
+    own = {id(row) for row in own_rows(rows)}
+    totals: dict[LoopUse, list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        if id(row) in chosen:
+            continue
+        use: LoopUse = "warm-up"
+        if row.kind != "timed":
+            use = "recorded"
+        elif id(row) not in own and row.mode != "train":
+            use = row.mode
+        totals[use][0] += row.wall_ns
+        totals[use][1] += row.steps
+    return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]
+
+
+def _between(rows: Sequence[Step]) -> int:
+    """The time between a row's end and the next one's start; a merged row's own gaps are in the next one's distance."""
+    gaps = (after.start_ns - row.start_ns - row.wall_ns for row, after in pairwise(rows))
+    return sum(max(0, gap) for gap in gaps)

@@ -1,0 +1,105 @@
+"""Steps take longer the later they come.
+
+Problem: each step works on something that the steps before it have left: a graph that is never cut, a list that is
+walked or written as a whole, hooks that are added again. The last step of the run takes many times the first one.
+
+How it shows: the level of the step rises through the whole run, by at least 10% and four times its uncertainty, and the
+machine is not the reason: a part of the step stays as long as it was, or nearly each step is longer than all before.
+Batches that grow are no growth.
+
+Causes: `total = total + loss` with `backward(retain_graph=True)`; a recurrent state that is not detached; a history
+that is averaged, sorted or written in every step; `register_hook` in the loop.
+
+Fix: cut what one step hands to the next, and keep running numbers in place of histories.
+
+    state = state.detach()                     # before the next step uses it
+    total += loss.item()                       # at the end of the epoch: not a tensor with its graph
+    mean += (value - mean) / count             # not: mean = sum(history) / len(history)
+
+Saving: what the steps take beyond the first ones' level, in the mean over the recorded steps; over more steps the
+finding estimates more. The interval is the uncertainty of that level, and on a CPU 15% more.
+
+Source: levels of eighths of the run, Kendall's test of their order; tensors that stay alive give the line, else samples
+of the phase that grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit._format import ms
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.measures.results.loop import StepGrowth
+from perfkit.measures.results.measurements import PlannedSteps
+from perfkit.rules._step_budget import MeanStepBudget
+from perfkit.rules.memory._held_tensors import largest_held, storing_line
+from perfkit.run.records import Lines, Rank
+
+ID = "growing-step"
+#: What is written as a whole in every step grows as well: that rule names what to change.
+FOLLOWS_IN_FUNCTION = ("logging-in-step", "checkpoint-in-step")
+FOLLOWS = ("recompiles",)
+
+#: A line with this share of the growth in samples is the one that grows (chosen).
+_EXPLAINS = 0.4
+
+
+def check(
+    step: MeanStepBudget,
+    growth: StepGrowth,
+    rank: Rank | None = None,
+    lines: Lines | None = None,
+    planned: PlannedSteps | None = None,
+) -> Iterator[Finding]:
+    """Find growth of the step's time, the phase that grows, and the line that keeps what it works on."""
+    cost = min(step.wall_ns, growth.excess_ns)
+    if step.is_negligible(cost):
+        return
+    held = largest_held(rank.kept if rank is not None else ())
+    # A tensor without a graph lengthens no backward.
+    holds = held is not None and (held.graph or growth.phase != "backward")
+    change = storing_line(held, lines) if held is not None and holds else None
+    name = held.name if held is not None and holds else None
+    yield step.finding(
+        cost=cost,
+        saving=(max(0, cost - 2 * growth.noise_ns), step.maximum_saving(cost)),
+        spent=_hottest(growth, lines) or change,
+        change=change,
+        message=(
+            f"The step grows from {ms(growth.first_ns)} to {ms(growth.last_ns)} in {growth.steps:,} steps, most of it "
+            f"in the phase {growth.phase}; what it takes beyond the first steps' level is {step.shown(cost)}."
+        ),
+        advice=_advice(growth, name),
+        confidence="high" if change is not None else "medium",
+        evidence=tuple(_evidence(growth, planned)),
+    )
+
+
+def _advice(growth: StepGrowth, name: str | None) -> str:
+    if name is not None:
+        return f"Detach what {name} keeps from one step to the next, or store numbers in place of it."
+    if growth.phase == "backward":
+        return "Detach what one step hands to the next: the backward goes through the graphs of all steps before."
+    return "Find what this phase walks over that every step adds to, and keep a running value, or the newest part only."
+
+
+def _evidence(growth: StepGrowth, planned: PlannedSteps | None) -> Iterator[Evidence]:
+    source = f"steps.jsonl, {growth.steps} steps in eight parts"
+    yield Evidence.ms("first steps", growth.first_ns, source)
+    yield Evidence.ms("last steps", growth.last_ns, source)
+    yield Evidence.ms(f"{growth.phase} in the first eighth", growth.phase_first_ns, source)
+    yield Evidence.ms(f"{growth.phase} in the last eighth", growth.phase_last_ns, source)
+    yield Evidence.ms("growth per 1,000 steps", 1000 * growth.ns_per_step, source)
+    if planned is not None and planned.count > growth.steps:
+        later = growth.mean_excess_ns(planned.count)
+        yield Evidence.ms(f"cost per step over {planned.count:,} steps", later, "if the growth goes on")
+
+
+def _hottest(growth: StepGrowth, lines: Lines | None) -> Location | None:
+    """The line with most samples in the growing phase, None where it has too few to be the one that grows."""
+    own = [row for row in (lines.in_phase(growth.phase) if lines is not None else ()) if row.owner == "user"]
+    if lines is None or not own:
+        return None
+    grown_ns = growth.excess_ns * lines.steps
+    return own[0].at if own[0].samples * lines.period_ns >= _EXPLAINS * grown_ns else None

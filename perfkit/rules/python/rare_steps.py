@@ -1,0 +1,93 @@
+"""A few long steps take much of the training, in a fixed rhythm.
+
+Problem: every so many steps the loop does something else than train: it plays a rollout, generates samples, draws
+pictures, evaluates by hand. One such step takes as long as many others, and the typical step does not show it.
+
+How it shows: every n-th step, in at least four of five cases and more often than chance explains, takes at least 1.5
+times the typical step, and what these steps take beyond it is 5% of the mean step or more.
+
+Causes: a rollout or a generation that runs one sample, one token or one environment at a time; the model called with
+gradients, or in training mode, where nobody needs a backward; an interval that is still as small as in a first trial.
+
+Fix: do it in batches, without gradients, or less often.
+
+    with torch.inference_mode():
+        actions = policy(torch.stack(observations))        # all environments in one call
+
+    if step % 1000 == 0:                                   # not: % 16
+        samples = model.generate(prompts)                  # all prompts in one call
+
+Saving: at most all of the time beyond the typical step, and on a CPU 15% more, because the rest of the step then finds
+its caches as it left them. At least half of it: half as often, or two samples in one call.
+
+Source: the step clock; the rhythm is tested against steps that are long by chance. Lines are sampled, and those that an
+ordinary step runs do not count. Not reported here: validation and checkpoints (they have phases of their own), garbage
+collection, compilation, logging, the start of workers, and steps that train more (a second network, accumulation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfkit._format import ms, times
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.measures.results.host import HostWork
+from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
+from perfkit.rules._step_budget import MAJORITY, MeanStepBudget
+from perfkit.rules.data._loader_use import LoaderUse
+
+ID = "rare-steps"
+FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "validation-too-often", "python-bound")
+
+#: The share that is saved at least: half as often, or two samples in one call (chosen).
+_MINIMUM = 0.5
+#: Steps whose further time is to this share backward and optimizer train more than others: a third of a training step
+#: is its forward.
+_TRAINS = 0.4
+
+
+def check(
+    step: MeanStepBudget, loop: LoopTime, works: tuple[HostWork, ...] = (), loader: LoaderUse | None = None
+) -> Iterator[Finding]:
+    """Find steps that are long in a rhythm, what they take beyond the others, and the line in which that passes."""
+    for part in loop.rare:
+        cost = min(step.wall_ns, round(part.total_ns / max(1, loop.steps)))
+        if step.is_negligible(cost) or _has_its_own_rule(part, works, loader):
+            continue
+        each = round(part.total_ns / max(1, part.steps))
+        function = f", in {part.called.function}" if part.called is not None and part.called.function else ""
+        yield step.finding(
+            cost=cost,
+            saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+            spent=part.at,
+            message=(
+                f"Every {ordinal(part.every or 0)} step takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
+                f"as long as the typical one{function}: {step.shown(cost)}."
+            ),
+            advice=(
+                "Do this work in batches, under torch.inference_mode() where it needs no gradients, or less often."
+            ),
+            confidence="high" if part.at is not None else "medium",
+            evidence=(
+                Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),
+                Evidence.ms("typical step", loop.typical_ns, step.source),
+                Evidence.ms("longer by", each, f"the mean of them, most of it in the phase {part.phase}"),
+                Evidence("the typical step covers", round(100 * loop.covered, 1), "% of the loop", "all rows"),
+            ),
+        )
+
+
+def _has_its_own_rule(part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None) -> bool:
+    """Whether another rule judges this time, by its own threshold."""
+    if part.gc_ns + part.compile_ns > MAJORITY * part.total_ns or part.training_ns > _TRAINS * part.total_ns:
+        return True
+    if part.phase == "data" and loader is not None and loader.starts:
+        return True
+    places = {_line(place) for place in (part.at, part.called) if place is not None}
+    known = (line for work in works if work.kind in ("logging", "checkpoint") for line in work.lines)
+    return any(places & {_line(line), _line(line.called_from)} for line in known)
+
+
+def _line(place: Location | None) -> tuple[str, int] | None:
+    return (place.file, place.line) if place is not None and place.line is not None else None

@@ -1,0 +1,183 @@
+"""The loop's time by what it was spent on: parts that sum to it exactly, and rare steps that a rhythm proves."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfkit._location import Location
+from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
+from perfkit.measures.steps.loop_time import measure_loop_time
+from perfkit.run.merging import merge_pairwise
+from perfkit.run.records import LineRow, Lines, Phase, Phases, Step, TracedLine
+
+MS = 1_000_000
+
+
+def steps(*times: float, phase: str = "other", noise: float = 0.03, **more: Any) -> list[Step]:
+    """Rows of these times in ms, each with 6 ms of backward at the most and the rest in ``phase``."""
+    chance, rows, start = random.Random(1), [], 0
+    for number, ms in enumerate(times):
+        wall = round(ms * MS * (1 + chance.uniform(-noise, noise)))
+        backward = min(wall, 6 * MS)
+        phases = Phases(**{"backward": backward, phase: wall - backward})
+        rows.append(Step(step=number, start_ns=start, wall_ns=wall, phases_ns=phases, **more))
+        start += wall
+    return rows
+
+
+def every(period: int, long: float, count: int = 200, short: float = 10.0) -> list[float]:
+    return [long if number % period == period - 1 else short for number in range(count)]
+
+
+def measured(rows: list[Step], lines: Lines | None = None) -> LoopTime:
+    found = measure_loop_time(rows, lines)
+    assert found is not None
+    return found
+
+
+def line(number: int, function: str, samples: int, phase: Phase = "other", **more: Any) -> LineRow:
+    return LineRow(
+        file="train.py", line=number, function=function, owner="user", phase=phase, samples=samples, host_ns=0, **more
+    )
+
+
+ROWS = st.lists(
+    st.builds(
+        lambda wall, gap, validation, checkpoint, **more: (wall, gap, validation, checkpoint, more),
+        wall=st.integers(0, 10**9),
+        gap=st.integers(0, 10**8),
+        validation=st.none() | st.integers(0, 10**9),
+        checkpoint=st.none() | st.integers(0, 10**9),
+        steps=st.sampled_from([1, 1, 1, 2, 16]),
+        mode=st.sampled_from(["train", "train", "train", "validation", "predict"]),
+        kind=st.sampled_from(["timed", "timed", "timed", "window", "dry"]),
+        gc_ns=st.none() | st.integers(0, 10**9),
+        compile_ns=st.none() | st.integers(0, 10**9),
+    ),
+    max_size=80,
+)
+
+
+@given(ROWS)
+@settings(max_examples=150)
+def test_the_parts_sum_to_the_time_from_the_first_start_to_the_last_end_exactly(rows: list[Any]) -> None:
+    made, number, start = [], 0, 0
+    for wall, gap, validation, checkpoint, more in rows:
+        phases = Phases(validation=validation, checkpoint=checkpoint, other=wall)
+        made.append(Step(step=number, start_ns=start, wall_ns=wall, phases_ns=phases, **more))
+        number, start = number + more["steps"], start + wall + gap
+    found = measure_loop_time(made)
+
+    if found is not None:
+        assert found.total_ns == made[-1].start_ns + made[-1].wall_ns - made[0].start_ns
+        assert sum(part.total_ns for part in found.parts) == found.total_ns
+        assert all(part.total_ns >= 0 for part in found.parts)
+
+
+def test_a_rollout_in_every_16th_step_is_a_part_with_its_period_and_what_it_takes_beyond_a_step() -> None:
+    found = measured(steps(*every(16, 400)))
+
+    [rollout] = found.rare
+    assert (rollout.every, rollout.steps, rollout.phase) == (16, 12, "other")
+    assert 38 < (rollout.longer or 0) < 42
+    assert abs(rollout.total_ns - 12 * 390 * MS) < 0.02 * rollout.total_ns
+    assert abs(found.covered - 2000 / (2000 + 12 * 390)) < 0.02
+    assert found.sentence() == (
+        "The typical step covers 30% of the loop; 70% is every 16th step, which takes 40 times as long."
+    )
+
+
+def test_two_rhythms_are_two_parts() -> None:
+    times = [100 if n % 8 == 7 else 300 if n % 50 == 20 else 10 for n in range(400)]
+
+    assert {(part.every, part.steps) for part in measured(steps(*times)).rare} == {(8, 50), (50, 8)}
+
+
+def test_steps_that_are_long_at_random_have_no_rhythm() -> None:
+    chance = random.Random(7)
+    for _ in range(30):
+        times = [10 * (8 if chance.random() < 0.08 else 1) for _ in range(100)]
+        found = measured(steps(*times, noise=0.2))
+
+        assert not found.rare
+        assert found.of("irregular")
+
+
+def test_merged_rows_have_as_many_rare_steps_as_the_rhythm_says() -> None:
+    rows = steps(*every(16, 400, 1600))
+    merged = [*merge_pairwise(merge_pairwise(rows[:800])), *rows[800:]]
+
+    [single], [mixed] = measured(rows).rare, measured(merged).rare
+    assert (mixed.every, mixed.steps) == (16, single.steps)
+    assert abs(mixed.total_ns - single.total_ns) < 0.02 * single.total_ns
+
+
+def test_validation_and_checkpoints_are_their_own_parts_and_no_rare_steps() -> None:
+    rows = steps(*[10] * 60)
+    for at in (19, 39, 59):
+        phases = msgspec.structs.replace(rows[at].phases_ns, validation=200 * MS, checkpoint=50 * MS)
+        rows[at] = msgspec.structs.replace(rows[at], wall_ns=rows[at].wall_ns + 250 * MS, phases_ns=phases)
+    evaluation = Step(step=60, mode="validation", start_ns=10**10, wall_ns=90 * MS, phases_ns=Phases(forward=90 * MS))
+    found = measured([*rows, evaluation])
+
+    assert not found.rare
+    assert (found.of("validation"), found.of("checkpoint")) == (3 * 200 * MS + 90 * MS, 3 * 50 * MS)
+
+
+def test_warm_up_recorded_steps_and_the_time_between_steps_are_told_apart() -> None:
+    rows = steps(500, 300, *[10] * 30)
+    window = Step(step=32, kind="window", start_ns=rows[-1].start_ns + 2 * 10**9, wall_ns=70 * MS, phases_ns=Phases())
+    found = measured([*rows, window])
+
+    assert found.of("warm-up") == rows[0].wall_ns + rows[1].wall_ns
+    assert found.of("recorded") == 70 * MS
+    assert found.of("between") == 2 * 10**9 - rows[-1].wall_ns
+    assert found.own_ns == sum(row.wall_ns for row in rows)
+
+
+def test_the_line_of_rare_steps_is_one_that_an_ordinary_step_does_not_run() -> None:
+    call = Location(file="train.py", line=88, function="main")
+    sampled = (
+        line(90, "main", 500, "backward"),
+        line(12, "rollout", 400, called_from=call),
+        line(14, "rollout", 100, called_from=call),
+        line(89, "main", 600, "forward"),
+    )
+    traced = tuple(
+        TracedLine(file="train.py", line=n, function="main", owner="user", phase="forward", runs=1, host_ns=MS)
+        for n in (87, 89, 90)
+    )
+    [rollout] = measured(steps(*every(16, 400)), Lines(period_ns=10 * MS, steps=200, rows=sampled, traced=traced)).rare
+
+    assert (rollout.at, rollout.called) == (call, Location(file="train.py", line=12, function="rollout"))
+
+
+def test_a_line_with_too_few_samples_is_not_named() -> None:
+    traced = (TracedLine(file="train.py", line=9, function="m", owner="user", phase="other", runs=1, host_ns=1),)
+    lines = Lines(period_ns=10 * MS, steps=200, rows=(line(12, "log", 5),), traced=traced)
+
+    assert measured(steps(*every(16, 400)), lines).rare[0].at is None
+
+
+def test_growth_is_a_part_beside_the_level_of_the_first_steps() -> None:
+    rows = steps(*(10 + 0.1 * number for number in range(400)))
+    found = measured(rows)
+
+    assert abs(found.of("growth") - sum(0.1 * n * MS for n in range(400))) < 0.1 * found.of("growth")
+    assert found.sentence().startswith("The level of the first steps covers 3")
+
+
+def test_ordinals_are_those_of_english() -> None:
+    assert [ordinal(n) for n in (1, 2, 3, 11, 13, 22, 1000)] == ["1st", "2nd", "3rd", "11th", "13th", "22nd", "1,000th"]
+
+
+def test_a_part_without_a_large_share_is_not_in_the_sentence() -> None:
+    part = LoopPart(use="rare", total_ns=4, steps=1, every=8, longer=2.0)
+    typical = LoopPart(use="typical", total_ns=96, steps=8)
+
+    assert LoopTime(total_ns=100, steps=8, typical_ns=12, parts=(typical, part)).sentence() == ""

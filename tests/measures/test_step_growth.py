@@ -1,0 +1,105 @@
+"""Growth of the step: found where the program does more in each step, not where the machine gets slower."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perfkit.measures.results.loop import StepGrowth
+from perfkit.measures.steps.step_growth import measure_step_growth
+from perfkit.run.merging import merge_pairwise
+from perfkit.run.records import Phases, Step
+
+MS = 1_000_000
+
+
+def run(
+    backward: Callable[[int], float], forward: Callable[[int], float], count: int = 160, noise: float = 0.1, **more: Any
+) -> list[Step]:
+    """Steps whose phases take these times in ms, with noise that lengthens both alike."""
+    chance, rows, start = random.Random(3), [], 0
+    for number in range(count):
+        slower = 1 + abs(chance.gauss(0, noise))
+        times = {"backward": round(backward(number) * slower * MS), "forward": round(forward(number) * slower * MS)}
+        fields = {name: value(number) for name, value in more.items()}
+        wall = sum(times.values())
+        rows.append(Step(step=number, start_ns=start, wall_ns=wall, phases_ns=Phases(**times), **fields))
+        start += wall
+    return rows
+
+
+def constant(_: int) -> float:
+    return 5.0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.25])
+def test_a_backward_that_grows_with_each_step_is_found_with_its_phase_and_its_mean_excess(noise: float) -> None:
+    found = measure_step_growth(run(lambda n: 5 + 0.2 * n, constant, noise=noise))
+
+    assert found is not None
+    assert found.phase == "backward"
+    assert abs(found.first_ns - 10 * MS) < (0.05 + noise) * 10 * MS
+    assert abs(found.excess_ns - 0.2 * 80 * MS) < (0.1 + noise) * 16 * MS
+    assert abs(found.ns_per_step - 0.2 * MS) < (0.1 + noise) * 0.2 * MS
+    assert found.level_ns(-5) == found.first_ns
+    assert found.level_ns(10**6) == found.last_ns
+
+
+def test_quadratic_growth_and_growth_of_a_fifth_are_found() -> None:
+    assert measure_step_growth(run(lambda n: 5 + 0.01 * n * n, constant)) is not None
+    assert measure_step_growth(run(lambda n: 5 + 0.02 * n, constant, noise=0.03)) is not None
+
+
+def test_over_more_steps_the_mean_excess_is_what_the_slope_makes_of_it() -> None:
+    found = measure_step_growth(run(lambda n: 5 + 0.2 * n, constant, count=200, noise=0.0))
+
+    assert found is not None
+    assert found.mean_excess_ns(found.steps) == found.excess_ns
+    assert abs(found.mean_excess_ns(2000) - 0.2 * 1000 * MS) < 0.02 * 200 * MS
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        lambda n: 1.0,
+        lambda n: 2.0 - min(1.0, n / 30),  # a clock that rises
+        lambda n: 1.0 + min(0.6, n / 50),  # heat: it ends
+        lambda n: 1.0 if n < 80 else 1.8,  # another program starts
+        lambda n: 1.0 + 0.3 * (n // 55),  # one after the other
+        lambda n: 1.0 + 0.01 * n,  # heat until the end: all phases alike
+    ],
+    ids=["constant", "warm-up", "heat", "another program", "several programs", "all phases alike"],
+)
+def test_a_machine_that_changes_its_speed_is_no_growth(level: Callable[[int], float]) -> None:
+    rows = run(lambda n: 5 * level(n), lambda n: 5 * level(n), noise=0.25)
+
+    assert measure_step_growth(rows) is None
+
+
+def test_a_program_with_one_phase_grows_where_nearly_each_step_is_longer_than_all_before() -> None:
+    assert measure_step_growth(run(lambda n: 5 + 0.2 * n, lambda n: 0.0, noise=0.03)) is not None
+
+
+def test_batches_that_grow_are_no_growth() -> None:
+    rows = run(lambda n: 5 + 0.2 * n, constant, batch_elements=lambda n: 100 + 4 * n)
+
+    assert measure_step_growth(rows) is None
+
+
+def test_too_few_steps_show_no_growth() -> None:
+    assert measure_step_growth(run(lambda n: 5 + 0.2 * n, constant, count=20)) is None
+    assert measure_step_growth([]) is None
+
+
+def test_merged_rows_with_rare_steps_in_their_mean_are_no_shrinking_and_hide_no_growth() -> None:
+    def rows(slope: float) -> list[Step]:
+        made = run(lambda n: 5 + slope * n + (100 if n % 10 == 0 else 0), constant, count=1600, noise=0.02)
+        return [*merge_pairwise(merge_pairwise(merge_pairwise(made[:800]))), *made[800:]]
+
+    grown: StepGrowth | None = measure_step_growth(rows(0.02))
+    assert measure_step_growth(rows(0.0)) is None
+    assert grown is not None
+    assert abs(grown.excess_ns - 16 * MS) < 0.15 * 16 * MS

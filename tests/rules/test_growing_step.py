@@ -1,0 +1,86 @@
+"""growing-step: what steps take beyond the first ones is a cost, at the line that keeps what they work on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.measures.results.loop import StepGrowth
+from perfkit.measures.results.measurements import PlannedSteps
+from perfkit.rules._engine import Rule, run_rules
+from perfkit.rules.memory import growing_step, memory_growth
+from perfkit.run.records import KeptTensors, LineRow, Lines
+
+MS = 1_000_000
+STORE = Location(file="train.py", line=29, function="main")
+BACKWARD = Location(file="train.py", line=31, function="main")
+
+#: From 8 to 460 ms in 200 steps.
+GROWTH = StepGrowth(
+    steps=200, first_ns=8 * MS, last_ns=460 * MS, ns_per_step=2.26 * MS, excess_ns=226 * MS, noise_ns=MS,
+    knots=((0, 8 * MS), (199, 460 * MS)), phase="backward", phase_first_ns=5 * MS, phase_last_ns=450 * MS,
+)  # fmt: skip
+LINES = Lines(
+    period_ns=10 * MS,
+    steps=200,
+    rows=(
+        LineRow(
+            file="train.py", line=31, function="main", owner="user", phase="backward", samples=4500, host_ns=225 * MS
+        ),
+        LineRow(file="train.py", line=30, function="main", owner="user", phase="forward", samples=60, host_ns=3 * MS),
+    ),
+)
+
+
+def kept(**more: Any) -> KeptTensors:
+    return KeptTensors(
+        **{"steps": 40, "grown": 40, "grown_bytes": 400, "graph": True, "name": "total", "places": (STORE,), **more}
+    )
+
+
+def found(build: Any, *results: Any, growth: StepGrowth = GROWTH) -> list[Any]:
+    return build.findings(growing_step, build.step(234.0), build.mean_step(234.0), growth, *results)
+
+
+def test_growth_costs_its_mean_excess_at_the_phase_s_line_and_the_line_to_change_keeps_the_graph(build: Any) -> None:
+    rank = msgspec.structs.replace(build.rank(), kept=(kept(),))
+
+    [finding] = found(build, rank, LINES)
+
+    assert (finding.spent, finding.change, finding.cost_ns) == (BACKWARD, STORE, 226 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (224 * MS, 234 * MS)
+    assert "grows from 8.0 ms to 460 ms in 200 steps, most of it in the phase backward" in finding.message
+    assert "total" in finding.advice
+
+
+def test_over_the_planned_steps_it_costs_what_the_slope_makes_of_it(build: Any) -> None:
+    [finding] = found(build, PlannedSteps(count=2000))
+
+    later = next(item.value for item in finding.evidence if item.name == "cost per step over 2,000 steps")
+    assert abs(later - 0.2 * 226 * 0.5 - 0.9 * (452 + 2.26 * 900)) < 0.05 * later
+
+
+def test_tensors_without_a_graph_are_not_what_lengthens_a_backward(build: Any) -> None:
+    rank = msgspec.structs.replace(build.rank(), kept=(kept(graph=False),))
+
+    [finding] = found(build, rank, LINES)
+    assert finding.change is None
+
+    [python] = found(build, rank, growth=msgspec.structs.replace(GROWTH, phase="other"))
+    assert python.spent == STORE
+
+
+def test_a_small_growth_is_not_reported(build: Any) -> None:
+    assert not found(build, growth=msgspec.structs.replace(GROWTH, excess_ns=5 * MS))
+
+
+def test_the_memory_that_grows_with_the_step_follows_it(build: Any) -> None:
+    rank = msgspec.structs.replace(build.rank(), kept=(kept(),))
+    rules = (Rule.of(memory_growth), Rule.of(growing_step))
+    measurements = build.measurements(build.step(234.0), build.mean_step(234.0), GROWTH, rank)
+
+    follows = {finding.rule: finding.follows for finding in run_rules(rules, measurements).findings}
+
+    assert follows == {"growing-step": None, "memory-growth": "growing-step"}

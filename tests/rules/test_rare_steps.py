@@ -1,0 +1,75 @@
+"""rare-steps: a rollout in every 16th step is reported with its line and its cost over the run; noise is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perfkit._location import Location
+from perfkit.measures.results.loop import LoopPart, LoopTime
+from perfkit.rules.data._loader_use import LoaderUse
+from perfkit.rules.python import rare_steps
+
+MS = 1_000_000
+CALL = Location(file="train.py", line=88, function="main")
+HOT = Location(file="train.py", line=12, function="rollout")
+
+#: 160 steps of 10 ms, of which every 16th takes 200 ms more: 2 s of 3.6.
+ROLLOUT = LoopPart(use="rare", total_ns=2000 * MS, steps=10, every=16, longer=21.0, phase="other", at=CALL, called=HOT)
+
+
+def loop(*parts: LoopPart) -> LoopTime:
+    typical = LoopPart(use="typical", total_ns=1600 * MS, steps=160)
+    total = typical.total_ns + sum(part.total_ns for part in parts)
+    return LoopTime(total_ns=total, steps=160, typical_ns=10 * MS, parts=(typical, *parts))
+
+
+def found(build: Any, *results: Any) -> list[Any]:
+    return build.findings(rare_steps, build.step(10.0), build.mean_step(22.5), *results)
+
+
+def test_a_rollout_is_reported_at_the_line_that_calls_it_with_its_cost_per_mean_step(build: Any) -> None:
+    [finding] = found(build, loop(ROLLOUT))
+
+    assert (finding.spent, finding.severity, finding.cost_ns) == (CALL, "critical", 12_500_000)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (6_250_000, 14_375_000)
+    assert finding.message == (
+        "Every 16th step takes 210 ms, 21 times as long as the typical one, in rollout: "
+        "12.5 ms of the mean step of 22.5 ms (56%)."
+    )
+
+
+def test_two_groups_are_two_findings_and_a_small_one_is_none(build: Any) -> None:
+    sampling = msgspec.structs.replace(ROLLOUT, total_ns=800 * MS, every=50, steps=3)
+    plot = msgspec.structs.replace(ROLLOUT, total_ns=100 * MS, every=80, steps=2)
+
+    assert [finding.cost_ns for finding in found(build, loop(ROLLOUT, sampling, plot))] == [12_500_000, 5_000_000]
+
+
+def test_time_that_another_rule_judges_is_left_to_it(build: Any) -> None:
+    def changed(**fields: Any) -> LoopTime:
+        return loop(msgspec.structs.replace(ROLLOUT, **fields))
+
+    assert not found(build, changed(gc_ns=1500 * MS))
+    assert not found(build, changed(compile_ns=1500 * MS))
+    assert not found(build, changed(training_ns=1200 * MS))  # a second network, or accumulation
+    assert not found(build, changed(use="irregular"))
+    assert not found(build, loop(ROLLOUT), build.work("checkpoint", 9.0, line=12))
+    assert found(build, loop(ROLLOUT), build.work("python", 9.0, line=12))
+
+
+def test_a_slow_first_batch_of_an_epoch_is_left_to_input_bound_where_workers_start(build: Any) -> None:
+    fetch = loop(msgspec.structs.replace(ROLLOUT, phase="data"))
+
+    def starting(starts: int) -> LoaderUse:
+        return LoaderUse("Reviews", 2, False, starts)
+
+    assert not list(rare_steps.check(mean(build), fetch, loader=starting(5)))
+    assert list(rare_steps.check(mean(build), fetch, loader=starting(0)))
+
+
+def mean(build: Any) -> Any:
+    from perfkit.rules._step_budget import MeanStepBudget
+
+    return MeanStepBudget.from_measurements(build.measurements(build.step(10.0), build.mean_step(22.5)))

@@ -70,6 +70,6 @@ def test_a_slow_first_batch_of_an_epoch_is_left_to_input_bound_where_workers_sta
 
 
 def mean(build: Any) -> Any:
-    from perfkit.rules._step_budget import MeanStepBudget
+    from perfkit.ledger.step_budget import MeanStepBudget
 
     return MeanStepBudget.from_measurements(build.measurements(build.step(10.0), build.mean_step(22.5)))

@@ -30,9 +30,9 @@ from collections.abc import Iterator
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.results.measurements import PlannedSteps
-from perfkit.rules._step_budget import MeanStepBudget
 from perfkit.rules.memory._held_tensors import largest_held, storing_line
 from perfkit.run.records import Lines, Rank
 

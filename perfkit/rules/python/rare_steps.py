@@ -32,12 +32,14 @@ from collections.abc import Iterator, Sequence
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
-from perfkit.rules._step_budget import MAJORITY, MeanStepBudget
 from perfkit.rules.data._loader_use import LoaderUse
 
 ID = "rare-steps"
+#: The ledger is of the typical step, which has none of this time.
+CLAIMS = ()
 FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "validation-too-often", "python-bound")
 
 #: The share that is saved at least: half as often, or two samples in one call (chosen).

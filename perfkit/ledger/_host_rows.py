@@ -24,6 +24,8 @@ _OWNERS: dict[Phase, Owner] = {
     "callbacks": "callbacks",
     "logging": "logging",
     "checkpoint": "checkpoint",
+    # The backward runs no Python of the loop: what is between its ops is the autograd engine.
+    "backward": "op overhead",
 }
 #: Phases in which ops are the phase's own work, and not computing.
 _OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})

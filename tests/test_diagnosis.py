@@ -314,11 +314,11 @@ def test_a_real_training_without_loader_workers_is_input_bound_and_its_corrected
         ("v100-2ranks-training.json.gz", "exposed-communication"),
         ("a100-2ranks-nccl.json.gz", "launch-bound"),
         ("h100-inference-image.json.gz", "launch-bound"),
-        ("a100-alexnet-cuda-sync-events.json.gz", "cannot-tell"),
-        ("cpu-only-rank34.json.gz", "cannot-tell"),
+        ("a100-alexnet-cuda-sync-events.json.gz", "unexplained"),
+        ("cpu-only-rank34.json.gz", "unexplained"),
         ("mi250-rocm.json.gz", "launch-bound"),
         ("nsys-healthy.sqlite", "unexplained"),
-        ("nsys-mock.sqlite", "cannot-tell"),
+        ("nsys-mock.sqlite", "unexplained"),
     ],
 )
 def test_the_first_finding_of_a_real_trace_is_its_known_cause(trace: str, rule: str) -> None:

@@ -134,6 +134,8 @@ def _line_rows(
             kind: Owner = owner if name in ("", "python") else "python"
             yield LedgerRow(owner=kind, name=name or str(phase), ns=part, phase=phase, at=at)
     if rest := ns - sampled:
+        if not (has_ops or lines) and phase == "other":
+            owner = "unrecorded"
         yield LedgerRow(owner=owner, name="outside ops" if has_ops else str(phase), ns=rest, phase=phase)
 
 

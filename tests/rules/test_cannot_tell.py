@@ -40,13 +40,6 @@ def test_an_empty_recording_has_no_verdict(build: Any) -> None:
     assert "no step and no event" in finding.message
 
 
-def test_a_step_outside_the_known_phases_has_no_verdict(build: Any) -> None:
-    [finding] = build.findings(cannot_tell, build.step(100, data=1, forward=9, other=90))
-
-    assert "90% of it lies outside them" in finding.message
-
-
-def test_idle_time_that_no_rule_explains_is_reported_with_its_cause(build: Any) -> None:
-    [finding] = build.findings(cannot_tell, build.device(1000, compute=300, causes={"allocation": 600, "sync": 100}))
-
-    assert "idle 70% of the recording, most of it in 'allocation' (60%)" in finding.message
+def test_a_step_whose_time_is_known_and_not_explained_is_left_to_another_verdict(build: Any) -> None:
+    assert build.findings(cannot_tell, build.step(100, data=1, forward=9, other=90)) == []
+    assert build.findings(cannot_tell, build.device(1000, compute=300, causes={"allocation": 700})) == []

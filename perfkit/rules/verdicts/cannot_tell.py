@@ -4,8 +4,7 @@ Problem: no verdict is possible, and a guess would be worse than none.
 
 How it shows: the recording is incomplete (launches without kernels, collectives or ops of a device without device
 events, a cut file, missing steps, device events without launches); or nothing has a length; or there are neither steps
-nor device events; or most of the step lies outside what was measured; or the device was idle for a reason that no rule
-explains.
+nor device events.
 
 Causes: a trace without `ProfilerStep` ranges and without a device; a loop whose phases perfkit could not see (no
 DataLoader, no optimizer, no `steps()`); a recording cut short or damaged; a profiler that dropped events or may not use
@@ -21,17 +20,15 @@ Fix: record the loop itself.
 
 Saving: unknown.
 
-Source: complete recordings lack the device event of 0 to 0.5% of their launches (perfkit.measures.completeness). With
-half of the step unmeasured, the largest part of it is uncertain.
+Source: complete recordings lack the device event of 0 to 0.5% of their launches (perfkit.measures.completeness).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.step_budget import MAJORITY, StepBudget
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.host import Ops
 from perfkit.measures.results.measurements import TraceFacts
@@ -86,25 +83,9 @@ def _reason(step: StepBudget | None) -> str | None:
     """Why the step has no verdict, None where it has one."""
     if step is None:
         return "nothing recorded here has a length: no step and no event."
-    device = step.device
-    if device is None and step.typical is None and step.traced is None:
+    if step.device is None and step.typical is None and step.traced is None:
         return "the trace marks no steps and holds no device events, so no time can be counted per step."
-    computing = sum(part.ns for part in step.computing().values())
-    if computing >= MAJORITY * step.wall_ns:
-        return None
-    if device is not None:
-        cause = max(device.causes, key=lambda name: device.causes[name], default=None)
-        if cause is None or not device.idle_ns:
-            return f"compute kernels take {step.percent(computing)} of the {step.per}, nothing else stands out."
-        idle, most = (percent(ns, device.window_ns) for ns in (device.idle_ns, device.causes[cause]))
-        return f"the device is idle {idle} of the {step.per}, most of it in '{cause}' ({most})."
-    data = step.phase("data")
-    if data is not None and computing + data.ns >= MAJORITY * step.wall_ns:
-        # input-bound checked this wait and found no more than the cost of a batch that is ready.
-        return f"the {step.per} is so short that handing over a batch, {ms(data.ns)}, is the largest part of it."
-    other = step.phase("other")
-    outside = step.percent(other.ns) if other is not None else "an unknown part"
-    return f"the recorded phases do not explain the step: {outside} of it lies outside them."
+    return None
 
 
 def _evidence(step: StepBudget | None, facts: TraceFacts | None, ops: Ops | None) -> Iterator[Evidence]:

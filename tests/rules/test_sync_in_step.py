@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
@@ -12,7 +13,7 @@ from perfkit.measures.gathering import measure
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules._engine import Rule
 from perfkit.rules.sync import sync_in_step
-from perfkit.run.records import SyncEvent, Syncs
+from perfkit.run.records import LineRow, Lines, SyncEvent, Syncs
 
 MS = 1_000_000
 
@@ -39,6 +40,60 @@ def test_the_cost_of_a_sync_in_a_dry_run_is_unknown(build: Any) -> None:
     assert [item.source for item in finding.evidence if item.value is None] == [
         "on a CPU there is no device to wait for"
     ]
+
+
+def sampled(number: int, samples: int, within: str = "") -> Lines:
+    """Samples of one line, each of 0.1 ms per step."""
+    row = LineRow(
+        file="train.py",
+        line=number,
+        function="train",
+        phase="forward",
+        samples=samples,
+        host_ns=samples * MS // 10,
+        within={within: samples},
+    )
+    return Lines(period_ns=MS, steps=10, rows=(row,))
+
+
+def test_what_a_check_computes_on_a_cpu_is_its_cost(build: Any) -> None:
+    step, syncs = build.step(50, forward=50), dry(event(42, op="bool(tensor)"), event(50))
+
+    check, read = build.findings(sync_in_step, step, syncs, sampled(42, 100))
+
+    assert (check.cost_ns, check.saving_low_ns, check.saving_high_ns) == (10 * MS, round(7.5 * MS), 10 * MS)
+    assert "and computing what it reads takes 10.0 ms of the 50.0 ms step (20%)" in check.message
+    assert read.cost_ns is None
+    [metric] = build.findings(sync_in_step, step, dry(event(42)), sampled(42, 100))
+    assert (metric.cost_ns, metric.saving_low_ns, metric.saving_high_ns) == (10 * MS, 0, 10 * MS)
+
+
+def test_a_check_inside_torch_costs_the_time_in_torch_and_not_the_lines_own(build: Any) -> None:
+    made = dry(event(42, op="bool(tensor) in Normal.__init__"))
+    [row] = sampled(42, 100, within="torch.distributions").rows
+    both = msgspec.structs.replace(row, samples=200, host_ns=20 * MS, within={"torch.distributions": 100, "": 100})
+
+    [finding] = build.findings(sync_in_step, build.step(50), made, Lines(period_ns=MS, steps=10, rows=(both,)))
+
+    assert (finding.cost_ns, finding.saving_low_ns, finding.saving_high_ns) == (10 * MS, 5 * MS, 10 * MS)
+
+
+@pytest.mark.parametrize(
+    ("event_", "lines"),
+    [
+        (event(42), sampled(42, 20)),  # 2 ms of 50
+        (event(42), sampled(42, 100, within="torch.nn")),
+        (event(42, kind="shape", op="nonzero"), sampled(42, 100)),
+        (event(42, owner="lightning"), sampled(42, 100)),
+    ],
+    ids=["little", "a layer that the line calls", "a result that is needed", "a library's line"],
+)
+def test_what_a_line_computes_for_other_ends_or_hardly_at_all_is_no_cost_of_its_sync(
+    build: Any, event_: SyncEvent, lines: Lines
+) -> None:
+    [finding] = build.findings(sync_in_step, build.step(50, forward=50), dry(event_), lines)
+
+    assert finding.cost_ns is None
 
 
 def test_each_line_is_one_finding_with_the_syncs_of_the_line_together(build: Any) -> None:

@@ -5,7 +5,8 @@ each sync the device is idle until the host has launched the next kernels.
 
 How it shows: `perfkit.detect_syncs` reports the line and how often it synced; a trace shows the blocking call
 (cudaStreamSynchronize, cudaMemcpy, aten::item) and how long it blocked. On a CPU nothing waits: a dry run finds and
-counts the same lines, but their cost is unknown there.
+counts the same lines. What they cost there is what they compute, where that takes 5% of the step: a check for NaN reads
+a whole tensor.
 
 Causes: `.item()`, `float(loss)`, `.cpu()`, `.tolist()`, `print(loss)`, `if tensor:`, boolean-mask indexing,
 `nonzero()`, copies of pageable memory, `torch.cuda.synchronize()` left over from timing.
@@ -20,7 +21,10 @@ Fix: keep values on the device and read them rarely.
     batch = batch.to(device, non_blocking=True)   # from pinned memory
 
 Saving: at most the blocked time, and no more than the device was idle for other reasons than data loading. At least the
-idle time that the trace attributes to syncs, which may be nothing: the device had enough queued.
+idle time that the trace attributes to syncs, which may be nothing: the device had enough queued. On a CPU at most the
+sampled time of the line without the layers that it calls. Of a condition at least three quarters of that, because it
+can be checked less often; of a check inside torch (validate_args) half of that function's time; of another value
+nothing, because the program may need it.
 
 A line syncs in the step from one sync in two steps on. Rarer lines are reported together as information, because
 logging every hundred steps is what the fix above does; so is a line that synced in one of several observed steps, which
@@ -43,8 +47,9 @@ from typing import NamedTuple
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import LATE_LAUNCHES, Selector
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
 from perfkit.measures.results.host import SyncCall
+from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import helper_call
 from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_calls, traced_steps
 from perfkit.run.records import Lines, SyncEvent, Syncs
@@ -59,6 +64,13 @@ _MIN_SHARE = 0.01
 _ADVICE = "Keep the value on the device and read it rarely, every 100 steps or at the end of the epoch."
 _TRACE = "blocking calls of the trace"
 _NO_SYNCS = Syncs(mode="dry", observed=True, steps=None, events=())
+#: The sync of a condition: its value is used for nothing but the decision.
+_CONDITION = "bool(tensor)"
+#: The share of a distribution's creation that its checks take at least: 49% (Categorical of logits) to 100% (Normal)
+#: were measured.
+_CREATES = 0.5
+#: What a line calls besides what it reads: a forward, a backward, an optimizer's step, a fetch.
+_NOT_READ = frozenset({"torch.nn", "torch.autograd", "torch.optim", "torch.utils.data"})
 _NOT_MEASURED = "how long each line blocked was not measured"
 
 #: Tensor methods that sync: a message writes them as calls. Listed, because a diagnosis needs no torch.
@@ -92,6 +104,8 @@ def check(
     by_line = [_blocked(group, often, syncs, in_trace) for group in often]
     costs = _costs([*by_line, *(_Cost(one.blocked_ns, _TRACE) for one in unseen)], step)
     for group, cost in zip(often, costs[: len(often)], strict=True):
+        if cost.ns is None and step is not None and lines is not None:
+            cost = _computed(group, lines, step) or cost
         yield _line(group, syncs, cost, step, lines)
     if rare:
         yield _rare(rare, syncs)
@@ -161,6 +175,31 @@ def _costs(blocked: list[_Cost], step: StepBudget | None) -> list[_Cost]:
     return costs
 
 
+def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget) -> _Cost | None:
+    """What lines on a CPU compute for the value that they read; None where that is negligible or not known."""
+    if step.on_device or any(event.owner != "user" or event.kind != "read" for event in group):
+        return None
+    places = {(event.file, event.line) for event in group}
+    # "bool(tensor) in Normal.__init__": a function of torch's reads it, and not the line.
+    inside = all(" in " in event.op for event in group)
+    samples, ns = 0, 0.0
+    for row in lines.rows:
+        if row.worker is None and (row.file, row.line) in places:
+            own = sum(
+                count
+                for within, count in row.within.items()
+                if _NOT_READ.isdisjoint(within.split(" > ")) and (within or not inside)
+            )
+            samples += own
+            ns += row.host_ns * own / max(1, row.samples)
+    cost = min(step.wall_ns, step.of_mean(round(ns)))
+    if samples < MIN_SAMPLES or step.is_negligible(cost):
+        return None
+    condition = all(event.op.startswith(_CONDITION) for event in group)
+    remains = _CREATES if inside else LESS_OFTEN
+    return _Cost(None, f"{samples} samples of stacks", cost, round(remains * cost) if condition else 0)
+
+
 def _not_observed(syncs: Syncs) -> Finding:
     return Finding(
         severity="info",
@@ -181,15 +220,20 @@ def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget |
     names = list(dict.fromkeys(readable(event.op) for event in events))
     verb = "may wait" if not certain else "wait" if len(names) > 1 else "waits"
     inside = "" if own else f", inside {first.owner}: not a line of yours"
+    computes = ""
+    if step is not None and cost.ns is not None and cost.blocked_ns is None:
+        computes = f", and computing what it reads takes {step.shown(cost.ns)}"
     in_library = dict.fromkeys(event.via for event in events if event.via)
     problem = step.severity(cost.ns) if step is not None and cost.ns is not None else "warning"
     return Finding(
         severity=problem if own else "info",
-        message=f"{_listed(names)} {verb} for the device {often}{inside}.",
+        message=f"{_listed(names)} {verb} for the device {often}{inside}{computes}.",
         advice=first.advice or _ADVICE,
         confidence="high" if certain else "low",
         evidence=(
-            Evidence.ms("blocked time", cost.blocked_ns, cost.source),
+            Evidence.ms("time of the line", cost.ns, cost.source)
+            if computes
+            else Evidence.ms("blocked time", cost.blocked_ns, cost.source),
             Evidence("syncs per step", sum(rates) if rates else None, "", _source(syncs)),
             *(Evidence("certainty", "may", "", event.reason) for event in events if event.certainty == "may"),
             *(Evidence("inside the library at", via, "", first.owner) for via in in_library),

@@ -131,7 +131,7 @@ def _line_rows(
     parts = apportion(sampled, [part for _, _, part in lines])
     for (name, at, _), part in zip(lines, parts, strict=True):
         if part:
-            kind: Owner = owner if name in ("", "python") else "python"
+            kind: Owner = "waiting" if name == "waiting" else owner if name in ("", "python") else "python"
             yield LedgerRow(owner=kind, name=name or str(phase), ns=part, phase=phase, at=at)
     if rest := ns - sampled:
         if not (has_ops or lines) and phase == "other":

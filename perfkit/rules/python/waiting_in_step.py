@@ -34,11 +34,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
 
 ID = "waiting-in-step"
+CLAIMS = (Selector(owner="waiting"),)
 #: A rank that waits in a collective waits for the slow one.
 FOLLOWS = ("slow-rank", "exposed-communication")
 #: The host waits for the device there.

@@ -94,6 +94,33 @@ def shown_place(finding: Finding) -> str:
     return shown_location(finding.spent) if finding.spent is not None else finding.range or ""
 
 
+def shown_change(finding: Finding) -> str:
+    """The line to edit where it is another one: ``train.py:12 (DataLoader(...))``; else empty."""
+    return _with_function(finding.change) if finding.change is not None else ""
+
+
+def shown_places(finding: Finding) -> str:
+    """Both places: ``spent at train.py:58 (forward), change train.py:12 (DataLoader(...))``.
+
+    Only where it is if that is also the line to edit; empty where nothing is known.
+    """
+    change = f"change {shown_change(finding)}" if finding.change is not None else ""
+    if finding.spent is None or not change:
+        return ", ".join(filter(None, (shown_place(finding), change)))
+    return f"spent at {_with_function(finding.spent)}, {change}"
+
+
+def shown_target(finding: Finding) -> str:
+    """The line to edit, without its function, for a sentence: ``train.py:12``; empty where none is known."""
+    target = finding.change or finding.spent
+    return shown_location(target) if target is not None else ""
+
+
+def _with_function(location: Location) -> str:
+    inside = f" ({location.function})" if location.function not in (None, "<module>") else ""
+    return f"{shown_location(location)}{inside}"
+
+
 def shown_saving(finding: Finding) -> str:
     """What a finding's change is expected to save: ``20.1-45.2 ms``; empty where it is unknown."""
     high_ns = finding.saving_high_ns

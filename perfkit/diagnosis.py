@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from perfkit._format import ms, percent, shown_place
+from perfkit._format import ms, percent, shown_places
 from perfkit._html import html_table
 from perfkit._versioned_json import decode_versioned
 from perfkit.findings import Finding
@@ -148,7 +148,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         findings = [
             (
                 finding.rule,
-                shown_place(finding),
+                shown_places(finding),
                 ms(finding.cost_ns) if finding.cost_ns is not None else "",
                 finding.message,
                 finding.advice,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfkit import Diagnosis, UsageError
-from perfkit._format import ms, shown_place
+from perfkit._format import ms, shown_places
 
 #: Findings in the table; the diagnosis of the trace has all of them.
 _MAX_FINDINGS = 10
@@ -100,7 +100,7 @@ def to_markdown(diagnosis: Diagnosis) -> str:
         lines += ["", "| finding | where | cost per step | problem | change |", "|---|---|---|---|---|"]
     for finding in findings[:_MAX_FINDINGS]:
         cost = ms(finding.cost_ns) if finding.cost_ns is not None else "not quantified"
-        cells = (finding.rule, shown_place(finding), cost, finding.message, finding.advice)
+        cells = (finding.rule, shown_places(finding), cost, finding.message, finding.advice)
         lines.append("| " + " | ".join(map(_escape, cells)) + " |")
     lines += ["", *(f"- note: {_escape(sentence)}" for sentence in diagnosis.missing)]
     return "\n".join(lines)

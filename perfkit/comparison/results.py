@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from perfkit._format import ms, rate, relative_change, shown_place
+from perfkit._format import ms, rate, relative_change, shown_places
 from perfkit._html import html_table
 from perfkit.findings import Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile
@@ -118,7 +118,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if differences or counts:
             parts.append(html_table(("of", "name", "before", "after", "change"), [*differences, *counts]))
         findings = [
-            (title, one.rule, shown_place(one), one.message)
+            (title, one.rule, shown_places(one), one.message)
             for title, found in (("no longer found", self.gone), ("new", self.new))
             for one in found
         ]

@@ -88,5 +88,6 @@ def _without_script(data: FigureData) -> Iterator[str]:
         yield f"<h2>{escape(bar.title)} {ms(bar.total_ns)}</h2><ul>{parts}</ul>\n"
     for found in data.findings:
         yield f"<h2>{escape(found.rule)} {escape(found.place)}</h2>"
-        yield f"<p>{escape(found.message)}</p><p>{escape(found.advice)}</p>\n"
+        change = f"Change {found.change}: " if found.change else ""
+        yield f"<p>{escape(found.message)}</p><p>{escape(change + found.advice)}</p>\n"
     yield "".join(f"<p>Missing: {escape(sentence)}</p>\n" for sentence in data.missing)

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from perfkit._format import duration, ms, percent, rates, shown_location, size
+from perfkit._format import duration, ms, percent, rates, shown_places, size
 from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
 from perfkit.run.file_names import trace_name
@@ -207,7 +207,7 @@ def _findings(diagnosis: Diagnosis | None, console: Console) -> None:
     print_text(Text(f"so far: {diagnosis.verdict}"), console)
     causes = diagnosis.causes
     for number, (finding, _) in enumerate(causes[:_FINDINGS], 1):
-        place = f"  {shown_location(finding.spent)}" if finding.spent is not None else ""
+        place = f"  {text}" if (text := shown_places(finding)) else ""
         cost = f"  {ms(finding.cost_ns)}/step" if finding.cost_ns is not None else ""
         print_line(Text(f"{number} {finding.rule}{place}{cost}"), console)
     if len(causes) > _FINDINGS:

@@ -6,7 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from perfkit._format import evidence_value, ms, percent, rate, shown_path, shown_place, shown_saving, why_unquantified
+from perfkit._format import (
+    evidence_value,
+    ms,
+    percent,
+    rate,
+    shown_change,
+    shown_path,
+    shown_place,
+    shown_places,
+    shown_saving,
+    why_unquantified,
+)
 from perfkit._text import without_controls
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
@@ -89,7 +100,9 @@ def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]
 
 
 def _finding(number: int, finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis) -> Iterator[str]:
-    place, preposition = shown_place(finding), "at" if finding.spent is not None else "in"
+    place, preposition = shown_place(finding), "in"
+    if finding.spent is not None:
+        preposition = "spent at" if finding.change is not None else "at"
     yield f"### {number}. {finding.rule}" + (f" {preposition} {_code(place)}" if place else "")
     yield ""
     if finding.cost_ns is not None:
@@ -102,7 +115,8 @@ def _finding(number: int, finding: Finding, explained: Sequence[Finding], diagno
     yield ""
     yield _prose(finding.message)
     yield ""
-    yield f"→ {_prose(finding.advice)}"
+    change = f"Change {_code(text)}: " if (text := shown_change(finding)) else ""
+    yield f"→ {change}{_prose(finding.advice)}"
     yield ""
     for other in explained:
         yield f"Explains {other.rule}: {_prose(other.message)}"
@@ -140,7 +154,7 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     yield from (f"- changed: {_prose(sentence)}" for sentence in comparison.changed)
     for title, findings in (("no longer found", comparison.gone), ("new", comparison.new)):
         for finding in findings:
-            place = f" at {_code(text)}" if (text := shown_place(finding)) else ""
+            place = f" at {_code(text)}" if (text := shown_places(finding)) else ""
             cost = f", {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
             yield f"- {title}: {finding.rule}{place}{cost}"
     yield from (f"- {_prose(note)}" for note in comparison.notes)

@@ -17,8 +17,10 @@ from perfkit._format import (
     rate,
     rates,
     relative_change,
+    shown_change,
     shown_path,
     shown_place,
+    shown_places,
     shown_saving,
     why_unquantified,
 )
@@ -130,7 +132,8 @@ def _finding(
     head = Text(f"{number} ")
     head.append(finding.rule, style=_SEVERITY[finding.severity])
     if place := shown_place(finding):
-        head.append(f"  {'' if finding.spent is not None else 'in '}{place}", style="bold")
+        word = "in " if finding.spent is None else "spent at " if finding.change is not None else ""
+        head.append(f"  {word}{place}", style="bold")
     cost = Text(_cost(finding, diagnosis))
     gap = console.width - head.cell_len - cost.cell_len
     if not cost:
@@ -144,7 +147,8 @@ def _finding(
         _indented(Text(finding.message), console)
     if reason := why_unquantified(finding):
         _indented(Text(f"Not quantified: {reason}."), console)
-    _indented(Text(f"→ {finding.advice}"), console)
+    change = f"change {text}: " if (text := shown_change(finding)) else ""
+    _indented(Text.assemble("→ ", (change, "bold"), finding.advice), console)
     for other in explained:
         _indented(Text(f"explains {other.rule}: {other.message}", style="dim"), console)
     if all:
@@ -265,7 +269,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for title, findings in (("no longer found", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             cost = f"  {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
-            text = f"{title}: {finding.rule}  {shown_place(finding)}{cost}"
+            text = f"{title}: {finding.rule}  {shown_places(finding)}{cost}"
             print_text(Text(text, style="green" if title == "no longer found" else "red"), console)
     for sentence in comparison.changed:
         print_text(Text(f"changed: {sentence}", style="dim"), console)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfkit._format import evidence_value, shown_path, shown_place, shown_saving, why_unquantified
+from perfkit._format import evidence_value, shown_change, shown_path, shown_place, shown_saving, why_unquantified
+from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine
-from perfkit.reports.figures.data import EvidenceFigure, FileLines, FindingFigure, LineOfFile, LinesFigure
+from perfkit.reports.figures.data import EvidenceFigure, Excerpt, FileLines, FindingFigure, LineOfFile, LinesFigure
 from perfkit.reports.figures.excerpts import Sources
 
 #: Unmarked lines that are shown above and below one with numbers.
@@ -25,7 +26,6 @@ def findings_of(diagnosis: Diagnosis, sources: Sources) -> tuple[FindingFigure, 
 
 def _finding(finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis, sources: Sources) -> FindingFigure:
     spent, wall_ns = finding.spent, diagnosis.figures.wall_ns
-    excerpt = sources.excerpt(spent.file, spent.line) if spent is not None and spent.line is not None else None
     return FindingFigure(
         rule=finding.rule,
         severity=finding.severity,
@@ -42,8 +42,14 @@ def _finding(finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosi
             EvidenceFigure(name=item.name, value=evidence_value(item), source=item.source) for item in finding.evidence
         ),
         explains=tuple(other.message for other in explained),
-        excerpt=excerpt,
+        excerpt=_excerpt(spent, sources),
+        change=shown_change(finding),
+        change_excerpt=_excerpt(finding.change, sources),
     )
+
+
+def _excerpt(place: Location | None, sources: Sources) -> Excerpt | None:
+    return sources.excerpt(place.file, place.line) if place is not None and place.line is not None else None
 
 
 def lines_of(diagnosis: Diagnosis, sources: Sources) -> LinesFigure | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perfkit._format import ms, shown_path, shown_place
+from perfkit._format import ms, shown_path, shown_places
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.reports.figures.cleaning import cleaned
@@ -44,7 +44,10 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
             Fact("work", _WORK[comparison.workload]),
             Fact("losses", _WORK[comparison.result]),
             *(Fact("changed", sentence) for sentence in comparison.changed),
-            *(Fact("no longer found", " ".join(filter(None, (one.rule, shown_place(one))))) for one in comparison.gone),
+            *(
+                Fact("no longer found", " ".join(filter(None, (one.rule, shown_places(one)))))
+                for one in comparison.gone
+            ),
         ),
         bars=tuple(_bars(comparison, step)),
         # When the second was recorded is not known here, so its source is shown "as it is now".
@@ -129,7 +132,7 @@ def _counts(comparison: Comparison) -> Table:
 
 
 def _gone(comparison: Comparison) -> Table:
-    rows = [(one.rule, shown_place(one) or None, one.cost_ns, one.message) for one in comparison.gone]
+    rows = [(one.rule, shown_places(one) or None, one.cost_ns, one.message) for one in comparison.gone]
     return Table(
         id="gone",
         title="No longer found",

@@ -68,7 +68,11 @@ class EvidenceFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. ``place`` is ``file:line`` or a range; ``explains`` are messages of findings that it causes."""
+    """One finding.
+
+    ``place`` is ``file:line`` or a range, ``change`` the line to edit where it is another one, each with its excerpt;
+    ``explains`` are messages of findings that it causes.
+    """
 
     rule: str
     severity: str
@@ -84,6 +88,8 @@ class FindingFigure(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[EvidenceFigure, ...] = ()
     explains: tuple[str, ...] = ()
     excerpt: Excerpt | None = None
+    change: str = ""
+    change_excerpt: Excerpt | None = None
 
 
 class StepSeries(msgspec.Struct, frozen=True, kw_only=True):

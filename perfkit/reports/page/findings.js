@@ -13,20 +13,8 @@ function finding_of(list, found, unfolded, data, page) {
   const head = put(item, "h3");
   put(head, "span", { class: "severity" }, severity);
   put(head, "span", { class: "rule" }, found.rule);
-  const excerpt_id = found.excerpt ? fresh("excerpt") : null;
-  if (found.place) {
-    const id = excerpt_id;
-    if (id) {
-      const button = put(head, "button", { type: "button", class: "place code", "aria-expanded": String(unfolded), "aria-controls": id }, found.place);
-      button.addEventListener("click", () => {
-        const box = page.root.querySelector(`#${id}`);
-        box.hidden = !box.hidden;
-        button.setAttribute("aria-expanded", String(!box.hidden));
-      });
-    } else {
-      put(head, "span", { class: "place code" }, found.place);
-    }
-  }
+  if (found.change && found.place) put(head, "span", { class: "note" }, "spent at");
+  const spent_id = place_of(head, found.place, found.excerpt, unfolded, page);
   if (found.cost_ns !== null) {
     const cost = put(head, "span", { class: "cost" }, `${ms(found.cost_ns)}${data.per === "step" ? " per step" : ""}`);
     if (found.cost_share !== null) put(cost, "span", { class: "note" }, ` ${percent(found.cost_share)}`);
@@ -38,10 +26,12 @@ function finding_of(list, found, unfolded, data, page) {
   put(item, "p", {}, found.message);
   if (found.why_unquantified) put(item, "p", { class: "note" }, `Not quantified: ${found.why_unquantified}.`);
   const advice = put(item, "p", { class: "advice" });
-  put(advice, "strong", {}, "Change: ");
-  advice.append(found.advice);
+  put(advice, "strong", {}, found.change ? "Change " : "Change: ");
+  const change_id = place_of(advice, found.change, found.change_excerpt, unfolded, page);
+  advice.append(found.change ? `: ${found.advice}` : found.advice);
   if (found.saving) put(advice, "span", { class: "saving" }, ` Saves ${found.saving}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
-  if (found.excerpt) excerpt_of(item, found.excerpt, excerpt_id).hidden = !unfolded;
+  if (spent_id) excerpt_of(item, found.excerpt, spent_id).hidden = !unfolded;
+  if (change_id) excerpt_of(item, found.change_excerpt, change_id).hidden = !unfolded;
   for (const message of found.explains) put(item, "p", { class: "note" }, `Explains: ${message}`);
   if (found.evidence.length) {
     const more = put(item, "details");
@@ -49,6 +39,23 @@ function finding_of(list, found, unfolded, data, page) {
     const list = put(more, "ul", { class: "evidence" });
     for (const one of found.evidence) put(list, "li", {}, `${one.name}: ${one.value} (${one.source})`);
   }
+}
+
+// A place as a button that folds its source; the id of the box for that source, null where there is none.
+function place_of(parent, place, excerpt, unfolded, page) {
+  if (!place) return null;
+  if (!excerpt) {
+    put(parent, "span", { class: "place code" }, place);
+    return null;
+  }
+  const id = fresh("excerpt");
+  const button = put(parent, "button", { type: "button", class: "place code", "aria-expanded": String(unfolded), "aria-controls": id }, place);
+  button.addEventListener("click", () => {
+    const box = page.root.querySelector(`#${id}`);
+    box.hidden = !box.hidden;
+    button.setAttribute("aria-expanded", String(!box.hidden));
+  });
+  return id;
 }
 
 function excerpt_of(parent, excerpt, id) {

@@ -72,8 +72,20 @@ def _rows_of_phase(phase: Phase | None, ns: int, budget: StepBudget, sources: _S
     work = sources.work
     ops = [row for row in work.rows if phase in (None, row.phase)] if work is not None else []
     in_ops = _in_ops(phase, ns, ops, budget, sources)
-    found = list(_op_rows(phase, in_ops, ops, sources.limits))
-    return _merged([*found, *_line_rows(phase, ns - in_ops, budget, sources, bool(ops))])
+    found = [
+        *_op_rows(phase, in_ops, ops, sources.limits),
+        *_line_rows(phase, ns - in_ops, budget, sources, bool(ops)),
+    ]
+    # The line of the loop itself (``optimizer.step()``) is in no function that the step for lines sees begin.
+    usual = _hottest_line(phase, sources)
+    return _merged([row if row.at is not None else msgspec.structs.replace(row, at=usual) for row in found])
+
+
+def _hottest_line(phase: Phase | None, sources: _Sources) -> Location | None:
+    """The user's line with most samples of a phase; None where there are none, or the phase is not known."""
+    rows = sources.lines.rows if sources.lines is not None and phase is not None else ()
+    own = [row for row in rows if row.phase == phase and row.worker is None and row.owner == "user"]
+    return max(own, key=lambda row: row.samples).at if own else None
 
 
 def _in_ops(phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], budget: StepBudget, sources: _Sources) -> int:

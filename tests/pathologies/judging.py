@@ -19,17 +19,15 @@ from suite import Program
 import perfkit
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import Step
+from perfkit.verdict import Outcome
 
 #: The first steps include what is made once: thread pools, caches of torch, compiled code, workers.
 _WARMUP_STEPS = 3
 #: Seconds after which a program counts as hanging: the longest takes 15 on an idle machine.
 TIMEOUT_S = 180
 _MARK = re.compile(r"# (spent|change): ([a-z0-9-]+)")
-#: The rules whose findings say that a loop is healthy.
-_HEALTHY_RULES = {"compute-bound", "memory-bound"}
 
 Target = Literal["spent", "change"]
-Outcome = Literal["findings", "healthy", "unexplained", "cannot-tell"]
 
 
 class Run(NamedTuple):
@@ -185,18 +183,9 @@ def _is_marked(program: Program, target: Target, place: dict[str, Any] | None) -
 
 
 def outcome(got: Run) -> Outcome:
-    """What kind of answer the verdict is; a program without a diagnosis has got none."""
-    if got.diagnosis is None:
-        return "cannot-tell"
-    if "outcome" in got.diagnosis:
-        said: Outcome = got.diagnosis["outcome"]
-        return said
-    rules = {finding["rule"] for finding in got.diagnosis["findings"]}
-    if rules & _HEALTHY_RULES:
-        return "healthy"
-    if any(finding["severity"] != "info" for finding in got.diagnosis["findings"]):
-        return "findings"
-    return "cannot-tell" if "cannot-tell" in rules else "unexplained"
+    """The verdict in a word; a program without a diagnosis has got none."""
+    said: Outcome = got.diagnosis["outcome"] if got.diagnosis else "cannot-tell"
+    return said
 
 
 def alarms(got: Run) -> list[str]:

@@ -123,8 +123,9 @@ def test_no_rule_knows_the_suite() -> None:
     assert "# spent:" not in text
 
 
-def test_a_recorded_run_can_be_judged_again(tmp_path: Path) -> None:
+def test_a_recorded_run_can_be_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = next(one for one in HEALTHY if one.name == "healthy_mlp")
+    monkeypatch.chdir(program.folder)  # where it ran: texts name places from here
     got = run(program, tmp_path / "run", fixed=False)
 
     again = reread(program, tmp_path / "run")

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 FIXED = "--fixed" in sys.argv
-STEPS, BATCH, WIDTH = 120, 256, 24
+STEPS, BATCH, WIDTH = 150, 256, 6
 
 
 def main() -> None:
     torch.manual_seed(0)
     random.seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, 128), nn.Tanh(), nn.Linear(128, 1))
+    model = nn.Sequential(nn.Linear(WIDTH, 24), nn.Tanh(), nn.Linear(24, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     lengths: deque[int] = deque(maxlen=2 * BATCH if FIXED else None)  # change: growing-step
     for _ in range(STEPS):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 FIXED = "--fixed" in sys.argv
-SAMPLES, PARTS, WIDTH = 80 * 16, 16, 64
+SAMPLES, PARTS, WIDTH = 80 * 16, 8, 64
 
 
 class Features(Dataset[Tensor]):
@@ -31,7 +31,8 @@ def main() -> None:
     store: dict[int, bytes] = {} if FIXED else multiprocessing.Manager().dict()  # change: input-bound
     for key in range(500):
         store[key] = torch.randn(WIDTH).numpy().tobytes()
-    model = nn.Sequential(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, 1))
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+    model = nn.Sequential(nn.Linear(WIDTH, 1024), nn.ReLU(), *hidden, nn.Linear(1024, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x in DataLoader(Features(store), batch_size=16, num_workers=2):  # spent: input-bound
         loss = (model(x).squeeze(1) - x.sum(1)).square().mean()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 FIXED = "--fixed" in sys.argv
-SAMPLES, FRAMES, BINS, BANDS = 70 * 4, 16, 257, 40
+SAMPLES, FRAMES, BINS, BANDS = 70 * 4, 8, 257, 128
 
 
 def mel_filters() -> np.ndarray:

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10))
+model = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for _ in range(80):
-    x, y = torch.randn(512, 256), torch.randint(10, (512,))
+    x, y = torch.randn(1024, 128), torch.randint(10, (1024,))
     loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad()
     loss.backward()

@@ -1,44 +1,39 @@
-"""A policy with a distribution per joint, as reinforcement learning builds them in every step."""
+"""A policy over pushes that depend on each other: reinforcement learning builds its distribution in every step."""
 
 import sys
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import MultivariateNormal
 
 FIXED = "--fixed" in sys.argv
-STEPS, WORLDS, STATE, JOINTS, CHOICES = 80, 512, 24, 12, 16
+STEPS, WORLDS, STATE, JOINTS = 80, 512, 24, 12
 
 
 class Policy(nn.Module):
-    """A distribution over choices for each joint."""
+    """A distribution of the pushes of all joints."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(STATE, 64), nn.Tanh(), nn.Linear(64, JOINTS * CHOICES))
+        self.net = nn.Sequential(nn.Linear(STATE, 64), nn.Tanh(), nn.Linear(64, JOINTS + JOINTS * JOINTS))
 
-    def forward(self, state: Tensor) -> list[Categorical]:
-        scores = self.net(state).unflatten(1, (JOINTS, CHOICES))
-        probabilities = scores.softmax(-1)
-        return [
-            Categorical(probabilities[:, joint], validate_args=not FIXED)  # spent: sync-in-step # change: sync-in-step
-            for joint in range(JOINTS)
-        ]
+    def forward(self, state: Tensor) -> MultivariateNormal:
+        mean, mixed = self.net(state).split([JOINTS, JOINTS * JOINTS], dim=1)
+        mixed = mixed.unflatten(1, (JOINTS, JOINTS))
+        spread = mixed @ mixed.mT + torch.eye(JOINTS)
+        return MultivariateNormal(mean, spread, validate_args=not FIXED)  # spent: sync-in-step # change: sync-in-step
 
 
 def main() -> None:
     torch.manual_seed(0)
     policy = Policy()
-    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1e-4)
     for _ in range(STEPS):
         state = torch.randn(WORLDS, STATE)
-        joints = policy(state)
-        choices = [joint.sample() for joint in joints]
-        reward = -torch.stack(choices).float().var(0)
-        chances = torch.stack(
-            [joint.log_prob(choice) for joint, choice in zip(joints, choices, strict=True)]  # spent: sync-in-step
-        )
-        loss = -(chances.sum(0) * (reward - reward.mean())).mean()
+        pushes = policy(state)
+        push = pushes.sample()
+        reward = -(push - state[:, :JOINTS]).square().mean(1)
+        loss = -(pushes.log_prob(push) * (reward - reward.mean())).mean()  # spent: sync-in-step
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

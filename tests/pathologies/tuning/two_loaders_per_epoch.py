@@ -20,16 +20,15 @@ class Signals(Dataset[Tensor]):
         return BATCHES * BATCH
 
     def __getitem__(self, index: int) -> Tensor:
-        time = torch.linspace(0, 1, WIDTH)
-        waves = torch.stack([(index % 7 * time + shift).sin() for shift in range(30)])
-        return waves.mean(0) + self.noise * torch.randn(WIDTH)
+        wave = torch.linspace(0, index % 7, WIDTH).sin()
+        return wave + self.noise * torch.randn(WIDTH)
 
 
 def main() -> None:
     torch.manual_seed(0)
     labelled = DataLoader(Signals(0.1), BATCH, num_workers=1, persistent_workers=FIXED)  # change: input-bound
     unlabelled = DataLoader(Signals(0.5), BATCH, num_workers=1, persistent_workers=FIXED)  # change: input-bound
-    model = nn.Sequential(nn.Linear(WIDTH, 512), nn.ReLU(), nn.Linear(512, WIDTH))
+    model = nn.Sequential(nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, WIDTH))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(EPOCHS):
         for clean, noisy in zip(labelled, unlabelled, strict=True):  # spent: input-bound

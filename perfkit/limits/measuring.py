@@ -255,7 +255,9 @@ def _functions() -> Iterator[Iterator[_Group]]:
                 "erf": (partial(torch.erf, given, out=out),),
                 "pow": (partial(torch.pow, given, 2.5, out=out),),
                 "sqrt": (partial(torch.sqrt, given, out=out), partial(torch.rsqrt, given, out=out)),
-                "random": (partial(out.bernoulli_, 0.5),),
+                # It takes longest where both values are equally likely.
+                "bernoulli": (partial(out.bernoulli_, 0.9),),
+                "normal": (partial(out.normal_), partial(out.uniform_)),
             }
             yield _Group("functions", name, FUNCTION_FLOPS * elements, ops[name])
 

@@ -107,7 +107,7 @@ def ops() -> list[Op]:
         ("softmax", lambda: torch.softmax(x, 1), 10 * n, 8 * n, "copy"),
         ("layer_norm", lambda: torch.layer_norm(x, (512,), norm, norm), 10 * n, 8 * n, "copy"),
         ("embedding", lambda: torch.embedding(table, index), 0, 2 * 4 * 64 * 4_096, "copy"),
-        ("dropout", lambda: torch.empty_like(x).bernoulli_(0.5), 10 * n, 4 * n, "random"),
+        ("dropout", lambda: torch.empty_like(x).bernoulli_(0.9), 10 * n, 4 * n, "bernoulli"),
     ]
     return found
 

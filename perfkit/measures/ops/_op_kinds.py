@@ -6,18 +6,28 @@ import re
 
 from perfkit.run.records import OpKind
 
+
+def _words(names: str) -> str:
+    """A pattern for names that have one of these between underscores: ``relu`` is not ``elu``."""
+    return rf"(^|_)({names})(_|$)"
+
+
 #: The first pattern that an op's name (without ``aten::``) matches decides.
 _KINDS: tuple[tuple[str, OpKind], ...] = (
     (r"conv", "convolution"),
-    (r"(^|_)(b?mm|addmm|baddbmm|addbmm|linear|matmul|addmv|mv|lstm|gru|scaled_mm)($|_)|dot_product", "matmul"),
-    (r"gelu|erf", "erf"),
-    (r"tanh", "tanh"),
-    (r"exp|sigmoid|silu|softmax|softplus|elu", "exp"),
-    (r"log", "log"),
-    (r"pow", "pow"),
-    (r"sqrt", "sqrt"),
-    (r"dropout|bernoulli|rand|normal_|uniform", "random"),
-    (r"^(sum|mean|max|min|amax|amin|argm|prod|var|std|norm|any|all|linalg_vector_norm|nll_loss)", "read"),
+    # Their backward needs the result only, which is arithmetic.
+    (r"^(_softmax|sigmoid|tanh)_backward", "copy"),
+    (_words("b?mm|addmm|baddbmm|addbmm|linear|matmul|addmv|mv|dot|lstm|gru|rnn") + "|dot_product", "matmul"),
+    (_words("gelu|erf"), "erf"),
+    (_words("tanh"), "tanh"),
+    (_words("exp|sigmoid|silu|softmax|softplus|elu|mish"), "exp"),
+    (_words("log|log1p|log2|log10"), "log"),
+    (_words("pow"), "pow"),
+    (_words("sqrt|rsqrt"), "sqrt"),
+    (_words("dropout|bernoulli|exponential"), "bernoulli"),
+    (_words("normal|uniform|random"), "normal"),
+    (r"^(sum|mean|max|min|amax|amin|argm|prod|var|std|norm|any|all|linalg_vector_norm|nonzero)(?!.*backward)", "read"),
+    (r"pool(?!.*backward)", "read"),
     (r"_$|^_fused_|^_foreach_", "update"),
     (r"", "copy"),
 )

@@ -188,6 +188,25 @@ def _convolution_backward(given: Arguments) -> tuple[int, int]:
     return once * (of_source + of_weight), moved
 
 
+# -- recurrent layers --------------------------------------------------------------------------------------
+
+
+def _recurrent(times: int) -> Formula:
+    """A layer that multiplies each step of each sample by all its weights; the backward does ``times=2`` products."""
+
+    def formula(given: Arguments) -> tuple[int, int]:
+        source = given[0]
+        weights = [tensor for tensor in given.tensors[1:5] if len(tensor.shape) == 2 and tensor.elements]
+        rows = source.elements // source.shape[-1]
+        # Its output is as wide as the weights of the state are deep.
+        out = rows * weights[1].shape[1] * SIZES[source.dtype]
+        return times * 2 * rows * sum(each.elements for each in weights), times * (
+            source.bytes + out + sum(each.bytes for each in weights)
+        )
+
+    return formula
+
+
 # -- attention ---------------------------------------------------------------------------------------------
 
 
@@ -257,6 +276,47 @@ def _lists(flops: int, *, writes: int, reads: int | None = None, reads_first: bo
     return formula
 
 
+def _embedding(given: Arguments) -> tuple[int, int]:
+    """Rows of a table, one for each index: read there and written to the result."""
+    return _selected(given[0], 0, given[1])
+
+
+def _index_select(given: Arguments) -> tuple[int, int]:
+    return _selected(given[0], int(given.values[1]), given[2])
+
+
+def _selected(source: Tensor, dimension: int, indices: Tensor) -> tuple[int, int]:
+    width = source.elements // source.shape[dimension]
+    return 0, indices.bytes + 2 * indices.elements * width * SIZES[source.dtype]
+
+
+def _embedding_gradient(given: Arguments) -> tuple[int, int]:
+    """A gradient as long as the table, zero but for the rows that were looked up."""
+    gradient, indices = given[0], given[1]
+    table = int(given.values[2]) * gradient.shape[-1] * SIZES[gradient.dtype]
+    return gradient.elements, gradient.bytes + indices.bytes + table
+
+
+def _gathered(given: Arguments) -> tuple[int, int]:
+    """One element for each index, along a dimension."""
+    source, indices = given[0], given[2]
+    return 0, indices.bytes + 2 * indices.elements * SIZES[source.dtype]
+
+
+def _gradient_like(source: int) -> Formula:
+    """The gradient of the tensor at ``source``, from the first tensor, which is small."""
+
+    def formula(given: Arguments) -> tuple[int, int]:
+        return given[source].elements, given[0].bytes + given[source].bytes
+
+    return formula
+
+
+def _one_per_sample(given: Arguments) -> tuple[int, int]:
+    """One element of each row of the first tensor, by the index in the second."""
+    return given[1].elements, given[1].elements * SIZES[given[0].dtype] + given[1].bytes
+
+
 def _concatenated(given: Arguments) -> tuple[int, int]:
     return 0, 2 * sum(tensor.bytes for tensor in given.tensors)
 
@@ -268,6 +328,7 @@ _FUNCTION = _elementwise(10)
 _COMPARISON = _elementwise(1, out_bytes=1)
 _REDUCTION = _elementwise(1, writes=0)
 _WRITE = _elementwise(0, reads_first=False)
+_RANDOM = _elementwise(10, reads_first=False)
 
 
 def _named(formula: Formula, names: str) -> dict[str, Formula]:
@@ -280,7 +341,10 @@ _POINTWISE = {
     **_named(_ARITHMETIC, "addcmul addcdiv lerp maximum minimum cumsum"),
     **_named(_FUNCTION, "exp log log1p sqrt rsqrt pow sin cos erf sigmoid tanh silu gelu elu leaky_relu softplus"),
     **_named(_COMPARISON, "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not isnan isfinite isinf"),
+    **_named(_ARITHMETIC, "square sign ceil floor round trunc remainder hardtanh hardswish hardsigmoid tril triu"),
+    **_named(_FUNCTION, "expm1 log2 log10 mish selu celu"),
     **_named(_WRITE, "copy fill zero"),
+    **_named(_RANDOM, "bernoulli normal uniform random exponential"),
     **_named(_lists(1, writes=1), "_foreach_add _foreach_sub _foreach_mul _foreach_div _foreach_lerp"),
     **_named(_lists(1, writes=1), "_foreach_addcmul _foreach_addcdiv"),
     **_named(
@@ -291,6 +355,8 @@ _POINTWISE = {
     # Parameters, gradients, averages; all but the gradients are written back.
     **_named(_lists(15, writes=3, reads=4), "_fused_adam _fused_adamw"),
     **_named(_lists(4, writes=2, reads=3), "_fused_sgd"),
+    **_named(_lists(8, writes=2, reads=3), "_fused_adagrad"),
+    **_named(_lists(1, writes=1), "_foreach_neg _foreach_abs _foreach_sign"),
 }
 
 FORMULAS: dict[str, Formula] = {
@@ -300,7 +366,10 @@ FORMULAS: dict[str, Formula] = {
     **_named(_convolution(2, 3, 4, 5), "cudnn_convolution"),
     **_named(_convolution(3, 4, 5, 6), "miopen_convolution mkldnn_convolution"),
     **_named(_convolution_backward, "convolution_backward"),
-    **_named(_attention(4), "_scaled_dot_product_flash_attention"),
+    **_named(_recurrent(1), "mkldnn_rnn_layer"),
+    **_named(_recurrent(2), "mkldnn_rnn_layer_backward"),
+    **_named(_attention(4), "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"),
+    **_named(_attention(7, backward=True), "_scaled_dot_product_flash_attention_for_cpu_backward"),
     **_named(_attention(6), "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"),
     **_named(_attention(11, backward=True), "_scaled_dot_product_flash_attention_backward"),
     **_named(_attention(11, backward=True), "_scaled_dot_product_efficient_attention_backward"),
@@ -311,9 +380,18 @@ FORMULAS: dict[str, Formula] = {
     **_named(_normalization, "miopen_batch_norm miopen_batch_norm_backward _softmax _log_softmax"),
     **_named(_FUNCTION, "_softmax_backward_data _log_softmax_backward_data native_dropout native_dropout_backward"),
     **_named(_FUNCTION, "gelu_backward silu_backward sigmoid_backward tanh_backward mse_loss_backward"),
-    **_named(_ARITHMETIC, "threshold_backward"),
+    **_named(_ARITHMETIC, "threshold_backward leaky_relu_backward hardtanh_backward hardswish_backward dot flip roll"),
+    **_named(_ARITHMETIC, "smooth_l1_loss_backward huber_loss_backward isneginf isposinf"),
+    **_named(_FUNCTION, "elu_backward softplus_backward mish_backward binary_cross_entropy_backward"),
     **_named(_REDUCTION, "sum mean max min amax amin argmax argmin prod var std var_mean norm linalg_vector_norm"),
-    **_named(_REDUCTION, "any all max_pool2d_with_indices avg_pool2d nll_loss_forward mse_loss"),
+    **_named(_REDUCTION, "any all max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d mse_loss nonzero"),
+    **_named(_one_per_sample, "nll_loss_forward nll_loss2d_forward"),
+    **_named(_gradient_like(1), "nll_loss_backward nll_loss2d_backward _adaptive_avg_pool2d_backward"),
+    **_named(_gradient_like(1), "avg_pool2d_backward max_pool2d_with_indices_backward"),
+    **_named(_embedding, "embedding"),
+    **_named(_index_select, "index_select"),
+    **_named(_embedding_gradient, "embedding_dense_backward"),
+    **_named(_gathered, "gather"),
     **_named(_lists(2, writes=0), "_foreach_norm"),
     **_named(_concatenated, "cat"),
     **_POINTWISE,

@@ -13,7 +13,7 @@ from perfkit.run.records.version import SCHEMA
 #: it has read. Writing elsewhere is slowest: a cache fetches a line before it is written, which no count of bytes has.
 Access = Literal["read", "copy", "update"]
 #: Functions of an element that take more time than moving it.
-Function = Literal["exp", "log", "tanh", "erf", "pow", "sqrt", "random"]
+Function = Literal["exp", "log", "tanh", "erf", "pow", "sqrt", "bernoulli", "normal"]
 #: What limits an op: a product, a convolution, moving memory, or a function of each element.
 OpKind = Literal["matmul", "convolution", Access, Function]
 

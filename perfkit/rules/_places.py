@@ -54,6 +54,9 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     if row is None or row.called_from is None or row.function.endswith("forward"):
         return None
     caller = row.called_from
+    training = {one.loop_line for one in _traced(lines) if one.file == caller.file and _trains(one)}
+    if caller.line in training:
+        return None  # the line of the loop itself resumes a generator
     phases = {one.phase for one in _traced(lines) if (one.file, one.function) == (caller.file, caller.function)}
     if row.phase != "data":
         return caller if phases else None
@@ -70,6 +73,10 @@ def helper_call(place: Location, lines: Lines | None) -> Location | None:
 
 def _traced(lines: Lines | None) -> Sequence[TracedLine]:
     return lines.traced if lines is not None else ()
+
+
+def _trains(one: TracedLine) -> bool:
+    return bool(one.modules) or one.phase in ("backward", "optimizer")
 
 
 def _same_line(one: Location, place: Location) -> bool:

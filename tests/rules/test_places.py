@@ -70,6 +70,13 @@ def test_the_loop_that_fetches_a_batch_is_no_call_to_hoist() -> None:
     assert call_of(msgspec.structs.replace(fetch, worker="Reviews"), lines()) == CALL
 
 
+def test_the_loop_that_resumes_a_generator_is_no_call_to_hoist() -> None:
+    called = row("batches", "forward", called_from=CALL)
+    loop = (traced(40, "main"), traced(43, "main", "backward", loop_line=40))
+
+    assert call_of(called, lines(steps=loop)) is None
+
+
 def test_a_helper_that_several_lines_call_is_edited_where_it_is_called() -> None:
     other = msgspec.structs.replace(CALL, line=41)
     place = Location(file="train.py", line=31, function="Meter.update")

@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.measures.results.host import HostLine
 from perfkit.rules._settings import first_call
-from perfkit.run.records import LineRow, Lines, Rank, TracedLine
+from perfkit.run.records import LineRow, Lines, Phase, Rank, TracedLine
 
 #: What a program writes to set up the Trainer of a library: the first that it has is the line to edit.
 _HUGGING_FACE = ("TrainingArguments", "HfArgumentParser", "Trainer")
@@ -63,6 +63,13 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     # The loop's own line fetches the batch: it calls the loader, which calls the function.
     in_worker = isinstance(row, LineRow) and row.worker is not None
     return caller if phases == {"data"} or (in_worker and not phases) else None
+
+
+def busiest_line(lines: Lines | None, *phases: Phase) -> Location | None:
+    """The user's line in which most of these phases passes; None where no line was sampled in them."""
+    rows = [row for row in lines.rows if row.phase in phases and row.owner == "user"] if lines is not None else []
+    busiest = max(rows, key=lambda row: row.samples, default=None)
+    return busiest.at if busiest is not None else None
 
 
 def helper_call(place: Location, lines: Lines | None) -> Location | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.record.samplers.source_lookup import find_calls, find_filling_lines
+from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_filling_lines
 
 
 def written(folder: Path, text: str) -> str:
@@ -53,3 +53,17 @@ def test_the_line_that_fills_a_name_is_found(line: str, tmp_path: Path) -> None:
 
     assert [found_line.line for found_line in lines] == ([] if line.startswith("total") else [3])
     assert find_filling_lines("other", (file,)) == ()
+
+
+def test_arrays_that_stay_doubles_are_found(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "a = torch.from_numpy(np.hanning(512))\n"
+        "b = torch.from_numpy(x.astype(np.float32))\n"
+        "c = torch.from_numpy(x).float()\n"
+        "d = torch.from_numpy(x)\n"
+        "e = torch.as_tensor(x, dtype=torch.float64)\n",
+    )
+
+    assert [at.line for at in find_double_arrays((file,))] == [1, 4]
+    assert [at.line for at in find_calls(("float64",), (file,))["float64"]] == [5]

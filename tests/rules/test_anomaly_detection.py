@@ -21,7 +21,7 @@ def test_it_costs_its_checks_for_nan_and_a_stack_for_each_node(build: Any) -> No
 
     # Per step: 5 ms of checks, and 200 nodes at 0.1 ms, 0.7 to 1.3 times that.
     assert (finding.saving_low_ns, finding.saving_high_ns) == (19 * MS, 31 * MS)
-    assert (finding.spent, finding.severity) == (at, "critical")
+    assert (finding.spent, finding.change, finding.severity) == (None, at, "critical")
 
 
 def test_where_it_fills_the_step_some_of_it_is_still_training(build: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.host import HostLine
-from perfkit.rules._places import call_of, helper_call, library_called, to_edit, trainer_argument
+from perfkit.rules._places import busiest_line, call_of, helper_call, library_called, to_edit, trainer_argument
 from perfkit.rules.data import input_bound
 from perfkit.rules.ops import float64_in_step, unfused_optimizer
 from perfkit.rules.python import checkpoint_in_step, validation_too_often
@@ -155,3 +155,18 @@ def test_a_host_line_is_hoisted_as_a_sampled_one_is() -> None:
     work = HostLine(file="a.py", line=1, function="decode", phase="forward", samples=9, host_ns=MS, called_from=CALL)
 
     assert call_of(work, lines(steps=(traced(39, "main"),))) == CALL
+
+
+def test_the_busiest_line_is_the_users_and_of_the_asked_phases() -> None:
+    rows = (
+        row("main", "backward", line=5, samples=60),
+        row("Net.forward", "forward", line=6, samples=70),
+        row("main", "optimizer", line=7, samples=99),
+        row("engine", "backward", line=8, samples=99, owner="torch"),
+    )
+
+    busiest = busiest_line(lines(*rows), "forward", "backward")
+
+    assert busiest is not None
+    assert busiest.line == 6
+    assert busiest_line(None, "forward") is None

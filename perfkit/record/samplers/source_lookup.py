@@ -18,6 +18,25 @@ _MAX_LINES = 8
 #: Methods that put something into a container.
 _FILLS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
 
+#: Types, and methods that convert to one, other than numpy's double.
+_OTHER_TYPES = frozenset(
+    (
+        "float",
+        "half",
+        "bfloat16",
+        "int",
+        "long",
+        "bool",
+        "float32",
+        "float16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+    )
+)
+
 
 def user_files() -> tuple[str, ...]:
     """The user's files that are imported."""
@@ -57,6 +76,24 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and not _is_off(value):
                 yield key.value, key.lineno, f"{key.value}="
+
+
+def find_double_arrays(files: Iterable[str]) -> tuple[Location, ...]:
+    """The lines that call ``from_numpy`` where nothing around or inside the call names another type than numpy's."""
+    found = []
+    for file in itertools.islice(files, _MAX_FILES):
+        if not any("from_numpy" in line for line in linecache.getlines(file)):
+            continue
+        converted: set[int] = set()
+        for _, node in _nodes(file):
+            if not isinstance(node, ast.Call):
+                continue
+            inside = list(ast.walk(node))
+            if any(isinstance(inner, ast.Attribute) and inner.attr in _OTHER_TYPES for inner in inside):
+                converted.update(map(id, inside))
+            elif _last_name(node.func) == "from_numpy" and id(node) not in converted:
+                found.append(Location(file=file, line=node.lineno, function="from_numpy(...)"))
+    return tuple(found[:_MAX_LINES])
 
 
 def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:

@@ -22,7 +22,7 @@ import torch
 from perfkit import _env
 from perfkit._location import Location
 from perfkit.record.hooks.constructions import made_at
-from perfkit.record.samplers.source_lookup import find_calls, user_files
+from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, user_files
 from perfkit.run.records import OptimizerFacts
 
 #: Functions and arguments that are searched in the user's source, so that a finding names the line.
@@ -39,7 +39,6 @@ _CALLS = (
     # Data in float64, as numpy makes it.
     "double",
     "float64",
-    "from_numpy",
     # Lightning's and Hugging Face's Trainers.
     "Trainer",
     "TrainingArguments",
@@ -155,7 +154,10 @@ class SettingsProbe:
         """The user's lines that change settings; searched once, when the run is written for the first time."""
         if self._calls is None and self._readings:
             kinds = _kinds_of_arguments()
-            found = find_calls({*_CALLS, *kinds}, user_files())
+            files = user_files()
+            found = find_calls({*_CALLS, *kinds}, files)
+            if arrays := find_double_arrays(files):
+                found["from_numpy"] = arrays
             of_kinds = tuple(at for kind in kinds for at in found.pop(kind, ()))
             self._calls = found | ({"TrainingArguments": of_kinds} if of_kinds else {})
         return self._calls or {}

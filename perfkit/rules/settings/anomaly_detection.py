@@ -27,9 +27,10 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding, Severity
+from perfkit.rules._places import busiest_line
 from perfkit.rules._settings import first_call, is_on, number
 from perfkit.rules.settings._ops_in_step import OpsInStep
-from perfkit.run.records import Rank
+from perfkit.run.records import Lines, Rank
 
 ID = "anomaly-detection"
 
@@ -42,7 +43,7 @@ _LOW, _HIGH = 0.7, 1.3
 _MAX_MINIMUM = 0.8
 
 
-def check(rank: Rank, ops: OpsInStep | None = None) -> Iterator[Finding]:
+def check(rank: Rank, ops: OpsInStep | None = None, lines: Lines | None = None) -> Iterator[Finding]:
     """Find anomaly detection left on, the line that switches it on, and its cost."""
     if not is_on(rank, "torch.anomaly_enabled"):
         return
@@ -70,7 +71,8 @@ def check(rank: Rank, ops: OpsInStep | None = None) -> Iterator[Finding]:
         advice="Switch it off, and on again only around the step that fails: with torch.autograd.detect_anomaly():",
         confidence="medium" if high is not None else "high",
         evidence=tuple(evidence),
-        spent=first_call(rank, "set_detect_anomaly", "detect_anomaly"),
+        spent=busiest_line(lines, "forward", "backward"),
+        change=first_call(rank, "set_detect_anomaly", "detect_anomaly"),
         cost_ns=high,
         saving_low_ns=low,
         saving_high_ns=high,

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 FIXED = "--fixed" in sys.argv
 if not FIXED:
-    torch.autograd.set_detect_anomaly(True)  # spent: anomaly-detection  # change: anomaly-detection
+    torch.autograd.set_detect_anomaly(True)  # change: anomaly-detection
 
 
 class Tower(nn.Module):
@@ -21,7 +21,7 @@ class Tower(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for norm, layer in zip(self.norms, self.layers, strict=True):
-            x = x + layer(norm(x)).tanh()
+            x = x + layer(norm(x)).tanh()  # spent: anomaly-detection
         return x.mean(1)
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     for x, y in DataLoader(data, batch_size=None):
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # spent: anomaly-detection
         optimizer.step()
     print(f"loss {loss.item():.4f}")
 

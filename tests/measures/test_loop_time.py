@@ -98,6 +98,14 @@ def test_two_rhythms_are_two_parts() -> None:
     assert {(part.every, part.steps) for part in measured(steps(*times)).rare} == {(8, 50), (50, 8)}
 
 
+def test_a_rhythm_is_found_among_steps_that_are_long_at_random() -> None:
+    chance = random.Random(5)
+    times = [300 if n % 40 == 39 else 10 * (2 if chance.random() < 0.2 else 1) for n in range(160)]
+    [sampling] = measured(steps(*times)).rare
+
+    assert (sampling.every, sampling.steps) == (40, 4)
+
+
 def test_steps_that_are_long_at_random_have_no_rhythm() -> None:
     chance = random.Random(7)
     for _ in range(30):

@@ -98,8 +98,8 @@ def test_a_rollout_in_every_16th_step_is_the_first_finding_at_the_line_that_call
     first = found.findings[0]
     assert first.rule == "rare-steps", found.findings
     assert first.message.startswith("Every 16th step takes")
-    assert first.spent is not None
-    assert first.spent.line == line
+    assert first.change is not None
+    assert (first.change.line, first.spent and first.spent.function) == (line, "rollout")
 
 
 @pytest.mark.parametrize("program", [GRAPH, LIST], ids=["graph", "list"])

@@ -10,6 +10,7 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python import rare_steps
+from perfkit.run.records import LineRow, Lines
 
 MS = 1_000_000
 CALL = Location(file="train.py", line=88, function="main")
@@ -29,10 +30,11 @@ def found(build: Any, *results: Any) -> list[Any]:
     return build.findings(rare_steps, build.step(10.0), build.mean_step(22.5), *results)
 
 
-def test_a_rollout_is_reported_at_the_line_that_calls_it_with_its_cost_per_mean_step(build: Any) -> None:
+def test_a_rollout_is_reported_at_its_line_and_the_one_that_calls_it_with_its_cost_per_mean_step(build: Any) -> None:
     [finding] = found(build, loop(ROLLOUT))
 
-    assert (finding.spent, finding.severity, finding.cost_ns) == (CALL, "critical", 12_500_000)
+    assert (finding.spent, finding.change) == (HOT, CALL)
+    assert (finding.severity, finding.cost_ns) == ("critical", 12_500_000)
     assert (finding.saving_low_ns, finding.saving_high_ns) == (6_250_000, 14_375_000)
     assert finding.message == (
         "Every 16th step takes 210 ms, 21 times as long as the typical one, in rollout: "
@@ -57,6 +59,17 @@ def test_time_that_another_rule_judges_is_left_to_it(build: Any) -> None:
     assert not found(build, changed(use="irregular"))
     assert not found(build, loop(ROLLOUT), build.work("checkpoint", 9.0, line=12))
     assert found(build, loop(ROLLOUT), build.work("python", 9.0, line=12))
+
+
+def test_time_in_a_trainer_itself_is_information(build: Any) -> None:
+    row = LineRow(
+        file="train.py", line=12, function="rollout", owner="user", phase="other", samples=99, host_ns=1,
+        within={"lightning > torch": 99},
+    )  # fmt: skip
+    [finding] = found(build, loop(ROLLOUT), Lines(period_ns=MS, steps=9, rows=(row,)))
+
+    assert finding.severity == "info"
+    assert "lightning" in finding.advice
 
 
 def test_a_slow_first_batch_of_an_epoch_is_left_to_input_bound_where_workers_start(build: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from perfkit._code_owner import USER
 from perfkit._location import Location
@@ -10,51 +11,76 @@ from perfkit.run.records import LineRow, Lines, Phase
 
 #: Samples must explain this share of the group's time: with 20 of them the error is a fifth.
 _EXPLAINS = 0.4
+#: Callers that are climbed: a loop has few of its own functions above a line.
+_DEEP = 50
 
 
 def line_of(lines: Lines | None, phase: Phase | None, total_ns: int) -> tuple[Location | None, Location | None]:
-    """The training function's line below which ``total_ns`` passes in this phase, and the hottest line itself.
+    """The training function's line below which ``total_ns`` passes in this phase, and the hottest line below that.
 
-    Lines that ran in the step traced by line are an ordinary step's. Without such a step, and where rare steps run the
-    same lines as all others, a line must have samples for much of that time by itself.
+    Lines that ran in the step traced by line are an ordinary step's; of those that both run (a model's forward), the
+    line that calls them most often counts. Without such a step, and where rare steps run the same lines as all others,
+    a line must have samples for much of that time by itself.
     """
     if lines is None or phase is None or not lines.rows:
         return None, None
-    ran = {(line.file, line.line) for line in lines.traced}
+    ordinary = _OrdinaryStep(lines)
     in_phase = [row for row in lines.in_phase(phase) if row.owner == USER]
-    rare = [row for row in in_phase if (row.file, row.line) not in ran] if ran else []
+    rare = [row for row in in_phase if ordinary.rare_part(row)] if lines.traced else []
     enough = _EXPLAINS * total_ns / max(1, lines.period_ns)
     if sum(row.samples for row in rare) < enough:
         rare = [row for row in in_phase if row.samples >= enough]
-    if not rare:
-        return None, None
     below: dict[Location, int] = defaultdict(int)
-    hottest: dict[Location, LineRow] = {}
-    callers = _Callers(lines)
-    for row in rare:
-        at = callers.training_line(row)
-        below[at] += row.samples
-        if at not in hottest or row.samples > hottest[at].samples:
-            hottest[at] = row
+    hottest: dict[Location, Location] = {}
+    for row in rare:  # hottest first
+        part = ordinary.rare_part(row) or ordinary.up_to_training(row)
+        below[part[-1]] += row.samples
+        hottest.setdefault(part[-1], part[0])
+    if not below:
+        return None, None
     at = max(below, key=lambda one: below[one])
-    called = hottest[at].at
-    return at, called if called != at else None
+    return at, hottest[at] if hottest[at] != at else None
 
 
-class _Callers:
-    """From where a sampled line was reached, up to a function that ordinary steps run."""
+class _OrdinaryStep:
+    """What ordinary steps run: the lines of the step traced by line, and the functions of those."""
 
     def __init__(self, lines: Lines) -> None:
         rows = [row for row in lines.rows if row.worker is None]
-        self._ordinary = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
-        self._ordinary |= {(line.file, line.function) for line in lines.traced}
-        self._callers = {(row.file, row.function): row.called_from for row in reversed(rows)}
+        self._lines = {(line.file, line.line) for line in lines.traced}
+        self._training = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
+        self._functions = self._training | {(line.file, line.function) for line in lines.traced}
+        self._callers: dict[tuple[str, str | None], Location | None] = {
+            (row.file, row.function): row.called_from for row in reversed(rows)
+        }
 
-    def training_line(self, row: LineRow) -> Location:
-        """The line in such a function; where none is above, the outermost line that is known."""
-        at, caller = row.at, row.called_from
-        seen: set[Location] = set()
-        while caller is not None and caller not in seen and (at.file, at.function) not in self._ordinary:
-            seen.add(caller)
-            at, caller = caller.at, self._callers.get((caller.file, caller.function or ""))
-        return at
+    def rare_part(self, row: LineRow) -> list[Location]:
+        """A sampled line and its callers, from the first that ordinary steps do not run to one in a function of theirs.
+
+        Empty where they run the line, and no line below such a function that calls it most often.
+        """
+        found: list[Location] = []
+        for at in self._chain(row):
+            if (at.file, at.line) not in self._lines:
+                found.append(at)
+                if (at.file, at.function) in self._functions:
+                    return found
+            elif found:
+                return found
+        # What calls the loop is no part of a step.
+        return [] if (row.file, row.line) in self._lines else found[:1]
+
+    def up_to_training(self, row: LineRow) -> list[Location]:
+        """A sampled line, and the line from which it was reached: in the function that trains, else the outermost."""
+        chain = [at for at in self._chain(row) if at.function != "<module>"]
+        training = (at for at in chain if (at.file, at.function) in self._training)
+        return list(dict.fromkeys((row.at, next(training, chain[-1] if chain else row.at))))
+
+    def _chain(self, row: LineRow) -> Iterator[Location]:
+        at: Location | None = row.at
+        caller = row.called_from
+        for _ in range(_DEEP):
+            if at is None:
+                return
+            yield at.at
+            at, caller = caller, self._callers.get((caller.file, caller.function)) if caller is not None else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 #: Steps that come more often are no exception: the typical step, without the longest tenth, has some of them.
@@ -18,6 +19,8 @@ _CHANCE = 0.01
 _NEAR = 4
 #: Periods that are tried, the shortest ones: each costs a pass over the positions.
 _MAX_PERIODS = 256
+#: Limits above which a step is long, each twice the one before: 128 times the lowest one is the longest of steps.
+_MAX_LEVELS = 8
 #: Positions that are examined: the newest ones. Thousands of steps show every rhythm that can be examined.
 _MAX_POSITIONS = 4_096
 
@@ -41,45 +44,47 @@ def _upto(end: int, rhythm: Rhythm) -> int:
     return max(0, -(-(end - rhythm.first) // rhythm.period))
 
 
-def find_rhythms(seen: Sequence[int], long: Sequence[int]) -> list[Rhythm]:
-    """The rhythms of the ``long`` ones among the positions ``seen``, the most frequent first.
+def find_rhythms(seen: Sequence[int], beyond: Mapping[int, int]) -> list[Rhythm]:
+    """The rhythms of the long steps among the positions ``seen``, the most frequent first.
 
-    A rhythm counts where so many of its positions would not be long by chance, with all the rhythms that were tried.
-    The next one is looked for among what the ones before leave over.
+    ``beyond`` has the long ones, with the time that each takes beyond the others. A rhythm counts where so many of its
+    positions would not be long by chance, with all the rhythms that were tried; of the longest steps alone, few are
+    long by chance. The next one is looked for among what the ones before leave over.
     """
-    seen, left = sorted(seen)[-_MAX_POSITIONS:], set(long)
+    positions = sorted(seen)[-_MAX_POSITIONS:]
+    left = {position: beyond[position] for position in positions if position in beyond}
     found: list[Rhythm] = []
-    left.intersection_update(seen)
     while len(left) >= _MIN_TIMES:
-        rhythm = _next(seen, left)
+        rhythm = _next(positions, left)
         if rhythm is None:
             break
         found.append(rhythm)
-        left = {position for position in left if not rhythm.holds(position)}
-        seen = [position for position in seen if not rhythm.holds(position)]
+        left = {position: ns for position, ns in left.items() if not rhythm.holds(position)}
+        positions = [position for position in positions if not rhythm.holds(position)]
     return found
 
 
-def _next(seen: Sequence[int], left: set[int]) -> Rhythm | None:
+def _next(positions: Sequence[int], left: Mapping[int, int]) -> Rhythm | None:
     """The rhythm that explains most long steps; of equal ones the slowest, which has no other step in it."""
+    start, span = positions[0], positions[-1] - positions[0] + 1
+    mask = bytearray(span)
+    for position in positions:
+        mask[position - start] = 1
+    limits = sorted({min(left.values()) * 2**power - 1 for power in range(_MAX_LEVELS)})
+    tried = max(1, (span // _MIN_TIMES) ** 2 // 2) * len(limits)
     best: tuple[int, int] | None = None
     rhythm = None
-    span = seen[-1] - seen[0] + 1
-    tried = max(1, (span // _MIN_TIMES) ** 2 // 2)
-    for period in _periods(sorted(left), span // (_MIN_TIMES - 1)):
-        totals: dict[int, int] = {}
-        hits: dict[int, int] = {}
-        for position in seen:
-            totals[position % period] = totals.get(position % period, 0) + 1
-        for position in left:
-            hits[position % period] = hits.get(position % period, 0) + 1
-        first = max(hits, key=lambda at: hits[at])
-        count, total = hits[first], totals[first]
-        others = (len(left) - count + 1) / (len(seen) - total + 1)
-        if count < _MIN_TIMES or count < _REGULAR * total or (best is not None and (count, period) <= best):
-            continue
-        if tried * _at_least(count, total, min(1.0, others)) < _CHANCE:
-            best, rhythm = (count, period), Rhythm(period, first)
+    for limit in limits:
+        long = sorted(position for position, ns in left.items() if ns > limit)
+        for period in _periods(long, span // (_MIN_TIMES - 1)):
+            hits = Counter(position % period for position in long)
+            first, count = hits.most_common(1)[0]
+            if count < _MIN_TIMES or (best is not None and (count, period) <= best):
+                continue
+            total = sum(mask[(first - start) % period :: period])
+            others = (len(long) - count + 1) / (len(positions) - total + 1)
+            if count >= _REGULAR * total and tried * _at_least(count, total, min(1.0, others)) < _CHANCE:
+                best, rhythm = (count, period), Rhythm(period, first)
     return rhythm
 
 

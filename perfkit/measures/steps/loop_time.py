@@ -96,7 +96,12 @@ class _TimedParts:
         self._limit = max(_LONG * typical_ns, _IRREGULAR * deviation)
         long_ns = max(_LONG * typical_ns, _IN_RHYTHM * deviation)
         self._long = {position: ns for position, ns in beyond.items() if ns > long_ns}
-        self._rhythms = find_rhythms(list(beyond), list(self._long))
+        self._rhythms = find_rhythms(list(beyond), self._long)
+        #: What a step of the rhythm takes beyond the level.
+        self._each = {
+            rhythm: median(ns for position, ns in self._long.items() if rhythm.holds(position))
+            for rhythm in self._rhythms
+        }
 
     def _level(self, piece: _TimedRow) -> int:
         """What the row's steps take without anything rare."""
@@ -133,8 +138,7 @@ class _TimedParts:
             return
         for rhythm in self._rhythms:
             count = rhythm.within(piece.position, piece.position + piece.row.steps)
-            each = median(ns for position, ns in self._long.items() if rhythm.holds(position))
-            ns = min(left, round(count * each))
+            ns = min(left, round(count * self._each[rhythm]))
             if ns > 0:
                 yield rhythm, count, ns
                 left -= ns

@@ -44,7 +44,8 @@ from perfkit.rules.data._loader_workers import Processor
 from perfkit.run.records import Lines
 
 ID = "cpu-preprocessing"
-FOLLOWS_AT_LINE = ("growing-step",)
+#: What a rare step does, or what grows, is no preparation of inputs.
+FOLLOWS_IN_FUNCTION = ("rare-steps", "growing-step")
 CLAIMS = (Selector(owner="python"), Selector(phase="data"))
 
 #: The share that is saved at least: chosen, four programs saved 0.75 to 1.1 times that time, a fifth half of it.

@@ -41,9 +41,9 @@ ID = "python-bound"
 CLAIMS = (Selector(owner="python"),)
 #: The Python in the step is the compiler's, or what anomaly detection records for every node.
 FOLLOWS = ("recompiles", "anomaly-detection", "graph-breaks")
-FOLLOWS_AT_LINE = ("growing-step",)
-#: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time.
-FOLLOWS_IN_FUNCTION = ("many-small-ops", "loop-over-samples")
+#: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time. So does that of
+#: a function that only rare steps call, or that takes longer in each step.
+FOLLOWS_IN_FUNCTION = ("many-small-ops", "loop-over-samples", "rare-steps", "growing-step")
 
 #: The share that one vectorized call still takes at most: chosen, the six loops of many-small-ops left 3 to 7%.
 _REMAINS = 0.15

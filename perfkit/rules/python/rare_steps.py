@@ -35,12 +35,14 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
+from perfkit.rules._places import library_called
 from perfkit.rules.data._loader_use import LoaderUse
+from perfkit.run.records import Lines
 
 ID = "rare-steps"
 #: The ledger is of the typical step, which has none of this time.
 CLAIMS = ()
-FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "validation-too-often", "python-bound")
+FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "validation-too-often")
 
 #: The share that is saved at least: half as often, or two samples in one call (chosen).
 _MINIMUM = 0.5
@@ -50,7 +52,11 @@ _TRAINS = 0.4
 
 
 def check(
-    step: MeanStepBudget, loop: LoopTime, works: tuple[HostWork, ...] = (), loader: LoaderUse | None = None
+    step: MeanStepBudget,
+    loop: LoopTime,
+    works: tuple[HostWork, ...] = (),
+    loader: LoaderUse | None = None,
+    lines: Lines | None = None,
 ) -> Iterator[Finding]:
     """Find steps that are long in a rhythm, what they take beyond the others, and the line in which that passes."""
     for part in loop.rare:
@@ -58,18 +64,24 @@ def check(
         if step.is_negligible(cost) or _has_its_own_rule(part, works, loader):
             continue
         each = round(part.total_ns / max(1, part.steps))
+        trainer = library_called(part.called or part.at, lines) if part.at is not None else ""
         function = f", in {part.called.function}" if part.called is not None and part.called.function else ""
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
-            spent=part.at,
+            spent=part.called or part.at,
+            change=part.at,
             message=(
                 f"Every {ordinal(part.every or 0)} step takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
                 f"as long as the typical one{function}: {step.shown(cost)}."
             ),
             advice=(
-                "Do this work in batches, under torch.inference_mode() where it needs no gradients, or less often."
+                f"Make epochs longer, and set how often {trainer} evaluates, logs and saves."
+                if trainer
+                else "Do this work in batches, under torch.inference_mode() where it needs no gradients, or less often."
             ),
+            # None of the user's code runs meanwhile: which part of the Trainer does is not known.
+            severity="info" if trainer else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
                 Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),

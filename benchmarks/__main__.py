@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 README = HERE / "README.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->"
-#: The labelled suite trains 70 small programs, most of them six times, which takes about an hour; so do the peers.
+#: The labelled suite trains over a hundred small programs, most of them six times, which takes hours; so do the peers.
 ONLY_BY_NAME = {"verdict", "verdict_peers"}
 
 

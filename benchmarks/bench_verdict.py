@@ -164,7 +164,7 @@ def row(verdict: Verdict) -> str:
         program.name,
         kind,
         program.rule or "",
-        (got.first or "nothing") + ("" if outcome(verdict.broken) == "findings" else f" ({outcome(verdict.broken)})"),
+        got.first or "nothing",
         _word(got.right_cause) + (", in three" if got.in_three and not got.right_cause else ""),
         _word(got.right_spent) + (f" ({got.spent})" if got.spent and got.right_spent is False else ""),
         _word(got.right_change) + (f" ({got.change})" if got.change and got.right_change is False else ""),

@@ -8,7 +8,7 @@ choosing numbers, ``judging`` those that never do. perfkit reads neither the lab
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 import tomllib
@@ -34,7 +34,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     folder: Path
     accepted: tuple[str, ...] = ()
-    kind: int | None = None
+    kind: Annotated[int, msgspec.Meta(ge=1, le=13)] | None = None
     framework: Literal["plain", "lightning", "huggingface"] = "plain"
     use: Literal["training", "inference"] = "training"
     quantified: bool = True

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 FIXED = "--fixed" in sys.argv
-SAMPLES, PARTS, WIDTH = 80 * 16, 8, 64
+SAMPLES, PARTS, WIDTH = 80 * 16, 24, 64
 
 
 class Features(Dataset[Tensor]):
@@ -22,8 +22,8 @@ class Features(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         keys = [(index * 31 + part) % 500 for part in range(PARTS)]
-        rows = [torch.frombuffer(bytearray(self.store[key]), dtype=torch.float32) for key in keys]  # spent: input-bound
-        return torch.stack(rows).mean(0)
+        parts = bytearray().join(self.store[key] for key in keys)  # spent: input-bound
+        return torch.frombuffer(parts, dtype=torch.float32).reshape(PARTS, WIDTH).mean(0)
 
 
 def main() -> None:
@@ -31,8 +31,7 @@ def main() -> None:
     store: dict[int, bytes] = {} if FIXED else multiprocessing.Manager().dict()  # change: input-bound
     for key in range(500):
         store[key] = torch.randn(WIDTH).numpy().tobytes()
-    hidden = [layer for _ in range(3) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
-    model = nn.Sequential(nn.Linear(WIDTH, 1024), nn.ReLU(), *hidden, nn.Linear(1024, 1))
+    model = nn.Sequential(nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x in DataLoader(Features(store), batch_size=16, num_workers=2):  # spent: input-bound
         loss = (model(x).squeeze(1) - x.sum(1)).square().mean()

@@ -27,10 +27,11 @@ from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.ops.step_work import measure_step_work
 from perfkit.measures.ranks.rank_times import measure_rank_times
-from perfkit.measures.results.host import RangeTime, SourceLines
+from perfkit.measures.results.host import HostWork, RangeTime, SourceLines
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.steps import MeanStep, Ranks, TypicalStep
 from perfkit.measures.steps.batch_time import measure_batch_time
+from perfkit.measures.steps.forward_start import without_preparation
 from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.arrays import read_line_times
@@ -128,7 +129,10 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     # A run that is still recording, or one from before limits.json: on its own machine they may be known.
     found.add(chosen.limits or (cached_limits_of(rank) if rank is not None else None))
     steps = rank.steps if rank is not None else None
-    found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, found.get(MeanStep)))
+    mean = found.get(MeanStep)
+    found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, mean))
+    for kind in (TypicalStep, MeanStep):
+        found.replace(without_preparation(found.get(kind), found.all(HostWork), mean))
     found.add(_measure_ranks(run.ranks.values()))
     found.add(measure_batch_time(rows, rank.padding if rank is not None else None))
     if run.run is not None and run.run.total_steps is not None:

@@ -11,6 +11,7 @@ from perfkit._location import Location
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
 from perfkit.measures.results.steps import MeanStep
+from perfkit.measures.steps.forward_start import without_preparation
 from perfkit.run.records import Collected, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
@@ -241,3 +242,27 @@ def test_waiting_in_an_op_in_the_loader_in_a_log_and_in_a_checkpoint_is_theirs()
     got = measured(*rows, source=source(of_line(5, 10 * MS, 9 * MS)))
 
     assert {kind: work.samples for kind, work in got.items()} == {"logging": 20, "checkpoint": 20}
+
+
+def test_the_forward_begins_at_the_model_and_what_prepares_its_inputs_is_other() -> None:
+    buffer, model, log = row(5, {"": 6}), row(7, {"": 4}), row(9, {"": 3}, phase="other")
+    lines = Lines(period_ns=10 * MS, steps=10, rows=(buffer, model, log), traced=(traced(5, True), traced(7, False)))
+    mean = mean_step(forward=10, backward=5, other=3)
+
+    works = measure_host_work(lines, source(), 10, mean)
+    step = without_preparation(mean, works, mean)
+
+    assert step is not None
+    assert (step.phases_ns.forward, step.phases_ns.other, step.phases_ns.backward) == (4 * MS, 9 * MS, 5 * MS)
+    assert {line.line: (line.phase, line.before_model) for work in works for line in work.lines} == {
+        5: ("other", True),
+        7: ("forward", False),
+        9: ("other", False),
+    }
+
+
+def test_a_fetch_before_the_model_stays_data_and_a_step_without_samples_is_as_the_clock_has_it() -> None:
+    mean = mean_step(data=10, forward=10)
+
+    assert without_preparation(mean, (), mean) == mean
+    assert without_preparation(None, (), mean) is None

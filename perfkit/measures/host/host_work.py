@@ -36,6 +36,7 @@ class _Piece(NamedTuple):
     within: str
     samples: float
     waits: bool = False
+    before_model: bool = False
 
 
 def measure_host_work(
@@ -56,12 +57,13 @@ def measure_host_work(
     before = {(row.file, row.line): bool(row.before_model) for row in reversed(lines.traced)}
     pieces: dict[HostKind, list[_Piece]] = defaultdict(list)
     for piece in _without_collections(lines, steps):
-        kind = kind_of(piece.within, before.get((piece.row.file, piece.row.line), False), piece.waits)
+        before_model = before.get((piece.row.file, piece.row.line), False)
+        kind = kind_of(piece.within, before_model, piece.waits)
         if kind is None:
             continue
         own_code = piece.within == "" or kind == "python"
         if share := line_times.python_share(piece.row) if own_code else 1.0:
-            pieces[kind].append(piece._replace(samples=piece.samples * share))
+            pieces[kind].append(piece._replace(samples=piece.samples * share, before_model=before_model))
     _join_functions(pieces)
     sample_ns = _sample_times(lines, every)
     works = [_work(kind, found, sample_ns, line_times) for kind, found in pieces.items() if found]
@@ -212,13 +214,15 @@ def _work(
             file=row.file,
             line=row.line,
             function=row.function,
-            phase=row.phase,
+            # The clock counts as forward what leads to a backward.
+            phase="other" if before_model and row.phase == "forward" else row.phase,
             samples=round(samples[row.at]),
             host_ns=round(times[row.at]),
             within=within,
             called_from=row.called_from,
             waits_for=row.waits_for if kind == "waiting" else "",
+            before_model=before_model and _final(row.phase) == "other",
         )
-        for row, within, *_ in (largest[at] for at in sorted(samples, key=order))
+        for row, within, _, _, before_model in (largest[at] for at in sorted(samples, key=order))
     )
     return HostWork(kind=kind, samples=round(sum(samples.values())), host_ns=round(sum(times.values())), lines=rows)

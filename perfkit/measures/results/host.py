@@ -158,6 +158,8 @@ class HostLine(Location, frozen=True, kw_only=True):
     """One user line's part of a `HostWork`: sampled time per step, its libraries, and its caller.
 
     ``waits_for`` is the expression in which the line was seen waiting, "" where it was not or none is known.
+    ``before_model`` is whether the line runs before the model in its step, and in no phase of its own: then ``phase``
+    is "other", also where the step clock had it as forward.
     """
 
     line: int
@@ -168,6 +170,7 @@ class HostLine(Location, frozen=True, kw_only=True):
     within: str = ""
     called_from: Location | None = None
     waits_for: str = ""
+    before_model: bool = False
 
 
 class HostWork(msgspec.Struct, frozen=True, kw_only=True):

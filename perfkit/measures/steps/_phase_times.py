@@ -45,7 +45,8 @@ def phase_times(trace: Trace) -> dict[Phase, Union]:
             found[phase] = common(left, of)
         left = without(left, of)
     if backward.starts.size:
-        found["forward"] = common(left, _before_backward(inside, backward, joined(data, optimizer)))
+        leads = _before_backward(inside, backward, joined(data, optimizer))
+        found["forward"] = common(left, _from_first_op(trace, thread, inside, leads))
     return found
 
 
@@ -92,3 +93,16 @@ def _before_backward(steps: Union, backward: Union, others: Union) -> Union:
     rest = common(steps, free(joined(backward, others), int(steps.starts[0]), int(steps.ends[-1])))
     leads = np.isin(rest.ends, backward.starts) & ~np.isin(rest.ends, steps.ends)
     return Union(rest.starts[leads], rest.ends[leads])
+
+
+def _from_first_op(trace: Trace, thread: int, steps: Union, forward: Union) -> Union:
+    """The forward, in each step from its first op on: what comes before is the program's own Python."""
+    rows = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.track == thread))
+    if not rows.size or not forward.starts.size:
+        return forward
+    ops = np.sort(trace.start_ns[rows])
+    first = ops[np.minimum(np.searchsorted(ops, forward.starts), ops.size - 1)]
+    of_step = np.searchsorted(steps.starts, forward.starts, side="right")
+    opens = np.diff(of_step, prepend=-1) > 0
+    inside = opens & (first > forward.starts) & (first < forward.ends)
+    return Union(np.where(inside, first, forward.starts), forward.ends)

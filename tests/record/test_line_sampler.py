@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import importlib
 import itertools
 import json
 import logging
@@ -68,6 +69,27 @@ def test_a_lines_own_code_is_in_no_library_and_has_its_caller() -> None:
     assert where.function.endswith("inner")
     assert where.called_from is not None
     assert where.called_from.function == "test_a_lines_own_code_is_in_no_library_and_has_its_caller"
+
+
+def test_an_import_inside_a_step_is_no_lines_time_and_the_module_that_is_imported_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SampledLine | None] = []
+    monkeypatch.setattr(json, "seen", lambda: seen.append(find_line(stack_of(sys._getframe(1)))), raising=False)
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "imported_in_a_step.py").write_text("import json\njson.seen()\n")
+    (tmp_path / "own_loop.py").write_text("import json\njson.seen()\n")
+    monkeypatch.syspath_prepend(str(library))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    importlib.import_module("imported_in_a_step")
+    importlib.import_module("own_loop")  # a script that a launcher imports
+
+    in_step, loop = seen
+    assert in_step is None
+    assert loop is not None
+    assert (loop.file, loop.line) == (str(tmp_path / "own_loop.py"), 2)
 
 
 def test_what_a_librarys_saving_function_calls_is_a_checkpoint() -> None:

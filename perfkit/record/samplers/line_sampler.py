@@ -55,6 +55,9 @@ _LOOK_EVERY = 3
 #: In these the loop waits for its loaders' workers as a matter of course; they have measures of their own.
 _NOT_LOOKED: frozenset[Phase] = frozenset({"data", "validation"})
 
+#: The file of the frames that import a module.
+_IMPORTING = "<frozen importlib._bootstrap>"
+
 #: Stands for a library's function that saves a checkpoint, and for everything that it calls (moving, copying, writing).
 CHECKPOINT = "checkpoint"
 _SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "save_state", "save_weights"})
@@ -259,7 +262,10 @@ def _instruction(frame: FrameType | None, line: SampledLine) -> tuple[CodeType, 
 
 
 def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
-    """The user's line of a stack, else a library's, with the libraries that it had called."""
+    """The user's line of a stack, else a library's, with the libraries that it had called.
+
+    None in an import, which comes once: no line of the loop takes that time in later steps.
+    """
     library: SampledLine | None = None
     called: list[str] = []
     for depth, (code, line) in enumerate(stack):
@@ -274,6 +280,8 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
                 within=" > ".join(called[: -_MAX_LIBRARIES - 1 : -1]),
                 called_from=_find_caller(stack[depth + 1 :], file, function),
             )
+        if file == _IMPORTING:
+            return None
         if owner != "perfkit":
             name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
             if not called or called[-1] != name:

@@ -61,3 +61,21 @@ def test_compiling_costs_no_more_than_the_typical_step(build: Any) -> None:
     [finding] = build.findings(recompiles, build.step(60, forward=60), cost(late_graphs=40, late_ms=3_600))
 
     assert finding.cost_ns == 60 * MS
+
+
+def test_lengths_are_changed_at_torch_compile_and_a_counter_where_it_is_read(build: Any) -> None:
+    compiled, guarded = Location(file="train.py", line=8), Location(file="train.py", line=29)
+    places = {"compiled_at": compiled, "guarded_at": guarded}
+    lengths = msgspec.structs.replace(FORWARD, **places)
+    counter = msgspec.structs.replace(FORWARD, **places, reason="self.calls == 58  # self.calls += 1")
+    found = [
+        build.findings(
+            recompiles,
+            build.step(100, forward=100),
+            build.rank(compilations=(one,)),
+            cost(late_graphs=40, late_ms=2_000),
+        )[0].change
+        for one in (lengths, counter, FORWARD)
+    ]
+
+    assert found == [compiled, guarded, None]

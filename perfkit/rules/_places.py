@@ -57,12 +57,17 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     training = {one.loop_line for one in _traced(lines) if one.file == caller.file and _trains(one)}
     if caller.line in training:
         return None  # the line of the loop itself resumes a generator
-    phases = {one.phase for one in _traced(lines) if (one.file, one.function) == (caller.file, caller.function)}
+    phases = phases_of(caller, lines)
     if row.phase != "data":
         return caller if phases else None
     # The loop's own line fetches the batch: it calls the loader, which calls the function.
     in_worker = isinstance(row, LineRow) and row.worker is not None
     return caller if phases == {"data"} or (in_worker and not phases) else None
+
+
+def phases_of(place: Location, lines: Lines | None) -> set[Phase]:
+    """The phases in which a line's function ran in the step traced by line."""
+    return {one.phase for one in _traced(lines) if (one.file, one.function) == (place.file, place.function)}
 
 
 def busiest_line(lines: Lines | None, *phases: Phase) -> Location | None:

@@ -110,6 +110,15 @@ def test_a_wait_for_data_is_changed_where_its_loader_is_made(
     assert (finding.spent.line, finding.change) == (31, expected)
 
 
+def test_a_loop_that_only_waits_is_changed_where_its_loader_is_made(build: Any) -> None:
+    rank = made_at(build.rank(cpus=1), LOADER)
+    waits = lines(row("main", line=40), steps=(traced(40, "main", "data"), traced(42, "main", "backward")))
+
+    [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), rank, waits)
+
+    assert (finding.spent.line, finding.change) == (40, LOADER)
+
+
 def test_a_wait_for_data_without_a_line_names_the_loader(build: Any) -> None:
     rank = made_at(build.rank(cpus=1), LOADER)
 

@@ -45,7 +45,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
-from perfkit.rules._places import call_of
+from perfkit.rules._places import call_of, phases_of
 from perfkit.rules.data._fetch_line import fetch_line
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Processor
@@ -166,11 +166,14 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
 def _change(
     loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, alone: bool
 ) -> Location | None:
-    """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), else the call
-    whose work could be done once.
+    """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), or where no
+    line of the user's makes batches but the loop only waits for them; else the call whose work could be done once.
     """
     arguments = loader.num_workers < advised if loader.num_workers else alone
-    return loader.change if loader.starts or arguments or hottest is None else call_of(hottest, lines)
+    if loader.starts or arguments or hottest is None:
+        return loader.change
+    waits = hottest.worker is None and phases_of(hottest, lines) & {"forward", "backward", "optimizer"}
+    return loader.change if waits else call_of(hottest, lines)
 
 
 def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: bool, alone: str) -> str:

@@ -65,17 +65,14 @@ main()
 
 LIST = """
 def smoothed(history):
-    value = 0.0
-    for one in history:
-        value = 0.99 * value + 0.01 * one  # the line
-    return value
+    time.sleep(0.0004 * len(history))  # the line; it stands for a walk, and takes as long on a busy machine
 
 def main():
     history = []
     for step, batch in batches(150):
         loss = model(batch).square().mean()
         update(loss)
-        history.extend([loss.item()] * 500)
+        history.append(loss.item())
         smoothed(history)
 
 main()
@@ -88,7 +85,7 @@ def run(folder: Path, program: str) -> tuple[Diagnosis, int]:
     (folder / "train.py").write_text(text)
     command = [sys.executable, "-m", "perfkit", "run", "--out", "run", "train.py"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
-    number = next((i for i, one in enumerate(text.splitlines(), 1) if one.endswith("# the line")), 0)
+    number = next((i for i, one in enumerate(text.splitlines(), 1) if "# the line" in one), 0)
     return diagnose(folder / "run"), number
 
 

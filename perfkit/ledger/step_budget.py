@@ -79,6 +79,9 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         per: Literal["step", "recording"] = "recording"
         if step is not None:
             wall_ns, per, source = step.wall_ns, "step", step.source
+            # Where the host runs ahead, its steps are shorter than the device's, which are what a user waits for.
+            if step is traced and device is not None and device.window_ns > device.steps * wall_ns:
+                wall_ns, source = device.window_ns // device.steps, f"{source}, on device {device.device}"
         elif device is not None:
             wall_ns, source = device.window_ns, "first to last device event"
         elif facts is not None and facts.span_ns > 0:

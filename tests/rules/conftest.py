@@ -81,6 +81,7 @@ class Build:
             mean_kernel_ns=50_000,
             causes=causes,
             longest=(),
+            gaps=dict.fromkeys(causes, 1000),
             unlinked_share=0.0,
             graph_launches=0,
             steps=10,

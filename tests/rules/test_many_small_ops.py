@@ -120,9 +120,18 @@ def test_times_of_a_slow_trace_are_scaled_to_the_untraced_step(build: Any) -> No
 
 
 def test_on_a_device_the_saving_is_at_most_its_idle_time_and_the_loops_own_kernels(build: Any) -> None:
-    device = build.device(1000, compute=950, causes={"operators": 50})
+    device = build.device(200, compute=190, causes={"operators": 10})
     found = ops(repeat(device_ns=500_000))
 
     [finding] = build.findings(many_small_ops, build.traced_step(20, forward=20), found, device)
 
     assert finding.saving_high_ns == 1_000_000 + 500_000
+
+
+def test_ops_whose_kernels_take_longer_than_they_do_are_not_small(build: Any) -> None:
+    device = build.device(200, compute=100, causes={"python": 100})
+
+    assert (
+        build.findings(many_small_ops, build.traced_step(20, forward=20), ops(repeat(device_ns=9_000_000)), device)
+        == []
+    )

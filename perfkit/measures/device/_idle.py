@@ -14,6 +14,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates
 from perfkit.measures.host.os_calls import os_calls
@@ -25,6 +26,8 @@ from perfkit.trace.nesting import find_innermost, nearest_ancestor, overlap
 
 #: Two queued kernels with less between them ran back to back: scheduling one takes some microseconds.
 BACK_TO_BACK_NS = 10_000
+#: The share of a cause's time by which its idle intervals are counted: many short ones hold little of it.
+MOST = 0.8
 #: Idle intervals that are listed.
 LONGEST = 10
 #: Before every event.
@@ -143,6 +146,18 @@ def charge_idle(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     parts = list(_cut(trace, intervals, around, _waited_itself(trace, work, intervals, around, host), host))
     pieces = Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds, host.profiler))
+
+
+def count_gaps(pieces: Pieces) -> dict[str, int]:
+    """For each cause the number of the longest idle intervals that hold `MOST` of its time."""
+    counts = {}
+    for code in np.unique(pieces.cause).tolist():
+        mine = pieces.cause == code
+        spent = sum_by(pieces.interval[mine], pieces.ends[mine] - pieces.starts[mine], int(pieces.interval.max()) + 1)
+        held = np.cumsum(np.sort(spent)[::-1])
+        if held[-1]:
+            counts[CAUSES[code]] = int(np.searchsorted(held, MOST * held[-1])) + 1
+    return counts
 
 
 def longest_gaps(trace: Trace, work: DeviceWork, idle: Idle) -> Iterator[Gap]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfkit.measures._rows import find_rows, time_of
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, device_work
-from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Host, Idle, charge_idle, longest_gaps
+from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Host, Idle, charge_idle, count_gaps, longest_gaps
 from perfkit.measures.device.copies import direction_of
 from perfkit.measures.results.device import DeviceStep, DeviceTime, StreamTime
 from perfkit.trace.columns import Kind, Trace
@@ -61,6 +61,7 @@ def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> De
         kernels=kernels.size,
         mean_kernel_ns=int(trace.duration_ns[kernels].mean()) if kernels.size else None,
         causes=_causes(idle.by_step.sum(axis=1)),
+        gaps=count_gaps(idle.pieces),
         longest=tuple(longest_gaps(trace, work, idle)),
         unlinked_share=float((trace.launch[work.everything] < 0).mean()),
         graph_launches=int(((trace.start_ns[calls] >= low) & (trace.start_ns[calls] < high)).sum()),

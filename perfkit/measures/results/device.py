@@ -94,7 +94,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     ``exposed_communication_ns`` is communication not hidden under compute or copies.
     ``exposed_copy_ns`` is copying not hidden under compute. ``copies_ns`` is by direction
     (``HtoD``, ``DtoH``, ``DtoD``, ``other``); ``pageable_ns`` the part through pageable memory.
-    ``unlinked_share`` is the share of device work whose launch is not in the trace (0 to 1).
+    ``unlinked_share`` is the share of device work whose launch is not in the trace (0 to 1). ``gaps`` is for each cause
+    the number of the longest idle intervals that hold 80% of its time: one gap is no habit of the loop.
     """
 
     device: int
@@ -121,6 +122,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     per_step: tuple[DeviceStep, ...] = ()
     streams: tuple[StreamTime, ...] = ()
+    gaps: dict[str, int] = {}
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,6 +80,8 @@ def check(step: StepBudget, ops: Ops, lines: Lines | None = None) -> Iterator[Fi
             continue
         if repeat.iterations < _REPEATS or repeat.op_ns > repeat.ops * _SMALL * overhead:
             continue
+        if (repeat.device_ns or 0) > repeat.op_ns:
+            continue  # small on the host only: their kernels take longer than the ops that launch them
         low, cost = _saving(repeat, overhead, step)
         if step.is_negligible(cost):
             continue

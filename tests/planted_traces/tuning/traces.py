@@ -190,7 +190,7 @@ def late_rank_in_the_backward(line: Timeline) -> None:
     line.world_size = 2
 
     def step(line: Timeline) -> None:
-        products(line, 100)
+        products(line, 130)
         with line.backward():
             for i in range(4):
                 products(line, 50)

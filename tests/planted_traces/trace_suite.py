@@ -1,13 +1,13 @@
 """The labelled traces: recordings with a known cause, none, or a part missing, and what the right answer is.
 
 Each is built at run time by the function of its name in ``traces.py`` of its half, which receives a `Timeline` and
-returns nothing, or is a damaged version (`damage.py`) of another one. Its label stands in the ``labels.toml`` of its half:
-``tuning`` has the traces that took part in choosing numbers, ``judging`` those that never do.
+returns nothing, or is a damaged version (`damage.py`) of another one. Its label stands in the ``labels.toml`` of its
+half: ``tuning`` has the traces that took part in choosing numbers, ``judging`` those that never do.
 
 To add one to the judging half: write a function in ``judging/traces.py`` from what profilers record, not from what the
-rules look for, and its label in ``judging/labels.toml``, without having seen what perfkit reports for it. A wrong answer
-stays wrong until a rule or measure is better for a reason that holds for other programs; a label is changed only where
-it was false, and no trace moves to the other half. perfkit reads neither labels nor functions.
+rules look for, and its label in ``judging/labels.toml``, without having seen what perfkit reports for it. A wrong
+answer stays wrong until a rule or measure is better for a reason that holds for other programs. A label is changed
+only where it was false, and no trace moves to the other half. perfkit reads neither labels nor functions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class PlantedTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One trace and its label.
 
     ``accepted`` has the rule ids that are a right answer, the planted cause first; it is empty in a healthy or
-    incomplete trace. ``outcomes`` are the right verdicts: findings where a cause is planted, else healthy, unless given.
-    ``spent`` and ``change`` are ``FILE:LINE`` as the right finding names them, None where the trace does not show the
-    place. ``damage`` is what was done to the trace named by ``of`` (a name in `damage.DAMAGES`, or a share at which the
-    file is cut): an incomplete recording, whose right verdict is that none is possible. ``kind`` is the number of the
-    kind of failure in the list of issue 16. ``not_yet`` says why the answer is still wrong.
+    incomplete trace. ``outcomes`` are the right verdicts; unless given, findings where a cause is planted, else
+    healthy. ``spent`` and ``change`` are ``FILE:LINE`` as the right finding names them, None where the trace does not
+    show the place. ``damage`` is what was done to the trace named by ``of`` (a name in `damage.DAMAGES`, or a share at
+    which the file is cut): an incomplete recording, whose right verdict is that none is possible. ``kind`` is the
+    number of the kind of failure in the list of issue 16. ``not_yet`` says why the answer is still wrong.
     """
 
     name: str

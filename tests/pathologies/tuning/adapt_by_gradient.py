@@ -19,7 +19,7 @@ def adapted(weights: dict[str, Tensor], gradients: tuple[Tensor, ...]) -> dict[s
         return dict(zip(weights, values, strict=True))
     new = {}
     for name, slope in zip(weights, gradients, strict=True):  # spent: many-small-ops # change: many-small-ops
-        new[name] = 0.999 * weights[name] - RATE * slope.clamp(-1.0, 1.0)  # spent: many-small-ops
+        new[name] = 0.999 * weights[name] - RATE * slope.clamp(-1, 1)  # spent: many-small-ops # change: many-small-ops
     return new
 
 

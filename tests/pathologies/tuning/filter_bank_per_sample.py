@@ -43,8 +43,8 @@ class Spectrograms(Dataset[tuple[Tensor, int]]):
 
 def main() -> None:
     torch.manual_seed(0)
-    layers = (nn.Linear(FRAMES * BANDS, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
-    model = nn.Sequential(nn.Flatten(), *layers)
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+    model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(FRAMES * BANDS, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in DataLoader(Spectrograms(), batch_size=4):
         loss = nn.functional.cross_entropy(model(x), y)

@@ -15,18 +15,19 @@ class WordCounts(TrainerCallback):
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
+        self.totals = torch.zeros(WORDS, dtype=torch.long)
 
     @torch.no_grad()
     def on_step_end(self, *args: object, model: GPT2LMHeadModel, **options: object) -> None:
         words = model.transformer.wte.weight
         likely = (words @ words.T).topk(40).indices
         if FIXED:
-            for word, count in enumerate(torch.bincount(likely.flatten(), minlength=WORDS).tolist()):
-                self.counts[word] = self.counts.get(word, 0) + count
+            ones = torch.ones(likely.numel(), dtype=torch.long)
+            self.totals.scatter_add_(0, likely.flatten(), ones)
             return
         for row in likely.tolist():  # spent: python-bound # change: python-bound
-            for word in row:  # spent: python-bound
-                self.counts[word] = self.counts.get(word, 0) + 1  # spent: python-bound
+            for word in row:  # spent: python-bound # change: python-bound
+                self.counts[word] = self.counts.get(word, 0) + 1  # spent: python-bound # change: python-bound
 
 
 torch.manual_seed(0)
@@ -49,4 +50,4 @@ with tempfile.TemporaryDirectory() as folder:
         use_cpu=True,
     )
     Trainer(model=model, args=arguments, train_dataset=data, callbacks=[counter]).train()
-print(max(counter.counts.values()))
+print(max(counter.counts.values(), default=int(counter.totals.max())))

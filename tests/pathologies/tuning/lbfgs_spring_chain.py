@@ -15,8 +15,8 @@ def positions(stiffness: Tensor, pull: Tensor) -> Tensor:
         return (1 + pull[:, None] / stiffness.exp()[None, :]).cumsum(1)
     at, nodes = torch.zeros_like(pull), []
     for spring in range(SPRINGS):  # spent: many-small-ops # change: many-small-ops
-        stretch = pull / stiffness[spring].exp()  # spent: many-small-ops
-        at = at + 1 + stretch  # spent: many-small-ops
+        stretch = pull / stiffness[spring].exp()  # spent: many-small-ops # change: many-small-ops
+        at = at + 1 + stretch  # spent: many-small-ops # change: many-small-ops
         nodes.append(at)
     return torch.stack(nodes, dim=1)
 

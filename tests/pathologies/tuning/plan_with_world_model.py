@@ -31,9 +31,9 @@ def returns(world: World, state: Tensor, plans: Tensor) -> Tensor:
     earned = torch.zeros(len(plans))
     for number, plan in enumerate(plans):  # spent: loop-over-samples # change: loop-over-samples
         one = state
-        for action in plan:  # spent: loop-over-samples
-            one = world(one, action)  # spent: loop-over-samples
-            earned[number] -= one.square().mean()  # spent: loop-over-samples
+        for action in plan:  # spent: loop-over-samples # change: loop-over-samples
+            one = world(one, action)  # spent: loop-over-samples # change: loop-over-samples
+            earned[number] -= one.square().mean()  # spent: loop-over-samples # change: loop-over-samples
     return earned
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 FIXED = "--fixed" in sys.argv
+CHECK = not FIXED  # change: sync-in-step
 STEPS, WORLDS, STATE, JOINTS = 80, 512, 24, 12
 
 
@@ -19,9 +20,10 @@ class Policy(nn.Module):
 
     def forward(self, state: Tensor) -> MultivariateNormal:
         mean, mixed = self.net(state).split([JOINTS, JOINTS * JOINTS], dim=1)
-        mixed = mixed.unflatten(1, (JOINTS, JOINTS))
-        spread = mixed @ mixed.mT + torch.eye(JOINTS)
-        return MultivariateNormal(mean, spread, validate_args=not FIXED)  # spent: sync-in-step # change: sync-in-step
+        factor = mixed.unflatten(1, (JOINTS, JOINTS)).tril(-1) + torch.eye(JOINTS)
+        return MultivariateNormal(
+            mean, scale_tril=factor, validate_args=CHECK
+        )  # spent: sync-in-step # change: sync-in-step
 
 
 def main() -> None:

@@ -22,11 +22,11 @@ class Carts:
             self.state = torch.stack([(self.state[:, 0] + speed).clamp(-5, 5), speed], dim=1)
             return self.state.clone(), -self.state[:, 0].abs()
         rewards = []
-        for cart in range(CARTS):  # spent: rare-steps
-            place, speed = self.state[cart].tolist()  # spent: rare-steps
-            speed = min(max(speed + 0.1 * float(push[cart]), -1.0), 1.0)  # spent: rare-steps
+        for cart in range(CARTS):  # spent: rare-steps # change: rare-steps
+            place, speed = self.state[cart].tolist()  # spent: rare-steps # change: rare-steps
+            speed = min(max(speed + 0.1 * float(push[cart]), -1.0), 1.0)  # spent: rare-steps # change: rare-steps
             place = min(max(place + speed, -5.0), 5.0)
-            self.state[cart] = torch.tensor([place, speed])  # spent: rare-steps
+            self.state[cart] = torch.tensor([place, speed])  # spent: rare-steps # change: rare-steps
             rewards.append(-abs(place))
         return self.state.clone(), torch.tensor(rewards)
 

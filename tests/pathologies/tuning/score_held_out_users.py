@@ -14,8 +14,8 @@ def recall(users: nn.Embedding, items: nn.Embedding, liked: torch.Tensor) -> flo
     """How often the item that a held-out user liked is among the first hundred."""
     found = 0
     with torch.no_grad():
-        for user in range(HELD_OUT):  # spent: validation-too-often
-            scores = items.weight @ users.weight[user]  # spent: validation-too-often
+        for user in range(HELD_OUT):  # spent: validation-too-often # change: validation-too-often
+            scores = items.weight @ users.weight[user]  # spent: validation-too-often # change: validation-too-often
             found += int((scores > scores[liked[user]]).sum() < 100)  # spent: validation-too-often
     return found / HELD_OUT
 

@@ -16,11 +16,13 @@ def f_score(predicted: Tensor, target: Tensor) -> float:
         hits = float((predicted & target).sum())
         return 2 * hits / max(1.0, float(predicted.sum() + target.sum()))
     hits = guesses = wanted = 0
-    for row, right in zip(predicted.tolist(), target.tolist(), strict=True):  # spent: python-bound
-        for tag in range(TAGS):  # spent: python-bound
-            hits += row[tag] and right[tag]  # spent: python-bound
-            guesses += row[tag]  # spent: python-bound
-            wanted += right[tag]  # spent: python-bound
+    for row, right in zip(
+        predicted.tolist(), target.tolist(), strict=True
+    ):  # spent: python-bound # change: python-bound
+        for tag in range(TAGS):  # spent: python-bound # change: python-bound
+            hits += row[tag] and right[tag]  # spent: python-bound # change: python-bound
+            guesses += row[tag]  # spent: python-bound # change: python-bound
+            wanted += right[tag]  # spent: python-bound # change: python-bound
     return 2 * hits / max(1, guesses + wanted)
 
 

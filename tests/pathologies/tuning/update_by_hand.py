@@ -31,9 +31,9 @@ def update(weights: list[Tensor], momenta: list[Tensor]) -> None:
         torch._foreach_add_(weights, momenta, alpha=-RATE)
         return
     for weight, momentum in zip(weights, momenta, strict=True):  # spent: many-small-ops # change: many-small-ops
-        gradient = weight.grad + 1e-4 * weight  # spent: many-small-ops
-        momentum.copy_(0.9 * momentum + gradient)  # spent: many-small-ops
-        weight.sub_(RATE * momentum)  # spent: many-small-ops
+        gradient = weight.grad + 1e-4 * weight  # spent: many-small-ops # change: many-small-ops
+        momentum.copy_(0.9 * momentum + gradient)  # spent: many-small-ops # change: many-small-ops
+        weight.sub_(RATE * momentum)  # spent: many-small-ops # change: many-small-ops
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -49,6 +50,27 @@ NsightName = Literal["nsys", "ncu"]
 
 #: Names each program of Nsight where it is not on the PATH.
 NSIGHT_VARIABLES: dict[NsightName, str] = {"nsys": "PERFKIT_NSYS", "ncu": "PERFKIT_NCU"}
+
+
+#: Names the folder of caches in place of the platform's.
+CACHE_VARIABLE = "PERFKIT_CACHE_DIR"
+
+
+def cache_folder() -> Path:
+    """Where this user's caches belong: `CACHE_VARIABLE`, else the platform's place.
+
+    Linux and others: ``$XDG_CACHE_HOME``, else ``~/.cache`` (XDG Base Directory Specification, which ignores relative
+    paths). macOS: ``~/Library/Caches``. Windows: ``%LOCALAPPDATA%``.
+    """
+    if named := os.environ.get(CACHE_VARIABLE):
+        return Path(named)
+    home = Path(os.path.expanduser("~"))
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "perfkit" / "Cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "perfkit"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else home / ".cache") / "perfkit"
 
 
 def disabled() -> bool:

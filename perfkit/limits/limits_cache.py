@@ -5,10 +5,8 @@ A cache that is damaged or cannot be written is never an error: the limits are t
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -22,8 +20,6 @@ from perfkit.run.records import MachineLimits, Rank
 
 #: Version of how limits are measured; those of another one are measured again.
 METHOD = 2
-#: Names the folder of the cache in place of the platform's.
-CACHE_VARIABLE = "PERFKIT_CACHE_DIR"
 #: Seconds for one measurement: 3 of its own, the import of torch, and as long again for a busy machine.
 _TIMEOUT_S = 20.0
 #: Limits are some kB.
@@ -33,27 +29,10 @@ _MAX_BYTES = 2**20
 _AGAIN_NS = 3600 * 10**9
 
 
-def cache_folder() -> Path:
-    """Where this user's caches belong: `CACHE_VARIABLE`, else the platform's place.
-
-    Linux and others: ``$XDG_CACHE_HOME``, else ``~/.cache`` (XDG Base Directory Specification, which ignores relative
-    paths). macOS: ``~/Library/Caches``. Windows: ``%LOCALAPPDATA%``.
-    """
-    if named := os.environ.get(CACHE_VARIABLE):
-        return Path(named)
-    home = Path(os.path.expanduser("~"))
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "perfkit" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "perfkit"
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else home / ".cache") / "perfkit"
-
-
 def limits_file(torch: str, threads: int) -> Path:
     """The file of this machine's limits with this version of torch and number of threads."""
     name = f"{socket.gethostname()}-{_env.cpu_name()}-torch-{torch}-threads-{threads}"
-    return cache_folder() / "limits" / (re.sub(r"[^\w.+-]+", "-", name)[:200] + ".json")
+    return _env.cache_folder() / "limits" / (re.sub(r"[^\w.+-]+", "-", name)[:200] + ".json")
 
 
 def cached_limits(torch: str, threads: int) -> MachineLimits | None:
@@ -75,7 +54,7 @@ def all_cached_limits() -> list[MachineLimits]:
     """What was measured on this machine with the installed torch, by number of threads."""
     torch = _env.package_version("torch") or ""
     found = []
-    for file in sorted((cache_folder() / "limits").glob("*.json")):
+    for file in sorted((_env.cache_folder() / "limits").glob("*.json")):
         match = re.search(r"-threads-(\d{1,5})\.json$", file.name)
         limits = _read(file, torch, int(match[1])) if match else None
         if limits is not None:

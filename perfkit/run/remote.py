@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from perfkit._env import cache_folder
 from perfkit.errors import MissingDependency, RunError, TraceError, UsageError
 
 #: The files of a run folder; others at the URL are not fetched.
@@ -39,11 +40,6 @@ def _open(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "perfkit" / "remote"
-
-
 def local_copy(url: str) -> Path:
     """Copy the run or trace at ``url`` into the user's cache folder; returns the path of the copy.
 
@@ -53,7 +49,7 @@ def local_copy(url: str) -> Path:
         MissingDependency: fsspec needs another package for this kind of URL.
     """
     system, path = _open(url)
-    place = _cache() / hashlib.sha256(url.encode()).hexdigest()[:16]
+    place = cache_folder() / "remote" / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
         if not system.exists(path):
             raise TraceError(f"{url} does not exist: pass a run folder or a trace file")

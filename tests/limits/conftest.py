@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from perfkit import _env
-from perfkit.limits.limits_cache import CACHE_VARIABLE, METHOD, limits_file
+from perfkit.limits.limits_cache import METHOD, limits_file
 from perfkit.run.records import MachineLimits, Rate
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache that can be written."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(_env.CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

@@ -15,7 +15,6 @@ from perfkit import _background, _env
 from perfkit.limits import limits_cache
 from perfkit.limits.limits_cache import (
     all_cached_limits,
-    cache_folder,
     cached_limits,
     cached_limits_of,
     is_due,
@@ -50,7 +49,7 @@ def test_the_cache_is_where_the_platform_keeps_caches(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
 
-    assert cache_folder() == Path(expected)
+    assert _env.cache_folder() == Path(expected)
 
 
 def test_limits_are_found_by_torch_and_threads_on_the_machine_that_they_are_of(limits_with: Make, keep: Keep) -> None:

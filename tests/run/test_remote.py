@@ -22,7 +22,7 @@ from perfkit.run.remote import copy_out, is_url, local_copy
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty file system in memory, and a cache folder of the test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PERFKIT_CACHE_DIR", str(tmp_path / "cache"))
     system = fsspec.filesystem("memory")
     system.store.clear()
     yield system

@@ -249,7 +249,7 @@ class profile:
     def _take_boundaries(self, live: RunRecorder) -> None:
         """The program marks where steps end, so the hooks no longer do."""
         if live.attachments.hooks is not None:
-            live.attachments.hooks.boundaries = False
+            live.attachments.hooks.leave_boundaries()
 
     def log(self, *, samples: int | None = None, tokens: int | None = None, loss: float | None = None) -> None:
         """Log what the running step works on, for throughput, and its loss, for `compare`.

@@ -108,6 +108,11 @@ class StepClock:
         """Whether the loop is waiting for data right now."""
         return self._stack[-1] is IN_PHASE["data"]
 
+    @property
+    def idle_ns(self) -> int:
+        """Time since the last event."""
+        return self._now() - (self._log[-1] if self._log else self._sums.last)
+
     def knows(self, *phases: Phase) -> None:
         """The loop shows these phases: they are numbers from now on, 0 where they took no time."""
         self._add_up()

@@ -65,7 +65,7 @@ class StepPattern:
 class StepSums:
     """Adds up the intervals of a log; ``closed`` has the steps that ended, ``times`` the unfinished step's columns.
 
-    That step began at ``start_ns``.
+    That step began at ``start_ns``; the last event was at ``last``.
     """
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class StepSums:
         self._last_step: list[Interval] = []
         self._whole = True
         self._step = 0
-        self.start_ns = self._last = 0
+        self.start_ns = self.last = 0
 
     def begin(self, now: int) -> None:
         """A step begins now; the unfinished one is forgotten."""
         self.times[:] = _ZEROS
         self._whole = True
-        self.start_ns = self._last = now
+        self.start_ns = self.last = now
 
     def know(self, phases: Iterable[Phase]) -> None:
         """The loop shows these phases: they are numbers from now on, 0 where they took no time."""
@@ -144,12 +144,12 @@ class StepSums:
             )
         )
         self._step += steps
-        self.start_ns = self._last = closes[-1]
+        self.start_ns = self.last = closes[-1]
         return end
 
     def _add_step(self, log: list[Any], begin: int, *, validating: bool) -> int:
         """Add from index ``begin`` of the log to the end of a step, or of the log; returns the index after that."""
-        last, times = self._last, self.times
+        last, times = self.last, self.times
         for at in range(begin, len(log), 2):
             interval, now = log[at], log[at + 1]
             if now > last:
@@ -165,11 +165,11 @@ class StepSums:
                     if self._whole and intervals == self._last_step:
                         self._pattern = StepPattern(intervals, interval.mode)
                     self._last_step, self._whole = intervals, True
-                    self._last = last
+                    self.last = last
                     return at + 2
         self.know(one.shown for one in log[begin::2])
         self._whole = False
-        self._last = last
+        self.last = last
         return len(log)
 
     def _close(self, now: int, mode: Mode) -> None:

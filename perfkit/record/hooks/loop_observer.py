@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from perfkit._patches import Patches
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loaders import SeenLoaders
-from perfkit.run.records import Loader, Mode
+from perfkit.run.records import BoundaryKind, Loader, Mode
 
 
 class LoopObserver:
@@ -42,13 +42,19 @@ class LoopObserver:
         #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
         self._last: Callable[[], Any] = lambda: None
         self._counts = self._fetching = self._has_trained = False
-        #: False here, because the adapter reports where a step ends; see `LoopHooks`.
-        self.boundaries = False
 
     @property
     def loaders(self) -> dict[int, Loader]:
         """The loaders that the loop read from."""
         return self._seen.described
+
+    @property
+    def boundary(self) -> BoundaryKind | None:
+        """What the steps are counted by: the adapter reports where one ends."""
+        return "marked"
+
+    def leave_boundaries(self) -> None:
+        """The program marks where its steps end; nothing to do here."""
 
     def attach(self) -> None:
         """Attach the hooks."""

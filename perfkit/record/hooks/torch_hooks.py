@@ -1,10 +1,11 @@
 """Reports fetch, backward and optimizer to the step clock, without an edit to the loop.
 
-Three places are patched; `detach` undoes all:
+These places are patched; `detach` undoes all:
 
 - ``_BaseDataLoaderIter.__next__`` (a class attribute; the name is private and stable, a test fails when
   it moves): every fetch from a DataLoader, whose iterator stays torch's own object;
-- ``torch.autograd.backward`` (a module attribute that ``Tensor.backward`` looks up at each call);
+- ``torch.autograd.backward`` (a module attribute that ``Tensor.backward`` looks up at each call) and ``grad``;
+- calls of modules from outside of any other: see `RootCalls`;
 - the public global optimizer hooks, and ``GradScaler.step``, which skips the optimizer after an overflow.
 
 Never hooks on modules: global forward hooks cost 46 % of the forward, backward hooks 576 % (measured on
@@ -24,9 +25,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks.boundaries import COLLECTED_NS, StepBoundaries
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loop_observer import LoopObserver
-from perfkit.run.records import Mode
+from perfkit.record.hooks.root_calls import RootCalls
+from perfkit.run.records import BoundaryKind, Mode
 
 
 class LoopHooks(LoopObserver):
@@ -34,9 +37,7 @@ class LoopHooks(LoopObserver):
 
     Args:
         clock: Gets the phases.
-        boundaries: Whether the hooks also decide where a step ends: at the fetch of a training loader after an
-            optimizer has stepped (so an accumulated step is one step), or, in a loop without a loader, after the
-            optimizer that steps last in the cycle.
+        boundaries: Whether the hooks also decide where a step ends: see `StepBoundaries`.
         on_optimizer: Called with each optimizer before its first step.
         on_samples: Called with the batch size, for the running step and later ones, when it changes (None: unknown).
         on_batch: Called with each batch of a step.
@@ -57,26 +58,30 @@ class LoopHooks(LoopObserver):
     ) -> None:
         super().__init__(on_optimizer=on_optimizer, on_samples=on_samples, on_batch=on_batch)
         self._clock = clock
-        self.boundaries = boundaries
+        self._bounds = StepBoundaries(clock, active=boundaries)
+        self._roots = RootCalls(lambda: self._thread, self._before_call)
         self._on_epoch_end = on_epoch_end
         self._on_evaluation = on_evaluation
         self._fetches = 0
         self._engines = 0
         self._optimizing = 0
         self._closures = 0
-        self._stepped = False
         self._loaders: dict[int, Mode] = {}
-        #: Whether one of them trains.
-        self._has_loader = False
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
         #: The loader that counts as an evaluation's because no backward came between two of its batches.
         self._judged: int | None = None
-        self._evaluating = False
         #: The iterator that trains, weakly: one that the program has left must end its workers.
         self._training: Callable[[], Any] = lambda: None
-        self._closing: int | None = None
-        self._first: int | None = None
+
+    def leave_boundaries(self) -> None:
+        """The program marks where its steps end; nothing else ends them from now on."""
+        self._bounds.active = False
+
+    @property
+    def boundary(self) -> BoundaryKind | None:
+        """What the steps are counted by; None: by nothing yet."""
+        return self._bounds.kind
 
     # -- attaching
 
@@ -86,11 +91,18 @@ class LoopHooks(LoopObserver):
         watch_constructions(patches)
         patches.wrap(_BaseDataLoaderIter, "__next__", self._timed_fetch)
         patches.wrap(torch.autograd, "backward", self._timed_backward)
+        patches.wrap(torch.autograd, "grad", self._timed_grad)
         patches.wrap(torch.amp.GradScaler, "step", self._timed_scaler_step)
         before_optimizer, after_optimizer = self._timed_optimizers()
         patches.add("torch.optim: step pre-hook", register_optimizer_step_pre_hook(before_optimizer).remove)
         patches.add("torch.optim: step post-hook", register_optimizer_step_post_hook(after_optimizer).remove)
+        self._roots.attach()
         self._clock.knows("backward", "optimizer")
+
+    def detach(self) -> None:
+        """Undo all patches."""
+        super().detach()
+        self._roots.detach()
 
     def _forget_broken_optimizer(self) -> None:
         """Close an optimizer step that raised, for which torch calls no post hook.
@@ -104,7 +116,7 @@ class LoopHooks(LoopObserver):
     # -- data
 
     def _timed_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        clock = self._clock
+        clock, bounds = self._clock, self._bounds
         enter, leave = clock.meter("data")
 
         @functools.wraps(fetch)
@@ -114,11 +126,19 @@ class LoopHooks(LoopObserver):
                 return fetch(iterator)
             if self._optimizing:
                 self._forget_broken_optimizer()
-            if self._stepped and self._training() is iterator and self.boundaries and not clock.iterating:
+            if (
+                bounds.stepped
+                and bounds.at_fetch
+                and self._training() is iterator
+                and bounds.active
+                and not clock.iterating
+            ):
                 # Most fetches: the next batch of the loader that trains, after an optimizer's step.
                 if clock.validating:
                     clock.validation(False)
-                self._stepped = False
+                if bounds.repeats:
+                    bounds.repeats.clear()
+                bounds.stepped = False
                 clock.close_with_fetch()
                 training = True
             else:
@@ -132,6 +152,8 @@ class LoopHooks(LoopObserver):
                     self._on_batch(batch)
                 return batch
             except StopIteration:
+                bounds.exhausted = True
+                self._training = lambda: None
                 if training:
                     self._on_epoch_end()
                 raise
@@ -151,30 +173,31 @@ class LoopHooks(LoopObserver):
             self._seen.describe(key, iterator, "train")
             self._seen.count(iterator)
             return True
+        bounds = self._bounds
+        # A loop that does nothing with its batches only collects them.
+        collected = self._clock.idle_ns < COLLECTED_NS
         role = self._loaders.get(key)
-        if key == self._doubted and self._doubted_since is not None:
+        doubtful = collected and key == self._doubted
+        if key == self._doubted and self._doubted_since is not None and not collected:
             # A second batch with no backward since the first: evaluation with gradients left on.
             role = self._take_role(key, "validation")
             self._judged = key
-            if self._has_loader or self._optimizers:
+            if bounds.has_loader or self._optimizers:
                 self._clock.move_to_validation(self._doubted_since)
         self._doubted = self._doubted_since = None
-        doubtful = False
         if role is None and not torch.is_grad_enabled():
             role = self._take_role(key, "validation")
         elif role is None:
             # Where nothing has stepped yet, the first loader of all may be an evaluation's too.
-            doubtful = self._has_loader or (self.boundaries and not self._optimizers)
+            doubtful = bounds.has_loader or (bounds.active and not self._optimizers)
             role = self._take_role(key, "train")
         self._seen.describe(key, iterator, role)
         if role == "train":
             self._clock.validation(False)
-            if self.boundaries and (self._stepped or self._evaluating):
-                self._close("train" if self._stepped else "validation")
-            elif not self._clock.active and self._clock.step_num == 0:
+            bounds.before_fetch()
+            if not self._clock.active and self._clock.step_num == 0:
                 # Everything before the first fetch is set-up, not a step.
                 self._clock.start()
-            self._evaluating = False
             self._seen.count(iterator)
             self._training = (lambda: None) if doubtful else weakref.ref(iterator)
             if doubtful:
@@ -182,36 +205,34 @@ class LoopHooks(LoopObserver):
                 self._doubted, self._doubted_since = key, self._clock.times()
             return True
         if torch.is_grad_enabled():
-            self._on_evaluation(self._evaluating or self._clock.validating)
-        if self._optimizers or self._has_loader:
+            self._on_evaluation(bounds.evaluating or self._clock.validating)
+        if self._optimizers or bounds.has_loader:
             self._clock.validation(True)
             return False
         # The program does not train: each batch of the evaluation is a step.
-        if self.boundaries:
-            if self._evaluating:
-                self._close("validation")
-            else:
-                self._clock.start()
-            self._evaluating = True
+        if not (collected and bounds.evaluating):
+            bounds.before_evaluation()
         self._seen.count(iterator)
         return True
 
     def _resume_training(self) -> None:
         """A backward follows a batch that counted as an evaluation's: its loader trains."""
         key, self._judged = self._judged, None
-        if key is not None and (self._evaluating or self._clock.validating):
+        if key is not None and (self._bounds.evaluating or self._clock.validating):
             self._take_role(key, "train")
-            self._evaluating = False
+            self._bounds.evaluating = False
 
     def _take_role(self, key: int, role: Mode) -> Mode:
         self._loaders[key] = role
-        self._has_loader = "train" in self._loaders.values()
+        self._bounds.set_loader("train" in self._loaders.values())
         return role
 
-    def _close(self, mode: Mode = "train") -> None:
-        self._stepped = False
-        self._optimizing = 0
-        self._clock.close(mode)
+    # -- calls of modules
+
+    def _before_call(self, module: Any) -> Callable[[], None] | None:
+        if self._clock.running and not (self._fetches or self._engines or self._optimizing):
+            self._bounds.before_call(module)
+        return None
 
     # -- backward
 
@@ -239,8 +260,33 @@ class LoopHooks(LoopObserver):
             finally:
                 self._engines = 0
                 leave()
+            if not self._optimizers:
+                self._bounds.after_backward()
 
         return run_backward
+
+    def _timed_grad(self, grad: Callable[..., Any]) -> Callable[..., Any]:
+        """``torch.autograd.grad``: an evaluation may call it too, so it decides less than a backward."""
+        clock = self._clock
+        enter, leave = clock.meter("backward")
+
+        @functools.wraps(grad)
+        def run_grad(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return grad(*args, **kwargs)
+            if self._engines or get_ident() != self._thread or not clock.running:
+                return grad(*args, **kwargs)
+            self._engines = 1
+            enter()
+            try:
+                return grad(*args, **kwargs)
+            finally:
+                self._engines = 0
+                leave()
+                if not self._optimizers:
+                    self._bounds.after_backward(by_grad=True)
+
+        return run_grad
 
     # -- optimizer
 
@@ -259,7 +305,7 @@ class LoopHooks(LoopObserver):
         return step
 
     def _timed_optimizers(self) -> tuple[Callable[..., Any], Callable[..., None]]:
-        clock = self._clock
+        clock, bounds = self._clock, self._bounds
         enter, leave = clock.meter("optimizer")
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -278,10 +324,10 @@ class LoopHooks(LoopObserver):
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             if get_ident() != self._thread or not clock.running:
                 return
-            if self._optimizing == 1 and self._has_loader:
+            if self._optimizing == 1 and bounds.at_fetch and not (bounds.stepped and bounds.active):
                 self._optimizing = 0
                 leave()
-                self._stepped = True
+                bounds.stepped = True
             else:
                 self._optimizer_ends(optimizer)
 
@@ -326,24 +372,10 @@ class LoopHooks(LoopObserver):
         if self._optimizing:
             return
         self._clock.leave("optimizer")
-        self._stepped = True
-        if self.boundaries and not self._has_loader:
-            # Without a loader, a step ends with the optimizer that steps last before the first one steps again;
-            # until there is a second one, that is the only one.
-            key = id(optimizer)
-            if self._first is None:
-                self._first = self._closing = key
-            elif self._closing == self._first and key != self._first:
-                self._closing = key
-            if key == self._closing:
-                self._close()
+        self._bounds.after_optimizer(id(optimizer))
 
     def finish(self) -> None:
         """Close the last step if it is complete; discard it if it only waited."""
         self._clock.validation(False)
-        if self.boundaries and self._clock.running:
-            if self._stepped:
-                self._close()
-            elif self._evaluating and self._clock.active:
-                self._close("validation")
+        self._bounds.finish()
         self._clock.drop()

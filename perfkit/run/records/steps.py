@@ -34,6 +34,11 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 #: - "dry": the dry run of sync detection.
 StepKind = Literal["timed", "warmup", "window", "lines", "ops", "dry"]
 
+#: What the steps of a run were counted by: marks of the program or its framework; fetches of a loader; updates of an
+#: optimizer; backwards, where the program updates its weights by itself; calls of a model; "program": no step was seen,
+#: and the whole program counts as one.
+BoundaryKind = Literal["marked", "loader", "optimizer", "backward", "module", "program"]
+
 #: How `perfkit.run.merging` joins a field of two rows: the sum, the larger or the smaller value. A field without one of
 #: these keeps the first row's value.
 Amount = Annotated[int, operator.add]

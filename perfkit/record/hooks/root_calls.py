@@ -1,0 +1,96 @@
+"""Sees the calls of modules that come from outside of any other module: of a model, a loss, a part of a planner.
+
+Hooks on modules would cost every call of every module (see `torch_hooks`). Instead ``torch.nn.Module.__call__`` is
+replaced until the first few calls have come, but not while one runs, and from then on only the ``__call__`` of their
+classes is. A model that is called for the first time later, and is of a class of its own, is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from perfkit._patches import Patches
+
+#: Calls from outside by which the classes are found: a usual step has two or three, of its models and of its loss.
+_FIRST_CALLS = 16
+
+#: What is called before a call; what it returns is called after it.
+Before = Callable[[Any], Callable[[], None] | None]
+
+
+class RootCalls:
+    """Calls ``before`` with the module before each such call on the thread ``thread()``."""
+
+    def __init__(self, thread: Callable[[], int], before: Before) -> None:
+        self._thread = thread
+        self._before = before
+        #: What replaces the method of all modules, and those of single classes.
+        self._of_all = Patches()
+        self._of_classes = Patches()
+        self._classes: set[type] = set()
+        self._calls = 0
+        self._inside = False
+
+    def attach(self) -> None:
+        """See the calls from now on."""
+        self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
+
+    def detach(self) -> None:
+        """Undo all patches."""
+        self._calls = _FIRST_CALLS
+        self._of_all.undo()
+        self._of_classes.undo()
+
+    def __reduce__(self) -> Any:
+        # A class that is pickled by value, because it is defined in __main__, takes its replaced method along.
+        return RootCalls, (_no_thread, _do_nothing)
+
+    def _find_class(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
+                return call(module, *args, **kwargs)
+            seen = self._see_call(call)
+            kind, own = type(module), type(module).__call__
+            if kind not in self._classes:
+                self._classes.add(kind)
+                self._of_classes.set(kind, "__call__", seen if own is torch.nn.Module.__call__ else self._see_call(own))
+            return seen(module, *args, **kwargs)
+
+        return __call__
+
+    def _see_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
+                return call(module, *args, **kwargs)
+            after = self._before(module)
+            if self._of_all:
+                # While it runs, nothing else is replaced: a compiler that reads the model sees torch's own method.
+                self._of_all.undo()
+            self._inside = True
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._inside = False
+                if after is not None:
+                    after()
+                if self._calls < _FIRST_CALLS:
+                    self._calls += 1
+                    if self._calls < _FIRST_CALLS:
+                        self.attach()
+
+        return __call__
+
+
+def _no_thread() -> int:
+    return -1
+
+
+def _do_nothing(module: Any) -> None:
+    return None

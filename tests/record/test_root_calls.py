@@ -1,0 +1,108 @@
+"""Calls of modules from outside of any other module are seen, without hooks, and a compiler sees none of it."""
+
+from __future__ import annotations
+
+import pickle
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from perfkit.record.hooks.root_calls import RootCalls
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.inner(batch)  # type: ignore[no-any-return]
+
+
+class Logged(torch.nn.Linear):
+    """Has a ``__call__`` of its own."""
+
+    def __call__(self, batch: torch.Tensor) -> Any:
+        return super().__call__(batch)
+
+
+class Seen(list[Any]):
+    """The modules that were called from outside while it watches."""
+
+    def __enter__(self) -> Seen:
+        self.calls = RootCalls(get_ident, self.append)
+        self.calls.attach()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.calls.detach()
+
+
+def test_calls_from_outside_are_seen_also_after_the_first_ones() -> None:
+    block, loss = Block(), torch.nn.MSELoss()
+    call = torch.nn.Module.__call__
+    with Seen() as seen:
+        for _ in range(20):
+            loss(block(torch.ones(2)), torch.ones(2))
+        assert torch.nn.Module.__call__ is call
+        block.inner(torch.ones(2))
+
+    assert seen == [block, loss] * 20
+    assert "__call__" not in vars(Block)
+
+
+def test_a_class_with_its_own_call_and_its_subclasses_are_seen_once_per_call() -> None:
+    class More(Logged):
+        pass
+
+    modules = [Logged(2, 2), More(2, 2), Logged(2, 2)]
+    own = vars(Logged)["__call__"]
+    with Seen() as seen:
+        for module in modules:
+            module(torch.ones(2))
+
+    assert seen == modules
+    assert vars(Logged)["__call__"] is own
+
+
+def test_a_model_that_raises_is_seen_again() -> None:
+    block = Block()
+    with Seen() as seen:
+        for size in (3, 2):
+            try:
+                block(torch.ones(size))
+            except RuntimeError:
+                continue
+
+    assert seen == [block] * 2
+
+
+def test_compiled_code_is_neither_broken_nor_compiled_again() -> None:
+    block = Block()
+    eager = Block()
+    compiled = torch.compile(block, backend="eager", fullgraph=True)
+    function = torch.compile(lambda batch: eager(batch) + block(batch), backend="eager", fullgraph=True)
+    derivative = torch.compile(torch.func.grad(lambda x: (x**2).sum()), backend="eager", fullgraph=True)
+    torch._dynamo.utils.counters.clear()
+    with Seen() as seen:
+        eager(torch.ones(2))
+        for _ in range(20):
+            compiled(torch.ones(2))
+            function(torch.ones(2))
+            derivative(torch.ones(2))
+    compiled(torch.ones(2))
+    function(torch.ones(2))
+
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+    assert seen[0] is eager
+    assert seen[1:] == [compiled] * 20
+
+
+def test_a_class_that_is_pickled_by_value_leaves_the_recording_behind() -> None:
+    with Seen() as seen:
+        copy = pickle.loads(pickle.dumps(seen.calls))
+        Block()(torch.ones(2))
+
+    assert isinstance(copy, RootCalls)
+    assert copy._thread() == -1

@@ -72,6 +72,7 @@ PRIVATE_NAMES = (
     ("torch.nn", "Module._call_impl Module._compiled_call_impl", "annotate_modules and the times of modules"),
     ("torch.nn.modules.module", "_forward_unimplemented", "leaving out modules that are never called"),
     ("torch._dynamo.eval_frame", "OptimizedModule._orig_mod", "the modules inside torch.compile(model)"),
+    ("torch._dynamo.eval_frame", "cached_backends", "the calls of models where nothing is compiled"),
     ("torch._dynamo.utils", "counters _compilation_metrics graph_break_reasons", "compilations and graph breaks"),
     ("torch.cuda.memory", "_record_memory_history _dump_snapshot", "memory snapshots"),
     ("torch._C", "_cuda_isHistoryEnabled", "leaving alone a memory history that the program records"),

@@ -6,6 +6,7 @@ import pickle
 from threading import get_ident
 from typing import Any
 
+import pytest
 import torch
 
 from perfkit.record.hooks.root_calls import RootCalls
@@ -78,25 +79,32 @@ def test_a_model_that_raises_is_seen_again() -> None:
     assert seen == [block] * 2
 
 
-def test_compiled_code_is_neither_broken_nor_compiled_again() -> None:
-    block = Block()
-    eager = Block()
-    compiled = torch.compile(block, backend="eager", fullgraph=True)
-    function = torch.compile(lambda batch: eager(batch) + block(batch), backend="eager", fullgraph=True)
-    derivative = torch.compile(torch.func.grad(lambda x: (x**2).sum()), backend="eager", fullgraph=True)
+@pytest.mark.parametrize("before", [True, False], ids=["compiled before", "compiled while recording"])
+def test_compiled_code_is_neither_broken_nor_compiled_again(before: bool) -> None:
+    def make() -> list[Any]:
+        return [
+            torch.compile(block, backend="eager", fullgraph=True),
+            torch.compile(lambda batch: eager(batch) + block(batch), backend="eager", fullgraph=True),
+            torch.compile(torch.func.grad(lambda x: (x**2).sum()), backend="eager", fullgraph=True),
+        ]
+
+    torch._dynamo.reset()
+    torch._dynamo.eval_frame.cached_backends.clear()
     torch._dynamo.utils.counters.clear()
+    block, eager = Block(), Block()
+    calls = make() if before else []
     with Seen() as seen:
         eager(torch.ones(2))
+        calls = calls or make()
         for _ in range(20):
-            compiled(torch.ones(2))
-            function(torch.ones(2))
-            derivative(torch.ones(2))
-    compiled(torch.ones(2))
-    function(torch.ones(2))
+            for call in calls:
+                call(torch.ones(2))
+    for call in calls:
+        call(torch.ones(2))
 
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
-    assert seen[0] is eager
-    assert seen[1:] == [compiled] * 20
+    assert seen == [*([] if before else [eager]), *([calls[0]] * 20)]
+    assert torch.compile.__module__ == "torch"
 
 
 def test_a_class_that_is_pickled_by_value_leaves_the_recording_behind() -> None:

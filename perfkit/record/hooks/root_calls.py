@@ -3,11 +3,15 @@
 Hooks on modules would cost every call of every module (see `torch_hooks`). Instead ``torch.nn.Module.__call__`` is
 replaced until the first few calls have come, but not while one runs, and from then on only the ``__call__`` of their
 classes is. A model that is called for the first time later, and is of a class of its own, is not seen.
+
+Dynamo compiles again what it compiled while a method was replaced that is put back later. So in a program that uses
+torch.compile, only the calls of its compiled modules are seen, which happen outside of what Dynamo compiles.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -32,19 +36,41 @@ class RootCalls:
         #: What replaces the method of all modules, and those of single classes.
         self._of_all = Patches()
         self._of_classes = Patches()
+        self._compile = Patches()
         self._classes: set[type] = set()
         self._calls = 0
         self._inside = False
 
     def attach(self) -> None:
         """See the calls from now on."""
-        self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        if getattr(eval_frame, "cached_backends", eval_frame):
+            self._see_compiled()
+        else:
+            self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
+            self._compile.wrap(torch, "compile", self._before_compile)
 
     def detach(self) -> None:
         """Undo all patches."""
         self._calls = _FIRST_CALLS
-        self._of_all.undo()
-        self._of_classes.undo()
+        for patches in (self._compile, self._of_all, self._of_classes):
+            patches.undo()
+
+    def _before_compile(self, compile: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile)
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            result = compile(*args, **kwargs)  # nothing is compiled before the result is called
+            if self._compile:
+                self._see_compiled()
+            return result
+
+        return compile_
+
+    def _see_compiled(self) -> None:
+        self.detach()
+        module = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+        if module is not None:
+            self._of_classes.wrap(module, "__call__", self._see_call)
 
     def __reduce__(self) -> Any:
         # A class that is pickled by value, because it is defined in __main__, takes its replaced method along.
@@ -83,7 +109,7 @@ class RootCalls:
                 if self._calls < _FIRST_CALLS:
                     self._calls += 1
                     if self._calls < _FIRST_CALLS:
-                        self.attach()
+                        self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
 
         return __call__
 

@@ -23,7 +23,7 @@ from perfkit.record.triggers.trigger_settings import Triggers, as_triggers, chec
 from perfkit.record.windows.schedules import Schedule, as_action
 from perfkit.run.atomic import write_atomically
 from perfkit.run.folder_claim import claim_folder, default_folder, launch_id
-from perfkit.run.records import MODES, PHASES, Mode, Phase
+from perfkit.run.records import MODES, PHASES, Mode, Phase, StartedBy
 
 if TYPE_CHECKING:
     from perfkit.diagnosis import Diagnosis
@@ -113,6 +113,8 @@ class profile:
         self._options = Options(**given)
         self._options.check()
         self.folder: Path | None = None
+        #: What the user wrote; sentences about marking steps depend on it.
+        self.started_by: StartedBy = "perfkit.profile"
         #: The result, once the run has ended and rank 0 has diagnosed it.
         self.diagnosis: Diagnosis | None = None
         self._live: RunRecorder | None = None
@@ -165,7 +167,7 @@ class profile:
             print_message(f"recording into {folder}; finished files are copied to {options.url}")
         self.folder = folder
         _forget_in_children(self)
-        return RunRecorder(folder, launch, options)
+        return RunRecorder(folder, launch, options, self.started_by)
 
     def stop(self, error: BaseException | None = None) -> None:
         """End the run: save an open window, undo all patches, write the folder, and print the verdict.

@@ -28,7 +28,7 @@ from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
-from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, Syncs, TracedLine
+from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, StepBoundary, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Loaders that are recorded per run, of all its fits.
@@ -60,6 +60,7 @@ class Attachments:
         self._recorder: RangeRecorder | None = None
         self._nvtx_bridge: NvtxBridge | None = None
         self._loaders_before: tuple[Loader, ...] = ()
+        self._boundary_before: StepBoundary | None = None
         self._ranges_before: tuple[RangeRow, ...] = ()
         #: Whether sampling was stopped, and how many steps were sampled until then.
         self._sampling_stopped = False
@@ -89,6 +90,7 @@ class Attachments:
                 on_batch=self.batches.add,
                 on_epoch_end=on_epoch_end,
                 on_evaluation=on_evaluation,
+                on_thread=self._on_thread,
             )
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
@@ -122,7 +124,7 @@ class Attachments:
             if close_last:
                 guarded("closing the last step", self.hooks.finish)
             guarded("detaching from the loop", self.hooks.detach)
-            self._loaders_before = self.loaders
+            self._loaders_before, self._boundary_before = self.loaders, self.boundary
             self.hooks = None
         self.garbage.detach()
 
@@ -158,6 +160,11 @@ class Attachments:
         if self._workers is not None:
             self._workers.forget()
 
+    def _on_thread(self, thread: int) -> None:
+        """Another thread trains than the one that started the recording."""
+        if self._sampler is not None:
+            self._sampler.follow(thread)
+
     def _on_samples(self, samples: int | None) -> None:
         self.samples_from[self._clock.step_num] = samples
 
@@ -168,6 +175,17 @@ class Attachments:
         """The DataLoaders that the loop read from."""
         now = self.hooks.loaders.values() if self.hooks is not None else ()
         return tuple(dict.fromkeys((*self._loaders_before, *now)))[:_MAX_LOADERS]
+
+    @property
+    def boundary(self) -> StepBoundary | None:
+        """What the steps are counted by; None: no step was seen."""
+        now = self.hooks.boundary if self.hooks is not None else None
+        return now or self._boundary_before
+
+    @property
+    def import_ns(self) -> int | None:
+        """Time in which modules were imported before the first step ended; None: lines are not sampled."""
+        return self._sampler.import_ns if self._sampler is not None else None
 
     @property
     def ranges(self) -> tuple[RangeRow, ...]:
@@ -214,16 +232,19 @@ class Attachments:
         return deep_size(*(part for part in parts if part is not None))
 
     def lines(self, *, sampled_steps: int, steps: int, traced: tuple[TracedLine, ...]) -> Lines | None:
-        """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled."""
+        """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled.
+
+        Before the first step has ended they are of the whole program, as of one step.
+        """
         if self._sampler is None:
             return None
         if self._sampling_stopped:
             self._sampled_steps = sampled_steps = self._sampled_steps or sampled_steps
-        period_ns, rows = self._sampler.rows(sampled_steps)
+        period_ns, rows = self._sampler.rows(sampled_steps if steps else None)
         in_workers, workers = self._workers.rows(steps) if self._workers is not None else ((), ())
         return Lines(
             period_ns=period_ns,
-            steps=sampled_steps,
+            steps=sampled_steps if steps else 1,
             rows=(*rows, *in_workers),
             traced=traced,
             workers=workers,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from perfkit.record.watchers.tensor_leaks import TensorLeakWatch
 from perfkit.record.windows.schedules import Schedule, default_schedule
 from perfkit.run.rank_recording import FLUSH_NS, Parts, RankRecording
 from perfkit.run.rank_writer import write_record
-from perfkit.run.records import Phase, Run, Window
+from perfkit.run.records import Phase, Run, StartedBy, StepBoundary, WholeProgram, Window
 from perfkit.run.remote import copy_out
 
 #: Time between two pauses, and the maximum of steps between them: each pause costs about 0.2 ms. A kill loses no more
@@ -40,11 +41,28 @@ _PAUSE_NS, _MAX_STEPS_BETWEEN = 20_000_000, 250
 _PROBE_NS = 50_000_000
 
 
+def _no_step(started_by: StartedBy) -> str:
+    """Why no step was seen, and what marks steps in a program that was started this way."""
+    if started_by == "perfkit run":
+        mark = (
+            "to mark its steps, add `with perfkit.profile() as prof:` around the loop and iterate over prof.steps(...)"
+        )
+    else:
+        mark = "mark where steps end with prof.steps(iterable) or prof.step()"
+    return (
+        "no step was seen: the loop was not reached, or it neither reads from a DataLoader, nor updates weights, nor "
+        f"calls a module several times; {mark}"
+    )
+
+
 class RunRecorder:
     """Records into ``folder``, from `begin` to `end`; another `begin` continues the run."""
 
-    def __init__(self, folder: Path, launch: str, options: Options) -> None:
+    def __init__(self, folder: Path, launch: str, options: Options, started_by: StartedBy) -> None:
         self.folder = folder
+        self._started_by: StartedBy = started_by
+        #: Wall time and processor time at the start.
+        self._began = _clock.now_ns(), time.process_time_ns()
         self._options = options
         #: The number of steps that the run will have, None where unknown.
         self.total = options.total
@@ -129,8 +147,7 @@ class RunRecorder:
         )
 
     def _sampled_phase(self) -> Phase | None:
-        timed = self.clock.running and self.plan.timed
-        return self.clock.phase if timed and self.clock.step_num > 0 else None
+        return self.clock.phase if self.clock.running and self.plan.timed else None
 
     def end(self, error: BaseException | None) -> None:
         """Save an open window, undo all patches, and write the folder."""
@@ -159,10 +176,7 @@ class RunRecorder:
     def _note_missing(self) -> None:
         steps = self.clock.step_num
         if not steps:
-            self.recording.note(
-                "no step was seen: the loop was not reached, or it has neither a DataLoader nor an optimizer; "
-                "mark where steps end with prof.steps(iterable) or prof.step()"
-            )
+            self.recording.note(_no_step(self._started_by))
         elif self.plan.waiting:
             self.recording.note(
                 f"no window was recorded: the run had {steps} steps and the schedule's first window needs more"
@@ -296,6 +310,9 @@ class RunRecorder:
             facts={
                 "loaders": attachments.loaders,
                 "steps": self.clock.step_num,
+                "started_by": self._started_by,
+                "step_boundary": self._boundary(),
+                "program": self._program(),
                 "graph_breaks": graph_breaks(),
                 "break_lines": break_lines(),
                 "compilations": attachments.compiles.compilations,
@@ -317,6 +334,20 @@ class RunRecorder:
             ),
             ranges=attachments.ranges,
             syncs=attachments.syncs or plan.extras.syncs,
+        )
+
+    def _boundary(self) -> StepBoundary:
+        return (self.attachments.boundary if self.clock.step_num else None) or StepBoundary(by="program")
+
+    def _program(self) -> WholeProgram | None:
+        """The whole program, where no step has ended."""
+        if self.clock.step_num:
+            return None
+        began_ns, cpu_ns = self._began
+        return WholeProgram(
+            wall_ns=_clock.now_ns() - began_ns,
+            cpu_ns=time.process_time_ns() - cpu_ns,
+            import_ns=self.attachments.import_ns,
         )
 
     def _keep_budget(self) -> None:

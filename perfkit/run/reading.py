@@ -113,6 +113,11 @@ class RankFolder:
         """lines.json; None: nothing was sampled, or the file is damaged."""
         return _decode(self.folder / "lines.json", Lines, self.lost)
 
+    @property
+    def has_program(self) -> bool:
+        """Whether it has the lines of a whole program, in which no step was seen."""
+        return self.rank is not None and self.rank.program is not None and bool(self.lines and self.lines.rows)
+
     @cached_property
     def limits(self) -> MachineLimits | None:
         """limits.json; None: this rank did not write it, or it is damaged."""
@@ -190,7 +195,7 @@ def read_run(path: Path) -> RunFolder:
     ranks = {index: RankFolder(folder, index) for index, folder in rank_folders(path).items()}
     if run is None and not ranks:
         raise RunError(f"{path} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
-    if not any(rank.steps or rank.windows or rank.syncs for rank in ranks.values()):
+    if not any(rank.steps or rank.windows or rank.syncs or rank.has_program for rank in ranks.values()):
         raise RunError(
             f"{path} holds an empty run: no step was recorded. Was the loop reached, and does it use a DataLoader, "
             "an optimizer, or perfkit.steps()?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -227,9 +228,13 @@ def test_the_iterator_of_a_loader_stays_torchs_own(clock: Any) -> None:
         assert len(iter(loader)) == 4
 
 
-def test_another_threads_loop_is_not_booked(clock: Any, weight: torch.Tensor) -> None:
-    import threading
+def run_in_thread(function: Any) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
 
+
+def test_the_thread_that_trains_is_recorded_and_after_its_end_the_next_one(clock: Any, weight: torch.Tensor) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
 
     def train() -> None:
@@ -238,8 +243,26 @@ def test_another_threads_loop_is_not_booked(clock: Any, weight: torch.Tensor) ->
             optimizer.step()
 
     with Recording() as recording:
-        thread = threading.Thread(target=train)
-        thread.start()
-        thread.join()
+        run_in_thread(train)
+        run_in_thread(train)
+        train()
 
-    assert recording.closed == []
+    assert recording.phases("forward", "backward", "optimizer")[1:4] == [(10, 6, 8)] * 3
+    # The first step of a thread has no fetch: nothing had trained in it yet.
+    assert recording.phases("data")[:4] == [(None,)] + [(20,)] * 3
+    assert len(recording.closed) >= 10
+
+
+def test_a_thread_is_not_recorded_where_another_one_trains(clock: Any, weight: torch.Tensor) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+
+    def train() -> None:
+        for batch in DataLoader(Samples(clock)):
+            loss_of(weight, batch).backward()
+            optimizer.step()
+
+    with Recording() as recording:
+        train()
+        run_in_thread(train)
+
+    assert len(recording.closed) == 4

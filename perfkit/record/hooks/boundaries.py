@@ -9,6 +9,7 @@ step. In a program that does neither, a call of its model is a step.
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from typing import Any
 
 import torch
 
+from perfkit._callsite import find_callsite
 from perfkit.record.clock.step_clock import StepClock
-from perfkit.run.records import BoundaryKind, Mode
+from perfkit.run.records import BoundaryKind, Mode, StepBoundary
 
 #: More updates than this without a fetch in between are steps: a batch that is used several times (the critic of a GAN,
 #: the epochs of PPO) is used 4 to 10 times. After the loader's last batch one or two updates are left, because some
@@ -71,13 +73,26 @@ class StepBoundaries:
         #: Calls of modules since the last fetch, or backward; those of each module since the last step ended.
         self._calls = 0
         self._calls_of: Counter[int] = Counter()
-        #: The module whose calls are steps, weakly.
+        #: The module whose calls are steps, weakly; and what is recorded of it.
         self.root: Callable[[], Any] = _nothing
+        self._model: dict[str, Any] = {}
 
     @property
     def kind(self) -> BoundaryKind | None:
         """What ends the steps now; None: nothing yet."""
         return "marked" if not self.active else "loader" if self.at_fetch else self._kind
+
+    @property
+    def trains(self) -> bool:
+        """Whether the program has called a backward or an optimizer."""
+        return bool(self._backwards or self.stepped or self._kind not in (None, "module"))
+
+    @property
+    def record(self) -> StepBoundary | None:
+        """What ends the steps now, with the model where that is its calls."""
+        if self.kind is None:
+            return None
+        return StepBoundary(by=self.kind, **(self._model if self.kind == "module" else {}))
 
     def close(self, kind: BoundaryKind, mode: Mode = "train") -> None:
         """End the step here."""
@@ -180,18 +195,32 @@ class StepBoundaries:
                 self._trains = has_optimizer()
             if not self._trains:
                 self.evaluating = False
-                self.root = weakref.ref(module)
+                self._choose(module)
                 self._clock.start()
 
     def _close_at_call(self, module: Any) -> None:
         """A step ends where the module is called again with which it began; or one that is called more often."""
         key = id(module)
         if module is self.root() or self._calls_of[key] >= _MANY:
-            self.root = weakref.ref(module)
-            self._calls_of.clear()
+            self._choose(module)
             self.close("module", "predict")
         else:
             self._calls_of[key] += 1
+
+    def _choose(self, module: Any) -> None:
+        self._calls_of.clear()
+        if module is self.root():
+            return
+        self.root = weakref.ref(module)
+        model = getattr(module, "_orig_mod", module)
+        if isinstance(model, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
+            model = model.module
+        called_at = find_callsite(sys._getframe())
+        self._model = {
+            "module": type(model).__name__,
+            "training": bool(model.training),
+            "called_at": called_at.at if called_at is not None else None,
+        }
 
     def finish(self) -> None:
         """Close the last step if it is complete."""

@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from perfkit._patches import Patches
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loaders import SeenLoaders
-from perfkit.run.records import BoundaryKind, Loader, Mode
+from perfkit.run.records import Loader, Mode, StepBoundary
 
 
 class LoopObserver:
@@ -49,9 +49,9 @@ class LoopObserver:
         return self._seen.described
 
     @property
-    def boundary(self) -> BoundaryKind | None:
+    def boundary(self) -> StepBoundary | None:
         """What the steps are counted by: the adapter reports where one ends."""
-        return "marked"
+        return StepBoundary(by="marked")
 
     def leave_boundaries(self) -> None:
         """The program marks where its steps end; nothing to do here."""

@@ -15,6 +15,7 @@ Never hooks on modules: global forward hooks cost 46 % of the forward, backward 
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -29,7 +30,7 @@ from perfkit.record.hooks.boundaries import COLLECTED_NS, StepBoundaries
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.root_calls import RootCalls
-from perfkit.run.records import BoundaryKind, Mode
+from perfkit.run.records import Mode, StepBoundary
 
 
 class LoopHooks(LoopObserver):
@@ -42,6 +43,7 @@ class LoopHooks(LoopObserver):
         on_samples: Called with the batch size, for the running step and later ones, when it changes (None: unknown).
         on_batch: Called with each batch of a step.
         on_epoch_end: Called when a training loader is exhausted.
+        on_thread: Called with the identifier of the thread that trains, if it is not the one that attaches.
         on_evaluation: Called when an evaluation fetches a batch with gradients enabled; True: not its first one.
     """
 
@@ -55,6 +57,7 @@ class LoopHooks(LoopObserver):
         on_batch: Callable[[Any], None] = lambda batch: None,
         on_epoch_end: Callable[[], None] = lambda: None,
         on_evaluation: Callable[[bool], None] = lambda goes_on: None,
+        on_thread: Callable[[int], None] = lambda thread: None,
     ) -> None:
         super().__init__(on_optimizer=on_optimizer, on_samples=on_samples, on_batch=on_batch)
         self._clock = clock
@@ -62,6 +65,7 @@ class LoopHooks(LoopObserver):
         self._roots = RootCalls(lambda: self._thread, self._before_call)
         self._on_epoch_end = on_epoch_end
         self._on_evaluation = on_evaluation
+        self._on_thread = on_thread
         self._fetches = 0
         self._engines = 0
         self._optimizing = 0
@@ -79,9 +83,9 @@ class LoopHooks(LoopObserver):
         self._bounds.active = False
 
     @property
-    def boundary(self) -> BoundaryKind | None:
+    def boundary(self) -> StepBoundary | None:
         """What the steps are counted by; None: by nothing yet."""
-        return self._bounds.kind
+        return self._bounds.record
 
     # -- attaching
 
@@ -103,6 +107,18 @@ class LoopHooks(LoopObserver):
         """Undo all patches."""
         super().detach()
         self._roots.detach()
+
+    def _trains_here(self) -> bool:
+        """Whether this thread trains: the first one that calls a backward or an optimizer does, until it ends."""
+        if self._thread == -1 or self._engines:
+            return False
+        if self._bounds.trains and any(thread.ident == self._thread for thread in threading.enumerate()):
+            return False
+        self._thread = get_ident()
+        self._on_thread(self._thread)
+        if self._bounds.active:
+            self._clock.start()
+        return True
 
     def _forget_broken_optimizer(self) -> None:
         """Close an optimizer step that raised, for which torch calls no post hook.
@@ -242,7 +258,7 @@ class LoopHooks(LoopObserver):
 
         @functools.wraps(backward)
         def run_backward(*args: Any, **kwargs: Any) -> None:
-            if self._engines or get_ident() != self._thread or not clock.running:
+            if self._engines or not clock.running or (get_ident() != self._thread and not self._trains_here()):
                 backward(*args, **kwargs)
                 return
             if self._optimizing:
@@ -309,7 +325,7 @@ class LoopHooks(LoopObserver):
         enter, leave = clock.meter("optimizer")
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
-            if get_ident() != self._thread or not clock.running:
+            if not clock.running or (get_ident() != self._thread and not self._trains_here()):
                 return None
             if self._optimizing or clock.validating or id(optimizer) not in self._optimizers:
                 self._optimizer_begins(optimizer)

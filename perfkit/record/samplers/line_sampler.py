@@ -7,7 +7,8 @@ inside one long C call is only seen when the call ends, but then on the right li
 Each sample also keeps the libraries that the line had called: they distinguish saving from logging from decoding. And
 it keeps whether the thread waited, which distinguishes a sleep, a lock or a socket from Python that computes.
 
-Samples count once their step is over: what follows the last step until the program ends is not the loop's.
+Samples count once their step is over: what follows the last step until the program ends is not the loop's. Those of
+the first step do not, which has the set-up; where it never ends, they are the whole program's.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class LineSampler:
         self._running: _Tallies = {}
         self._after: _Tallies = {}
         self._running_step = 0
+        #: Samples before the end of the first step in which modules were imported.
+        self._importing = 0
         self._state = ThreadState(thread)
         self._samples = 0
         self._slept_s = 0.0
@@ -130,6 +133,10 @@ class LineSampler:
         self._switch.shorten()
         self._thread.start()
 
+    def follow(self, thread: int) -> None:
+        """Sample another thread from now on."""
+        self.thread, self._state = thread, ThreadState(thread)
+
     def stop(self) -> None:
         """Stop sampling; the counts are kept."""
         if not self._stop.locked():
@@ -141,7 +148,8 @@ class LineSampler:
 
     def leave_loop(self) -> None:
         """The program leaves the loop: what came after the last phase of the running step is not that step's."""
-        self._after = {}
+        if self._running_step:
+            self._after = {}
 
     def _run(self, stopped: threading.Lock) -> None:
         last, worked_s = time.perf_counter(), time.thread_time()
@@ -176,7 +184,7 @@ class LineSampler:
     def _settle(self, step: int) -> None:
         """Count the samples of the last step that was sampled if it is over."""
         if step != self._running_step:
-            for tallies in (self._running, self._after):
+            for tallies in (self._running, self._after) if self._running_step else ():
                 self._merge(tallies, self._counts)
             self._running, self._after, self._running_step = {}, {}, step
 
@@ -192,7 +200,11 @@ class LineSampler:
         looks = state.known and phase not in _NOT_LOOKED and self._samples % _LOOK_EVERY == 0
         if looks:
             state.look()
-        line = find_line(stack_of(sys._current_frames().get(self.thread)))
+        stack = stack_of(sys._current_frames().get(self.thread))
+        if not self._running_step and any(code.co_filename == _IMPORTING for code, _ in stack):
+            self._importing += 1
+            return
+        line = find_line(stack)
         if line is None:
             return
         tally = _Tally()
@@ -215,17 +227,31 @@ class LineSampler:
             return False
         return self._state.waits()
 
-    def rows(self, steps: int) -> tuple[int, tuple[LineRow, ...]]:
-        """The mean period between samples in ns as measured, and host time per line and step, most samples first."""
-        if not self._samples or not steps:
-            return round(PERIOD_S * 1e9), ()
-        period_ns = self._slept_s / self._samples * 1e9
+    @property
+    def period_ns(self) -> float:
+        """The mean time between two samples, as measured."""
+        return self._slept_s / self._samples * 1e9 if self._samples else PERIOD_S * 1e9
+
+    @property
+    def import_ns(self) -> int:
+        """Time in which modules were imported before the first step ended."""
+        return round(self._importing * self.period_ns)
+
+    def rows(self, steps: int | None) -> tuple[int, tuple[LineRow, ...]]:
+        """The mean period between samples in ns as measured, and host time per line and step, most samples first.
+
+        With None, the time per line of the whole program, in which no step has ended.
+        """
+        period_ns = self.period_ns
+        if not self._samples or steps == 0:
+            return round(period_ns), ()
         lines: dict[tuple[Phase, Location], list[tuple[SampledLine, _Tally]]] = {}
-        is_over = self._step() > self._running_step
-        for tallies in (self._counts, *((self._running, self._after) if is_over else ())):
+        # The running step is over if another one runs by now; of a whole program, it is all there is.
+        counted_too = steps is None or self._step() > self._running_step > 0
+        for tallies in (self._counts, *((self._running, self._after) if counted_too else ())):
             for (phase, line), tally in list(tallies.items()):
                 lines.setdefault((phase, line.at), []).append((line, tally))
-        rows = [self._row(phase, at, counted, period_ns / steps) for (phase, at), counted in lines.items()]
+        rows = [self._row(phase, at, counted, period_ns / (steps or 1)) for (phase, at), counted in lines.items()]
         return round(period_ns), tuple(sorted(rows, key=lambda row: -row.samples))
 
     def _row(self, phase: Phase, at: Location, counted: list[tuple[SampledLine, _Tally]], sample_ns: float) -> LineRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from perfkit._location import CodeLine, Location
-from perfkit.run.records.steps import Mode
+from perfkit.run.records.steps import BoundaryKind, Mode
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +23,32 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     persistent_workers: bool
     role: Mode = "train"
     created_at: Location | None = None
+
+
+class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps of a run were counted by; ``module`` is the class of the model whose calls are steps.
+
+    ``training`` is whether that model was in training mode, ``called_at`` the line that called it.
+    """
+
+    by: BoundaryKind
+    module: str | None = None
+    training: bool | None = None
+    called_at: Location | None = None
+
+
+class WholeProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """A program in which no step was seen, from the start of the recording on.
+
+    Attributes:
+        wall_ns: Its time until its end, or until now; ``cpu_ns``: the processor time of the process, all its threads.
+        import_ns: The part in which it imported modules, by sampling; None where lines were not sampled. The rows of
+            `Lines`, which then are of the whole program, leave it out.
+    """
+
+    wall_ns: int
+    cpu_ns: int
+    import_ns: int | None = None
 
 
 class StepFlops(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -15,10 +15,15 @@ from perfkit.run.records.program import (
     Loader,
     OptimizerFacts,
     Padding,
+    StepBoundary,
     StepFlops,
+    WholeProgram,
 )
 from perfkit.run.records.steps import Phase
 from perfkit.run.records.version import SCHEMA
+
+#: What a user writes to record a run.
+StartedBy = Literal["perfkit run", "perfkit.profile"]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +69,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         errors: perfkit's own errors, each reported once.
         overhead_ns: perfkit's own time in and between the steps, summed.
         overhead_bytes: The largest memory use seen of its buffers, tables and rows.
+        started_by: What the user wrote to record the run.
+        step_boundary: What the steps were counted by.
+        program: The program as a whole, where no step was seen.
         cpu_ns_per_step: Processor time of the process, all its threads, in an ordinary step.
         graph_breaks: Why torch.compile broke graphs, and how often.
         calls: The user's lines that call a function which changes a setting, by the function's name.
@@ -88,6 +96,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     steps: int = 0
+    started_by: StartedBy | None = None
+    step_boundary: StepBoundary | None = None
+    program: WholeProgram | None = None
     overhead_ns: int | None = None
     overhead_bytes: int | None = None
     cpu_ns_per_step: int | None = None

@@ -137,8 +137,8 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     """
     claim(str(target.parent if module and target.parent != Path() else target))
     sys.argv = [str(target) if module else script, *arguments]
-    cancel = _import_hook.when_imported("torch", lambda: start(prof)) if not _env.disabled() else lambda: None
     prof.started_by = "perfkit run"
+    cancel = _import_hook.when_imported("torch", lambda: start(prof)) if not _env.disabled() else lambda: None
     error: BaseException | None = None
     code: int = 0
     try:

@@ -152,7 +152,7 @@ def _no_savings_above(findings: Sequence[Finding], budget: StepBudget) -> str:
 def _largest_part(budget: StepBudget) -> str:
     """The length of the step and its largest part."""
     parts = _parts(budget)
-    step = f"A step takes {ms(budget.wall_ns)}" if budget.per == "step" else f"The recording lasts {ms(budget.wall_ns)}"
+    step = f"{budget.subject} {ms(budget.wall_ns)}"
     if not parts:
         return f"{step}."
     name = max(parts, key=lambda name: parts[name])

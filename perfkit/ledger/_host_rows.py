@@ -135,7 +135,11 @@ def _line_rows(
     """The time outside of ops, by the sampled lines that run there."""
     if ns <= 0:
         return
-    owner = _OWNERS.get(phase, "python") if phase is not None else "unrecorded"
+    owner: Owner = "unrecorded"
+    if phase is not None:
+        owner = _OWNERS.get(phase, "python")
+    elif budget.per == "program":
+        owner = "python"
     if sources.work is None and phase in ("forward", "backward", "optimizer"):
         owner = "computing"
     lines = list(_sampled(phase, budget, sources, has_ops))
@@ -163,7 +167,10 @@ def _sampled(
         return
     for row in sources.lines.rows:
         if row.worker is None and phase in (None, row.phase):
-            yield "", row.at, budget.of_mean(row.host_ns)
+            waits = row.host_ns * sum((row.waiting or {}).values()) // max(1, row.samples)
+            for name, ns in (("waiting", waits), ("", row.host_ns - waits)):
+                if ns:
+                    yield name, row.at, budget.of_mean(ns)
 
 
 def _merged(rows: Sequence[LedgerRow]) -> list[LedgerRow]:

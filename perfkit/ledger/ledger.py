@@ -29,7 +29,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     AVAILABLE_FROM: ClassVar[str] = "a recording with steps or events"
 
     wall_ns: int
-    per: Literal["step", "recording"]
+    per: Literal["step", "recording", "program"]
     basis: Literal["device", "training thread"]
     rows: tuple[LedgerRow, ...]
     limits: str | None = None

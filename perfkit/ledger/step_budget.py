@@ -19,7 +19,7 @@ from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.measurements import Measurements, TraceFacts
 from perfkit.measures.results.patterns import Patterns
 from perfkit.measures.results.steps import MeanStep, TracedStep, TypicalStep
-from perfkit.run.records import Phase, Rank
+from perfkit.run.records import Phase, Rank, StepBoundary
 
 #: A part of the step below this share is not reported: torch-tb-profiler uses 5% too for its advice on loader workers,
 #: and the mean steps of two equal runs on a shared machine differ by about as much.
@@ -53,16 +53,18 @@ class StepPart(NamedTuple):
 class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
     """The typical step (or the recording) that costs are a part of.
 
-    ``wall_ns`` is its length, ``per`` is "recording" where no steps are marked, ``source`` says where the length comes
-    from. ``typical``, ``mean`` and ``traced`` are the steps it was made from. ``device`` is the one that did most, None
-    where none was recorded; ``on_device`` is whether a device computes: the trace or the run holds one.
+    ``wall_ns`` is its length, ``per`` is "program" where the run saw no step, and "recording" where a trace marks none;
+    ``counted_by`` is what the run counts its steps by. ``source`` says where the length comes from. ``typical``,
+    ``mean`` and ``traced`` are the steps it was made from. ``device`` is the one that did most, None where none was
+    recorded; ``on_device`` is whether a device computes: the trace or the run holds one.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "a recording with steps or events"
 
     wall_ns: int
-    per: Literal["step", "recording"]
+    per: Literal["step", "recording", "program"]
     source: str
+    counted_by: StepBoundary | None = None
     typical: TypicalStep | None = None
     mean: MeanStep | None = None
     traced: TracedStep | None = None
@@ -76,7 +78,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         rank, facts = found.get(Rank), found.get(TraceFacts)
         typical, traced = found.get(TypicalStep), found.get(TracedStep)
         step = next((one for one in (typical, traced) if one is not None and one.wall_ns > 0), None)
-        per: Literal["step", "recording"] = "recording"
+        per: Literal["step", "recording", "program"] = "recording"
         if step is not None:
             wall_ns, per, source = step.wall_ns, "step", step.source
             # Where the host runs ahead, its steps are shorter than the device's, which are what a user waits for.
@@ -86,18 +88,33 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
             wall_ns, source = device.window_ns, "first to last device event"
         elif facts is not None and facts.span_ns > 0:
             wall_ns, source = facts.span_ns, "first to last event"
+        elif rank is not None and rank.program is not None:
+            # Imports come once, and the program's lines do not have them.
+            wall_ns, per = rank.program.wall_ns - (rank.program.import_ns or 0), "program"
+            source = "the whole program without its imports"
         else:
             return None
         return cls(
             wall_ns=wall_ns,
             per=per,
             source=source,
+            counted_by=rank.step_boundary if rank is not None else None,
             typical=typical,
             mean=found.get(MeanStep),
             traced=traced,
             device=device,
             on_device=device is not None or (rank is not None and bool(rank.devices)),
         )
+
+    @property
+    def subject(self) -> str:
+        """What takes the time, with its verb: ``A step takes``, ``A call of Planner takes``."""
+        if self.per != "step":
+            return "The program without its imports takes" if self.per == "program" else "The recording lasts"
+        by = self.counted_by
+        if by is not None and by.module is not None:
+            return f"A call of {by.module} takes"
+        return "A step (one backward) takes" if by is not None and by.by == "backward" else "A step takes"
 
     # -- scaling: every time below is per step of this budget, in ns
 

@@ -175,6 +175,12 @@ class RunRecorder:
 
     def _note_missing(self) -> None:
         steps = self.clock.step_num
+        boundary = self.attachments.boundary
+        if boundary is not None and boundary.module is not None and not boundary.training:
+            self.recording.note(
+                f"each step is a call of {boundary.module} in evaluation mode; perfkit latency measures how long one "
+                "takes by batch size"
+            )
         if not steps:
             self.recording.note(_no_step(self._started_by))
         elif self.plan.waiting:

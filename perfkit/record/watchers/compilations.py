@@ -14,7 +14,6 @@ import msgspec
 
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
-from perfkit.record.hooks.constructions import compiled_at
 from perfkit.run.records import Compilation, GraphBreak
 
 #: Reasons for graph breaks that are kept, the most frequent first: there may be many, and they are long.
@@ -82,6 +81,9 @@ class CompileCounter:
         return sum(map(self._keep, records[seen + 1 :]))
 
     def _keep(self, record: Any) -> int:
+        # It imports torch, which a command that only names the triggers must not load.
+        from perfkit.record.hooks.constructions import compiled_at
+
         took_ns = round((getattr(record, "entire_frame_compile_time_s", None) or 0) * 1e9)
         key = name, caller = str(getattr(record, "co_name", None) or "?"), _caller(record)
         if key in self._functions or len(self._functions) < _MAX_FUNCTIONS:

@@ -83,7 +83,7 @@ def _reason(step: StepBudget | None) -> str | None:
     """Why the step has no verdict, None where it has one."""
     if step is None:
         return "nothing recorded here has a length: no step and no event."
-    if step.device is None and step.typical is None and step.traced is None:
+    if step.device is None and step.typical is None and step.traced is None and step.per != "program":
         return "the trace marks no steps and holds no device events, so no time can be counted per step."
     return None
 

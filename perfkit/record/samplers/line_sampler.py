@@ -208,23 +208,25 @@ class LineSampler:
         if line is None:
             return
         tally = _Tally()
-        tally.samples, tally.looked = 1, int(looks)
-        # A thread that has used the processor meanwhile computes outside of the interpreter lock.
-        if looks and not state.has_run() and self._waits(stopped):
-            tally.waiting = 1
-            tally.at = _instruction(sys._current_frames().get(self.thread), line)
+        tally.samples = 1
+        if looks:
+            # A thread that has used the processor meanwhile computes outside of the interpreter lock.
+            waits = False if state.has_run() else self._waits(stopped)
+            tally.looked, tally.waiting = int(waits is not None), int(bool(waits))
+            if waits:
+                tally.at = _instruction(sys._current_frames().get(self.thread), line)
         if phase != "other" and self._after:
             self._merge(self._after, self._running)
             self._after = {}
         self._merge({(phase, line): tally}, self._after if phase == "other" else self._running)
 
-    def _waits(self, stopped: threading.Lock) -> bool:
-        """Whether the thread does nothing although it could have the interpreter lock."""
+    def _waits(self, stopped: threading.Lock) -> bool | None:
+        """Whether the thread does nothing although it could have the interpreter lock; None: not known."""
         self._state.look()
         self._switch.shorten()
         if stopped.acquire(timeout=LOOK_S):
             stopped.release()
-            return False
+            return None
         return self._state.waits()
 
     @property

@@ -15,6 +15,8 @@ from pathlib import Path
 #: For how long the interpreter lock is free between two looks: ten times what a thread takes to get the lock and
 #: continue (10 to 20 us), and no longer than a wait that matters lasts.
 LOOK_S = 0.0002
+#: After this many times as long, the thread may have gone on to its next line.
+_LATE = 5
 #: The share of the time that a thread computes at most while it waits: it may wake, and wait again, between two looks.
 #: One that computes has more than half, also where another process has the core for a part.
 _NEXT_TO_NONE = 0.25
@@ -43,9 +45,14 @@ class ThreadState:
         """Whether the thread has used the processor since `look`."""
         return self._cpu_ns() != self._before_ns
 
-    def waits(self) -> bool:
-        """Whether the thread has used next to no processor since `look`, and could not."""
+    def waits(self) -> bool | None:
+        """Whether the thread has used next to no processor since `look`, and could not.
+
+        None where that was too long ago to know: on a busy machine a thread that looks may get its turn late.
+        """
         passed_ns = time.perf_counter_ns() - self._looked_ns
+        if passed_ns > _LATE * LOOK_S * 1e9:
+            return None
         return self._cpu_ns() - self._before_ns < _NEXT_TO_NONE * passed_ns and self._is_asleep()
 
     def _cpu_ns(self) -> int:

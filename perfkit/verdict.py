@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from perfkit._format import duration, ms, ms_range, percent, shown_location
+from perfkit._format import duration, ms, ms_range, percent, shown_target
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
+from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.measurements import Measurements, PlannedSteps
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
 from perfkit.rules._engine import find_rules
@@ -76,8 +77,8 @@ def verdict_of(
         # What was found in a part of what happened is listed, but no verdict.
         return Verdict(" ".join(one.message for one in findings if one.rule == "cannot-tell"), "cannot-tell")
     elif quantified and budget is not None:
-        parts = [_largest_part(budget), _fix_first(quantified, budget), _over_the_run(quantified, found, budget)]
-        parts.append(_unexplained(ledger))
+        parts = [_largest_part(budget), _covered(found), _fix_first(quantified, budget)]
+        parts += [_over_the_run(quantified, found, budget), _unexplained(ledger)]
     else:
         verdicts = {rule.id: rule for rule in find_rules() if rule.is_verdict}
         own = [finding for finding in findings if finding.rule in verdicts]
@@ -87,11 +88,18 @@ def verdict_of(
         parts = [finding.message for finding in own] or ["No rule found a problem that costs a measurable time."]
         if budget is not None and outcome == "healthy":
             parts.insert(0, _no_savings_above(findings, budget))
+        parts.append(_covered(found))
     if unquantified:
         parts.append(
             f"{unquantified} finding{'s' if unquantified > 1 else ''} could not be quantified on this machine."
         )
     return Verdict(" ".join(part for part in parts if part), outcome)
+
+
+def _covered(found: Measurements) -> str:
+    """How much of the loop the typical step covers, where other steps take a part that could be reported."""
+    loop = found.get(LoopTime)
+    return loop.sentence(NEGLIGIBLE) if loop is not None else ""
 
 
 def _unexplained(ledger: ClaimedLedger | None) -> str:
@@ -179,15 +187,17 @@ def _parts(budget: StepBudget) -> dict[str, int]:
 def _fix_first(quantified: Sequence[Finding], budget: StepBudget) -> str:
     first = quantified[0]
     low_ns, high_ns = first.saving_low_ns or 0, first.saving_high_ns or 0
-    place = f" at {shown_location(first.spent)}" if first.spent is not None else ""
+    place = f" at {target}" if (target := shown_target(first)) else ""
     per = "/step" if budget.per == "step" else ""
+    # A cost that comes in a few steps is a part of the mean step, which is what the whole loop takes per step.
+    whole_ns = max(budget.wall_ns, budget.mean.wall_ns) if budget.mean is not None else budget.wall_ns
     sentence = (
-        f"Fix {first.rule}{place} first: saves {ms_range(low_ns, high_ns)}{per} ({budget.percent(high_ns)} at most)"
+        f"Fix {first.rule}{place} first: saves {ms_range(low_ns, high_ns)}{per} ({percent(high_ns, whole_ns)} at most)"
     )
     if len(quantified) == 1:
         return f"{sentence}."
     # Each has claimed time of its own, and no sum saves more than the step.
-    total_ns = min(budget.wall_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
+    total_ns = min(whole_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
     together = "both" if len(quantified) == 2 else f"all {len(quantified)}"
     return f"{sentence}; {together} together save up to {ms(total_ns)}."
 

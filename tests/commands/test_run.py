@@ -227,6 +227,7 @@ def test_a_script_without_torch_runs_and_is_told_that_nothing_was_recorded(cli: 
     [
         "importlib.util.find_spec('torch'); importlib.metadata.version('torch')",
         "importlib.util.find_spec('torch'); import transformers",
+        "import threading; first = threading.Thread(target=__import__, args=('torch',)); first.start(); first.join()",
     ],
 )
 def test_a_script_that_looks_torch_up_before_it_imports_it_is_recorded(cli: Any, tmp_path: Path, lookup: str) -> None:

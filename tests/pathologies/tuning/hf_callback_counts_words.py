@@ -20,7 +20,7 @@ class WordCounts(TrainerCallback):
     @torch.no_grad()
     def on_step_end(self, *args: object, model: GPT2LMHeadModel, **options: object) -> None:
         words = model.transformer.wte.weight
-        likely = (words @ words.T).topk(40).indices
+        likely = (words @ words.T).topk(120).indices
         if FIXED:
             ones = torch.ones(likely.numel(), dtype=torch.long)
             self.totals.scatter_add_(0, likely.flatten(), ones)

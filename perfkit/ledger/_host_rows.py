@@ -14,7 +14,7 @@ from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
-from perfkit.run.records import ACCESSES, PHASES, Lines, MachineLimits, Phase
+from perfkit.run.records import ACCESSES, PHASES, Lines, MachineLimits, Phase, Rank
 
 #: Who owns the time of a phase in which no op runs.
 _OWNERS: dict[Phase, Owner] = {
@@ -27,6 +27,8 @@ _OWNERS: dict[Phase, Owner] = {
     # The backward runs no Python of the loop: what is between its ops is the autograd engine.
     "backward": "op overhead",
 }
+#: The share of the step that other programs take at most: the thread ran in each step.
+_MOST_WAITED = 0.95
 #: Phases in which ops are the phase's own work, and not computing.
 _OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})
 
@@ -34,9 +36,13 @@ _OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})
 def host_rows(budget: StepBudget, found: Measurements) -> Partition:
     """The step of the thread that trains, divided by phase, and each phase by its ops and lines."""
     work, limits, lines = found.get(StepWork), found.get(MachineLimits), found.get(Lines)
-    sources = _Sources(work, found.get(OpShares), limits, lines, found.all(HostWork))
+    others_ns = _without_a_core(budget, found.get(Rank))
+    running = 1 - others_ns / budget.wall_ns
+    sources = _Sources(work, found.get(OpShares), limits, lines, found.all(HostWork), running)
     rows: list[LedgerRow] = []
-    for phase, ns in _phases(budget).items():
+    if others_ns:
+        rows.append(LedgerRow(owner="other programs", name="waiting for a core", ns=others_ns))
+    for phase, ns in _phases(budget, budget.wall_ns - others_ns).items():
         rows += _rows_of_phase(phase, ns, budget, sources)
     if work is None:
         unknown = "the shapes of ops were not recorded"
@@ -48,24 +54,33 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
 
 
 class _Sources(msgspec.Struct, frozen=True):
-    """What is known about the inside of phases."""
+    """What is known about the inside of phases; ``running`` is the share of the step in which the thread had a core."""
 
     work: StepWork | None
     shares: OpShares | None
     limits: MachineLimits | None
     lines: Lines | None
     host_work: tuple[HostWork, ...]
+    running: float
 
 
-def _phases(budget: StepBudget) -> dict[Phase | None, int]:
-    """The phases of the step; they sum to it. Without any the whole step is one part that has no phase."""
+def _without_a_core(budget: StepBudget, rank: Rank | None) -> int:
+    """The part of the step in which other programs had the core; it is the machine's and not the program's."""
+    step = budget.mean or budget.typical
+    if rank is None or rank.core_wait_ns_per_step is None or step is None or not step.wall_ns:
+        return 0
+    return round(budget.wall_ns * min(_MOST_WAITED, rank.core_wait_ns_per_step / step.wall_ns))
+
+
+def _phases(budget: StepBudget, whole_ns: int) -> dict[Phase | None, int]:
+    """The phases of the step; they sum to ``whole_ns``. Without any the whole step is one part that has no phase."""
     step = budget.typical or budget.traced
     named: dict[Phase, int] = {}
     if step is not None:
         named = {phase: ns for phase in PHASES if (ns := getattr(step.phases_ns, phase))}
     if not named:
-        return {None: budget.wall_ns}
-    return dict(zip(named, apportion(budget.wall_ns, list(named.values())), strict=True))
+        return {None: whole_ns}
+    return dict(zip(named, apportion(whole_ns, list(named.values())), strict=True))
 
 
 def _rows_of_phase(phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources) -> list[LedgerRow]:
@@ -95,7 +110,7 @@ def _in_ops(phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], budget: Ste
     share = sources.shares.shares.get(phase) if sources.shares is not None and phase is not None else None
     if share is not None:
         return round(ns * share)
-    return min(ns, round(sum(op.ns for op in ops) * budget.wall_ns / max(1, sources.work.step_ns)))
+    return min(ns, round(sum(op.ns for op in ops) * sources.running * budget.wall_ns / max(1, sources.work.step_ns)))
 
 
 def _op_rows(
@@ -163,7 +178,7 @@ def _sampled(
         for work in sources.host_work:
             for line in work.lines:
                 if phase in (None, line.phase):
-                    yield work.kind, line.at, budget.of_mean(line.host_ns)
+                    yield work.kind, line.at, round(sources.running * budget.of_mean(line.host_ns))
         return
     for row in sources.lines.rows:
         if row.worker is None and phase in (None, row.phase):

@@ -91,9 +91,14 @@ def _pay(accounts: _Accounts, finding: Finding, selectors: Sequence[Selector]) -
         rows = [at for at, row in enumerate(ledger.rows) if at not in own and test(row)]
         own += rows
         paid += accounts.take(rows, cost - paid, finding.rule)
-    # What the recording could not place may be in any row; what was placed and claimed by others may not.
+    # What the recording could not place may be in any row; what was placed and claimed by others may not. A cost is
+    # wall time: a part of it is that of other programs, which lengthen all parts of the step.
+    others = [at for at, row in enumerate(ledger.rows) if row.owner == "other programs" and at not in own]
     placed = sum(ledger.rows[at].ns for at in own)
     if (missing := min(cost - paid, cost - placed)) > 0:
+        paid += accounts.take(others, missing, finding.rule)
+        own += others
+    if (missing := min(missing, cost - paid)) > 0:
         rest = [at for at in range(len(ledger.rows)) if at not in own]
         paid += accounts.take(rest, missing, finding.rule)
     if paid >= cost or not finding.cost_ns:

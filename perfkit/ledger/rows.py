@@ -27,6 +27,7 @@ Owner = Literal[
     "logging",
     "checkpoint",
     "validation",
+    "other programs",
     "unrecorded",
 ]
 

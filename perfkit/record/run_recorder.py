@@ -25,6 +25,7 @@ from perfkit.record.triggers.failure import failure_of, sentence
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.watchers.compilations import break_lines, graph_breaks
 from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
+from perfkit.record.watchers.processor_time import ProcessorTime
 from perfkit.record.watchers.settings_probe import SettingsProbe, device_bytes
 from perfkit.record.watchers.step_memory import next_reading
 from perfkit.record.watchers.tensor_leaks import TensorLeakWatch
@@ -73,6 +74,7 @@ class RunRecorder:
         self.attachments = Attachments(self.clock, self.recording, phase=self._sampled_phase)
         self._optimizers: list[Any] = []
         self._settings = SettingsProbe(self._optimizers)
+        self._processor = ProcessorTime()
         self._evaluation = EvaluationGraphs()
         self._leaks = TensorLeakWatch()
         self.triggers = TriggerWatch(
@@ -300,7 +302,8 @@ class RunRecorder:
         now = _clock.now_ns()
         if not timed or now - self._probed_ns > _PROBE_NS:
             self._probed_ns = now
-            self._settings.read(step, timed=timed)
+            self._settings.read()
+            self._processor.read(step, timed=timed)
         self.attachments.batches.count_padding()
         if self.attachments.node is not None:
             self.attachments.node.start_when_ready()
@@ -323,7 +326,8 @@ class RunRecorder:
                 "break_lines": break_lines(),
                 "compilations": attachments.compiles.compilations,
                 "optimizers": self._settings.optimizers,
-                "cpu_ns_per_step": self._settings.cpu_ns_per_step,
+                "cpu_ns_per_step": self._processor.cpu_ns_per_step,
+                "core_wait_ns_per_step": self._processor.core_wait_ns_per_step,
                 "calls": self._settings.calls(),
                 "evaluated_with_grad": self._evaluation.line,
                 "kept": self._leaks.leaks,

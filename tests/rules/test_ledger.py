@@ -176,6 +176,28 @@ def test_time_outside_of_ops_belongs_to_the_sampled_lines() -> None:
     ]
 
 
+def test_time_without_a_core_is_of_other_programs_and_no_proof_against_the_step(build: Any) -> None:
+    rows = ledger_of(
+        step(100, forward=100),
+        work(op("aten::mm", 100, gflops=0.5)),
+        OpShares(shares={"forward": 1.0}),
+        LIMITS,
+        build.rank(core_wait_ns_per_step=40 * MS),
+    )
+    claimed, _ = claim(rows, [], {})
+
+    assert [(row.owner, round(row.ns / MS)) for row in rows.rows][:2] == [("computing", 60), ("other programs", 40)]
+    assert claimed.is_at_limit
+
+
+def test_a_cost_in_wall_time_claims_its_rows_and_the_time_without_a_core() -> None:
+    others = LedgerRow(owner="other programs", name="waiting for a core", ns=40 * MS)
+
+    claimed, _ = claim(rows_ledger(COMPUTE, others, IDLE), [problem("a", 50)], {"a": (Selector(owner="idle"),)})
+
+    assert [(one.row, one.ns // MS) for one in claimed.claims] == [(2, 30), (1, 20)]
+
+
 def test_without_shapes_no_limit_is_known_and_nothing_is_proven() -> None:
     claimed, _ = claim(ledger_of(step(100, forward=60, backward=40), LIMITS), [], {})
 

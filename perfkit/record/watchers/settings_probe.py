@@ -85,16 +85,9 @@ class SettingsProbe:
         self._keeps_gradients: bool | None = None
         self._described: dict[int, OptimizerFacts] = {}
         self._calls: dict[str, tuple[Location, ...]] | None = None
-        self._cpu: tuple[int, int] | None = None
-        self._cpu_ns = self._cpu_steps = 0
 
-    def read(self, step: int, *, timed: bool) -> None:
-        """Read the settings before ``step``; ``timed``: the steps since the last reading were ordinary ones."""
-        cpu_ns = time.process_time_ns()
-        if timed and self._cpu is not None:
-            self._cpu_ns += cpu_ns - self._cpu[1]
-            self._cpu_steps += step - self._cpu[0]
-        self._cpu = step, cpu_ns
+    def read(self) -> None:
+        """Read the settings between two steps."""
         self._readings += 1
         anomaly = torch.is_anomaly_enabled()
         on = {
@@ -132,11 +125,6 @@ class SettingsProbe:
         self._gradient = weakref.ref(gradient) if gradient is not None else None
 
     # -- results
-
-    @property
-    def cpu_ns_per_step(self) -> int | None:
-        """Processor time of this process, all its threads, per ordinary step; None before there were some."""
-        return round(self._cpu_ns / self._cpu_steps) if self._cpu_steps else None
 
     @property
     def settings(self) -> dict[str, str]:

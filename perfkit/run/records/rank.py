@@ -73,6 +73,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         step_boundary: What the steps were counted by.
         program: The program as a whole, where no step was seen.
         cpu_ns_per_step: Processor time of the process, all its threads, in an ordinary step.
+        core_wait_ns_per_step: Time of an ordinary step in which the thread that trains could run and had no core.
         graph_breaks: Why torch.compile broke graphs, and how often.
         calls: The user's lines that call a function which changes a setting, by the function's name.
         evaluated_with_grad: The line of an evaluation whose result carried a graph.
@@ -102,6 +103,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     overhead_ns: int | None = None
     overhead_bytes: int | None = None
     cpu_ns_per_step: int | None = None
+    core_wait_ns_per_step: int | None = None
     graph_breaks: dict[str, int] = {}
     break_lines: tuple[GraphBreak, ...] = ()
     compilations: tuple[Compilation, ...] = ()

@@ -1,0 +1,74 @@
+"""Processor time of steps, and waiting for a core."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from perfkit.record.watchers import processor_time
+from perfkit.record.watchers.processor_time import ProcessorTime
+
+_TWO_BUSY_PROCESSES = """
+import os, sys, time
+from perfkit.record.watchers.processor_time import ProcessorTime
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+other = os.fork()
+if not other:
+    while True:
+        pass
+watch = ProcessorTime()
+begin = time.perf_counter_ns()
+watch.read(0, timed=True)
+while time.perf_counter_ns() - begin < 1e9:
+    pass
+watch.read(10, timed=True)
+wall = time.perf_counter_ns() - begin
+os.kill(other, 9)
+print(10 * watch.core_wait_ns_per_step / wall, 10 * watch.cpu_ns_per_step / wall)
+"""
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
+    """(processor time, time without a core) of the next readings."""
+    values: list[tuple[int, int | None]] = []
+    monkeypatch.setattr(processor_time.time, "process_time_ns", lambda: values[0][0])
+    monkeypatch.setattr(processor_time, "_waited_for_core_ns", lambda: values.pop(0)[1])
+    return values
+
+
+def test_times_are_per_ordinary_step(readings: list[tuple[int, int | None]]) -> None:
+    readings += [(0, 0), (1000, 100), (9000, 9000), (9500, 9050)]
+    watch = ProcessorTime()
+
+    for step, timed in ((0, True), (10, True), (20, False), (30, True)):
+        watch.read(step, timed=timed)
+
+    assert watch.cpu_ns_per_step == 75
+    assert watch.core_wait_ns_per_step == 8
+
+
+def test_waiting_for_a_core_is_not_known_where_the_system_does_not_count_it(
+    readings: list[tuple[int, int | None]],
+) -> None:
+    readings += [(0, None), (1000, None)]
+    watch = ProcessorTime()
+
+    for step in (0, 10):
+        watch.read(step, timed=True)
+
+    assert watch.core_wait_ns_per_step is None
+    assert watch.cpu_ns_per_step == 100
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not count waiting for a core")
+def test_a_thread_that_shares_its_core_waits_for_it_while_it_does_not_run() -> None:
+    ran = subprocess.run([sys.executable, "-c", _TWO_BUSY_PROCESSES], capture_output=True, text=True, check=True)
+
+    waited, used = map(float, ran.stdout.split())
+    assert waited > 0.3
+    assert waited + used == pytest.approx(1, abs=0.15)

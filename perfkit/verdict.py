@@ -89,11 +89,20 @@ def verdict_of(
         if budget is not None and outcome == "healthy":
             parts.insert(0, _no_savings_above(findings, budget))
         parts.append(_covered(found))
+    parts.append(_other_programs(ledger))
     if unquantified:
         parts.append(
             f"{unquantified} finding{'s' if unquantified > 1 else ''} could not be quantified on this machine."
         )
     return Verdict(" ".join(part for part in parts if part), outcome)
+
+
+def _other_programs(ledger: ClaimedLedger | None) -> str:
+    """How much of the step other programs took, where that is a quarter of it or more: times are then longer."""
+    if ledger is None or ledger.ledger.others_ns < CRITICAL * ledger.ledger.wall_ns:
+        return ""
+    share = percent(ledger.ledger.others_ns, ledger.ledger.wall_ns)
+    return f"Other programs had the core for {share} of the step: a quieter machine shows more."
 
 
 def _covered(found: Measurements) -> str:

@@ -158,6 +158,15 @@ def test_a_run_without_limits_is_not_called_healthy() -> None:
     )
 
 
+def test_a_busy_machine_is_named_and_does_not_make_a_step_unhealthy() -> None:
+    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, core_wait_ns_per_step=100 * MS)
+
+    diagnosis = diagnose(Measurements("runs/x", step(200, data=2, forward=120, backward=78), *AT_LIMIT, rank))
+
+    assert diagnosis.outcome == "healthy"
+    assert diagnosis.verdict.endswith("Other programs had the core for 50% of the step: a quieter machine shows more.")
+
+
 def test_the_outcome_of_a_problem_with_a_cost_is_findings() -> None:
     assert diagnose(busy(), rules=[rule("a", 20)]).outcome == "findings"
 

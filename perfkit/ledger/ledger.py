@@ -35,6 +35,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     limits: str | None = None
     unknown: str | None = None
 
+    @property
+    def others_ns(self) -> int:
+        """Time in which the thread that trains could run, and other programs had the core."""
+        return sum(row.ns for row in self.rows if row.owner == "other programs")
+
     @classmethod
     def from_measurements(cls, found: Measurements) -> Ledger | None:
         """The ledger of the step that costs are counted by; None where nothing has a length."""
@@ -128,10 +133,9 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
 
         The time of other programs is left out: it is no part of the program's.
         """
-        others_ns = sum(row.ns for row in self.ledger.rows if row.owner == "other programs")
-        own_ns, unexplained_ns = self.ledger.wall_ns - others_ns, self.unexplained_ns - others_ns
-        enough = self.at_limit_ns >= MAJORITY * own_ns
-        return enough and unexplained_ns < CRITICAL * own_ns and not self.unquantified
+        own_ns = self.ledger.wall_ns - self.ledger.others_ns
+        rest_ns = self.unexplained_ns - self.ledger.others_ns
+        return self.at_limit_ns >= MAJORITY * own_ns and rest_ns < CRITICAL * own_ns and not self.unquantified
 
     @property
     def memory_ns(self) -> int:
@@ -146,11 +150,11 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
         return sum(account.row.limit_ns or 0 for account in near) / total if total else 0.0
 
     def unexplained(self) -> list[Unexplained]:
-        """The unexplained time by place and part of the step, largest first."""
+        """The unexplained time by place and part of the step, largest first; without that of other programs."""
         sums: dict[tuple[str, Location | None], list[int]] = {}
         for account in self.accounts():
             row, ns = account.row, account.unexplained_ns
-            if ns:
+            if ns and row.owner != "other programs":
                 entry = sums.setdefault((row.part, row.at), [0, 0, 0])
                 entry[0] += ns
                 if row.limit_ns is not None:

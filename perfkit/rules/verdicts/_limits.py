@@ -24,7 +24,7 @@ def limit_message(ledger: ClaimedLedger, limit: str) -> str:
     return (
         f"{percent(ledger.at_limit_ns, step.wall_ns)} of the {ms(step.wall_ns)} {step.per} runs at "
         f"{percent(ledger.limit_share, 1)} of the {limit} limit ({step.limits}); "
-        f"{percent(ledger.unexplained_ns, step.wall_ns)} is unexplained."
+        f"{percent(ledger.unexplained_ns - step.others_ns, step.wall_ns)} is unexplained."
     )
 
 

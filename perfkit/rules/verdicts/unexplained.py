@@ -39,9 +39,10 @@ def check(ledger: ClaimedLedger) -> Iterator[Finding]:
         return
     step, parts = ledger.ledger, ledger.unexplained()
     reasons = []
-    if ledger.at_limit_ns < MAJORITY * step.wall_ns or ledger.unexplained_ns >= CRITICAL * step.wall_ns:
+    rest_ns, own_ns = ledger.unexplained_ns - step.others_ns, step.wall_ns - step.others_ns
+    if ledger.at_limit_ns < MAJORITY * own_ns or rest_ns >= CRITICAL * own_ns:
         named = "; ".join(shown_part(part, step.wall_ns) for part in parts[:_PARTS])
-        share = percent(ledger.unexplained_ns, step.wall_ns)
+        share = percent(rest_ns, step.wall_ns)
         reasons.append(f"{share} of the {ms(step.wall_ns)} {step.per} is unexplained: {named}.")
     if ledger.unquantified:
         reasons.append(f"{', '.join(dict.fromkeys(ledger.unquantified))} could not be quantified.")

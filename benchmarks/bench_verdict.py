@@ -13,6 +13,9 @@ the recordings that --keep stored are judged by the current rules.
 A false alarm is a healthy program, or a corrected twin, with a warning. A false all-clear is a broken program called
 healthy although its correction saves more than 15 % of the step.
 
+The factors of intervals (perfkit/ledger/intervals.py) are computed from the tuning half. Their coverage is also counted
+with each program judged by the residuals of the others.
+
 Intervals are judged by two figures. Coverage is the share of measured savings inside their interval; the intervals
 promise 80 %. The interval score (interval_score.py) counts width and misses together: the width, plus ten times the
 distance by which the measured saving missed the interval. It is divided by the measured step, so that programs with
@@ -39,6 +42,9 @@ from in_turns import StepPair, measure  # noqa: E402 - found through the line ab
 from interval_score import interval_score  # noqa: E402 - found through the line above
 from judging import Answer, Run, alarms, answer, outcome, reread, run  # noqa: E402 - found through the line above
 from suite import HALVES, PROGRAMS, Program  # noqa: E402 - found through the line above
+
+from perfkit.ledger.intervals import MIN_RESIDUALS, quantile, residual, scale_of  # noqa: E402
+from perfkit.rules._engine import find_rules  # noqa: E402
 
 #: A pair measured in turns is off by up to a sixth of the saving, and by more if it depends on workers or caches.
 _PAIRS = 2
@@ -103,6 +109,19 @@ class Verdict(NamedTuple):
         return self.predicted[0] <= self.saving_ns <= self.predicted[1]
 
     @property
+    def family(self) -> str:
+        """The family of the rule that was found first, "" without one."""
+        first = self.answer.first if self.answer is not None else None
+        return next((rule.family for rule in find_rules() if rule.id == first), "")
+
+    @property
+    def residual(self) -> float | None:
+        """How far the measured saving lies from the middle of the range that the rule gave, in half ranges."""
+        if self.predicted is None or self.saving_ns is None:
+            return None
+        return residual(*self.predicted, self.saving_ns, scale_of(self.family))
+
+    @property
     def width(self) -> float | None:
         """The interval's width as a share of the cost."""
         if self.predicted is None or self.answer is None or not self.answer.cost_ns:
@@ -146,6 +165,34 @@ def judge_again(program: Program, folder: Path) -> Verdict:
     broken = reread(program, folder / "broken")
     pairs = [StepPair(*pair) for pair in json.loads((folder / _PAIRS_FILE).read_text())]
     return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), pairs)
+
+
+def left_out(verdicts: Sequence[Verdict]) -> list[bool]:
+    """For each residual whether it is within the quantile of the other programs' residuals, of its kind of cause."""
+    known = [(verdict.family, value) for verdict in verdicts if (value := verdict.residual) is not None]
+    covered = []
+    for at, (family, value) in enumerate(known):
+        others = known[:at] + known[at + 1 :]
+        own = [one for kind, one in others if kind == family]
+        basis = own if len(own) >= MIN_RESIDUALS else [one for _, one in others]
+        if basis:
+            covered.append(value <= quantile(basis))
+    return covered
+
+
+def scales(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The lines of the table that `perfkit.ledger.intervals` takes its factors from."""
+    residuals: dict[str, list[float]] = {}
+    for verdict in verdicts:
+        if (value := verdict.residual) is not None:
+            residuals.setdefault(verdict.family, []).append(value)
+    every = [value for values in residuals.values() for value in values]
+    yield from ("| kind of cause | programs | factor of the range |", "|---|---|---|")
+    for family, values in sorted(residuals.items()):
+        factor = f"{quantile(values):.2f}" if len(values) >= MIN_RESIDUALS else "that of all"
+        yield f"| {family} | {len(values)} | {factor} |"
+    if every:
+        yield f"| all | {len(every)} | {quantile(every):.2f} |"
 
 
 def row(verdict: Verdict) -> str:
@@ -205,6 +252,7 @@ def totals(verdicts: Sequence[Verdict]) -> dict[str, Any]:
         "unexplained": outcomes.count("unexplained"),
         "median error of the predicted saving": _median(verdict.error for verdict in broken),
         "coverage: measured saving within the interval": _mean(verdict.covered for verdict in broken),
+        "the same, factors from the other programs alone": _mean(left_out(broken)),
         "mean interval score over the step": _mean(verdict.score for verdict in broken),
         "median width of the interval over the cost": _median(verdict.width for verdict in broken),
     }
@@ -226,10 +274,12 @@ _BY_KIND = {
 
 
 def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The lines of a half's two tables: its figures, and some of them for each kind of failure."""
+    """The lines of a half's tables: figures, the factors of intervals, and some figures for each kind of failure."""
     yield from ("| figure | value |", "|---|---|")
     for name, value in totals(verdicts).items():
         yield f"| {name} | {_written(value)} |"
+    yield ""
+    yield from scales(verdicts)
     yield ""
     yield "| kind | " + " | ".join(_BY_KIND.values()) + " |"
     yield "|---" * (len(_BY_KIND) + 1) + "|"

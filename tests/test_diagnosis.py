@@ -121,12 +121,14 @@ def test_the_verdict_names_the_largest_part_what_to_fix_first_and_what_it_saves(
     )
 
 
-def test_a_saving_keeps_the_width_that_its_rule_gave_it() -> None:
+def test_a_range_of_a_saving_is_never_cut_to_look_narrow() -> None:
     wide = msgspec.structs.replace(finding(50), saving_low_ns=1, saving_high_ns=57 * MS)
 
     [found] = diagnose(busy(), rules=[rule("a", wide)]).findings
 
-    assert (found.saving_low_ns, found.saving_high_ns) == (1, 57 * MS)
+    assert found.saving_low_ns == 0
+    assert found.saving_high_ns is not None
+    assert found.saving_high_ns > 57 * MS
 
 
 def test_savings_together_never_exceed_the_step() -> None:

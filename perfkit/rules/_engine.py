@@ -23,6 +23,7 @@ import perfkit.rules
 from perfkit.errors import UsageError
 from perfkit.findings import Finding
 from perfkit.ledger.claims import claim
+from perfkit.ledger.intervals import calibrated
 from perfkit.ledger.ledger import ClaimedLedger, Ledger
 from perfkit.ledger.rows import Selector
 from perfkit.measures.results.completeness import Completeness
@@ -196,6 +197,8 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
     if (ledger := Ledger.from_measurements(found)) is not None:
         selectors = {rule.id: rule.claims for rule in rules}
         claimed, findings = claim(ledger, findings, selectors)
+        families = {rule.id: rule.family for rule in rules}
+        findings = [calibrated(finding, families[finding.rule], ledger.wall_ns) for finding in findings]
         found.replace(claimed)
     completeness = found.get(Completeness)
     if verdicts and completeness is not None and completeness.fatal:

@@ -84,7 +84,15 @@ def test_the_tables_of_a_half_have_a_line_for_each_figure_and_each_kind(bench: A
     lines = list(bench.summary([verdict(bench), third]))
 
     assert len([line for line in lines if line.startswith(("| plain |", "| 7 |"))]) == 2
-    assert len({line.count("|") for line in lines[lines.index("") + 1 :]}) == 1
+    kinds = lines[len(lines) - lines[::-1].index("") :]
+    assert len({line.count("|") for line in kinds}) == 1
+
+
+def test_a_program_is_covered_by_the_residuals_of_the_others(bench: Any) -> None:
+    near = [verdict(bench, low_ns=25, high_ns=35) for _ in range(6)]
+    far = verdict(bench, low_ns=1, high_ns=2)
+
+    assert bench.left_out([*near, far]) == [True] * 6 + [False]
 
 
 def test_an_interval_of_a_wrong_cause_is_not_scored(bench: Any) -> None:

@@ -1,0 +1,71 @@
+"""Intervals of savings: a rule's range, widened or narrowed so that it holds the measured saving in 80% of cases.
+
+A rule gives a range from what it knows: what removing all of a cost saves, and what a correction leaves of it. How far
+measured savings lie from the middle of such ranges, in half ranges, was measured on the programs of the suite's tuning
+half; the 80% quantile of that, by kind of cause, is the factor for the range. This is split conformal prediction with
+normalized residuals: the coverage holds for programs like those, whatever the rules' ranges are worth.
+
+Source: Papadopoulos, Gammerman and Vovk (2008), Normalized nonconformity measures for regression conformal prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from perfkit.findings import Finding
+
+#: What an interval promises.
+COVERAGE = 0.8
+#: Fewer residuals have no 80% quantile of their own (the quantile of n needs n >= 0.8 / 0.2): those of all kinds count.
+MIN_RESIDUALS = 5
+
+#: Family of rules -> the quantile of its residuals. `benchmarks/bench_verdict.py` prints them for the tuning half;
+#: these are of the 46 programs in the table of benchmarks/README.md.
+SCALES = {"data": 1.33, "ops": 1.17, "python": 1.24}
+OTHER_SCALE = 1.24
+
+
+def scale_of(family: str) -> float:
+    """The factor for the ranges of a family of rules."""
+    return SCALES.get(family, OTHER_SCALE)
+
+
+def calibrated(finding: Finding, family: str, wall_ns: int) -> Finding:
+    """The finding with its range as an interval, no more than the step.
+
+    It stays as it is without a range, or where the rule knows no minimum (0).
+    """
+    low_ns, high_ns = finding.saving_low_ns, finding.saving_high_ns
+    if not low_ns or high_ns is None:
+        return finding
+    middle, half = (low_ns + high_ns) / 2, (high_ns - low_ns) / 2
+    reach = scale_of(family) * half
+    return msgspec.structs.replace(
+        finding,
+        saving_low_ns=max(0, round(middle - reach)),
+        saving_high_ns=min(max(high_ns, wall_ns), round(middle + reach)),
+    )
+
+
+def residual(low_ns: float, high_ns: float, measured_ns: float, scale: float = 1.0) -> float | None:
+    """How far a measured saving lies from the middle of a range, in half ranges; None for an empty range.
+
+    ``scale`` is the factor that the range was multiplied by.
+    """
+    half = (high_ns - low_ns) / 2 / scale
+    return abs(measured_ns - (low_ns + high_ns) / 2) / half if half > 0 else None
+
+
+def quantile(residuals: Sequence[float]) -> float:
+    """What a further residual stays below with probability `COVERAGE`: the ceil(0.8 (n + 1))-th smallest of n.
+
+    Raises:
+        ValueError: there are none.
+    """
+    ordered = sorted(residuals)
+    if not ordered:
+        raise ValueError("a quantile needs at least one residual: none was measured")
+    return ordered[min(len(ordered), math.ceil(COVERAGE * (len(ordered) + 1))) - 1]

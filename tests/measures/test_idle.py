@@ -33,7 +33,7 @@ class Planted:
     HOST = {
         "sync": ("call", "cudaStreamSynchronize"),
         "allocation": ("call", "cudaMalloc"),
-        "module load": ("call", "cuModuleLoadData"),
+        "first use": ("call", "cuModuleLoadData"),
         "data loading": ("range", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
         "copy call": ("call", "cudaMemcpyAsync"),
         "launch call": ("call", "cuLaunchKernel"),

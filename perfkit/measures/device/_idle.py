@@ -9,7 +9,7 @@ launch on to launch latency.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -17,11 +17,12 @@ import numpy as np
 from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates
+from perfkit.measures.device._first_use import is_first_use, loading_time, loads_code, prepares
 from perfkit.measures.host.os_calls import os_calls
 from perfkit.measures.results.device import Gap, IdleCause
 from perfkit.measures.steps._trace_steps import backward_nodes, whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Bools, Ints, Union, covered_before, expand, free, union, without
+from perfkit.trace.intervals import Bools, Ints, Union, common, expand, free, union, without
 from perfkit.trace.nesting import find_innermost, nearest_ancestor, overlap
 
 #: Two queued kernels with less between them ran back to back: scheduling one takes some microseconds.
@@ -43,8 +44,6 @@ HOST_CAUSES: dict[IdleCause, str] = {
     r"|^(?:cudaMemcpy|hipMemcpy|aten::(?:item|_local_scalar_dense|nonzero|is_nonzero))$",
     "allocation": r"^(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostRegister"
     r"|Mem(?:AllocHost|Alloc|Free|Create|Map|Unmap|HostAlloc))",
-    # cudaFuncGetAttributes makes the runtime load a module that it had deferred.
-    "module load": r"^cuModuleLoad|^cuLibraryLoad|^cudaFuncGetAttributes|^hipModuleLoad|^cuLinkCreate",
     "data loading": r"enumerate\((?:DataLoader|DataPipe)\)|dataloader\.py\(\d+\): __next__|_next_data|pin_memory",
     "copy call": r"^(?:cuda|hip|cu)Mem(?:cpy|set)",
     "launch call": r"^(?:cuda|hip|cu)\w*?(?:Launch(?:Cooperative)?Kernel|GraphLaunch|ModuleLaunch|ExtLaunch)",
@@ -54,6 +53,8 @@ HOST_CAUSES: dict[IdleCause, str] = {
 
 CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
 CODE = {cause: code for code, cause in enumerate(CAUSES)}
+#: What the host does itself: an op or a launch that takes far longer the first time does it once.
+HOST_WORK = np.array([CODE[cause] for cause in ("operators", "launch call", "other host work")])
 
 
 class Host:
@@ -62,7 +63,9 @@ class Host:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         overhead = trace.is_kind(Kind.OVERHEAD)
-        self.profiler = union(trace.start_ns[overhead], trace.end_ns[overhead])
+        self.loading = loading_time(trace)
+        self.profiler = without(union(trace.start_ns[overhead], trace.end_ns[overhead]), self.loading)
+        self._is_first_use, self._prepares = is_first_use(trace), prepares(trace)
         nodes = np.flatnonzero(np.bincount(trace.track[backward_nodes(trace)], minlength=len(trace.tracks)))
         steps = whole_steps(trace)
         if steps.row.size:
@@ -108,13 +111,19 @@ class Host:
         place[rows] = np.arange(rows.size)
         own = self._cause_of_name[trace.name[rows]]
         parent = trace.parent[rows]
-        above = nearest_ancestor(own >= 0, np.where(parent >= 0, place[parent], -1))
+        parent = np.where(parent >= 0, place[parent], -1)
+        above = nearest_ancestor(own >= 0, parent)
         cause = np.where((own >= 0) | (above < 0), own, own[above])
         plain = self._cause_of_kind[trace.kind[rows]]
         plain[self._is_os_call[rows]] = CODE["OS call"]
         # A step shows only that the loop ran: in it and in nothing else means that nothing was recorded.
         plain[np.isin(rows, trace.steps.row)] = CODE["uninstrumented"]
-        return np.where(cause >= 0, cause, plain)
+        cause = np.where(cause >= 0, cause, plain)
+        first, slow = self._is_first_use[rows], self._prepares[rows]
+        first |= nearest_ancestor(first, parent) >= 0
+        slow |= nearest_ancestor(slow, parent) >= 0
+        first |= slow & np.isin(cause, HOST_WORK)
+        return np.where(first, CODE["first use"], cause)
 
 
 class Pieces(NamedTuple):
@@ -144,8 +153,10 @@ def charge_idle(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     intervals = free(work.busy, work.low, work.high)
     around = _around(trace, work, intervals)
     parts = list(_cut(trace, intervals, around, _waited_itself(trace, work, intervals, around, host), host))
-    pieces = Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds, host.profiler))
+    # The profiler's own time is not the program's, and code is loaded once: taken out of the causes they interrupt.
+    pieces = _carved(_joined(parts), host.loading, CODE["first use"])
+    pieces = _carved(pieces, host.profiler, CODE["profiler"])
+    return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds))
 
 
 def count_gaps(pieces: Pieces) -> dict[str, int]:
@@ -309,6 +320,7 @@ def _cut(trace: Trace, idle: Union, around: _Around, whole: Ints, host: Host) ->
     latency = np.where(
         host.is_graph[launch[late]] & (launch[late] >= 0), CODE["before a graph"], CODE["launch latency"]
     )
+    latency[loads_code(trace, around.after[late], end - until)] = CODE["first use"]
     yield _kept(late, latency, until, end, launch[late])
     thread = np.where(launch[late] >= 0, trace.track[launch[late]], host.main)
     for track in np.flatnonzero(np.bincount(thread)).tolist():
@@ -356,7 +368,27 @@ def _on_thread(trace: Trace, host: Host, track: int, waiting: Union, interval: I
         yield Pieces(which, nothing, *rest, np.full(which.size, -1))
 
 
-def _by_step(pieces: Pieces, bounds: Ints, profiler: Union) -> Ints:
+def _joined(parts: Iterable[Pieces]) -> Pieces:
+    return Pieces(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _carved(pieces: Pieces, of: Union, cause: int) -> Pieces:
+    """The pieces, with another cause for the part of them that is in a union."""
+    if not of.starts.size or not pieces.row.size:
+        return pieces
+    order = np.argsort(pieces.starts, kind="stable")
+    pieces = Pieces(*(column[order] for column in pieces))
+    time = Union(pieces.starts, pieces.ends)
+
+    def part(inside: Union) -> Pieces:
+        which = np.searchsorted(time.starts, inside.starts, side="right") - 1
+        return Pieces(pieces.interval[which], pieces.cause[which], *inside, pieces.row[which])
+
+    inside = part(common(time, of))
+    return _joined((part(without(time, of)), inside._replace(cause=np.full_like(inside.cause, cause))))
+
+
+def _by_step(pieces: Pieces, bounds: Ints) -> Ints:
     steps = bounds.size - 1
     first = np.searchsorted(bounds[1:], pieces.starts, side="right")
     last = np.searchsorted(bounds[1:], pieces.ends, side="left")
@@ -368,11 +400,5 @@ def _by_step(pieces: Pieces, bounds: Ints, profiler: Union) -> Ints:
         ends = np.concatenate((np.minimum(ends, bounds[first + 1]), np.minimum(ends[which], bounds[more + 1])))
         cause, step = np.concatenate((cause, cause[which])), np.concatenate((step, more))
     total = np.zeros((len(CAUSES), steps), np.int64)
-    length = ends - starts
-    if profiler.starts.size:
-        # The profiler's own time is not the program's: taken out of the cause it interrupted.
-        disturbed = covered_before(profiler, ends) - covered_before(profiler, starts)
-        np.add.at(total[CODE["profiler"]], step, disturbed)
-        length = length - disturbed
-    np.add.at(total.reshape(-1), cause * steps + step, length)
+    np.add.at(total.reshape(-1), cause * steps + step, ends - starts)
     return total

@@ -10,7 +10,7 @@ IdleCause = Literal[
     "data loading",
     "sync",
     "allocation",
-    "module load",
+    "first use",
     "copy call",
     "launch call",
     "communication call",

@@ -37,7 +37,7 @@ _FAMILY: dict[IdleCause, str] = {
     "data loading": "data",
     "sync": "sync",
     "allocation": "allocation",
-    "module load": "allocation",
+    "first use": "allocation",
     "copy call": "copy",
     "launch call": "launch",
     "launch latency": "launch",

@@ -1,0 +1,94 @@
+"""What a program does once: it loads code, makes handles, searches for its fastest algorithms, compiles.
+
+Such time comes in a few long gaps at the beginning of a recording (or after a new shape), and no change to the loop
+saves it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from perfkit.measures._rows import find_rows, mask_of, nearest_above, time_of
+from perfkit.measures.steps._trace_steps import whole_steps
+from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.intervals import Bools, Ints, Union
+
+#: Calls that load a module or a function, or make a context or a library's handle. cudaFuncGetAttributes makes the
+#: runtime load a module that it had deferred.
+LOADS = re.compile(
+    r"^(?:cu|cuda|hip)(?:Module|Library)(?:Load|Get)|^cudaGetKernel|^cuKernelGetFunction|^cudaFuncGetAttributes"
+    r"|^cuLink(?:Create|Complete|Add)|^cu(?:DevicePrimaryCtxRetain|CtxCreate)"
+    r"|^(?:cudnn|cublas(?:Lt)?|cusolverDn|cusparse|hipblas(?:Lt)?|hipsparse|miopen)Create(?:_v2)?$|^rocblas_create_handle"
+)
+#: Frames and ops of torch.compile and of Triton that run when something is compiled or measured, and not when the
+#: result is called.
+COMPILES = re.compile(
+    r"\(dynamo_timed\)$|(?:^|/)torch/_dynamo/convert_frame\.py|(?:^|/)torch/_inductor/(?:compile_fx|select_algorithm)\.py"
+    r"|triton_heuristics\.py\(\d+\): (?:bench|benchmark_all_configs|autotune_to_one_config|precompile)"
+    r"|(?:^|/)triton/(?:testing\.py\(\d+\): do_bench|compiler/compiler\.py\(\d+\): compile"
+    r"|runtime/autotuner\.py\(\d+\): _?bench)"
+)
+#: A convolution waits for the device, or allocates from it, only where it tries algorithms (cudnn.benchmark).
+SEARCHES = re.compile(r"^aten::(?:cudnn|miopen)_convolution")
+TRIES = re.compile(r"^(?:cuda|hip)(?:(?:Device|Stream|Event)Synchronize|EventElapsedTime|EventQuery|Malloc|Free)")
+#: Records of the profiler about the runtime, and not about the profiler.
+RECORDED = re.compile(r"^(?:Lazy Function Loading|Runtime Triggered Module Loading|Driver Compiler)$")
+
+#: A launch to an idle device takes 3 to 50 us with a profiler; the first one of a kernel that takes twice the longest of
+#: these loads its code.
+_LOADING_NS = 100_000
+#: An op takes 5 to 100 us of the host; a first call of a millisecond that takes twenty times its others prepares them.
+_PREPARING_NS = 1_000_000
+_TIMES_THE_OTHERS = 20
+#: Steps from which on an op that is called once is no part of the step.
+_MIN_STEPS = 3
+
+
+def is_first_use(trace: Trace) -> Bools:
+    """A mask of the host events all of whose time is first use, whatever is inside them."""
+    found = mask_of(trace, find_rows(trace, LOADS, Kind.RUNTIME, Kind.RANGE, Kind.OP))
+    found[find_rows(trace, COMPILES, Kind.OP, Kind.PYTHON, Kind.RANGE)] = True
+    searches = find_rows(trace, SEARCHES, Kind.OP)
+    if searches.size:
+        tries = find_rows(trace, TRIES, Kind.RUNTIME)
+        found[tries[nearest_above(trace, tries, mask_of(trace, searches)) >= 0]] = True
+    return found
+
+
+def prepares(trace: Trace) -> Bools:
+    """A mask of the ops and launches that take far longer the first time: the host's work in them is first use."""
+    found = np.zeros(len(trace), bool)
+    calls = trace.launch[first_kernels(trace)]
+    calls = calls[calls >= 0]
+    found[calls[trace.duration_ns[calls] >= _LOADING_NS]] = True
+    ops = np.flatnonzero(trace.is_kind(Kind.OP))
+    ops = ops[np.argsort(trace.start_ns[ops], kind="stable")]
+    _, first = np.unique(trace.name[ops], return_index=True)
+    steps = whole_steps(trace).row.size
+    for row in ops[first[trace.duration_ns[ops[first]] >= _PREPARING_NS]].tolist():
+        others = ops[(trace.name[ops] == trace.name[row]) & (ops != row)]
+        if others.size:
+            found[row] = trace.duration_ns[row] >= _TIMES_THE_OTHERS * np.median(trace.duration_ns[others])
+        else:
+            found[row] = steps >= _MIN_STEPS
+    return found
+
+
+def first_kernels(trace: Trace) -> Ints:
+    """The first kernel of each name in the trace."""
+    kernels = np.flatnonzero(trace.is_kind(Kind.KERNEL))
+    kernels = kernels[np.argsort(trace.start_ns[kernels], kind="stable")]
+    return np.asarray(kernels[np.unique(trace.name[kernels], return_index=True)[1]], np.int64)
+
+
+def loads_code(trace: Trace, works: Ints, waited_ns: Ints) -> Bools:
+    """Whether each of these rows (-1: none) is the first kernel of its name and began this late after its launch."""
+    first = mask_of(trace, first_kernels(trace))
+    return (works >= 0) & first[works] & (waited_ns >= _LOADING_NS)
+
+
+def loading_time(trace: Trace) -> Union:
+    """When the runtime loaded code, as the profiler recorded it."""
+    return time_of(trace, find_rows(trace, RECORDED, Kind.OVERHEAD))

@@ -82,6 +82,5 @@ def _moving(device: DeviceTime, communication: Communication | None) -> Iterator
 
 
 def _idle(device: DeviceTime) -> Iterator[LedgerRow]:
-    for cause, ns in device.causes.items():
-        if ns:
-            yield LedgerRow(owner="idle", name=cause, ns=ns)
+    for one in device.idle:
+        yield LedgerRow(owner="idle", name=one.cause, ns=one.ns, at=one.at, count=one.gaps / device.steps)

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from perfkit._location import Location
-from perfkit.measures.results.device import IdleCause
 from perfkit.run.records import Phase
 
 #: What a nanosecond of the step goes to.
@@ -75,9 +74,6 @@ class Selector(NamedTuple):
 
 #: Ops: what they compute, and what each costs apart from that.
 COMPUTING = (Selector(owner="computing"), Selector(owner="op overhead"))
-
-#: Idle of a device that waits for the host to launch, by what the host does meanwhile (causes of `DeviceTime`).
-LATE_LAUNCHES: tuple[IdleCause, ...] = ("operators", "python", "launch call", "launch latency", "optimizer")
 
 
 class Partition(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger, Ledger
 from perfkit.ledger.rows import LedgerRow
-from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.device import DeviceTime, IdleTime
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, Ops, OpTime
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles
 from perfkit.measures.results.kernels import Kernels, KernelTime
@@ -81,7 +81,8 @@ class Build:
             mean_kernel_ns=50_000,
             causes=causes,
             longest=(),
-            gaps=dict.fromkeys(causes, 1000),
+            idle=tuple(IdleTime(cause=cause, ns=ns, gaps=1000) for cause, ns in causes.items()),
+            late_gaps=parts.pop("late_gaps", 1000),
             unlinked_share=0.0,
             graph_launches=0,
             steps=10,

@@ -7,12 +7,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from trace_timeline import GEMM_BF16, Timeline
 
 from perfkit._location import Location
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.host import SyncCall
+from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._engine import Rule
 from perfkit.rules.sync import sync_in_step
+from perfkit.rules.sync._blocking_calls import blocking_calls
 from perfkit.run.records import LineRow, Lines, SyncEvent, Syncs
 
 MS = 1_000_000
@@ -294,15 +298,63 @@ def test_calls_that_a_rare_line_can_have_made_are_not_one_more_sync(build: Any) 
     assert finding.message == "1 further line syncs in fewer than every second step: train.py:1."
 
 
-def test_items_in_a_recorded_training_are_counted_once_each() -> None:
+def recorded_training() -> Measurements:
+    """Six steps of rank 3 of 8, on A100s."""
     trace = Path(__file__).resolve().parents[3] / "shared" / "traces" / "a100-8ranks-training.json.gz"
     if not trace.exists():
         pytest.skip("shared traces are not next to the checkout")
+    return measure(trace)
 
-    messages = [finding.message for finding in Rule.of(sync_in_step).run(measure(trace))]
 
-    # 6 steps; 6 and 12 `aten::item` in two ranges, each a cudaMemcpyAsync and a cudaStreamSynchronize.
-    assert [message for message in messages if message.startswith("aten::item")] == [
-        "aten::item blocks the host once per step, 3.6 ms per step.",
-        "aten::item blocks the host twice per step, 2.2 ms per step.",
-    ]
+def test_items_in_a_recorded_training_are_counted_once_each() -> None:
+    found = recorded_training()
+    step = StepBudget.from_measurements(found)
+    assert step is not None
+
+    items = [one for one in blocking_calls(found.all(SyncCall), step) if one.op == "aten::item"]
+
+    # 6 and 12 `aten::item` in two ranges, each a cudaMemcpyAsync and a cudaStreamSynchronize.
+    assert [one.syncs for one in items] == [6, 12]
+    assert [round(one.blocked_ns / MS, 1) for one in items] == [3.6, 2.2]
+
+
+def test_a_sync_under_which_the_device_works_costs_nothing() -> None:
+    found = recorded_training()
+    calls = found.all(SyncCall)
+
+    # The host waits 12.7 ms per step; the device is idle for 1 ms of these and until the next launches.
+    assert sum(call.blocked_ns for call in calls) / 6 == pytest.approx(12.7 * MS, rel=0.01)
+    assert sum(call.idle_ns or 0 for call in calls) / 6 < 1.1 * MS
+    assert Rule.of(sync_in_step).run(found) == []
+
+
+def test_a_sync_costs_the_idle_time_until_the_next_launch_and_no_more_than_it_blocked(tmp_path: Path) -> None:
+    """The host waits 1 ms with the device busy, then prepares for 0.3 ms; at another place it prepares for 2 ms."""
+
+    def step(line: Timeline) -> None:
+        for _ in range(10):
+            line.run(GEMM_BF16, 1_000)
+            line.read()
+            line.spend(300)
+        line.run(GEMM_BF16, 10)
+        line.spend(2_000)
+
+    found = measure(Timeline(tmp_path).steps(step).write())
+
+    [finding] = Rule.of(sync_in_step).run(found)
+
+    assert finding.cost_ns == pytest.approx(10 * 0.3 * MS, rel=0.05)
+    assert finding.saving_low_ns is not None
+    assert finding.saving_low_ns < 0.1 * MS
+
+
+def test_the_idle_time_of_a_batch_that_is_loaded_after_a_sync_is_not_the_syncs(tmp_path: Path) -> None:
+    def step(line: Timeline) -> None:
+        with line.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            line.spend(20_000)
+        line.run(GEMM_BF16, 10_000)
+        line.read()
+
+    found = measure(Timeline(tmp_path).steps(step).write())
+
+    assert sum(finding.cost_ns or 0 for finding in Rule.of(sync_in_step).run(found)) < 0.1 * MS

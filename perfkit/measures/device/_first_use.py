@@ -36,8 +36,8 @@ TRIES = re.compile(r"^(?:cuda|hip)(?:(?:Device|Stream|Event)Synchronize|EventEla
 #: Records of the profiler about the runtime, and not about the profiler.
 RECORDED = re.compile(r"^(?:Lazy Function Loading|Runtime Triggered Module Loading|Driver Compiler)$")
 
-#: A launch to an idle device takes 3 to 50 us with a profiler; the first one of a kernel that takes twice the longest of
-#: these loads its code.
+#: A launch to an idle device takes 3 to 50 us with a profiler; the first one of a kernel that takes twice the longest
+#: of these loads its code.
 _LOADING_NS = 100_000
 #: An op takes 5 to 100 us of the host; a first call of a millisecond that takes twenty times its others prepares them.
 _PREPARING_NS = 1_000_000

@@ -14,9 +14,9 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
-from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates
+from perfkit.measures._trace_cache import once
+from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates, device_work
 from perfkit.measures.device._first_use import is_first_use, loading_time, loads_code, prepares
 from perfkit.measures.host.os_calls import os_calls
 from perfkit.measures.results.device import Gap, IdleCause
@@ -27,8 +27,6 @@ from perfkit.trace.nesting import find_innermost, nearest_ancestor, overlap
 
 #: Two queued kernels with less between them ran back to back: scheduling one takes some microseconds.
 BACK_TO_BACK_NS = 10_000
-#: The share of a cause's time by which its idle intervals are counted: many short ones hold little of it.
-MOST = 0.8
 #: Idle intervals that are listed.
 LONGEST = 10
 #: Before every event.
@@ -91,7 +89,8 @@ class Host:
         self._is_os_call = os_calls(trace)
         self._cause_of_kind = np.full(max(Kind) + 1, CODE["other host work"], np.int64)
         self._cause_of_kind[Kind.OP] = CODE["operators"]
-        self._cause_of_kind[Kind.PYTHON] = CODE["python"]
+        # In a range and in nothing else the host runs Python, also where the trace has no stacks.
+        self._cause_of_kind[[Kind.PYTHON, Kind.RANGE]] = CODE["python"]
 
     def rows_of(self, track: int) -> Ints:
         """Rows of the events of one thread."""
@@ -114,7 +113,11 @@ class Host:
         parent = np.where(parent >= 0, place[parent], -1)
         above = nearest_ancestor(own >= 0, parent)
         cause = np.where((own >= 0) | (above < 0), own, own[above])
-        plain = self._cause_of_kind[trace.kind[rows]]
+        kind = trace.kind[rows]
+        plain = self._cause_of_kind[kind]
+        # Calls that an op makes are its own work: events recorded, properties asked for.
+        in_op = (kind == Kind.RUNTIME) & (parent >= 0) & (kind[np.maximum(parent, 0)] == Kind.OP)
+        plain[in_op] = CODE["operators"]
         plain[self._is_os_call[rows]] = CODE["OS call"]
         # A step shows only that the loop ran: in it and in nothing else means that nothing was recorded.
         plain[np.isin(rows, trace.steps.row)] = CODE["uninstrumented"]
@@ -148,8 +151,15 @@ class Idle(NamedTuple):
     by_step: Ints
 
 
-def charge_idle(trace: Trace, work: DeviceWork, host: Host) -> Idle:
-    """Cut the idle time of a device into pieces by cause."""
+@once
+def idle_of_devices(trace: Trace) -> tuple[Idle, ...]:
+    """The idle time of each device that worked, in the order of `device_work`."""
+    works = device_work(trace)
+    host = Host(trace) if works else None
+    return tuple(_charged(trace, work, host) for work in works if host is not None)
+
+
+def _charged(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     intervals = free(work.busy, work.low, work.high)
     around = _around(trace, work, intervals)
     parts = list(_cut(trace, intervals, around, _waited_itself(trace, work, intervals, around, host), host))
@@ -157,18 +167,6 @@ def charge_idle(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     pieces = _carved(_joined(parts), host.loading, CODE["first use"])
     pieces = _carved(pieces, host.profiler, CODE["profiler"])
     return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds))
-
-
-def count_gaps(pieces: Pieces) -> dict[str, int]:
-    """For each cause the number of the longest idle intervals that hold `MOST` of its time."""
-    counts = {}
-    for code in np.unique(pieces.cause).tolist():
-        mine = pieces.cause == code
-        spent = sum_by(pieces.interval[mine], pieces.ends[mine] - pieces.starts[mine], int(pieces.interval.max()) + 1)
-        held = np.cumsum(np.sort(spent)[::-1])
-        if held[-1]:
-            counts[CAUSES[code]] = int(np.searchsorted(held, MOST * held[-1])) + 1
-    return counts
 
 
 def longest_gaps(trace: Trace, work: DeviceWork, idle: Idle) -> Iterator[Gap]:

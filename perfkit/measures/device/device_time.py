@@ -9,7 +9,8 @@ import numpy as np
 
 from perfkit.measures._rows import find_rows, time_of
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, device_work
-from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Host, Idle, charge_idle, count_gaps, longest_gaps
+from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Idle, idle_of_devices, longest_gaps
+from perfkit.measures.device._idle_places import idle_times, late_gaps
 from perfkit.measures.device.copies import direction_of
 from perfkit.measures.results.device import DeviceStep, DeviceTime, StreamTime
 from perfkit.trace.columns import Kind, Trace
@@ -20,15 +21,12 @@ PAGEABLE = re.compile(r"Pageable")
 
 def measure_device_time(trace: Trace) -> tuple[DeviceTime, ...]:
     """Busy and idle time of each device that worked, whole and per step (see `DeviceWork` for window and steps)."""
-    works = device_work(trace)
-    if not works:
-        return ()
-    host = Host(trace)
     names = {device.id: device.name for device in trace.metadata.devices}
-    return tuple(_measure(trace, work, names.get(work.device), host) for work in works)
+    each = zip(device_work(trace), idle_of_devices(trace), strict=True)
+    return tuple(_measure(trace, work, names.get(work.device), idle) for work, idle in each)
 
 
-def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> DeviceTime:
+def _measure(trace: Trace, work: DeviceWork, name: str | None, idle: Idle) -> DeviceTime:
     low, high, rows = work.low, work.high, work.rows
     kind = trace.kind[rows]
 
@@ -37,7 +35,6 @@ def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> De
     ways = direction_of(trace, copies)
     directions = {way: copies[ways == way] for way in sorted(set(ways.tolist()))}
     kernels = rows[kind == Kind.KERNEL]
-    idle = charge_idle(trace, work, host)
     calls = find_rows(trace, GRAPH_LAUNCH, Kind.RUNTIME)
     parts = {
         "busy_ns": work.busy,
@@ -61,7 +58,8 @@ def _measure(trace: Trace, work: DeviceWork, name: str | None, host: Host) -> De
         kernels=kernels.size,
         mean_kernel_ns=int(trace.duration_ns[kernels].mean()) if kernels.size else None,
         causes=_causes(idle.by_step.sum(axis=1)),
-        gaps=count_gaps(idle.pieces),
+        idle=idle_times(trace, idle.pieces),
+        late_gaps=late_gaps(idle.pieces),
         longest=tuple(longest_gaps(trace, work, idle)),
         unlinked_share=float((trace.launch[work.everything] < 0).mean()),
         graph_launches=int(((trace.start_ns[calls] >= low) & (trace.start_ns[calls] < high)).sum()),

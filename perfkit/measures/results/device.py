@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from perfkit._location import Location
+
 IdleCause = Literal[
     "data loading",
     "sync",
@@ -31,6 +33,30 @@ IdleCause = Literal[
     "no launch in the trace",
     "profiler",
 ]
+
+
+#: Idle of a device that waits for the host to launch, by what the host does meanwhile. What no range, op or frame
+#: covers is Python where stacks are not recorded.
+LATE_LAUNCHES: tuple[IdleCause, ...] = (
+    "operators",
+    "python",
+    "uninstrumented",
+    "launch call",
+    "launch latency",
+    "optimizer",
+)
+
+
+class IdleTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle time of one cause, while the host was in one function of the user's (None: not known).
+
+    ``gaps`` idle intervals hold a part of it.
+    """
+
+    cause: IdleCause
+    ns: int
+    gaps: int
+    at: Location | None = None
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +120,9 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     ``exposed_communication_ns`` is communication not hidden under compute or copies.
     ``exposed_copy_ns`` is copying not hidden under compute. ``copies_ns`` is by direction
     (``HtoD``, ``DtoH``, ``DtoD``, ``other``); ``pageable_ns`` the part through pageable memory.
-    ``unlinked_share`` is the share of device work whose launch is not in the trace (0 to 1). ``gaps`` is for each cause
-    the number of the longest idle intervals that hold 80% of its time: one gap is no habit of the loop.
+    ``unlinked_share`` is the share of device work whose launch is not in the trace (0 to 1). ``idle`` is idle time by
+    cause and place, and ``late_gaps`` the number of the longest gaps that hold 80% of the time in which the host
+    launched late: one gap is no habit of a loop.
     """
 
     device: int
@@ -122,7 +149,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     per_step: tuple[DeviceStep, ...] = ()
     streams: tuple[StreamTime, ...] = ()
-    gaps: dict[str, int] = {}
+    idle: tuple[IdleTime, ...] = ()
+    late_gaps: int = 0
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,13 +94,19 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocking API calls in a trace (``cudaStreamSynchronize``, ``cudaMemcpy``...) under one user op."""
+    """Blocking API calls in a trace (``cudaStreamSynchronize``, ``cudaMemcpy``...) under one user op.
+
+    ``idle_ns`` is how long the device was idle from such a call to the next launch because the host waited or had not
+    launched, ``idle_inside_ns`` the part of it before the call returned; None without device work.
+    """
 
     name: str
     op: str | None
     range: str | None
     count: int
     blocked_ns: int
+    idle_ns: int | None = None
+    idle_inside_ns: int | None = None
 
 
 class SourceLine(Location, frozen=True, kw_only=True):

@@ -5,41 +5,44 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfkit.ledger.step_budget import DeviceStepBudget
-from perfkit.measures.results.device import IdleCause
+from perfkit.measures.results.device import LATE_LAUNCHES, IdleCause
 
 #: What the host did instead of launching in time, in words. Syncs, allocations and data are causes of their own.
-LATE: dict[IdleCause, str] = {
+WORDS: dict[IdleCause, str] = {
     "operators": "inside operators",
     "python": "in Python",
+    "uninstrumented": "in code that was not recorded",
     "launch call": "in launch calls",
     "launch latency": "between launch and start of a kernel",
     "optimizer": "in the optimizer",
 }
 
-
 #: A host that launches late does so again and again: in traces that are launch-bound 80% of the time is in 80 gaps or
-#: more. Fewer than this many are single events: a module loaded or an algorithm searched at first use.
-_GAPS = 12
+#: more. Fewer than two dozen, or one in each step, are single events: something done at first use, or between steps.
+_GAPS, _GAPS_PER_STEP = 24, 1
 
 
 class LateLaunches(NamedTuple):
     """Idle time of the device per step by what the host did, and by how much recording slowed the step, in ns.
 
-    ``gaps`` hold 80% of the time of the largest cause.
+    ``gaps`` of the recording hold 80% of that time; ``is_habit`` is whether these are many.
     """
 
     causes: dict[IdleCause, int]
     slowdown_ns: int
     gaps: int
+    is_habit: bool
 
     @property
     def cost_ns(self) -> int:
         """The idle time without the slowdown: a profiler slows the host and not the device. 0 for a few single gaps."""
-        return 0 if self.gaps < _GAPS else max(0, sum(self.causes.values()) - self.slowdown_ns)
+        return max(0, sum(self.causes.values()) - self.slowdown_ns) if self.is_habit else 0
 
 
 def late_launches(step: DeviceStepBudget) -> LateLaunches:
     """The idle time of the step in which the host was busy launching."""
+    device = step.device
     slowdown = max(0, step.traced.wall_ns - step.typical.wall_ns) if step.typical and step.traced else 0
-    causes = {cause: step.of_device(step.device.causes.get(cause, 0)) for cause in LATE}
-    return LateLaunches(causes, slowdown, step.device.gaps.get(max(causes, key=lambda cause: causes[cause]), 0))
+    causes = {cause: step.of_device(device.causes.get(cause, 0)) for cause in LATE_LAUNCHES}
+    is_habit = device.late_gaps >= _GAPS and device.late_gaps > _GAPS_PER_STEP * device.steps
+    return LateLaunches(causes, slowdown, device.late_gaps, is_habit)

@@ -29,9 +29,10 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import LATE_LAUNCHES, Selector
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
-from perfkit.rules.device._late_launches import LATE, late_launches
+from perfkit.measures.results.device import LATE_LAUNCHES
+from perfkit.rules.device._late_launches import WORDS, late_launches
 
 ID = "launch-bound"
 CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
@@ -53,9 +54,10 @@ def check(step: DeviceStepBudget) -> Iterator[Finding]:
     if device.mean_kernel_ns is not None:
         mean = f" (mean kernel {ms(device.mean_kernel_ns)})"
         evidence.append(Evidence("mean kernel", round(device.mean_kernel_ns / 1e3, 1), "µs", name))
+    evidence.append(Evidence("gaps that hold 80% of it", late.gaps, "", f"{name}, the whole window"))
     if late.slowdown_ns:
         evidence.append(Evidence.ms("slowdown by recording", late.slowdown_ns, "subtracted"))
-    mostly = LATE[max(late.causes, key=lambda cause: late.causes[cause])]
+    mostly = WORDS[max(late.causes, key=lambda cause: late.causes[cause])]
     yield step.finding(
         cost=cost,
         saving=(0, cost),

@@ -41,8 +41,9 @@ import msgspec
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import COMPUTING, LATE_LAUNCHES, Selector
+from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.run.records import Lines, TracedLine
 

@@ -29,9 +29,9 @@ from collections.abc import Iterator
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import LATE_LAUNCHES, Selector
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.measures.results.device import IdleCause
+from perfkit.measures.results.device import LATE_LAUNCHES, IdleCause
 from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.rules._loops import loop_of
 from perfkit.rules._places import to_edit

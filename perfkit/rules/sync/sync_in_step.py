@@ -20,8 +20,8 @@ Fix: keep values on the device and read them rarely.
     x = torch.where(mask, x, 0)               # not: x[~mask] = 0 with x[mask] read back
     batch = batch.to(device, non_blocking=True)   # from pinned memory
 
-Saving: at most the blocked time, and no more than the device was idle for other reasons than data loading. At least the
-idle time that the trace attributes to syncs, which may be nothing: the device had enough queued. On a CPU at most the
+Saving: at most the blocked time, and no more than the device was idle in these calls and until the next launch because
+the host waited or had not launched. At least the idle time inside the calls, which may be nothing. On a CPU at most the
 sampled time of the line without the layers that it calls. Of a condition at least three quarters of that, because it
 can be checked less often; of a check inside torch (validate_args) half of that function's time; of another value
 nothing, because the program may need it.
@@ -46,8 +46,9 @@ from typing import NamedTuple
 
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import LATE_LAUNCHES, Selector
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
+from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import helper_call
@@ -81,12 +82,25 @@ METHODS = (
 
 
 class _Cost(NamedTuple):
-    """How long syncs blocked per step, and the most and least that this costs; None where it is unknown."""
+    """How long syncs blocked per step, and the most and least that this costs; None where it is unknown.
+
+    ``idle_ns`` is how long the device was idle in these syncs and until the next launch, and ``inside_ns`` in them.
+    """
 
     blocked_ns: float | None
     source: str
+    idle_ns: int | None = None
+    inside_ns: int | None = None
     ns: int | None = None
     low_ns: int | None = None
+
+
+def _of_calls(calls: list[BlockingCalls]) -> _Cost:
+    """The cost of blocking calls of a trace."""
+    known = [one for one in calls if one.idle_ns is not None]
+    idle, inside = sum(one.idle_ns or 0 for one in known), sum(one.idle_inside_ns or 0 for one in known)
+    blocked = sum(one.blocked_ns for one in calls)
+    return _Cost(blocked, _TRACE, idle if known else None, inside if known else None)
 
 
 def check(
@@ -102,7 +116,7 @@ def check(
     in_trace = blocking_calls(calls, step) if step is not None else []
     unseen = [one for one in in_trace if not any(one.made_by(event) for event in syncs.events)]
     by_line = [_blocked(group, often, syncs, in_trace) for group in often]
-    costs = _costs([*by_line, *(_Cost(one.blocked_ns, _TRACE) for one in unseen)], step)
+    costs = _costs([*by_line, *(_of_calls([one]) for one in unseen)], in_trace, step)
     for group, cost in zip(often, costs[: len(often)], strict=True):
         if cost.ns is None and step is not None and lines is not None:
             cost = _computed(group, lines, step) or cost
@@ -145,32 +159,35 @@ def _blocked(
     own = [calls for calls in in_trace if any(calls.made_by(event) for event in group)]
     others = [event for other in lines if other is not group for event in other]
     if own and not any(calls.made_by(event) for calls in own for event in others):
-        return _Cost(sum(calls.blocked_ns for calls in own), _TRACE)
+        return _of_calls(own)
     if syncs.mode == "dry" and not in_trace:
         return _Cost(None, "on a CPU there is no device to wait for")
     return _Cost(None, _NOT_MEASURED)
 
 
-def _costs(blocked: list[_Cost], step: StepBudget | None) -> list[_Cost]:
-    """Blocked times with their costs: together no more than the idle time of the device without data loading.
+def _costs(blocked: list[_Cost], in_trace: list[BlockingCalls], step: StepBudget | None) -> list[_Cost]:
+    """Blocked times with their costs: no more than the device was idle in the syncs and until the next launch.
 
-    At least the idle time that the trace attributes to syncs.
+    Where it is not known which calls of the trace are whose, all share the idle time of all in proportion. At least the
+    idle time inside the syncs: what the device waits for after one may be the host's own work.
     """
     if step is None:
         return [_Cost(None, one.source if one.blocked_ns is None else _NOT_MEASURED) for one in blocked]
-    maximum, attributed = step.wall_ns, 0
+    idle, inside = step.wall_ns, 0
     if step.device is not None:
-        causes = step.device.causes
-        maximum = step.of_device(max(0, step.device.idle_ns - causes.get("data loading", 0)))
-        attributed = step.of_device(causes.get("sync", 0))
-    total = sum(one.blocked_ns or 0 for one in blocked)
-    fit = min(1.0, maximum / total) if total else 1.0
+        shared, causes = _of_calls(in_trace), step.device.causes
+        inside = step.of_device(causes.get("sync", 0)) if shared.inside_ns is None else shared.inside_ns
+        late = step.of_device(sum(causes.get(cause, 0) for cause in LATE_LAUNCHES))
+        idle = inside + late if shared.idle_ns is None else shared.idle_ns
+    total = sum(one.blocked_ns or 0 for one in blocked if one.idle_ns is None)
     costs = []
     for one in blocked:
         if one.blocked_ns is not None:
-            ns = round(fit * one.blocked_ns)
-            low_ns = min(round(attributed * one.blocked_ns / total), ns) if total else 0
-            one = _Cost(one.blocked_ns, one.source, ns, low_ns)
+            own, low = one.idle_ns, one.inside_ns or 0
+            if own is None:
+                own, low = (round(part * one.blocked_ns / total) if total else 0 for part in (idle, inside))
+            ns = round(min(one.blocked_ns, own))
+            one = one._replace(idle_ns=own, ns=ns, low_ns=min(low, ns))
         costs.append(one)
     return costs
 
@@ -197,7 +214,7 @@ def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget) -> _Cost |
         return None
     condition = all(event.op.startswith(_CONDITION) for event in group)
     remains = _CREATES if inside else LESS_OFTEN
-    return _Cost(None, f"{samples} samples of stacks", cost, round(remains * cost) if condition else 0)
+    return _Cost(None, f"{samples} samples of stacks", ns=cost, low_ns=round(remains * cost) if condition else 0)
 
 
 def _not_observed(syncs: Syncs) -> Finding:
@@ -296,7 +313,7 @@ def _call(calls: BlockingCalls, cost: _Cost, step: StepBudget) -> Finding:
         advice=_ADVICE,
         evidence=(
             Evidence.ms("blocked time", cost.blocked_ns, f"{calls.names}, {calls.syncs} syncs in the trace"),
-            Evidence.ms("maximum cost", cost.ns, "the device's idle time without data loading"),
+            Evidence.ms("idle because of it", cost.idle_ns, "in these calls and until the next launch"),
         ),
         range=calls.range,
     )

@@ -14,21 +14,20 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, mask_of, nearest_above
+from perfkit.measures._rows import find_rows, mask_of
 from perfkit.measures._trace_cache import once
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates, device_work
 from perfkit.measures.device._first_use import is_first_use, loading_time, loads_code, prepares
+from perfkit.measures.host._blocking_calls import wait_times
 from perfkit.measures.host.os_calls import os_calls
-from perfkit.measures.results.device import Gap, IdleCause
+from perfkit.measures.results.device import LATE_LAUNCHES, IdleCause
 from perfkit.measures.steps._trace_steps import backward_nodes, whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Bools, Ints, Union, common, expand, free, union, without
+from perfkit.trace.intervals import Bools, Ints, Union, common, covered_before, expand, free, union, without
 from perfkit.trace.nesting import find_innermost, nearest_ancestor, overlap
 
 #: Two queued kernels with less between them ran back to back: scheduling one takes some microseconds.
 BACK_TO_BACK_NS = 10_000
-#: Idle intervals that are listed.
-LONGEST = 10
 #: Before every event.
 LONG_AGO = np.iinfo(np.int64).min
 
@@ -51,6 +50,7 @@ HOST_CAUSES: dict[IdleCause, str] = {
 
 CAUSES: tuple[IdleCause, ...] = get_args(IdleCause)
 CODE = {cause: code for code, cause in enumerate(CAUSES)}
+LATE = np.array([CODE[cause] for cause in LATE_LAUNCHES])
 #: What the host does itself: an op or a launch that takes far longer the first time does it once.
 HOST_WORK = np.array([CODE[cause] for cause in ("operators", "launch call", "other host work")])
 
@@ -166,57 +166,8 @@ def _charged(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     # The profiler's own time is not the program's, and code is loaded once: taken out of the causes they interrupt.
     pieces = _carved(_joined(parts), host.loading, CODE["first use"])
     pieces = _carved(pieces, host.profiler, CODE["profiler"])
+    pieces = _of_syncs(trace, work.device, pieces)
     return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds))
-
-
-def longest_gaps(trace: Trace, work: DeviceWork, idle: Idle) -> Iterator[Gap]:
-    """The longest idle intervals, each with the cause that takes most of it and what the host was in."""
-    begin, end = idle.intervals
-    chosen = np.argsort(begin - end, kind="stable")[:LONGEST]
-    blamed = [_blamed(trace, idle.pieces, interval) for interval in chosen.tolist()]
-    ranges = _ranges_at(trace, np.array([row for _, row, _ in blamed], np.int64), (begin + end)[chosen] // 2)
-    steps = work.steps
-    step = np.searchsorted(work.bounds[1:-1], begin[chosen], side="right")
-    for i, (interval, (cause, _, event)) in enumerate(zip(chosen.tolist(), blamed, strict=True)):
-        after = int(idle.ended_by[interval])
-        yield Gap(
-            start_ns=int(begin[interval]),
-            duration_ns=int(end[interval] - begin[interval]),
-            cause=CAUSES[cause],
-            event=event,
-            range=trace.names[trace.name[ranges[i]]] if ranges[i] >= 0 else None,
-            step=int(steps.number[step[i]]) if steps.row.size else None,
-            stream=int(trace.stream[after]) if after >= 0 else None,
-            before=trace.names[trace.name[after]] if after >= 0 else None,
-        )
-
-
-def _blamed(trace: Trace, pieces: Pieces, interval: int) -> tuple[int, int, str | None]:
-    """The cause that takes most of an interval, the longest event with it (-1: none), the name that took most of it."""
-    mine = np.flatnonzero(pieces.interval == interval)
-    spent = pieces.ends[mine] - pieces.starts[mine]
-    cause = int(np.bincount(pieces.cause[mine], weights=spent).argmax())
-    known = (pieces.cause[mine] == cause) & (pieces.row[mine] >= 0)
-    if not known.any():
-        return cause, -1, None
-    rows, spent = pieces.row[mine[known]], spent[known]
-    # Many short calls of one name may outweigh the longest event.
-    event = trace.names[int(np.bincount(trace.name[rows], weights=spent).argmax())]
-    return cause, int(rows[spent.argmax()]), event
-
-
-def _ranges_at(trace: Trace, rows: Ints, times: Ints) -> Ints:
-    """The user's range that each event lies in on its thread; else the one that began last of those open at a time."""
-    is_range = mask_of(trace, trace.ranges)
-    found = np.where((rows >= 0) & is_range[rows], rows, -1)
-    inner = np.flatnonzero((rows >= 0) & (found < 0))
-    found[inner] = nearest_above(trace, rows[inner], is_range)
-    for i in np.flatnonzero(found < 0).tolist():
-        ranges = trace.ranges
-        ranges = ranges[(trace.start_ns[ranges] <= times[i]) & (trace.end_ns[ranges] > times[i])]
-        if ranges.size:
-            found[i] = ranges[trace.start_ns[ranges].argmax()]
-    return found
 
 
 class _Around(NamedTuple):
@@ -384,6 +335,31 @@ def _carved(pieces: Pieces, of: Union, cause: int) -> Pieces:
 
     inside = part(common(time, of))
     return _joined((part(without(time, of)), inside._replace(cause=np.full_like(inside.cause, cause))))
+
+
+def _of_syncs(trace: Trace, device: int, pieces: Pieces) -> Pieces:
+    """The pieces, in which a sync is also the cause of what follows it up to the next launch.
+
+    In a sync the host loses what it was ahead: for as long as it waited, late launches after it are because of it.
+    """
+    waits = wait_times(trace)
+    mine = waits.device == device
+    late = np.isin(pieces.cause, LATE)
+    if not mine.any() or not late.any():
+        return pieces
+    order = np.argsort(pieces.starts, kind="stable")
+    pieces = Pieces(*(column[order] for column in pieces))
+    late = late[order]
+    time = Union(pieces.starts[late], pieces.ends[late])
+    begin, until = trace.start_ns[waits.rows[mine]], waits.until[mine]
+    before = covered_before(time, begin)
+    length = np.minimum(covered_before(time, until) - before, waits.blocked_ns[mine])
+    # When this much of the late launches has passed.
+    passed = np.cumsum(time.ends - time.starts)
+    last = np.minimum(np.searchsorted(passed, before + length, side="left"), passed.size - 1)
+    reach = np.where(length > 0, time.ends[last] - (passed[last] - before - length), begin)
+    synced = _carved(Pieces(*(column[late] for column in pieces)), union(begin, reach), CODE["sync"])
+    return _joined((Pieces(*(column[~late] for column in pieces)), synced))
 
 
 def _by_step(pieces: Pieces, bounds: Ints) -> Ints:

@@ -9,9 +9,9 @@ import numpy as np
 from perfkit._location import Location
 from perfkit.measures._nested import sum_by
 from perfkit.measures._trace_cache import once
-from perfkit.measures.device._idle import CAUSES, CODE, Pieces
+from perfkit.measures.device._idle import CAUSES, LATE, Pieces
 from perfkit.measures.host._python_frames import PythonFrames
-from perfkit.measures.results.device import LATE_LAUNCHES, IdleTime
+from perfkit.measures.results.device import IdleTime
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
@@ -20,13 +20,11 @@ MOST = 0.8
 #: Places of one cause that are told apart: as many as a report lists of anything.
 MAX_PLACES = 20
 
-_LATE = np.array([CODE[cause] for cause in LATE_LAUNCHES])
-
 
 def idle_times(trace: Trace, pieces: Pieces) -> tuple[IdleTime, ...]:
     """The pieces by cause and place, longest first; they sum to the idle time exactly."""
     found = []
-    places, of = _places(trace, pieces)
+    places, of = functions_of(trace, pieces.row)
     for code in np.unique(pieces.cause).tolist():
         spent: dict[Location | None, list[int]] = defaultdict(lambda: [0, 0])
         mine = pieces.cause == code
@@ -44,7 +42,7 @@ def idle_times(trace: Trace, pieces: Pieces) -> tuple[IdleTime, ...]:
 
 def late_gaps(pieces: Pieces) -> int:
     """The number of the longest idle intervals that hold `MOST` of the time in which the host launched late."""
-    mine = np.isin(pieces.cause, _LATE)
+    mine = np.isin(pieces.cause, LATE)
     if not mine.any():
         return 0
     spent = sum_by(pieces.interval[mine], (pieces.ends - pieces.starts)[mine], int(pieces.interval.max()) + 1)
@@ -52,16 +50,16 @@ def late_gaps(pieces: Pieces) -> int:
     return int(np.searchsorted(together, MOST * together[-1])) + 1
 
 
-def _places(trace: Trace, pieces: Pieces) -> tuple[list[Location | None], Ints]:
-    """The functions of the user's, and for each piece the index of the one that the host was in."""
+def functions_of(trace: Trace, rows: Ints) -> tuple[list[Location | None], Ints]:
+    """Functions of the user's, and for each row the index of the one that it is in; the first is None, for none."""
     places: list[Location | None] = [None]
-    of = np.zeros(pieces.row.size, np.int64)
+    of = np.zeros(rows.size, np.int64)
     if not trace.is_kind(Kind.PYTHON).any():
         return places, of
     frames = _frames(trace)
-    row = np.maximum(pieces.row, 0)
+    row = np.maximum(rows, 0)
     frame = np.where(frames.is_frame[row], row, frames.around[row])
-    known = np.flatnonzero((pieces.row >= 0) & (frame >= 0))
+    known = np.flatnonzero((rows >= 0) & (frame >= 0))
     index: dict[Location | None, int] = {None: 0}
     names, first, name = np.unique(trace.name[frame[known]], return_index=True, return_inverse=True)
     place = np.zeros(names.size, np.int64)

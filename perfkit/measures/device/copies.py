@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
 from perfkit.measures.device._device_work import DeviceWork, device_work
-from perfkit.measures.host.sync_calls import BLOCKING
+from perfkit.measures.host._blocking_calls import BLOCKING
 from perfkit.measures.results.device import CopyTime
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, covered_before

@@ -9,8 +9,9 @@ import numpy as np
 
 from perfkit.measures._rows import find_rows, time_of
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, device_work
-from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Idle, idle_of_devices, longest_gaps
+from perfkit.measures.device._idle import BACK_TO_BACK_NS, CAUSES, Idle, idle_of_devices
 from perfkit.measures.device._idle_places import idle_times, late_gaps
+from perfkit.measures.device._longest_gaps import longest_gaps
 from perfkit.measures.device.copies import direction_of
 from perfkit.measures.results.device import DeviceStep, DeviceTime, StreamTime
 from perfkit.trace.columns import Kind, Trace

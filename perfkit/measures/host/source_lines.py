@@ -13,8 +13,8 @@ import numpy as np
 from perfkit._location import Location
 from perfkit.measures._nested import find_open, sum_by
 from perfkit.measures._rows import launched_work
+from perfkit.measures.host._blocking_calls import blocking_calls
 from perfkit.measures.host._python_frames import Function, PythonFrames
-from perfkit.measures.host.sync_calls import blocking_calls
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.measures.steps._trace_steps import step_of, whole_steps

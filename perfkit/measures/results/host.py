@@ -96,8 +96,9 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
 class SyncCall(msgspec.Struct, frozen=True, kw_only=True):
     """Blocking API calls in a trace (``cudaStreamSynchronize``, ``cudaMemcpy``...) under one user op.
 
-    ``idle_ns`` is how long the device was idle from such a call to the next launch because the host waited or had not
-    launched, ``idle_inside_ns`` the part of it before the call returned; None without device work.
+    ``idle_ns`` is how long the device was idle because of them: in such a call, and from it to the next launch as far
+    as the host would have been ahead without it; None without device work. ``at`` is the function of the user's that
+    makes most of them, where stacks were recorded.
     """
 
     name: str
@@ -106,7 +107,7 @@ class SyncCall(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     blocked_ns: int
     idle_ns: int | None = None
-    idle_inside_ns: int | None = None
+    at: Location | None = None
 
 
 class SourceLine(Location, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from perfkit.ledger.step_budget import DeviceStepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES, IdleCause
+from perfkit._location import Location
+from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
+from perfkit.measures.results.device import LATE_LAUNCHES, DeviceTime, IdleCause
 
 #: What the host did instead of launching in time, in words. Syncs, allocations and data are causes of their own.
 WORDS: dict[IdleCause, str] = {
@@ -25,13 +26,15 @@ _GAPS, _GAPS_PER_STEP = 24, 1
 class LateLaunches(NamedTuple):
     """Idle time of the device per step by what the host did, and by how much recording slowed the step, in ns.
 
-    ``gaps`` of the recording hold 80% of that time; ``is_habit`` is whether these are many.
+    ``gaps`` of the recording hold 80% of that time; ``is_habit`` is whether these are many. ``spent`` is the function
+    in which the host was for most of it.
     """
 
     causes: dict[IdleCause, int]
     slowdown_ns: int
     gaps: int
     is_habit: bool
+    spent: Location | None
 
     @property
     def cost_ns(self) -> int:
@@ -45,4 +48,13 @@ def late_launches(step: DeviceStepBudget) -> LateLaunches:
     slowdown = max(0, step.traced.wall_ns - step.typical.wall_ns) if step.typical and step.traced else 0
     causes = {cause: step.of_device(device.causes.get(cause, 0)) for cause in LATE_LAUNCHES}
     is_habit = device.late_gaps >= _GAPS and device.late_gaps > _GAPS_PER_STEP * device.steps
-    return LateLaunches(causes, slowdown, device.late_gaps, is_habit)
+    return LateLaunches(causes, slowdown, device.late_gaps, is_habit, _spent(device))
+
+
+def _spent(device: DeviceTime) -> Location | None:
+    late = [one for one in device.idle if one.cause in LATE_LAUNCHES]
+    places: dict[Location | None, int] = {}
+    for one in late:
+        places[one.at] = places.get(one.at, 0) + one.ns
+    most = max(places, key=lambda at: places[at], default=None)
+    return most if most is not None and places[most] >= MAJORITY * sum(one.ns for one in late) else None

@@ -61,6 +61,7 @@ def check(step: DeviceStepBudget) -> Iterator[Finding]:
     yield step.finding(
         cost=cost,
         saving=(0, cost),
+        spent=late.spent,
         message=f"The device waits {step.percent(cost)} of the {step.per} for launches, most of it {mostly}{mean}.",
         advice="Launch less or ahead: torch.compile(mode='reduce-overhead'), a fused optimizer, a larger batch.",
         evidence=tuple(evidence),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from perfkit._location import Location
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import SyncCall
 from perfkit.run.records import SyncEvent, SyncKind
@@ -23,7 +24,7 @@ _ANY: frozenset[SyncKind] = frozenset(("print", "collective", "other"))
 class BlockingCalls(NamedTuple):
     """Blocking calls of a trace under one op and range: ``syncs`` in all, ``blocked_ns`` per step of the budget.
 
-    ``idle_ns`` and ``idle_inside_ns`` are those of `SyncCall`, per step of the budget.
+    ``idle_ns`` and ``at`` are those of `SyncCall`, per step of the budget.
     """
 
     op: str | None
@@ -32,7 +33,7 @@ class BlockingCalls(NamedTuple):
     syncs: int
     blocked_ns: float
     idle_ns: int | None
-    idle_inside_ns: int | None
+    at: Location | None
 
     def made_by(self, event: SyncEvent) -> bool:
         """Whether an observed sync can have made these calls; by its kind, because a trace knows no lines."""
@@ -62,18 +63,13 @@ def blocking_calls(calls: Iterable[SyncCall], step: StepBudget) -> list[Blocking
         syncs = max(waits, sum(call.count for call in group) - waits)
         names = " and ".join(dict.fromkeys(call.name for call in group))
         blocked_ns = sum(call.blocked_ns for call in group) * step.trace_scale / steps
-        idle = _sum([call.idle_ns for call in group], step)
-        inside = _sum([call.idle_inside_ns for call in group], step)
-        found.append(BlockingCalls(op, in_range, names, syncs, blocked_ns, idle, inside))
+        longest = max(group, key=lambda call: call.blocked_ns)
+        idle = [call.idle_ns for call in group if call.idle_ns is not None]
+        idle_ns = step.of_device(sum(idle)) if idle else None
+        found.append(BlockingCalls(op, in_range, names, syncs, blocked_ns, idle_ns, longest.at))
     # Fewer belong to the recording and not to the step: the profiler synchronizes the device once when it stops.
     minimum = IN_STEP * steps if step.per == "step" else 2
     return sorted((one for one in found if one.syncs >= minimum), key=lambda one: -one.blocked_ns)
-
-
-def _sum(idle: list[int | None], step: StepBudget) -> int | None:
-    """Idle time of a device per step; None where none of it is known."""
-    known = [ns for ns in idle if ns is not None]
-    return step.of_device(sum(known)) if known else None
 
 
 def traced_steps(step: StepBudget) -> int:

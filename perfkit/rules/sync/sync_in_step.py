@@ -20,11 +20,11 @@ Fix: keep values on the device and read them rarely.
     x = torch.where(mask, x, 0)               # not: x[~mask] = 0 with x[mask] read back
     batch = batch.to(device, non_blocking=True)   # from pinned memory
 
-Saving: at most the blocked time, and no more than the device was idle in these calls and until the next launch because
-the host waited or had not launched. At least the idle time inside the calls, which may be nothing. On a CPU at most the
-sampled time of the line without the layers that it calls. Of a condition at least three quarters of that, because it
-can be checked less often; of a check inside torch (validate_args) half of that function's time; of another value
-nothing, because the program may need it.
+Saving: at most the time that the device was idle because of the syncs: inside them, and from each to the next launch as
+far as the host would have been ahead without it, which is no more than it blocked. At least half of that. On a CPU at
+most the sampled time of the line without the layers that it calls. Of a condition at least three quarters of that,
+because it can be checked less often; of a check inside torch (validate_args) half of that function's time; of another
+value nothing, because the program may need it.
 
 A line syncs in the step from one sync in two steps on. Rarer lines are reported together as information, because
 logging every hundred steps is what the fix above does; so is a line that synced in one of several observed steps, which
@@ -48,7 +48,6 @@ from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import helper_call
@@ -56,12 +55,14 @@ from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_
 from perfkit.run.records import Lines, SyncEvent, Syncs
 
 ID = "sync-in-step"
-CLAIMS = (Selector(owner="idle", names=("sync", *LATE_LAUNCHES)),)
+CLAIMS = (Selector(owner="idle", names=("sync",)),)
 #: Dynamo cannot trace the read of a value.
 FOLLOWS_AT_LINE = ("graph-breaks",)
 
 #: Calls of a trace that block for less than this share of the step are left out.
 _MIN_SHARE = 0.01
+#: The share of the device's idle time that is saved at least (chosen): some values are needed, if later in the step.
+_LOW = 0.5
 _ADVICE = "Keep the value on the device and read it rarely, every 100 steps or at the end of the epoch."
 _TRACE = "blocking calls of the trace"
 _NO_SYNCS = Syncs(mode="dry", observed=True, steps=None, events=())
@@ -84,23 +85,20 @@ METHODS = (
 class _Cost(NamedTuple):
     """How long syncs blocked per step, and the most and least that this costs; None where it is unknown.
 
-    ``idle_ns`` is how long the device was idle in these syncs and until the next launch, and ``inside_ns`` in them.
+    ``idle_ns`` is how long the device was idle because of these syncs.
     """
 
     blocked_ns: float | None
     source: str
     idle_ns: int | None = None
-    inside_ns: int | None = None
     ns: int | None = None
     low_ns: int | None = None
 
 
 def _of_calls(calls: list[BlockingCalls]) -> _Cost:
     """The cost of blocking calls of a trace."""
-    known = [one for one in calls if one.idle_ns is not None]
-    idle, inside = sum(one.idle_ns or 0 for one in known), sum(one.idle_inside_ns or 0 for one in known)
-    blocked = sum(one.blocked_ns for one in calls)
-    return _Cost(blocked, _TRACE, idle if known else None, inside if known else None)
+    idle = [one.idle_ns for one in calls if one.idle_ns is not None]
+    return _Cost(sum(one.blocked_ns for one in calls), _TRACE, sum(idle) if idle else None)
 
 
 def check(
@@ -166,28 +164,23 @@ def _blocked(
 
 
 def _costs(blocked: list[_Cost], in_trace: list[BlockingCalls], step: StepBudget | None) -> list[_Cost]:
-    """Blocked times with their costs: no more than the device was idle in the syncs and until the next launch.
+    """Blocked times with their costs: no more than the device was idle because of the syncs.
 
-    Where it is not known which calls of the trace are whose, all share the idle time of all in proportion. At least the
-    idle time inside the syncs: what the device waits for after one may be the host's own work.
+    Where it is not known which calls of the trace are whose, all share the idle time of all in proportion.
     """
     if step is None:
         return [_Cost(None, one.source if one.blocked_ns is None else _NOT_MEASURED) for one in blocked]
-    idle, inside = step.wall_ns, 0
+    shared = step.wall_ns
     if step.device is not None:
-        shared, causes = _of_calls(in_trace), step.device.causes
-        inside = step.of_device(causes.get("sync", 0)) if shared.inside_ns is None else shared.inside_ns
-        late = step.of_device(sum(causes.get(cause, 0) for cause in LATE_LAUNCHES))
-        idle = inside + late if shared.idle_ns is None else shared.idle_ns
+        idle = _of_calls(in_trace).idle_ns
+        shared = step.of_device(step.device.causes.get("sync", 0)) if idle is None else idle
     total = sum(one.blocked_ns or 0 for one in blocked if one.idle_ns is None)
     costs = []
     for one in blocked:
         if one.blocked_ns is not None:
-            own, low = one.idle_ns, one.inside_ns or 0
-            if own is None:
-                own, low = (round(part * one.blocked_ns / total) if total else 0 for part in (idle, inside))
-            ns = round(min(one.blocked_ns, own))
-            one = one._replace(idle_ns=own, ns=ns, low_ns=min(low, ns))
+            idle = round(shared * one.blocked_ns / total) if one.idle_ns is None and total else one.idle_ns or 0
+            ns = round(min(one.blocked_ns, idle))
+            one = one._replace(idle_ns=idle, ns=ns, low_ns=round(_LOW * ns) if step.device is not None else 0)
         costs.append(one)
     return costs
 
@@ -313,7 +306,8 @@ def _call(calls: BlockingCalls, cost: _Cost, step: StepBudget) -> Finding:
         advice=_ADVICE,
         evidence=(
             Evidence.ms("blocked time", cost.blocked_ns, f"{calls.names}, {calls.syncs} syncs in the trace"),
-            Evidence.ms("idle because of it", cost.idle_ns, "in these calls and until the next launch"),
+            Evidence.ms("idle because of it", cost.idle_ns, "the device, in these calls and until the next launch"),
         ),
         range=calls.range,
+        spent=calls.at,
     )

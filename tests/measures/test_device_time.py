@@ -4,6 +4,8 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
+import pytest
+
 from perfkit.measures.device.device_time import measure_device_time
 from perfkit.trace import Trace
 
@@ -19,14 +21,28 @@ def causes(build: TraceBuilder) -> dict[str, int]:
     return device.causes
 
 
-def test_idle_after_a_sync_is_charged_by_time_to_what_the_host_did(build: TraceBuilder) -> None:
+@pytest.mark.parametrize(
+    ("begins", "expected"),
+    [
+        (20_000, {"sync": 20_000, "launch latency": 4_321}),
+        (48_000, {"sync": 4_003, "python": 6_007, "operators": 9_990, "launch latency": 4_321}),
+        (
+            51_000,
+            {"sync": 1_003, "uninstrumented": 1_000, "python": 8_007, "operators": 9_990, "launch latency": 4_321},
+        ),
+    ],
+    ids=["30 us ahead", "2 us ahead", "not ahead"],
+)
+def test_a_sync_is_the_cause_of_idle_time_after_it_as_far_as_the_host_was_ahead(
+    build: TraceBuilder, begins: int, expected: dict[str, int]
+) -> None:
     build.launch(900, 1_000, 50_000)
-    build.call("cudaStreamSynchronize", 20_000, 52_003)  # returns 2003 ns after the device is done
+    build.call("cudaStreamSynchronize", begins, 52_003)  # returns 2003 ns after the device is done
     build.frame("train.py(7): log", 52_003, 60_010)
     build.op("aten::mm", 60_010, 80_000)
     build.launch(70_000, 74_321, 90_000)
 
-    assert causes(build) == {"sync": 2_003, "python": 8_007, "operators": 9_990, "launch latency": 4_321}
+    assert causes(build) == expected
 
 
 def test_work_below_a_loader_is_data_loading_whatever_op_it_is(build: TraceBuilder) -> None:

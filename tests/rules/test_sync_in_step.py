@@ -12,6 +12,7 @@ from trace_timeline import GEMM_BF16, Timeline
 from perfkit._location import Location
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.gathering import measure
+from perfkit.measures.results.device import LATE_LAUNCHES, DeviceTime
 from perfkit.measures.results.host import SyncCall
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._engine import Rule
@@ -202,13 +203,13 @@ def test_lines_of_a_cuda_run_share_no_more_than_the_idle_time(build: Any) -> Non
         steps=10,
         events=(event(1, blocked_ns=300 * MS), event(2, blocked_ns=100 * MS)),
     )
-    # 40 ms blocked per step of 100 ms, but the device was idle for 20 ms of it apart from data loading.
-    device = build.device(1000, compute=700, causes={"sync": 50, "python": 150, "data loading": 100})
+    # 40 ms blocked per step of 100 ms, but the device was idle for 20 ms because of syncs.
+    device = build.device(1000, compute=550, causes={"sync": 200, "python": 150, "data loading": 100})
 
     findings = build.findings(sync_in_step, build.step(100, forward=100), syncs, device)
 
     assert [finding.cost_ns for finding in findings] == [15 * MS, 5 * MS]
-    assert [finding.saving_low_ns for finding in findings] == [3_750_000, 1_250_000]
+    assert [finding.saving_low_ns for finding in findings] == [7_500_000, 2_500_000]
 
 
 def test_blocking_calls_of_a_trace_are_reported_by_op(build: Any) -> None:
@@ -344,8 +345,14 @@ def test_a_sync_costs_the_idle_time_until_the_next_launch_and_no_more_than_it_bl
     [finding] = Rule.of(sync_in_step).run(found)
 
     assert finding.cost_ns == pytest.approx(10 * 0.3 * MS, rel=0.05)
-    assert finding.saving_low_ns is not None
-    assert finding.saving_low_ns < 0.1 * MS
+    assert idle_ms(found) == pytest.approx({"sync": 10 * 0.3, "late": 2.0}, abs=0.15)
+
+
+def idle_ms(found: Measurements) -> dict[str, float]:
+    """Idle time of the device because of syncs, and because the host launched late; in ms per step."""
+    [device] = found.all(DeviceTime)
+    late = sum(device.causes.get(cause, 0) for cause in LATE_LAUNCHES)
+    return {"sync": device.causes["sync"] / MS / device.steps, "late": late / MS / device.steps}
 
 
 def test_the_idle_time_of_a_batch_that_is_loaded_after_a_sync_is_not_the_syncs(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import re
 
 import numpy as np
 
-from perfkit.measures._rows import find_rows, mask_of, nearest_above, time_of
+from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_above, time_of
+from perfkit.measures._trace_cache import once
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, Union
@@ -60,33 +61,42 @@ def is_first_use(trace: Trace) -> Bools:
 def prepares(trace: Trace) -> Bools:
     """A mask of the ops and launches that take far longer the first time: the host's work in them is first use."""
     found = np.zeros(len(trace), bool)
-    calls = trace.launch[first_kernels(trace)]
-    calls = calls[calls >= 0]
-    found[calls[trace.duration_ns[calls] >= _LOADING_NS]] = True
+    for kernel in _slow_first_kernels(trace).tolist():
+        found[trace.launch[kernel]] = True
     ops = np.flatnonzero(trace.is_kind(Kind.OP))
     ops = ops[np.argsort(trace.start_ns[ops], kind="stable")]
     _, first = np.unique(trace.name[ops], return_index=True)
     steps = whole_steps(trace).row.size
     for row in ops[first[trace.duration_ns[ops[first]] >= _PREPARING_NS]].tolist():
-        others = ops[(trace.name[ops] == trace.name[row]) & (ops != row)]
-        if others.size:
-            found[row] = trace.duration_ns[row] >= _TIMES_THE_OTHERS * np.median(trace.duration_ns[others])
-        else:
-            found[row] = steps >= _MIN_STEPS
+        others = trace.duration_ns[ops[(trace.name[ops] == trace.name[row]) & (ops != row)]]
+        found[row] = _is_far_longer(trace.duration_ns[row], others) if others.size else steps >= _MIN_STEPS
     return found
 
 
-def first_kernels(trace: Trace) -> Ints:
-    """The first kernel of each name in the trace."""
-    kernels = np.flatnonzero(trace.is_kind(Kind.KERNEL))
+def loads_code(trace: Trace, works: Ints) -> Bools:
+    """Whether each of these rows (-1: none) is a kernel that begins far later after its launch the first time."""
+    return (works >= 0) & mask_of(trace, _slow_first_kernels(trace))[works]
+
+
+@once
+def _slow_first_kernels(trace: Trace) -> Ints:
+    """The first kernel of each name whose launch, or wait for its start, took far longer than the later ones'."""
+    kernels = launched_work(trace)
+    kernels = kernels[trace.kind[kernels] == Kind.KERNEL]
     kernels = kernels[np.argsort(trace.start_ns[kernels], kind="stable")]
-    return np.asarray(kernels[np.unique(trace.name[kernels], return_index=True)[1]], np.int64)
+    launch = trace.launch[kernels]
+    waited = np.maximum(trace.start_ns[kernels], trace.end_ns[launch]) - trace.start_ns[launch]
+    _, first = np.unique(trace.name[kernels], return_index=True)
+    slow = [
+        at
+        for at in first[waited[first] >= _LOADING_NS].tolist()
+        if _is_far_longer(waited[at], waited[np.flatnonzero(trace.name[kernels] == trace.name[kernels[at]])[1:]])
+    ]
+    return np.asarray(kernels[slow], np.int64)
 
 
-def loads_code(trace: Trace, works: Ints, waited_ns: Ints) -> Bools:
-    """Whether each of these rows (-1: none) is the first kernel of its name and began this late after its launch."""
-    first = mask_of(trace, first_kernels(trace))
-    return (works >= 0) & first[works] & (waited_ns >= _LOADING_NS)
+def _is_far_longer(first_ns: int, others: Ints) -> bool:
+    return not others.size or bool(first_ns >= _TIMES_THE_OTHERS * np.median(others))
 
 
 def loading_time(trace: Trace) -> Union:

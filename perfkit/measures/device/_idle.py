@@ -166,7 +166,7 @@ def _charged(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     # The profiler's own time is not the program's, and code is loaded once: taken out of the causes they interrupt.
     pieces = _carved(_joined(parts), host.loading, CODE["first use"])
     pieces = _carved(pieces, host.profiler, CODE["profiler"])
-    pieces = _of_syncs(trace, work.device, pieces)
+    pieces = _of_syncs(trace, work, pieces)
     return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds))
 
 
@@ -269,7 +269,7 @@ def _cut(trace: Trace, idle: Union, around: _Around, whole: Ints, host: Host) ->
     latency = np.where(
         host.is_graph[launch[late]] & (launch[late] >= 0), CODE["before a graph"], CODE["launch latency"]
     )
-    latency[loads_code(trace, around.after[late], end - until)] = CODE["first use"]
+    latency[loads_code(trace, around.after[late])] = CODE["first use"]
     yield _kept(late, latency, until, end, launch[late])
     thread = np.where(launch[late] >= 0, trace.track[launch[late]], host.main)
     for track in np.flatnonzero(np.bincount(thread)).tolist():
@@ -337,28 +337,30 @@ def _carved(pieces: Pieces, of: Union, cause: int) -> Pieces:
     return _joined((part(without(time, of)), inside._replace(cause=np.full_like(inside.cause, cause))))
 
 
-def _of_syncs(trace: Trace, device: int, pieces: Pieces) -> Pieces:
+def _of_syncs(trace: Trace, work: DeviceWork, pieces: Pieces) -> Pieces:
     """The pieces, in which a sync is also the cause of what follows it up to the next launch.
 
-    In a sync the host loses what it was ahead: for as long as it waited, late launches after it are because of it.
+    In a sync the host loses what it was ahead: as much of the late launches after it as the device was busy in it.
     """
     waits = wait_times(trace)
-    mine = waits.device == device
-    late = np.isin(pieces.cause, LATE)
-    if not mine.any() or not late.any():
-        return pieces
+    mine = np.flatnonzero(waits.device == work.device)
     order = np.argsort(pieces.starts, kind="stable")
     pieces = Pieces(*(column[order] for column in pieces))
-    late = late[order]
+    late = np.isin(pieces.cause, LATE)
     time = Union(pieces.starts[late], pieces.ends[late])
-    begin, until = trace.start_ns[waits.rows[mine]], waits.until[mine]
-    before = covered_before(time, begin)
-    length = np.minimum(covered_before(time, until) - before, waits.blocked_ns[mine])
+    if not mine.size or not time.starts.size:
+        return pieces
+    begin, end, until = trace.start_ns[waits.rows[mine]], trace.end_ns[waits.rows[mine]], waits.until[mine]
+    ahead = np.cumsum(covered_before(work.busy, end) - covered_before(work.busy, begin))
+    first = np.searchsorted(waits.group[mine], waits.group[mine])
+    ahead -= np.append(0, ahead)[first]
+    before = covered_before(time, end)
+    length = np.clip(covered_before(time, until) - before, 0, ahead)
     # When this much of the late launches has passed.
     passed = np.cumsum(time.ends - time.starts)
     last = np.minimum(np.searchsorted(passed, before + length, side="left"), passed.size - 1)
-    reach = np.where(length > 0, time.ends[last] - (passed[last] - before - length), begin)
-    synced = _carved(Pieces(*(column[late] for column in pieces)), union(begin, reach), CODE["sync"])
+    reach = np.where(length > 0, time.ends[last] - (passed[last] - before - length), end)
+    synced = _carved(Pieces(*(column[late] for column in pieces)), union(end, reach), CODE["sync"])
     return _joined((Pieces(*(column[~late] for column in pieces)), synced))
 
 

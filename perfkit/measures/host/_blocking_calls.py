@@ -32,16 +32,16 @@ def blocking_calls(trace: Trace) -> Ints:
 
 
 class WaitTimes(NamedTuple):
-    """Blocking calls ``rows`` in order of start, each from its start to ``until``: the next launch, or the next one.
+    """Blocking calls ``rows`` in order of start, each from its start to ``until``: the next launch, or the next call.
 
-    ``device`` is that of the next launch. ``blocked_ns`` is how long the host waited since the last launch: a copy and
-    the wait for it are one sync.
+    ``device`` is that of the next launch. Calls of one ``group``, a number that rises, have the same next launch: a
+    copy and the wait for it are one sync.
     """
 
     rows: Ints
     until: Ints
     device: Ints
-    blocked_ns: Ints
+    group: Ints
 
 
 @once
@@ -55,16 +55,12 @@ def wait_times(trace: Trace) -> WaitTimes:
     starts, device = trace.start_ns[launch][order], trace.device[work[first]][order]
     begin, end = trace.start_ns[rows], trace.end_ns[rows]
     if not rows.size or not starts.size:
-        return WaitTimes(rows, end, np.full(rows.size, -1), end - begin)
+        return WaitTimes(rows, end, np.full(rows.size, -1), np.zeros(rows.size, np.int64))
     at = np.searchsorted(starts, end, side="left")
     until = np.where(at < starts.size, starts[np.minimum(at, starts.size - 1)], end)
-    # Calls with the same next launch wait for one thing.
-    _, group = np.unique(at, return_inverse=True)
-    total = np.cumsum(end - begin)
-    before = np.append(0, total[:-1])[np.searchsorted(group, group)]
     return WaitTimes(
         rows,
         np.minimum(until, np.append(begin[1:], np.iinfo(np.int64).max)),
         device[np.minimum(at, starts.size - 1)].astype(np.int64),
-        total - before,
+        np.asarray(at, np.int64),
     )

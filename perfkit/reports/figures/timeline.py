@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures.device._device_work import DeviceWork, device_work
-from perfkit.measures.device._idle import CAUSES, Host, charge_idle
+from perfkit.measures.device._idle import CAUSES, idle_of_devices
 from perfkit.measures.results.device import IdleCause
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.reports.figures.cleaning import clean
@@ -235,13 +235,11 @@ def _steps(steps: ProfilerSteps, names: _Names) -> Iterator[_Draft]:
 def _device_lanes(trace: Trace, works: tuple[DeviceWork, ...], names: _Names, notes: list[str]) -> Iterator[_Draft]:
     if not works:
         return
-    host = Host(trace)
     if len(works) > _DEVICES:
         notes.append(f"{len(works) - _DEVICES} of {len(works)} devices are not drawn.")
     cause_codes = np.array([names.code(cause, idle_kind(cause)) for cause in CAUSES], np.int64)
-    for work in works[:_DEVICES]:
-        group = f"device {work.device}"
-        idle = charge_idle(trace, work, host).pieces
+    for work, charged in zip(works[:_DEVICES], idle_of_devices(trace)[:_DEVICES], strict=True):
+        group, idle = f"device {work.device}", charged.pieces
         during = np.full(idle.row.size, -1, np.int64)
         known = np.flatnonzero((idle.row >= 0) & np.isin(trace.kind[idle.row], list(_OF_HOST)))
         during[known] = names.codes(trace, idle.row[known], _OF_HOST)

@@ -56,7 +56,7 @@ def test_what_is_done_once_is_first_use(once: object, tmp_path: Path) -> None:
     device = measured(Timeline(tmp_path).steps(step))
 
     assert device.causes["first use"] == pytest.approx(30 * MS, rel=0.01)
-    assert sum(one.gaps for one in device.idle if one.cause == "first use") == 1
+    assert sum(one.gaps for one in device.idle if one.cause == "first use") <= 2
     assert device.late_gaps > 200
 
 

@@ -106,10 +106,8 @@ class LineTracer:
 
     def _module_called(self, frame: FrameType) -> _Trace | None:
         self._modules.started = True
-        caller = frame.f_back
-        while caller is not None and owner_of(caller.f_code.co_filename) == "perfkit":
-            caller = caller.f_back  # the step clock's hooks wrap the calls of models
-        if caller is None or owner_of(caller.f_code.co_filename) != USER:
+        caller = self._module_caller(frame)
+        if caller is None:
             return None
         call = self._modules.enter(frame, (caller.f_code, line_of(caller)), self._phase())
         if call is None:
@@ -117,6 +115,15 @@ class LineTracer:
         self._calls[frame] = call
         frame.f_trace_lines = False
         return self._module_returned
+
+    def _module_caller(self, frame: FrameType) -> FrameType | None:
+        """The user's frame that calls a module, itself or through a library (a Trainer); None inside another module."""
+        for caller in frames_outwards(frame.f_back):
+            if caller.f_code is self._module_call:
+                return None
+            if owner_of(caller.f_code.co_filename) == USER:
+                return caller
+        return None
 
     def _module_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if event == "return" and (call := self._calls.pop(frame, None)) is not None:

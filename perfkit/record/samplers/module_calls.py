@@ -1,11 +1,12 @@
 """Which modules the user's lines called in the traced step, and which of the calls were repeated with the same input.
 
 A call is repeated if this module object got the very same input before in the step: the same memory with the same
-contents (tensors count their in-place changes), and the same plain values. It does not count
+contents (tensors count their in-place changes), and the same plain values; labels only add a loss to the answer and are
+not compared. It does not count
 
 - if the optimizer changed the module's parameters in between and a backward follows the call: two networks that train
   against each other have to evaluate the same input twice;
-- if dropout is active in it: the results differ, and some losses depend on that;
+- if dropout is active in it and the call builds a graph: the results differ, and some losses depend on that;
 - if it comes from the very line of the first call: an optimizer's closure is called until it converges;
 - in the backward, where activation checkpointing recomputes what was not kept.
 """
@@ -24,6 +25,9 @@ from perfkit.run.records import ModuleCalls, Phase
 
 #: The line that calls: its code and its number.
 Site = tuple[CodeType, int]
+
+#: Arguments that transformers' models make a loss of, beside the same answer.
+_LOSS_ARGUMENTS = frozenset({"labels", "num_items_in_batch"})
 
 #: Calls that are inspected in the step; more come from a model that is called line by line for minutes.
 _MAX_CALLS = 10_000
@@ -82,7 +86,8 @@ class ModuleCallLog:
             return None
         arguments = frame.f_locals
         call = ModuleCall(site, arguments.get("self"))
-        values = list(_flat((arguments.get("args", ()), arguments.get("kwargs", {}))))
+        named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}
+        values = list(_flat((arguments.get("args", ()), named)))
         try:
             self._inspect(call, values)
         except Exception:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
@@ -97,13 +102,12 @@ class ModuleCallLog:
         if all(_is_slice(tensor) for tensor in tensors):
             call.parts = tuple((tuple(one.shape), one.untyped_storage().data_ptr()) for one in tensors)
         module = call.module
-        if _has_active_dropout(module):
-            return
+        random = _has_active_dropout(module)
         key = (id(module), module.training, *map(_fingerprint, values))
         version = sum(parameter._version for parameter in module.parameters())
         first = self._first_calls.get(key)
         if first is not None and all(reference() is not None for reference in first.alive):
-            call.repeated = first.site != call.site
+            call.repeated = first.site != call.site and not (random and torch.is_grad_enabled())
             call.updated = first.version != version
             return
         # Freed memory may hold another tensor by now.

@@ -99,6 +99,45 @@ def test_a_call_with_active_dropout_is_not_repeated() -> None:
     assert again(step) == 1
 
 
+def test_a_call_without_a_graph_repeats_one_with_dropout_and_no_backward_follows_it() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), torch.randn(8, 4)
+
+    def step() -> None:
+        loss = model(x).sum()
+        with torch.no_grad():
+            model(x)
+        loss.backward()
+
+    assert [(calls.again, calls.again_backward) for calls in traced(step)] == [(0, False), (1, False)]
+
+
+def test_labels_of_the_first_call_are_no_part_of_its_input() -> None:
+    class Model(nn.Module):
+        def forward(self, words: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+            return words * 2 if labels is None else (words - labels).sum()
+
+    model, x = Model(), torch.randn(8, 4)
+
+    def step() -> None:
+        model(words=x, labels=torch.zeros(8, 4))
+        model(x)
+
+    assert again(step) == 1
+
+
+def test_a_module_that_a_library_calls_counts_at_the_line_that_calls_the_library() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(8, 4)
+
+    def step() -> None:
+        torch.func.functional_call(model, {}, (x,))
+        model(x)
+
+    assert [(calls.module, calls.calls, calls.again) for calls in traced(step)] == [
+        ("Sequential", 1, 0),
+        ("Sequential", 1, 1),
+    ]
+
+
 def test_another_tensor_in_the_same_memory_is_not_repeated() -> None:
     model = nn.Linear(64, 64)
 

@@ -44,13 +44,15 @@ class _FirstCall(NamedTuple):
 class ModuleCall:
     """One call that has started."""
 
-    __slots__ = ("module", "parts", "repeated", "site", "started_ns", "updated")
+    __slots__ = ("builds_graph", "module", "parts", "repeated", "site", "started_ns", "updated")
 
     def __init__(self, site: Site, module: Any) -> None:
         self.site = site
         self.module = module
         #: Whether its input was seen before, and whether the module's parameters were updated since.
         self.repeated = self.updated = False
+        #: Whether a backward may follow it.
+        self.builds_graph = torch.is_grad_enabled()
         #: The shapes of its tensors and the memory that they are parts of; None where they are no slices.
         self.parts: tuple[Any, ...] | None = None
         self.started_ns = 0
@@ -63,8 +65,9 @@ class _SiteSums:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
         self.calls = self.host_ns = 0
         self.sliced = call.parts is not None
-        #: Per repeated call: its time, whether the module was updated before it, the number of backwards before it.
-        self.repeated: list[tuple[int, bool, int]] = []
+        #: Per repeated call: its time, whether the module was updated before it, and how many backwards there were
+        #: before it, None where none can follow.
+        self.repeated: list[tuple[int, bool, int | None]] = []
 
 
 class ModuleCallLog:
@@ -107,7 +110,7 @@ class ModuleCallLog:
         version = sum(parameter._version for parameter in module.parameters())
         first = self._first_calls.get(key)
         if first is not None and all(reference() is not None for reference in first.alive):
-            call.repeated = first.site != call.site and not (random and torch.is_grad_enabled())
+            call.repeated = first.site != call.site and not (random and call.builds_graph)
             call.updated = first.version != version
             return
         # Freed memory may hold another tensor by now.
@@ -123,23 +126,25 @@ class ModuleCallLog:
         sums.host_ns += took_ns
         sums.sliced &= call.parts == sums.parts and passed == sums.passed
         if call.repeated:
-            sums.repeated.append((took_ns, call.updated, self.backwards))
+            sums.repeated.append((took_ns, call.updated, self.backwards if call.builds_graph else None))
 
     def rows(self) -> dict[Site, tuple[ModuleCalls, ...]]:
         """The modules that each line called."""
         rows: dict[Site, tuple[ModuleCalls, ...]] = {}
         for (site, _), sums in self._sums.items():
             # After an update of the parameters, only a result that no backward uses was not needed.
-            again = [
-                (took, passed) for took, updated, passed in sums.repeated if not updated or passed == self.backwards
+            calls = [
+                (took, updated, passed is not None and passed < self.backwards)
+                for took, updated, passed in sums.repeated
             ]
+            again = [(took, trained) for took, updated, trained in calls if not (updated and trained)]
             row = ModuleCalls(
                 module=sums.module,
                 calls=sums.calls,
                 host_ns=sums.host_ns,
                 again=len(again),
                 again_ns=sum(took for took, _ in again),
-                again_backward=any(passed < self.backwards for _, passed in again),
+                again_backward=any(trained for _, trained in again),
                 sliced=sums.sliced,
             )
             rows[site] = (*rows.get(site, ()), row)

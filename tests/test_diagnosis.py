@@ -161,7 +161,7 @@ def test_a_run_without_limits_is_not_called_healthy() -> None:
 
 
 def test_a_busy_machine_is_named_and_does_not_make_a_step_unhealthy() -> None:
-    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, core_wait_ns_per_step=100 * MS)
+    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, core_wait_share=0.5)
 
     diagnosis = diagnose(Measurements("runs/x", step(200, data=2, forward=120, backward=78), *AT_LIMIT, rank))
 

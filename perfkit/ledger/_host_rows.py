@@ -27,8 +27,6 @@ _OWNERS: dict[Phase, Owner] = {
     # The backward runs no Python of the loop: what is between its ops is the autograd engine.
     "backward": "op overhead",
 }
-#: The share of the step that other programs take at most: the thread ran in each step.
-_MOST_WAITED = 0.95
 #: Phases in which ops are the phase's own work, and not computing.
 _OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})
 
@@ -66,10 +64,11 @@ class _Sources(msgspec.Struct, frozen=True):
 
 def _without_a_core(budget: StepBudget, rank: Rank | None) -> int:
     """The part of the step in which other programs had the core; it is the machine's and not the program's."""
-    step = budget.mean or budget.typical
-    if rank is None or rank.core_wait_ns_per_step is None or step is None or not step.wall_ns:
+    if rank is None or rank.core_wait_share is None or budget.typical is None:
         return 0
-    return round(budget.wall_ns * min(_MOST_WAITED, rank.core_wait_ns_per_step / step.wall_ns))
+    # Steps that waited long are no typical ones: what the thread itself ran remains.
+    waited_ns = min(rank.core_wait_share * budget.wall_ns, budget.wall_ns - (rank.thread_ns_per_step or 0))
+    return max(0, round(waited_ns))
 
 
 def _phases(budget: StepBudget, whole_ns: int) -> dict[Phase | None, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -28,41 +29,44 @@ while time.perf_counter_ns() - begin < 1e9:
 watch.read(10, timed=True)
 wall = time.perf_counter_ns() - begin
 os.kill(other, 9)
-print(10 * watch.core_wait_ns_per_step / wall, 10 * watch.cpu_ns_per_step / wall)
+facts = watch.facts
+print(facts["core_wait_share"], 10 * facts["thread_ns_per_step"] / wall)
 """
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
-    """(processor time, time without a core) of the next readings."""
-    values: list[tuple[int, int | None]] = []
-    monkeypatch.setattr(processor_time.time, "process_time_ns", lambda: values[0][0])
-    monkeypatch.setattr(processor_time, "_waited_for_core_ns", lambda: values.pop(0)[1])
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, tuple[int, int] | None]]:
+    """(clock, processor time of the process, (thread ran, thread waited)) of the next readings."""
+    values: list[tuple[int, int, tuple[int, int] | None]] = []
+    monkeypatch.setattr(processor_time.time, "perf_counter_ns", lambda: values[0][0])
+    monkeypatch.setattr(processor_time.time, "process_time_ns", lambda: values[0][1])
+
+    def thread_times() -> Any:
+        thread = values.pop(0)[2]
+        return processor_time._Thread(*thread) if thread is not None else None
+
+    monkeypatch.setattr(processor_time, "_thread_times", thread_times)
     return values
 
 
-def test_times_are_per_ordinary_step(readings: list[tuple[int, int | None]]) -> None:
-    readings += [(0, 0), (1000, 100), (9000, 9000), (9500, 9050)]
+def test_times_are_those_of_ordinary_steps(readings: list[Any]) -> None:
+    readings += [(0, 0, (0, 0)), (2000, 1000, (900, 100)), (9000, 9000, (7000, 900)), (10_000, 9500, (7300, 1400))]
     watch = ProcessorTime()
 
     for step, timed in ((0, True), (10, True), (20, False), (30, True)):
         watch.read(step, timed=timed)
 
-    assert watch.cpu_ns_per_step == 75
-    assert watch.core_wait_ns_per_step == 8
+    assert watch.facts == {"cpu_ns_per_step": 75, "thread_ns_per_step": 60, "core_wait_share": 0.2}
 
 
-def test_waiting_for_a_core_is_not_known_where_the_system_does_not_count_it(
-    readings: list[tuple[int, int | None]],
-) -> None:
-    readings += [(0, None), (1000, None)]
+def test_waiting_for_a_core_is_not_known_where_the_system_does_not_count_it(readings: list[Any]) -> None:
+    readings += [(0, 0, None), (5000, 1000, None)]
     watch = ProcessorTime()
 
     for step in (0, 10):
         watch.read(step, timed=True)
 
-    assert watch.core_wait_ns_per_step is None
-    assert watch.cpu_ns_per_step == 100
+    assert watch.facts == {"cpu_ns_per_step": 100, "thread_ns_per_step": None, "core_wait_share": None}
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not count waiting for a core")

@@ -182,7 +182,7 @@ def test_time_without_a_core_is_of_other_programs_and_no_proof_against_the_step(
         work(op("aten::mm", 100, gflops=0.5)),
         OpShares(shares={"forward": 1.0}),
         LIMITS,
-        build.rank(core_wait_ns_per_step=40 * MS),
+        build.rank(core_wait_share=0.5, thread_ns_per_step=60 * MS),
     )
     claimed, _ = claim(rows, [], {})
 

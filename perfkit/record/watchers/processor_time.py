@@ -4,47 +4,66 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import NamedTuple
+
+
+class _Thread(NamedTuple):
+    """How long a thread ran and waited for a core so far, in ns."""
+
+    ran_ns: int
+    waited_ns: int
+
+
+class _Reading(NamedTuple):
+    """The clock, the process's processor time, and the thread's times where they are known; in ns."""
+
+    step: int
+    wall_ns: int
+    process_ns: int
+    thread: _Thread | None
 
 
 class ProcessorTime:
     """Sums over the steps between readings, which happen in the thread that trains.
 
-    Linux counts in ``/proc/.../schedstat`` how long a thread could run and waited for a core (its second number);
+    Linux counts in ``/proc/.../schedstat`` how long a thread ran, and how long it could have run and waited for a core;
     elsewhere that is not known.
     """
 
     def __init__(self) -> None:
-        self._last: tuple[int, int, int | None] | None = None
-        self._steps = self._cpu_ns = self._waited_ns = 0
-        self._waited_steps = 0
+        self._last: _Reading | None = None
+        self._steps = self._process_ns = 0
+        self._thread_steps = self._thread_ns = self._waited_ns = self._wall_ns = 0
 
     def read(self, step: int, *, timed: bool) -> None:
         """Read before ``step``; ``timed``: the steps since the last reading were ordinary ones."""
-        now = step, time.process_time_ns(), _waited_for_core_ns()
+        now = _Reading(step, time.perf_counter_ns(), time.process_time_ns(), _thread_times())
         last, self._last = self._last, now
         if not timed or last is None:
             return
-        self._steps += now[0] - last[0]
-        self._cpu_ns += now[1] - last[1]
+        self._steps += now.step - last.step
+        self._process_ns += now.process_ns - last.process_ns
         # A counter that falls is that of another thread, which trains from now on.
-        if now[2] is not None and last[2] is not None and now[2] >= last[2]:
-            self._waited_steps += now[0] - last[0]
-            self._waited_ns += now[2] - last[2]
+        if now.thread is not None and last.thread is not None and now.thread.ran_ns >= last.thread.ran_ns:
+            self._thread_steps += now.step - last.step
+            self._wall_ns += now.wall_ns - last.wall_ns
+            self._thread_ns += now.thread.ran_ns - last.thread.ran_ns
+            self._waited_ns += now.thread.waited_ns - last.thread.waited_ns
 
     @property
-    def cpu_ns_per_step(self) -> int | None:
-        """Processor time of this process, all its threads, per ordinary step; None before there were some."""
-        return round(self._cpu_ns / self._steps) if self._steps else None
+    def facts(self) -> dict[str, int | float | None]:
+        """Fields of `Rank`: each None where it is not known, or before there were ordinary steps."""
+        return {
+            "cpu_ns_per_step": round(self._process_ns / self._steps) if self._steps else None,
+            "thread_ns_per_step": round(self._thread_ns / self._thread_steps) if self._thread_steps else None,
+            "core_wait_share": min(1.0, self._waited_ns / self._wall_ns) if self._wall_ns else None,
+        }
 
-    @property
-    def core_wait_ns_per_step(self) -> int | None:
-        """How long the thread that trains waited for a core, per ordinary step; None where that is not known."""
-        return round(self._waited_ns / self._waited_steps) if self._waited_steps else None
 
-
-def _waited_for_core_ns() -> int | None:
+def _thread_times() -> _Thread | None:
     try:
         with open(f"/proc/self/task/{threading.get_native_id()}/schedstat", "rb") as file:
-            return int(file.read(64).split()[1])
-    except (OSError, ValueError, IndexError):  # another system, or a kernel without schedstat
+            ran, waited = file.read(64).split()[:2]
+            return _Thread(int(ran), int(waited))
+    except (OSError, ValueError):  # another system, or a kernel without schedstat
         return None

@@ -73,7 +73,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         step_boundary: What the steps were counted by.
         program: The program as a whole, where no step was seen.
         cpu_ns_per_step: Processor time of the process, all its threads, in an ordinary step.
-        core_wait_ns_per_step: Time of an ordinary step in which the thread that trains could run and had no core.
+        thread_ns_per_step: Processor time of the thread that trains, in an ordinary step.
+        core_wait_share: The share of ordinary steps in which that thread could run and had no core (0 to 1).
         graph_breaks: Why torch.compile broke graphs, and how often.
         calls: The user's lines that call a function which changes a setting, by the function's name.
         evaluated_with_grad: The line of an evaluation whose result carried a graph.
@@ -103,7 +104,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     overhead_ns: int | None = None
     overhead_bytes: int | None = None
     cpu_ns_per_step: int | None = None
-    core_wait_ns_per_step: int | None = None
+    thread_ns_per_step: int | None = None
+    core_wait_share: float | None = None
     graph_breaks: dict[str, int] = {}
     break_lines: tuple[GraphBreak, ...] = ()
     compilations: tuple[Compilation, ...] = ()

@@ -38,43 +38,46 @@ def _resized(row: LedgerRow, ns: int) -> LedgerRow:
 
 def _computing(device: DeviceTime, roofline: Roofline | None, kernels: Kernels | None) -> Iterator[LedgerRow]:
     """Compute kernels: by op with their limit where the roofline places them, the others by class."""
+    points = roofline.points if roofline is not None else ()
+    classes = dict(kernels.classes_ns) if kernels is not None else {}
+    factor = 1.0
+    if roofline is not None:
+        # The roofline is of some of the steps. Kernels that run at the same time share theirs.
+        factor = device.steps / roofline.steps
+        classes = roofline.unknown_ns
+        known = sum(point.device_ns for point in points) + sum(classes.values())
+        factor = min(factor, device.compute_ns / max(1, known))
     left = device.compute_ns
-    if roofline is not None and roofline.device_ns:
-        scale = device.compute_ns / max(roofline.device_ns, sum(point.device_ns for point in roofline.points))
-        for point in roofline.points:
-            ns = min(left, round(point.device_ns * scale))
-            left -= ns
-            share = min(1.0, max(point.compute_share, point.memory_share))
-            if ns:
-                name = f"{point.op} {point.shapes}".strip()
-                yield LedgerRow(
-                    owner="computing",
-                    name=name,
-                    ns=ns,
-                    limit_ns=round(ns * share),
-                    bound="arithmetic" if point.compute_share >= point.memory_share else "memory",
-                    count=point.count / roofline.steps,
-                )
-    classes = dict(kernels.classes_ns) if kernels is not None and not (roofline and roofline.points) else {}
-    classes.pop("communication", None)
-    if not any(classes.values()):
-        classes = {"kernels of unknown work": 1}
+    for point in points:
+        ns = min(left, round(point.device_ns * factor))
+        left -= ns
+        share = min(1.0, max(point.compute_share, point.memory_share))
+        if ns:
+            yield LedgerRow(
+                owner="computing",
+                name=f"{point.op} {point.shapes}".strip(),
+                ns=ns,
+                limit_ns=round(ns * share),
+                bound="arithmetic" if point.compute_share >= point.memory_share else "memory",
+                count=point.count / roofline.steps if roofline is not None else None,
+            )
+    classes = {f"{name} kernels": ns for name, ns in classes.items() if name != "communication"}
     for name, ns in zip(classes, apportion(left, list(classes.values())), strict=True):
+        left -= ns
         if ns:
             yield LedgerRow(owner="computing", name=name, ns=ns)
+    if left:
+        yield LedgerRow(owner="computing", name="other kernels", ns=left)
 
 
 def _moving(device: DeviceTime, communication: Communication | None) -> Iterator[LedgerRow]:
     """Communication and copies that no compute hides; waiting for other ranks apart from transfer."""
     exposed = device.exposed_communication_ns
-    if exposed:
-        collectives = communication.collectives if communication is not None else ()
-        total = sum(one.total_ns for one in collectives)
-        waited = sum(one.waiting_ns or 0 for one in collectives)
-        waiting = round(exposed * min(1.0, waited / total)) if total else 0
+    waiting = min(exposed, communication.exposed_waiting_ns or 0) if communication is not None else 0
+    if exposed > waiting:
         yield LedgerRow(owner="communication", name="transfer", ns=exposed - waiting)
-        if waiting:
-            yield LedgerRow(owner="waiting for ranks", name="collectives", ns=waiting)
+    if waiting:
+        yield LedgerRow(owner="waiting for ranks", name="collectives", ns=waiting)
     # Copies that communication hides are part of its time.
     copies = min(device.exposed_copy_ns, device.busy_ns - device.compute_ns - exposed)
     if copies > 0:

@@ -33,8 +33,8 @@ def scale_of(family: str) -> float:
     return SCALES.get(family, OTHER_SCALE)
 
 
-def calibrated(finding: Finding, family: str, wall_ns: int) -> Finding:
-    """The finding with its range as an interval, no more than the step.
+def calibrated(finding: Finding, family: str, most_ns: int) -> Finding:
+    """The finding with its range as an interval, up to ``most_ns`` or the rule's own high end.
 
     It stays as it is without a range, or where the rule knows no minimum (0).
     """
@@ -46,7 +46,7 @@ def calibrated(finding: Finding, family: str, wall_ns: int) -> Finding:
     return msgspec.structs.replace(
         finding,
         saving_low_ns=max(0, round(middle - reach)),
-        saving_high_ns=min(max(high_ns, wall_ns), round(middle + reach)),
+        saving_high_ns=min(max(high_ns, most_ns), round(middle + reach)),
     )
 
 

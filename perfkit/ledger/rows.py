@@ -50,9 +50,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def part(self) -> str:
-        """The row in a sentence: ``computing in forward``, ``idle (sync)``."""
+        """The row in a sentence: ``computing in forward``, ``idle (sync)``, ``computing (aten::mm)`` without shapes."""
         if self.owner in ("idle", "unrecorded"):
             return f"{self.owner} ({self.name})"
+        if self.owner == "computing" and self.phase is None and self.at is None:
+            return f"{self.owner} ({self.name.partition(' ')[0]})"
         return f"{self.owner} in {self.phase}" if self.phase is not None and self.phase != self.owner else self.owner
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+from trace_timeline import GEMM_BF16, Timeline
+
 from perfkit._location import Location
+from perfkit.diagnosis import diagnose
 from perfkit.measures.results.patterns import HostCollective
 from perfkit.rules.ranks import exposed_communication
 
@@ -57,3 +62,41 @@ def test_well_overlapped_communication_is_not_reported(build: Any) -> None:
     device = build.device(1000, compute=950, communication=800, exposed_communication=30, causes={"operators": 20})
 
     assert build.findings(exposed_communication, device) == []
+
+
+def test_a_late_rank_is_reported_apart_from_transfer(tmp_path: Path) -> None:
+    """Four all-reduces of 20 ms per step, the first of which waits 60 ms for another rank."""
+
+    def step(line: Timeline) -> None:
+        for _ in range(100):
+            line.run(GEMM_BF16, 1_000)
+        for i in range(4):
+            line.all_reduce(80_000 if i == 0 else 20_000, elements=25_000_000)
+        line.join()
+
+    line = Timeline(tmp_path, world_size=2)
+    found = diagnose(line.steps(step, count=3).write())
+
+    late, transfer = sorted(found.findings, key=lambda one: one.message)
+    assert late.message.startswith("Another rank is late: collectives, most of all allreduce, wait for it 60.0 ms")
+    assert late.cost_ns == pytest.approx(60 * MS, rel=0.01)
+    assert (late.saving_high_ns or 0) <= (late.cost_ns or 0)
+    assert transfer.cost_ns == pytest.approx(80 * MS, rel=0.01)
+    owners = {row.owner: row.ns for row in found.ledger.ledger.rows} if found.ledger is not None else {}
+    assert owners["waiting for ranks"] == pytest.approx(60 * MS, rel=0.01)
+    assert owners["communication"] == pytest.approx(80 * MS, rel=0.01)
+
+
+def test_communication_is_no_computing_of_other_rules(tmp_path: Path) -> None:
+    """200 collectives of 40 us per step with small grids: not a loop of small ops, nor small kernels."""
+
+    def step(line: Timeline) -> None:
+        for _ in range(10):
+            line.run(GEMM_BF16, 500)
+        for _ in range(200):
+            line.all_reduce(40, elements=20_000)
+        line.join()
+
+    found = diagnose(Timeline(tmp_path, world_size=8).steps(step).write())
+
+    assert {finding.rule for finding in found.findings} == {"exposed-communication"}

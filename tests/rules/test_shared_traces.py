@@ -33,8 +33,8 @@ RULES = {
 }
 
 EXPECTED = {
-    # NCCL next to little compute, and a host that is late: 16% of communication is hidden.
-    "a100-2ranks-nccl.json.gz": {"launch-bound", "exposed-communication"},
+    # A host that is late. Exposed communication is 6% of the step: 4% transfer, and 2% waiting for the other rank.
+    "a100-2ranks-nccl.json.gz": {"launch-bound"},
     "a100-8ranks-training.json.gz": {"launch-bound", "exposed-communication"},
     # One forward pass from a cold start: 66% of it is allocation.
     "a100-alexnet-cuda-sync-events.json.gz": set(),

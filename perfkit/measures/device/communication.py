@@ -13,7 +13,7 @@ from perfkit.measures._rows import find_rows, mask_of, name_codes, nearest_above
 from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.results.device import Collective, Communication
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, common, covered_before, joined, without
+from perfkit.trace.intervals import Ints, clip, common, covered_before, joined, union, without
 
 #: Maximum of kernels whose arguments are read again from the file, which is slower the further apart they are (3 ms
 #: each, where reading the whole file takes 10 s): collectives repeat every step, so the first ones are enough.
@@ -57,22 +57,30 @@ def measure_communication(trace: Trace) -> tuple[Communication, ...]:
 
 def _measure(trace: Trace, work: DeviceWork) -> Communication:
     hiding = joined(work.compute, work.copying)
+    rows = work.rows[work.is_communication]
+    kinds, kind, size = _kinds(trace, rows)
+    waiting = _waiting(kind, size, trace.duration_ns[rows])
+    # A collective waits before it transfers.
+    begin = trace.start_ns[rows]
+    waits = clip(union(begin, begin + np.maximum(waiting, 0)), work.low, work.high)
     return Communication(
         device=work.device,
         steps=max(1, work.steps.row.size),
         total_ns=work.communication.length_ns,
         overlap_ns=common(work.communication, work.compute).length_ns,
         exposed_ns=without(work.communication, hiding).length_ns,
-        collectives=tuple(sorted(_collectives(trace, work), key=lambda one: -one.total_ns)),
+        exposed_waiting_ns=without(waits, hiding).length_ns if (waiting >= 0).any() else None,
+        collectives=tuple(sorted(_collectives(trace, work, kinds, kind, size, waiting), key=lambda one: -one.total_ns)),
     )
 
 
-def _collectives(trace: Trace, work: DeviceWork) -> Iterator[Collective]:
+def _collectives(
+    trace: Trace, work: DeviceWork, kinds: list[_Kind], kind: Ints, size: Ints, waiting: Ints
+) -> Iterator[Collective]:
     rows = work.rows[work.is_communication]
     starts, ends = np.maximum(trace.start_ns[rows], work.low), np.minimum(trace.end_ns[rows], work.high)
     hiding = joined(work.compute, work.copying)
     exposed = ends - starts - (covered_before(hiding, ends) - covered_before(hiding, starts))
-    kinds, kind, size = _kinds(trace, rows)
     length = trace.duration_ns[rows]
     for i, (name, group_size, dtype) in enumerate(kinds):
         mine = kind == i
@@ -92,7 +100,7 @@ def _collectives(trace: Trace, work: DeviceWork) -> Iterator[Collective]:
             algorithm_bytes_per_s=mean,
             bus_bytes_per_s=mean * factor if mean is not None and factor is not None else None,
             best_bus_bytes_per_s=float(rate.max()) * factor if rate.size and factor is not None else None,
-            waiting_ns=_waiting(size[sized], length[sized]),
+            waiting_ns=int(waiting[mine & (waiting >= 0)].sum()) if (waiting[mine] >= 0).any() else None,
         )
 
 
@@ -114,14 +122,22 @@ def _kinds(trace: Trace, rows: Ints) -> tuple[list[_Kind], Ints, Ints]:
     return list(index), kind, size
 
 
-def _waiting(size: Ints, length: Ints) -> int | None:
-    """The time beyond the fastest collective of the same size; None where no size came twice."""
-    _, place, count = np.unique(size, return_inverse=True, return_counts=True)
-    if not (count > 1).any():
-        return None
-    fastest = np.full(count.size, np.iinfo(np.int64).max)
-    np.minimum.at(fastest, place, length)
-    return int((length - fastest[place]).sum())
+def _waiting(kind: Ints, size: Ints, length: Ints) -> Ints:
+    """The time of each collective beyond the fastest of its kind and of its size or a larger one; -1 where unknown.
+
+    A larger message takes at least as long to transfer, so what is beyond that is waiting.
+    """
+    waiting = np.full(kind.size, -1, np.int64)
+    for one in np.unique(kind).tolist():
+        mine = np.flatnonzero((kind == one) & (size > 0) & (length > 0))
+        if mine.size < 2:
+            continue
+        order = mine[np.argsort(-size[mine], kind="stable")]
+        fastest = np.minimum.accumulate(length[order])
+        # All of one size are compared with each other.
+        last = np.searchsorted(-size[order], -size[order], side="right") - 1
+        waiting[order] = length[order] - fastest[last]
+    return waiting
 
 
 def _bus_factor(name: str, group_size: int | None) -> float | None:

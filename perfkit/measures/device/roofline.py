@@ -10,11 +10,13 @@ import numpy as np
 from perfkit.limits.device_peaks import Peaks, peaks_of
 from perfkit.measures._nested import groups, sum_by
 from perfkit.measures._rows import nearest_above
+from perfkit.measures.device._device_work import communicates
+from perfkit.measures.device._kernel_classes import class_of
 from perfkit.measures.ops._op_work import FORMULAS, OpWork, work_of
 from perfkit.measures.results.kernels import Bound, Roofline, RooflinePoint
 from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints
+from perfkit.trace.intervals import Bools, Ints
 
 #: Below this share of both peaks neither is the limit. Nsight Compute's SpeedOfLight rule draws that line at 60 % of
 #: what the hardware measured ("latency issues"); half of it here, since this counts the minimum that an op
@@ -76,13 +78,14 @@ def _measure(trace: Trace, device: int, kernels: Ints, op: Ints, steps: int) -> 
     names = {one.id: one.name for one in trace.metadata.devices}
     name = names.get(device) or None
     total_ns = int(trace.duration_ns[kernels].sum())
+    placed = np.zeros(kernels.size, bool)
     peaks = peaks_of(name) if name is not None else None
     problem = None
     points: list[RooflinePoint] = []
     if peaks is None:
         problem = f"the peaks of {name} are not known" if name else "the trace does not name the device"
     else:
-        points = _points(trace, kernels, op, peaks)
+        points, placed = _points(trace, kernels, op, peaks)
         if not points:
             problem = "no op with shapes launched these kernels: record with record_shapes=True"
     time_ns: dict[str, int] = dict.fromkeys(("compute", "memory", "neither", "unknown"), 0)
@@ -95,17 +98,31 @@ def _measure(trace: Trace, device: int, kernels: Ints, op: Ints, steps: int) -> 
         steps=steps,
         device_ns=total_ns,
         time_ns=time_ns,
+        unknown_ns=_classes(trace, kernels[~placed & ~communicates(trace, kernels)]),
         peaks_source=peaks.source if peaks is not None else None,
         problem=problem,
         points=tuple(sorted(points, key=lambda point: -point.device_ns)[:MAX_POINTS]),
     )
 
 
-def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> list[RooflinePoint]:
-    kernels, op = kernels[op >= 0], op[op >= 0]
+def _classes(trace: Trace, kernels: Ints) -> dict[str, int]:
+    """The time of kernels by class, longest first."""
+    found: dict[str, int] = {}
+    times = sum_by(trace.name[kernels], trace.duration_ns[kernels], len(trace.names))
+    for code in np.flatnonzero(times).tolist():
+        kernel_class = class_of(trace.names[code])
+        found[kernel_class] = found.get(kernel_class, 0) + int(times[code])
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> tuple[list[RooflinePoint], Bools]:
+    """The points, and which of the kernels belong to one."""
+    with_op = np.flatnonzero(op >= 0)
+    is_placed = np.zeros(kernels.size, bool)
+    kernels, op = kernels[with_op], op[with_op]
     rows, call = np.unique(op, return_inverse=True)
     if not rows.size:
-        return []
+        return [], is_placed
     spent = sum_by(call, trace.duration_ns[kernels], rows.size)
     in_tf32 = sum_by(call, trace.name_matches(TF32)[kernels].astype(np.int64), rows.size) > 0
     fields = trace.fields(rows, ARGUMENTS)
@@ -114,6 +131,7 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> list[Rooflin
     times = sum_by(place.reshape(-1), spent, first.size)
     counts = np.bincount(place.reshape(-1), minlength=first.size)
     found = []
+    known = np.zeros(first.size, bool)
     for i, at in enumerate(first.tolist()):
         dims, old_dims, types, concrete = (
             fields[key].values[code] if (code := int(fields[key].codes[at])) >= 0 else None for key in ARGUMENTS
@@ -128,7 +146,9 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> list[Rooflin
         point = _place(op_name, _shapes(dims), work, int(counts[i]), int(times[i]), peaks)
         if point is not None:
             found.append(point)
-    return found
+            known[i] = True
+    is_placed[with_op] = known[place.reshape(-1)][call.reshape(-1)]
+    return found, is_placed
 
 
 def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks: Peaks) -> RooflinePoint | None:

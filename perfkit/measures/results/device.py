@@ -206,8 +206,8 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     ``group_size`` is the world's where the trace is too old to have the group's.
     ``bytes`` is what the ``sized`` ones, whose message size is known, moved; the bandwidths are theirs: of the
     algorithm (message size by time), and of the bus (times nccl-tests' factor, to compare with a link's peak), the
-    mean and the fastest one's. ``waiting_ns`` is the time beyond the fastest one of the same size: a hint of other
-    ranks that came late, since a collective's kernel waits for them.
+    mean and the fastest one's. ``waiting_ns`` is the time beyond the fastest one of the same size or a larger one:
+    other ranks came late, since a collective's kernel waits for them. None where there is nothing to compare with.
     """
 
     name: str
@@ -227,7 +227,8 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """Communication of one device.
 
-    ``overlap_ns`` runs during compute, ``exposed_ns`` during neither compute nor copies.
+    ``overlap_ns`` runs during compute, ``exposed_ns`` during neither compute nor copies. ``exposed_waiting_ns`` is the
+    part of it in which collectives wait for other ranks, None where that is not known of any.
     """
 
     device: int
@@ -235,6 +236,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
     overlap_ns: int
     exposed_ns: int
+    exposed_waiting_ns: int | None
     collectives: tuple[Collective, ...]
 
 

@@ -38,8 +38,9 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """The kernels of one device under its roofline, over ``steps`` steps (1 for a trace without).
 
     ``time_ns`` is kernel time by what bounds it, summing to ``device_ns``; ``unknown`` are kernels of ops whose work
-    does not follow from their arguments. ``peaks_source`` names the document of the peaks. ``problem`` is why
-    nothing could be placed, None where something was. ``points`` are the longest ones.
+    does not follow from their arguments, ``unknown_ns`` their time by class without communication. ``peaks_source``
+    names the document of the peaks. ``problem`` is why nothing could be placed, None where something was. ``points``
+    are the longest ones.
     """
 
     device: int
@@ -47,6 +48,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     device_ns: int
     time_ns: dict[str, int]
+    unknown_ns: dict[str, int] = {}
     peaks_source: str | None = None
     problem: str | None = None
     points: tuple[RooflinePoint, ...] = ()

@@ -33,14 +33,14 @@ from statistics import fmean
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.run.records import PHASES, Rank
 
 ID = "slow-rank"
-CLAIMS = (Selector(owner="waiting for ranks"), *COMPUTING)
+CLAIMS = (Selector(owner="waiting for ranks"),)
 #: Its GPU may be slowed: that rule checks the GPU of the rank that the others wait for.
 FOLLOWS = ("node-slowed",)
 

@@ -47,6 +47,12 @@ def test_where_the_host_runs_ahead_the_step_is_the_devices(tmp_path: Path) -> No
     assert "11.4 ms step" in found.verdict
 
 
+@pytest.mark.parametrize("trace", traces_of("judging"), ids=lambda trace: trace.name)
+def test_a_trace_of_the_judging_half_is_built(trace: PlantedTrace, tmp_path: Path) -> None:
+    """It is only built: what is said of it is measured, by `make bench-verdict`."""
+    assert trace.build(tmp_path).stat().st_size > 0
+
+
 def test_labels_name_rules_and_traces_that_exist() -> None:
     rules = {rule.id for rule in find_rules()}
     names = {trace.name for trace in TRACES}

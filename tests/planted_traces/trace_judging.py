@@ -77,8 +77,8 @@ def table(answers: Iterable[TraceAnswer]) -> list[tuple[str, str]]:
     """What `make bench-verdict` prints for a half: a count for each thing that is judged."""
     answers = list(answers)
     planted = [answer for answer in answers if answer.trace.accepted]
-    incomplete = [answer for answer in answers if answer.trace.damage is not None]
-    healthy = [answer for answer in answers if not answer.trace.accepted and answer.trace.damage is None]
+    incomplete = [answer for answer in answers if answer.trace.is_incomplete]
+    healthy = [answer for answer in answers if not answer.trace.accepted and not answer.trace.is_incomplete]
     complete = [*planted, *healthy]
     rows = (
         ("cause first", planted, [a.right for a in planted]),

@@ -1,10 +1,10 @@
 """The labelled traces: recordings with a known cause, none, or a part missing, and what the right answer is.
 
-Each is built at run time by the function of its name in ``traces.py`` of its half, which receives a `Timeline` and
+Each is built at run time by the function of its name in a file of its half, which receives a `Timeline` and
 returns nothing, or is a damaged version (`damage.py`) of another one. Its label stands in the ``labels.toml`` of its
 half: ``tuning`` has the traces that took part in choosing numbers, ``judging`` those that never do.
 
-To add one to the judging half: write a function in ``judging/traces.py`` from what profilers record, not from what the
+To add one to the judging half: write a function in a file of ``judging`` from what profilers record, not from what the
 rules look for, and its label in ``judging/labels.toml``, without having seen what perfkit reports for it. A wrong
 answer stays wrong until a rule or measure is better for a reason that holds for other programs. A label is changed
 only where it was false, and no trace moves to the other half. perfkit reads neither labels nor functions.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import damage
@@ -35,7 +36,8 @@ class PlantedTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     incomplete trace. ``outcomes`` are the right verdicts; unless given, findings where a cause is planted, else
     healthy. ``spent`` and ``change`` are ``FILE:LINE`` as the right finding names them, None where the trace does not
     show the place. ``damage`` is what was done to the trace named by ``of`` (a name in `damage.DAMAGES`, or a share at
-    which the file is cut): an incomplete recording, whose right verdict is that none is possible. ``kind`` is the
+    which the file is cut): an incomplete recording, whose right verdict is that none is possible; where its function
+    leaves a part out itself, ``outcomes`` says so alone. ``kind`` is the
     number of the kind of failure in the list of issue 16. ``not_yet`` says why the answer is still wrong.
     """
 
@@ -49,6 +51,11 @@ class PlantedTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     of: str | None = None
     kind: int | None = None
     not_yet: str | None = None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a part of the recording is missing, so that no verdict is possible."""
+        return self.damage is not None or self.outcomes == ("cannot-tell",)
 
     @property
     def expected(self) -> tuple[str, ...]:
@@ -74,12 +81,16 @@ class PlantedTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def _builders(half: Half) -> Any:
-    spec = spec_from_file_location(f"planted_traces_{half}", HERE / half / "traces.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The functions of all files of a half."""
+    found: dict[str, Any] = {}
+    for file in sorted((HERE / half).glob("*.py")):
+        spec = spec_from_file_location(f"planted_traces_{half}_{file.stem}", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found |= vars(module)
+    return SimpleNamespace(**found)
 
 
 def traces_of(half: Half) -> tuple[PlantedTrace, ...]:

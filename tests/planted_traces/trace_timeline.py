@@ -24,6 +24,15 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<
 BF16 = "c10::BFloat16"
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 
+#: Multiprocessors and compute capability by a word of the device's name.
+CHIPS = {
+    "H100": (132, 9, 0),
+    "V100": (80, 7, 0),
+    "L4": (58, 8, 9),
+    "4090": (128, 8, 9),
+    "MI300X": (304, 9, 4),
+}
+
 COMPUTE, COMMUNICATION, COPY = 7, 20, 16
 #: The process ids and thread ids of the host; devices have process ids from 0 on.
 HOST, MAIN, AUTOGRAD = 9, 1, 2
@@ -177,8 +186,9 @@ class Timeline:
 
     def write(self) -> Path:
         """Writes the trace and returns its file."""
-        hopper = bool(self.names) and "H100" in self.names[0]
-        facts = {"numSms": 132 if hopper else 108, "computeMajor": 9 if hopper else 8, "computeMinor": 0}
+        name = self.names[0] if self.names else ""
+        sms, major, minor = next((facts for word, facts in CHIPS.items() if word in name), (108, 8, 0))
+        facts = {"numSms": sms, "computeMajor": major, "computeMinor": minor}
         text: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1, "with_stack": int(self._frame > 0)}
         text["deviceProperties"] = [{"id": i, "name": name} | facts for i, name in enumerate(self.names)]
         if self.world_size > 1:

@@ -152,6 +152,17 @@ def test_workers_that_share_the_processor_with_training_save_less(build: Any) ->
     assert shared.saving_low_ns == round(59.9 * MS * 2 / 3)
 
 
+def test_workers_are_not_advised_where_they_would_hide_nothing(build: Any) -> None:
+    step = build.step(100, data=30, forward=70)
+
+    [finding] = build.findings(input_bound, step, build.rank(cpus=2, threads=2))
+
+    # (30 + 2 x 70) / 2 = 85 ms would remain, 70 / 4 ms more for the processor that both use, and the handover.
+    assert "workers alone" not in finding.message
+    assert "num_workers" not in finding.advice
+    assert finding.saving_high_ns > 0
+
+
 def test_workers_that_exist_already_have_a_minimum_saving_of_zero(build: Any) -> None:
     [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), build.rank(workers=2))
 

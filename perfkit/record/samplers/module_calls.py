@@ -29,6 +29,11 @@ Site = tuple[CodeType, int]
 #: Arguments that transformers' models make a loss of, beside the same answer.
 _LOSS_ARGUMENTS = frozenset({"labels", "num_items_in_batch"})
 
+#: Numbers of words.
+_WHOLE = frozenset({torch.int16, torch.int32, torch.int64})
+#: Looking for padding in so many numbers takes a few ms.
+_MAX_PADDED = 1_000_000
+
 #: Calls that are inspected in the step; more come from a model that is called line by line for minutes.
 _MAX_CALLS = 10_000
 
@@ -44,7 +49,7 @@ class _FirstCall(NamedTuple):
 class ModuleCall:
     """One call that has started."""
 
-    __slots__ = ("builds_graph", "module", "parts", "repeated", "site", "started_ns", "updated")
+    __slots__ = ("builds_graph", "module", "padded", "parts", "repeated", "site", "started_ns", "updated")
 
     def __init__(self, site: Site, module: Any) -> None:
         self.site = site
@@ -53,6 +58,8 @@ class ModuleCall:
         self.repeated = self.updated = False
         #: Whether a backward may follow it.
         self.builds_graph = torch.is_grad_enabled()
+        #: The share of its input that is padding in all rows; None where the input has no rows of whole numbers.
+        self.padded: float | None = None
         #: The shapes of its tensors and the memory that they are parts of; None where they are no slices.
         self.parts: tuple[Any, ...] | None = None
         self.started_ns = 0
@@ -64,6 +71,8 @@ class _SiteSums:
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
         self.calls = self.host_ns = 0
+        #: Per call with an input of rows: its time, and the share of it that is padding in all rows.
+        self.padded: list[tuple[int, float]] = []
         self.sliced = call.parts is not None
         #: Per repeated call: its time, whether the module was updated before it, and how many backwards there were
         #: before it, None where none can follow.
@@ -104,6 +113,7 @@ class ModuleCallLog:
             return
         if all(_is_slice(tensor) for tensor in tensors):
             call.parts = tuple((tuple(one.shape), one.untyped_storage().data_ptr()) for one in tensors)
+        call.padded = max((share for one in tensors if (share := _padded(one)) is not None), default=None)
         module = call.module
         random = _has_active_dropout(module)
         key = (id(module), module.training, *map(_fingerprint, values))
@@ -125,6 +135,8 @@ class ModuleCallLog:
         sums.calls += 1
         sums.host_ns += took_ns
         sums.sliced &= call.parts == sums.parts and passed == sums.passed
+        if call.padded is not None:
+            sums.padded.append((took_ns, call.padded))
         if call.repeated:
             sums.repeated.append((took_ns, call.updated, self.backwards if call.builds_graph else None))
 
@@ -146,6 +158,7 @@ class ModuleCallLog:
                 again_ns=sum(took for took, _ in again),
                 again_backward=any(trained for _, trained in again),
                 sliced=sums.sliced,
+                padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
             )
             rows[site] = (*rows.get(site, ()), row)
         return rows
@@ -167,6 +180,21 @@ def _is_slice(tensor: Any) -> bool:
     whole = tensor.untyped_storage().nbytes()
     own = tensor.numel() * tensor.element_size()
     return bool(tensor.is_contiguous() and own and whole >= 2 * own and tensor.storage_offset() % tensor.numel() == 0)
+
+
+def _padded(tensor: Any) -> float | None:
+    """The share of the last columns in which all rows of whole numbers have the same one; None for other tensors.
+
+    One column alone may be the end of a text, and a row alone may repeat a word.
+    """
+    if tensor.dim() != 2 or tensor.dtype not in _WHOLE or tensor.device.type != "cpu":
+        return None
+    rows, columns = tensor.shape
+    if rows < 2 or columns < 2 or tensor.numel() > _MAX_PADDED:
+        return None
+    same = (tensor == tensor[0, -1]).all(dim=0)
+    run = columns if bool(same.all()) else columns - 1 - int((~same).nonzero()[-1])
+    return run / columns if 1 < run < columns else 0.0
 
 
 def _fingerprint(value: Any) -> Any:

@@ -108,7 +108,7 @@ def check(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."
         ),
-        advice=(_CHEAP if cheap else _HANDOVER) if unavoidable else _advice(loader, advised, hottest),
+        advice=(_CHEAP if cheap else _HANDOVER) if unavoidable else _advice(loader, advised, hottest, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),
@@ -190,13 +190,15 @@ def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: 
     return f" ({share}), although batches are prepared by {workers}{spare}"
 
 
-def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None) -> str:
+def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns: int) -> str:
     if loader.starts:
         return "Keep the workers over epochs: DataLoader(..., persistent_workers=True), or make the epochs longer."
     now = loader.num_workers
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
     known = hottest is not None and (not now or hottest.worker is not None)
     work = f"the work of {shown_function(hottest)}" if hottest is not None and known else "per-sample work"
+    if not now and not hidden_ns:
+        return f"Do {work} once, before training, or in one call per batch: workers would hide nothing of it here."
     if not now:
         return (
             f"Do {work} once, before training, or in background processes: "

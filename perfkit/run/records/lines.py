@@ -69,6 +69,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
             ``again_ns`` is their time, ``again_backward`` whether a backward followed them.
         sliced: Whether all calls had inputs of the same shapes that were consecutive parts of the same tensors, as the
             samples of a batch are, with no backward and no fetch between the first and the last.
+        padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
+            end, if time follows their length; None where no input had rows of whole numbers on a CPU.
     """
 
     module: str
@@ -78,6 +80,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     again_ns: int = 0
     again_backward: bool = False
     sliced: bool = False
+    padded_ns: int | None = None
 
 
 class TracedLine(CodeLine, frozen=True, kw_only=True):

@@ -8,14 +8,17 @@ and end; products lose what their tiles leave of the last wave. Durations vary b
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import Any
 
 from trace_chips import A100, BF16, BYTES, FP16, FP32, FP64, H100, MI300X, TF32, V100, Chip
-from trace_timeline import AUTOGRAD, HOST, Timeline
+from trace_timeline import AUTOGRAD, HOST, MAIN, Timeline
 
+#: Launches that a stream holds before the next one blocks the host.
+QUEUE = 1022
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 #: Name, threads of a block, warps that fit of 64, threads per element, share of the bandwidth that streams reach.
 CLASSES: dict[str, tuple[str, int, int, float, float]] = {
@@ -48,6 +51,7 @@ class Machine:
         self.python = 9.0
         self._random = random.Random(seed)
         self._span: list[float] = []
+        self._queues: dict[tuple[int, int], deque[float]] = {}
 
     def vary(self, lasts: float) -> float:
         return lasts * self._random.uniform(0.98, 1.02)
@@ -66,12 +70,15 @@ class Machine:
         if self.is_rocm:
             api = {"cudaLaunchKernel": "hipLaunchKernel", "cudaLaunchKernelExC": "hipExtLaunchKernel"}.get(api, api)
         start, correlation = line.now, line.next_correlation()
-        line.now += self.vary(4.8)
+        queue = self._queues.setdefault((device, stream), deque(maxlen=QUEUE))
+        full_until = queue[0] if len(queue) == QUEUE else 0.0
+        line.now = max(start + self.vary(4.8), full_until)
         cat = "cuda_driver" if api.startswith("cuL") else "cuda_runtime"
         line.add(cat, api, start, line.now, line.thread, correlation=correlation)
         free = max(line.free.get((device, one), 0.0) + 1.1 for one in (stream, *after))
         begin = max(start + self.vary(10.8 if self.is_rocm else 6.2), free)
         end = line.free[device, stream] = begin + self.vary(lasts)
+        queue.append(begin)
         self._span += [begin, end]
         cat = "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
         work: dict[str, Any] = {"device": device, "context": 1, "stream": stream, "correlation": correlation}
@@ -121,19 +128,24 @@ class Machine:
     @contextmanager
     def backward(self) -> Iterator[None]:
         """`loss.backward()`: the main thread waits while the engine's thread launches."""
-        line, start = self.line, self.line.now
-        line.now += 35
-        line.thread, self.node = AUTOGRAD, "backward"
-        line.now += 20
-        yield
-        line.thread, self.node = 1, None
-        line.now += 15
-        self.builtin("method run_backward of torch._C._EngineBase object at 0x7f31d2c0", start, line.now)
+        line = self.line
+        with ExitStack() as frames:
+            if line.has_frames:
+                frames.enter_context(line.frame("backward", 570, "torch/_tensor.py"))
+                frames.enter_context(line.frame("_engine_run_backward", 807, "torch/autograd/graph.py"))
+            start = line.now
+            line.now += 35
+            line.thread, self.node = AUTOGRAD, "backward"
+            line.now += 20
+            yield
+            line.thread, self.node = MAIN, None
+            line.now += 15
+            self.builtin("method run_backward of torch._C._EngineBase object at 0x7f31d2c0", start)
 
-    def builtin(self, name: str, start: float, end: float) -> None:
-        """A call of a function written in C, where Python is recorded."""
-        if self.line._frame:
-            self.line.add("python_function", f"<built-in {name}>", start, end, self.line.thread)
+    def builtin(self, name: str, start: float) -> None:
+        """A call of a function written in C that ends now, where Python is recorded."""
+        if self.line.has_frames:
+            self.line.python(f"<built-in {name}>", start)
 
     # -- kernels
 
@@ -324,7 +336,7 @@ class Machine:
             self.op("aten::_local_scalar_dense", [], dtype=FP32, python=0),
         ):
             self.to_host(4)
-        self.builtin("method item of Tensor object at 0x7f2a9c1e5b30", start, self.line.now)
+        self.builtin("method item of Tensor object at 0x7f2a9c1e5b30", start)
 
     def wait(self, name: str = "cudaDeviceSynchronize", until: float | None = None) -> None:
         """The host waits for its device, or until one time."""
@@ -388,6 +400,9 @@ class Machine:
         """The profiler stops: it waits for the device; its own events of the whole window."""
         line = self.line
         self.wait()
+        if line.has_frames:
+            for function, at in (("main", 131), ("<module>", 1)):
+                line.enclose(f"train.py({at}): {function}", 905.0)
         whole = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler"}
         line.events.append(whole | {"ts": 900.0, "dur": line.now - 900, "args": {"Op count": 0}})
         names = [(HOST, "CPU"), *((i, f"GPU {i}") for i in range(len(line.names)))]

@@ -77,6 +77,11 @@ class Timeline:
         start, self.now = self.now, self.now + lasts
         self.add("cuda_runtime", name, start, self.now, self.thread, **args)
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether Python functions are recorded."""
+        return self._frame > 0
+
     @contextmanager
     def frame(self, function: str, line: int, file: str = "train.py") -> Iterator[None]:
         """A Python function of the user's, which begins at this line."""
@@ -86,8 +91,24 @@ class Timeline:
         start = self.now
         yield
         self._frames.pop()
+        self._python(f"{file}({line}): {function}", start, own, parent)
+
+    def python(self, name: str, start: float) -> None:
+        """A call from the Python code around that ends now."""
+        self._frame += 1
+        self._python(name, start, self._frame, self._frames[-1] if self._frames else None)
+
+    def enclose(self, name: str, start: float) -> None:
+        """A Python function that called all others until now."""
+        self._frame += 1
+        for event in self.events:
+            if event["cat"] == "python_function" and event["args"]["Python parent id"] is None:
+                event["args"]["Python parent id"] = self._frame
+        self._python(name, start, self._frame, None)
+
+    def _python(self, name: str, start: float, own: int, parent: int | None) -> None:
         ids = {"Python id": own, "Python parent id": parent}
-        self.add("python_function", f"{file}({line}): {function}", start, self.now, self.thread, **ids)
+        self.add("python_function", name, start, self.now, self.thread, **ids)
 
     @contextmanager
     def range(self, name: str, cat: str = "user_annotation", **given: Any) -> Iterator[None]:
@@ -189,7 +210,7 @@ class Timeline:
         name = self.names[0] if self.names else ""
         sms, major, minor = next((facts for word, facts in CHIPS.items() if word in name), (108, 8, 0))
         facts = {"numSms": sms, "computeMajor": major, "computeMinor": minor}
-        text: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1, "with_stack": int(self._frame > 0)}
+        text: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1, "with_stack": int(self.has_frames)}
         text["deviceProperties"] = [{"id": i, "name": name} | facts for i, name in enumerate(self.names)]
         if self.world_size > 1:
             text["distributedInfo"] = {"backend": "nccl", "rank": 0, "world_size": self.world_size}

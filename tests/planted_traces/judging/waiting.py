@@ -183,7 +183,7 @@ def memory_collected_in_each_step(line: Timeline) -> None:
             with line.frame("free_memory", 97, "trainer.py"):
                 start = line.now
                 line.spend(m.vary(260_000))
-                m.builtin("function collect", start, line.now)
+                m.builtin("function collect", start)
     m.finish()
 
 

@@ -112,11 +112,16 @@ def _covered(found: Measurements) -> str:
 
 
 def _unexplained(ledger: ClaimedLedger | None) -> str:
-    """The largest part of the step that no finding claims, where it is a quarter of the step or more."""
-    largest = next(iter(ledger.unexplained()), None) if ledger is not None else None
-    if ledger is None or largest is None or largest.ns < CRITICAL * ledger.ledger.wall_ns:
+    """What no finding claims, where it is a quarter of the step or more, by its largest part."""
+    parts = ledger.unexplained() if ledger is not None else []
+    if ledger is None or not parts:
         return ""
-    return f"Unexplained: {shown_part(largest, ledger.ledger.wall_ns)}."
+    wall_ns, rest_ns = ledger.ledger.wall_ns, ledger.unexplained_ns - ledger.ledger.others_ns
+    if parts[0].ns >= CRITICAL * wall_ns:
+        return f"Unexplained: {shown_part(parts[0], wall_ns)}."
+    if ledger.ledger.basis == "device" and rest_ns >= CRITICAL * wall_ns:
+        return f"Unexplained: {percent(rest_ns, wall_ns)}, the largest part {shown_part(parts[0], wall_ns)}."
+    return ""
 
 
 def _of_profiles(profiles: KernelProfiles, findings: Sequence[Finding]) -> str:

@@ -29,6 +29,9 @@ from perfkit.rules.verdicts._limits import limit_evidence
 
 ID = "unexplained"
 
+_ADVICE = "Look at the largest part first; perfkit diagnose --html shows it by line."
+#: What a program does once is no part of its step.
+_ONCE = "Record later steps (torch.profiler.schedule(wait=, warmup=)): most of this is done once, at first use."
 #: Parts that are named in the message: as many as a sentence holds.
 _PARTS = 3
 
@@ -51,7 +54,7 @@ def check(ledger: ClaimedLedger) -> Iterator[Finding]:
     yield Finding(
         severity="info",
         message=" ".join((f"No rule found a problem, but the {step.per} is not proven healthy.", *reasons)),
-        advice="Look at the largest part first; perfkit diagnose --html shows it by line.",
+        advice=_ONCE if parts and parts[0].name == "idle (first use)" else _ADVICE,
         spent=next((part.at for part in parts if part.at is not None), None),
         evidence=tuple(limit_evidence(ledger)),
     )

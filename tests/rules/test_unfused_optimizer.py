@@ -139,7 +139,8 @@ def test_on_a_device_it_costs_the_time_that_the_device_waits_for_it(build: Any) 
 
     [finding] = build.findings(unfused_optimizer, build.traced_step(100), patterns, device)
 
-    assert finding.saving_high_ns == round(0.9 * 24 * MS)
+    # Of 20 ms of idle time 1 to 4 remain, of 4 ms of kernels 0.8 to 4.
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (16 * MS, round(22.2 * MS))
 
 
 def test_fused_list_and_short_updates_are_not_reported(build: Any) -> None:

@@ -366,15 +366,22 @@ class Machine:
         rate = rate or {"NVIDIA H100 80GB HBM3": 230, "NVIDIA A100-SXM4-80GB": 130}.get(self.chip.name, 60)
         short = {"Float": "f32", "BFloat16": "bf16"}[dtype]
         line.now += 6
-        with line.range("nccl:all_reduce"), line.range("c10d::allreduce_", "cpu_op"):
+        with ExitStack() as ranges:
+            if self.node is not None:
+                node = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+                ranges.enter_context(line.range(node, "cpu_op"))
+                line.now += 5
+            ranges.enter_context(line.range("nccl:all_reduce"))
+            ranges.enter_context(line.range("c10d::allreduce_", "cpu_op"))
             line.now += 5
-            with line.range("record_param_comms", "cpu_op", **args):
-                line.now += 6
-                grid = self.shape(24, 544, 17, 96) | {"est. achieved occupancy %": 0}
-                where: dict[str, Any] = {"stream": 20, "after": (self.compute,), "api": "cudaLaunchKernelExC"}
-                return self.launch(
-                    ALL_REDUCE.format(short), 18 + elements * size / (rate * 1e3) + late, **where, **grid, **args
-                )
+            ranges.enter_context(line.range("record_param_comms", "cpu_op", **args))
+            line.now += 6
+            grid = self.shape(24, 544, 17, 96) | {"est. achieved occupancy %": 0}
+            where: dict[str, Any] = {"stream": 20, "after": (self.compute,), "api": "cudaLaunchKernelExC"}
+            lasts = 18 + elements * size / (rate * 1e3) + late
+            end = self.launch(ALL_REDUCE.format(short), lasts, **where, **grid, **args)
+        line.now += 5
+        return end
 
     def join(self, stream: int) -> None:
         """The compute stream waits for another one."""

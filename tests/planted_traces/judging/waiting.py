@@ -324,7 +324,7 @@ def gradients_reduced_after_the_backward(line: Timeline) -> None:
 
 
 def rank_that_loads_late(line: Timeline) -> None:
-    """The recorded rank waits in the first collective of each backward for one that got its batch 40 ms later."""
+    """The recorded rank waits in the first collective of each backward for one that got its batch 85 ms later."""
     m = Machine(line, H100, ranks=16, seed=36)
     m.python = 2
     model = Transformer(m, layers=6, width=3072, batch=4, length=2048)
@@ -336,7 +336,7 @@ def rank_that_loads_late(line: Timeline) -> None:
     for _ in range(6):
         with m.step():
             model.forward()
-            late.append(m.vary(40_000) + 45_000)
+            late.append(m.vary(85_000))
             model.backward(bucket=bucket)
             m.join(20)
             model.update()

@@ -24,6 +24,10 @@ $(VENV)/.bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -c constraints.txt --group bench
 	@touch $@
 
+$(VENV)/.suite: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -c constraints.txt --group suite
+	@touch $@
+
 $(VENV)/.peers: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -c constraints.txt --group peers
 	@touch $@
@@ -37,7 +41,7 @@ test: $(VENV)/.ready  ## The tests, without the long ones.
 test-all: $(VENV)/.bench  ## All tests, also those against peers.
 	$(BIN)/python -m pytest $(TOGETHER) -m "not verdict"
 
-test-verdict: $(VENV)/.ready  ## Every program of the labelled suite: the right cause first, at the right line.
+test-verdict: $(VENV)/.suite  ## Every program of the labelled suite: the right cause first, at the right line.
 	$(BIN)/python -m pytest -m verdict tests/pathologies
 
 # Lightning alone is another one: everything else comes from .venv and from this checkout.
@@ -57,7 +61,7 @@ check: $(VENV)/.ready  ## Lint, format, types, and who may import whom.
 bench: $(VENV)/.bench  ## Run the benchmarks next to the peers and rewrite the tables in benchmarks/README.md.
 	$(BIN)/python -m benchmarks
 
-bench-verdict: $(VENV)/.peers  ## Run both halves of the labelled suite: how often the verdict is right, and the peers'.
+bench-verdict: $(VENV)/.suite $(VENV)/.peers  ## Run both halves of the labelled suite: how often the verdict is right, and the peers'.
 	$(BIN)/python -m benchmarks verdict verdict_peers
 
 gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.

@@ -367,13 +367,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = [p for p in PROGRAMS if p.half == half and (not options.only or p.name in options.only)]
         if options.half not in (None, half) or not chosen:
             continue
+        not_run = {p.name: p.missing for p in chosen if p.missing}
         print(f"### {half}\n\n{HEAD}", flush=True)
         verdicts = []
-        for verdict in judge_all(chosen, options):
+        for verdict in judge_all([p for p in chosen if p.name not in not_run], options):
             verdicts.append(verdict)
             print(row(verdict), flush=True)
         print("", *summary(verdicts), "", sep="\n", flush=True)
-        results[half] = {"totals": totals(verdicts), "programs": [record(verdict) for verdict in verdicts]}
+        for name, libraries in not_run.items():
+            print(f"Not run: {name} needs {', '.join(libraries)} (the dependency group `suite`).\n", flush=True)
+        programs = [record(verdict) for verdict in verdicts]
+        results[half] = {"totals": totals(verdicts), "programs": programs, "not_run": not_run}
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1))
     return 0

@@ -7,6 +7,8 @@ choosing numbers, ``judging`` those that never do. perfkit reads neither the lab
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -46,6 +48,17 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def path(self) -> Path:
         """The script."""
         return self.folder / f"{self.name}.py"
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Libraries that the script imports and that are not installed here: it cannot be judged without them."""
+        imported = set()
+        for node in ast.walk(ast.parse(self.path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.partition(".")[0])
+        return tuple(sorted(name for name in imported if importlib.util.find_spec(name) is None))
 
     @property
     def rule(self) -> str | None:

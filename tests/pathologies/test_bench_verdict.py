@@ -108,3 +108,17 @@ def test_a_verdict_is_a_row_with_the_columns_of_the_head_and_json(bench: Any) ->
 
     assert bench.row(got).count("|") == bench.HEAD.splitlines()[0].count("|")
     assert json.loads(json.dumps(bench.record(got)))["pairs_ns"] == [[100.0, 60.0], [50.0, 40.0]]
+
+
+def test_a_program_whose_library_is_missing_is_reported_and_not_judged(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = Program(name="needs", folder=tmp_path / "judging")
+    program.folder.mkdir()
+    program.path.write_text("import json\nfrom no_such_library.nn import Layer\n")
+    monkeypatch.setattr(bench, "PROGRAMS", (program,))
+
+    bench.main(["--json", str(tmp_path / "out.json")])
+
+    assert "Not run: needs needs no_such_library" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out.json").read_text())["judging"]["not_run"] == {"needs": ["no_such_library"]}

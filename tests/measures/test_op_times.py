@@ -200,6 +200,20 @@ def test_loops_of_the_optimizer_and_of_the_loader_are_not_the_users(build: Trace
     assert ops.repeats == ()
 
 
+def test_a_loop_in_the_closure_of_an_optimizer_is_the_users(build: TraceBuilder) -> None:
+    build.range("Optimizer.step#LBFGS.step", 0, 20_000)
+    for i in range(10):
+        build.op("aten::exp", 100 + 300 * i, 200 + 300 * i)
+    build.op("autograd::engine::evaluate_function: ExpBackward0", 5_000, 9_000)
+    for i in range(10):
+        build.op("aten::add_", 10_000 + 300 * i, 10_100 + 300 * i)
+
+    ops = measure_op_times(build.read())
+
+    assert ops is not None
+    assert [loop.names for loop in ops.repeats] == [("aten::exp",)]
+
+
 def test_a_recorded_loop_is_found_with_its_backward(recorded: Trace) -> None:
     ops = measure_op_times(recorded)
 

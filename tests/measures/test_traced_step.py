@@ -147,3 +147,17 @@ def test_an_old_trace_without_steps_shows_the_loader_as_its_bottleneck(shared: C
     assert slow.phases_ns.data == 56_836_500  # (54,280 + 39,789 + 46,899 + 86,378) us over 4 steps
     assert (fast.phases_ns.data or 0) * 20 < slow.phases_ns.data
     assert slow.excluded == {"warm-up": 1}
+
+
+def test_the_closure_of_an_optimizer_is_forward_and_backward(build: TraceBuilder) -> None:
+    for number in range(3):
+        at = 1_000 + 100_000 * number
+        build.step(number, at, at + 100_000)
+        build.range("Optimizer.step#LBFGS.step", at, at + 100_000)
+        build.op("aten::mm", at, at + 30_000)
+        build.op(NODE, at + 40_000, at + 60_000)
+        build.op(NODE, at + 60_000, at + 90_000)
+
+    found = phases(measure_traced_step(build.read()))
+
+    assert (found["forward"], found["backward"], found["optimizer"]) == (40_000, 50_000, 10_000)

@@ -12,7 +12,8 @@ from perfkit.measures._rows import find_rows, launched_work, mask_of, name_codes
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import Backward
 from perfkit.measures.results.host import Repeat
-from perfkit.measures.steps._trace_steps import DATA, main_thread, step_of, whole_steps
+from perfkit.measures.steps._closures import after_closures
+from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, main_thread, step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools, Ints, union
 
@@ -48,7 +49,8 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
     top = np.flatnonzero(is_op & (caller < 0))
     nodes = backward.is_node
     not_users = mask_of(trace, find_rows(trace, NOT_THE_USERS_LOOP, Kind.RANGE))
-    users = ~nodes[top] & (nearest_above(trace, top, not_users) < 0)
+    library = nearest_above(trace, top, not_users)
+    users = ~nodes[top] & ((library < 0) | _in_closure(trace, top, library))
     if not users.any():
         return ()
     duration = trace.duration_ns
@@ -101,6 +103,14 @@ def find_repeats(trace: Trace, is_op: Bools, caller: Ints, backward: Backward) -
         )
     repeats.sort(key=lambda repeat: -repeat.host_ns)
     return tuple(repeats[:MAX_REPEATS])
+
+
+def _in_closure(trace: Trace, rows: Ints, library: Ints) -> Bools:
+    """Whether each row is in the closure of an optimizer's step; ``library`` is the range around each, -1 for none."""
+    updates = find_rows(trace, OPTIMIZER, Kind.RANGE)
+    begins = np.zeros(len(trace), np.int64)
+    begins[updates] = after_closures(trace, updates)
+    return (library >= 0) & (trace.start_ns[rows] < begins[np.maximum(library, 0)])
 
 
 def find_runs(names: Ints, group: Ints) -> list[_Run]:

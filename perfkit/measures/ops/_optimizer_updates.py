@@ -11,7 +11,8 @@ from perfkit._location import Location
 from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_above
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.results.patterns import OptimizerUpdate
-from perfkit.measures.steps._trace_steps import NODE, step_of, whole_steps
+from perfkit.measures.steps._closures import after_closures
+from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints
 
@@ -22,28 +23,11 @@ def _update_rows(trace: Trace) -> Ints:
     return find_rows(trace, UPDATE, Kind.RANGE, Kind.OP)
 
 
-def _after_closures(trace: Trace, rows: Ints) -> Ints:
-    """When each optimizer step begins to update: after the backward of a closure that it was given, in ns.
-
-    Lightning's steps have a closure that does the whole training step; without one it is the range's own start.
-    """
-    begins = trace.start_ns[rows].copy()
-    if not rows.size:
-        return begins
-    nodes = find_rows(trace, NODE, Kind.RANGE, Kind.OP)
-    order = np.argsort(begins, kind="stable")
-    at = np.searchsorted(begins[order], trace.start_ns[nodes], "right") - 1
-    update = order[np.maximum(at, 0)]
-    inside = (at >= 0) & (trace.end_ns[nodes] <= trace.end_ns[rows][update])
-    np.maximum.at(begins, update[inside], trace.end_ns[nodes][inside])
-    return begins
-
-
 def shares_of_updates(trace: Trace, steps: int) -> dict[str, float]:
     """Optimizer -> the share of a step (median) that its range takes; its time in ns where there are no steps."""
     rows = _update_rows(trace)
     whole = whole_steps(trace)
-    updating_ns = trace.end_ns[rows] - _after_closures(trace, rows)
+    updating_ns = trace.end_ns[rows] - after_closures(trace, rows)
     found = {}
     for code in np.unique(trace.name[rows]).tolist():
         mine = trace.name[rows] == code
@@ -79,7 +63,7 @@ def find_updates(calls: OpCalls, shares: dict[str, float]) -> tuple[OptimizerUpd
     if steps.row.size and step_ns is None:
         step_ns = int((steps.end_ns - steps.start_ns).mean())
     begins = np.zeros(len(trace), np.int64)
-    begins[rows] = _after_closures(trace, rows)
+    begins[rows] = after_closures(trace, rows)
     is_update = mask_of(trace, rows)
 
     def update_around(inner: Ints) -> Ints:

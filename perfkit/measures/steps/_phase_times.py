@@ -8,10 +8,11 @@ import numpy as np
 
 from perfkit.measures._rows import find_rows, nearest_above, outermost_above, time_of
 from perfkit.measures._trace_cache import once
+from perfkit.measures.steps._closures import after_closures
 from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, whole_steps
 from perfkit.run.records import Phase
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, Union, common, covered_before, free, joined, without
+from perfkit.trace.intervals import Ints, Union, common, covered_before, free, joined, union, without
 
 TO_DEVICE = re.compile(r"aten::(?:to|_to_copy|copy_)$")
 HOST_TO_DEVICE = re.compile(r"Memcpy HtoD")
@@ -33,7 +34,10 @@ def phase_times(trace: Trace) -> dict[Phase, Union]:
         return time_of(trace, rows[trace.track[rows] == thread])
 
     data = on_thread(find_rows(trace, DATA, Kind.RANGE))
-    optimizer = on_thread(find_rows(trace, OPTIMIZER, Kind.RANGE))
+    updates = find_rows(trace, OPTIMIZER, Kind.RANGE)
+    updates = updates[trace.track[updates] == thread]
+    # The closure of an optimizer is a forward and a backward.
+    optimizer = union(after_closures(trace, updates), trace.end_ns[updates])
     backward = _backward(trace, thread, joined(data, optimizer))
     recorded: dict[Phase, Union] = {"data": data, "optimizer": optimizer, "backward": backward}
     recorded["transfer"] = on_thread(_transfers(trace))

@@ -7,6 +7,7 @@ saves it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from perfkit.measures._rows import find_rows, launched_work, mask_of, nearest_ab
 from perfkit.measures._trace_cache import once
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Bools, Ints, Union
+from perfkit.trace.intervals import Bools, Codes, Ints, Union
 
 #: Calls that load a module or a function, or make a context or a library's handle. cudaFuncGetAttributes makes the
 #: runtime load a module that it had deferred.
@@ -65,11 +66,10 @@ def prepares(trace: Trace) -> Bools:
         found[trace.launch[kernel]] = True
     ops = np.flatnonzero(trace.is_kind(Kind.OP))
     ops = ops[np.argsort(trace.start_ns[ops], kind="stable")]
-    _, first = np.unique(trace.name[ops], return_index=True)
+    duration = trace.duration_ns[ops]
     steps = whole_steps(trace).row.size
-    for row in ops[first[trace.duration_ns[ops[first]] >= _PREPARING_NS]].tolist():
-        others = trace.duration_ns[ops[(trace.name[ops] == trace.name[row]) & (ops != row)]]
-        found[row] = _is_far_longer(trace.duration_ns[row], others) if others.size else steps >= _MIN_STEPS
+    for first, *others in _slow_first(trace.name[ops], duration, _PREPARING_NS):
+        found[ops[first]] = _is_far_longer(duration, first, others) if others else steps >= _MIN_STEPS
     return found
 
 
@@ -86,17 +86,26 @@ def _slow_first_kernels(trace: Trace) -> Ints:
     kernels = kernels[np.argsort(trace.start_ns[kernels], kind="stable")]
     launch = trace.launch[kernels]
     waited = np.maximum(trace.start_ns[kernels], trace.end_ns[launch]) - trace.start_ns[launch]
-    _, first = np.unique(trace.name[kernels], return_index=True)
     slow = [
-        at
-        for at in first[waited[first] >= _LOADING_NS].tolist()
-        if _is_far_longer(waited[at], waited[np.flatnonzero(trace.name[kernels] == trace.name[kernels[at]])[1:]])
+        first
+        for first, *others in _slow_first(trace.name[kernels], waited, _LOADING_NS)
+        if not others or _is_far_longer(waited, first, others)
     ]
     return np.asarray(kernels[slow], np.int64)
 
 
-def _is_far_longer(first_ns: int, others: Ints) -> bool:
-    return not others.size or bool(first_ns >= _TIMES_THE_OTHERS * np.median(others))
+def _slow_first(names: Codes, lasted: Ints, minimum_ns: int) -> Iterator[list[int]]:
+    """The places of each name whose first call, in order of time, lasted this long."""
+    order = np.argsort(names, kind="stable")
+    begins = np.flatnonzero(np.append(True, np.diff(names[order]) != 0)[: names.size])
+    ends = np.append(begins[1:], names.size)
+    slow = lasted[order[begins]] >= minimum_ns
+    for begin, end in zip(begins[slow].tolist(), ends[slow].tolist(), strict=True):
+        yield order[begin:end].tolist()
+
+
+def _is_far_longer(lasted: Ints, first: int, others: list[int]) -> bool:
+    return bool(lasted[first] >= _TIMES_THE_OTHERS * np.median(lasted[others]))
 
 
 def loading_time(trace: Trace) -> Union:

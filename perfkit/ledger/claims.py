@@ -99,7 +99,7 @@ def _pay(accounts: _Accounts, finding: Finding, selectors: Sequence[Selector]) -
         paid += accounts.take(others, missing, finding.rule)
         own += others
     if (missing := min(missing, cost - paid)) > 0:
-        rest = [at for at, row in enumerate(ledger.rows) if at not in own and _may_hold(row, ledger, selectors)]
+        rest = [at for at, row in enumerate(ledger.rows) if at not in own and _may_hold(row, ledger, not placed)]
         paid += accounts.take(rest, missing, finding.rule)
     if paid >= cost or not finding.cost_ns:
         return finding
@@ -112,12 +112,12 @@ def _pay(accounts: _Accounts, finding: Finding, selectors: Sequence[Selector]) -
     return _shrunk(finding, paid / finding.cost_ns)
 
 
-def _may_hold(row: LedgerRow, ledger: Ledger, selectors: Sequence[Selector]) -> bool:
+def _may_hold(row: LedgerRow, ledger: Ledger, nothing_placed: bool) -> bool:
     """Whether a row may hold time of a finding that the recording could not place.
 
-    A device's work is placed: what the host does costs no more than the device is idle.
+    A device's work is placed: what the host does costs no more than the device is idle, and idle time has its cause.
     """
-    return ledger.basis == "training thread" or not selectors or row.owner in ("idle", "unrecorded")
+    return ledger.basis == "training thread" or (nothing_placed and row.owner in ("idle", "unrecorded"))
 
 
 def _tiers(finding: Finding, selectors: Sequence[Selector]) -> Iterator[_Test]:

@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
+from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Site
 from perfkit.record.samplers.source_lookup import parsed
 from perfkit.run.records import Phase, TracedLine
@@ -56,6 +57,7 @@ class LineTracer:
         #: Runs, ns, and whether it ran before any module did.
         self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
         self._modules = ModuleCallLog()
+        self._constants = ConstantCallLog()
         self._module_call = _code_of(Module.__call__)
         self._backward = {_code_of(autograd.backward), _code_of(autograd.grad)}
         self._fetch = _code_of(_BaseDataLoaderIter.__next__)
@@ -99,13 +101,16 @@ class LineTracer:
             self._modules.fetches += code is self._fetch
         if owner_of(code.co_filename) != USER:
             return None
-        callers = self._callers.setdefault(code, {})
-        if len(callers) < _MAX_CALLERS and (caller := user_caller(frame)) is not None:
-            callers[caller.f_code, line_of(caller)] = None
+        callers, caller = self._callers.setdefault(code, {}), user_caller(frame)
+        site = (caller.f_code, line_of(caller)) if caller is not None else None
+        if len(callers) < _MAX_CALLERS and site is not None:
+            callers[site] = None
+        self._constants.enter(frame, site)
         return self._line
 
     def _module_called(self, frame: FrameType) -> _Trace | None:
         self._modules.started = True
+        self._constants.spoil()
         caller = self._module_caller(frame)
         if caller is None:
             return None
@@ -133,6 +138,8 @@ class LineTracer:
     def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         now = time.perf_counter_ns()
         self._close_line(frame, now)
+        if event == "return":
+            self._constants.leave(frame, arg)
         if event == "line":
             self._events += 1
             if self._events > _MAX_EVENTS:
@@ -156,7 +163,7 @@ class LineTracer:
     def rows(self) -> tuple[TracedLine, ...]:
         """The traced lines, most runs first, with the loop around each."""
         loops: dict[str, dict[int, int]] = {}
-        modules = self._modules.rows()
+        modules, constants = self._modules.rows(), self._constants.rows()
         rows = []
         for (phase, code, line), (runs, total_ns, before_model) in self._lines.items():
             file = code.co_filename
@@ -174,6 +181,7 @@ class LineTracer:
                     loop_line=loops[file].get(line),
                     before_model=bool(before_model) if self._modules.started else None,
                     modules=modules.pop((code, line), ()),
+                    constants=constants.pop((code, line), ()),
                     callers=tuple(
                         Location(file=caller.co_filename, line=at, function=function_name(caller))
                         for caller, at in self._callers.get(code, ())

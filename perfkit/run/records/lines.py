@@ -83,6 +83,14 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     padded_ns: int | None = None
 
 
+class ConstantCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of a user's function from one line whose result is the same in each step; ``host_ns`` is their time."""
+
+    called: Location
+    calls: int
+    host_ns: int
+
+
 class TracedLine(CodeLine, frozen=True, kw_only=True):
     """One user line in the step that is traced by line.
 
@@ -92,6 +100,7 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
         loop_line: The ``for`` or ``while`` statement around the line, if any.
         before_model: Whether it first ran before any module was called in that step; None: none was called.
         modules: The modules that it called.
+        constants: The functions that it called whose result does not change.
         callers: The first few of the user's lines from which the line's function was called in that step.
     """
 
@@ -102,6 +111,7 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     before_model: bool | None = None
     modules: tuple[ModuleCalls, ...] = ()
     callers: tuple[Location, ...] = ()
+    constants: tuple[ConstantCalls, ...] = ()
 
 
 class Collected(CodeLine, frozen=True, kw_only=True):

@@ -1,0 +1,47 @@
+"""repeated-work: a function that returns the same tensors in every step; a short one is not reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit._location import Location
+from perfkit.rules.python import repeated_work
+from perfkit.run.records import ConstantCalls, Lines, Phase, TracedLine
+
+MS = 1_000_000
+
+
+def lines(host_ns: int, phase: Phase = "forward") -> Lines:
+    """A forward of 40 ms whose first line calls a function of ``host_ns``."""
+
+    def row(line: int, function: str, ns: int, **fields: Any) -> TracedLine:
+        return TracedLine(
+            file="model.py", line=line, function=function, owner="user", phase=phase, runs=1, host_ns=ns, **fields
+        )
+
+    called = Location(file="model.py", line=3, function="table")
+    calls = ConstantCalls(called=called, calls=1, host_ns=host_ns)
+    first = row(20, "forward", host_ns, constants=(calls,))
+    inner = row(5, "table", host_ns, callers=(first.at,))
+    return Lines(period_ns=MS, steps=40, traced=(first, inner, row(21, "forward", 40 * MS - host_ns)))
+
+
+def test_it_costs_its_share_of_the_phase_and_the_call_is_to_be_edited(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+
+    [finding] = build.findings(repeated_work, step, lines(20 * MS))
+
+    assert (finding.spent.line, finding.change.line) == (5, 20)
+    assert finding.cost_ns == 30 * MS
+
+
+def test_a_short_one_is_no_finding(build: Any) -> None:
+    assert build.findings(repeated_work, build.step(100, forward=60), lines(1 * MS)) == []
+
+
+def test_a_step_whose_forward_was_not_known_when_it_was_traced_counts_as_a_whole(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+
+    [finding] = build.findings(repeated_work, step, lines(20 * MS, phase="other"))
+
+    assert finding.cost_ns == 50 * MS

@@ -39,9 +39,9 @@ def test_a_short_one_is_no_finding(build: Any) -> None:
     assert build.findings(repeated_work, build.step(100, forward=60), lines(1 * MS)) == []
 
 
-def test_a_step_whose_forward_was_not_known_when_it_was_traced_counts_as_a_whole(build: Any) -> None:
+def test_a_forward_that_was_not_known_when_the_step_was_traced_is_the_forward(build: Any) -> None:
     step = build.step(100, forward=60, backward=40)
 
     [finding] = build.findings(repeated_work, step, lines(20 * MS, phase="other"))
 
-    assert finding.cost_ns == 50 * MS
+    assert finding.cost_ns == 30 * MS

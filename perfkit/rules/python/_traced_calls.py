@@ -22,8 +22,8 @@ def cost_of_calls(ns: int, row: TracedLine, lines: Lines, step: StepBudget, *, b
     traced = _outermost_ns([one for one in lines.traced if one.phase == row.phase])
     if row.phase == "other" and forward is not None and (phase.ns if phase is not None else 0) * _SLOWDOWN < traced:
         # That a line led to a backward may be known when its step is over only: the line is no part of this phase.
-        own_ns = min(step.wall_ns * ns / _outermost_ns(lines.traced), float(forward.ns))
-        return own_ns + own_ns / max(1, forward.ns) * after_ns
+        later = {(one.file, one.line) for one in lines.rows if one.phase in ("backward", "optimizer")}
+        phase, traced = forward, _outermost_ns([one for one in lines.traced if (one.file, one.line) not in later])
     if phase is None or not traced:
         return 0.0
     return min(1.0, ns / traced) * (phase.ns + after_ns)

@@ -96,8 +96,8 @@ def test_no_program_is_in_both_halves() -> None:
 def test_the_suite_has_programs_of_every_kind() -> None:
     assert len(PATHOLOGICAL) >= 80
     assert len(HEALTHY) >= 18
-    # Kinds 2, 3 and 13 are about traces: their examples are in tests/traces.
-    assert {program.kind for program in PROGRAMS} == {None, *range(1, 14)} - {2, 3, 13}
+    # Kind 2 is about traces: its examples are in tests/traces.
+    assert {program.kind for program in PROGRAMS} == {None, *range(1, 14)} - {2}
     assert {program.framework for program in PATHOLOGICAL} == {"plain", "lightning", "huggingface"}
     assert sum(program.use == "inference" for program in PATHOLOGICAL) >= 4
 

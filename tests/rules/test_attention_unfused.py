@@ -83,3 +83,13 @@ def test_a_loop_over_heads_is_reported_at_the_loop(build: Any) -> None:
 
     assert finding.spent.line == 28
     assert finding.saving_high_ns == round(0.85 * 30 * MS)
+
+
+def test_a_loop_over_the_places_of_a_text_cannot_be_one_call(build: Any) -> None:
+    one_query = (attention(count=64.0, scores_bytes=36_864, shape="16x16x1"),)
+    lines = build.loop("model.py", line=30, loop_line=28, runs=64)
+
+    assert (
+        build.findings(attention_unfused, build.step(100), build.patterns(step_ms=100, attention=one_query), lines)
+        == []
+    )

@@ -63,6 +63,8 @@ def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> I
     for one in patterns.attention:
         loop = loop_of(one.at, lines)
         if one.count >= _HEADS and loop != one.at:
+            if _is_one_place(one):
+                continue
             finding = _by_head(one, loop, patterns, step)
         elif one.scores_bytes is None or one.scores_bytes >= max(_CACHE_BYTES, _MIN_SCORES * (one.inputs_bytes or 0)):
             finding = _written_out(one, patterns, step)
@@ -70,6 +72,11 @@ def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> I
             continue
         if not step.is_negligible(finding.cost_ns or 0):
             yield finding
+
+
+def _is_one_place(one: UnfusedAttention) -> bool:
+    """Whether each call has one query: a decoder's loop over places, whose calls wait for each other's results."""
+    return one.shape is not None and "1" in one.shape.split("x")[-2:]
 
 
 def _by_head(one: UnfusedAttention, loop: Location | None, patterns: Patterns, step: StepBudget) -> Finding:

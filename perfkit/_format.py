@@ -128,8 +128,8 @@ def shown_saving(finding: Finding) -> str:
 
 
 def why_unquantified(finding: Finding) -> str:
-    """Why a problem has no cost; empty where it has one, or is only information."""
-    if finding.cost_ns is not None or finding.severity == "info":
+    """Why a problem has no cost; empty where it has one, is only information, or is that the recording lacks parts."""
+    if finding.cost_ns is not None or finding.severity == "info" or finding.rule == "cannot-tell":
         return ""
     return next((item.source for item in finding.evidence if item.value is None), "it was not measured")
 

@@ -15,7 +15,8 @@ from perfkit._versioned_json import decode_versioned
 from perfkit.findings import Finding
 from perfkit.ledger.claims import expected_saving
 from perfkit.ledger.ledger import ClaimedLedger
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
+from perfkit.ledger.step_budget import NEGLIGIBLE, StepBudget
 from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
 from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines
@@ -125,6 +126,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             explained[finding.follows] = (*explained.get(finding.follows, ()), finding)
         return [(finding, explained.pop(finding.rule, ())) for finding in explained.pop(None, ())]
 
+    @property
+    def shown_ledger(self) -> ClaimedLedger | None:
+        """The ledger, None where there is none or the recording is incomplete: a part of a step explains nothing."""
+        return self.ledger if self.outcome != "cannot-tell" else None
+
     def to_json(self) -> str:
         """The text of diagnosis.json."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
@@ -158,6 +164,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
         if phases:
             parts.append(html_table(("phase", "per step", "share"), phases))
+        if (ledger := self.shown_ledger) is not None:
+            parts.append(f"<p>{escape(account_line(ledger))}</p>")
+            table = parts_table(ledger) if self.outcome == "unexplained" else rows_table(ledger, NEGLIGIBLE)
+            parts.append(html_table(table.head, table.rows))
         if findings:
             parts.append(html_table(("finding", "where", "cost", "problem", "change"), findings))
         return "".join((*parts, *(f"<p><i>Note: {escape(sentence)}</i></p>" for sentence in self.missing)))
@@ -185,7 +195,8 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
     findings, budget = _ordered(results.findings), StepBudget.from_measurements(found)
     verdict = verdict_of(findings, found, budget, results.ledger)
     facts, completeness = found.get(TraceFacts), found.get(Completeness)
-    lacks = [problem.sentence for problem in completeness.problems if not problem.fatal] if completeness else []
+    lacks = [one.sentence for one in completeness.problems if one not in completeness.named] if completeness else []
+    missing = (*found.missing, *(facts.lost if facts is not None else ()), *lacks, *results.failed)
     step: StepBreakdown | None = found.get(TypicalStep) or found.get(TracedStep)
     return Diagnosis(
         source=found.source,
@@ -197,7 +208,7 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
         findings=findings,
         not_asked=results.not_asked,
         figures=_figures(found, budget),
-        missing=(*found.missing, *(facts.lost if facts is not None else ()), *lacks, *results.failed),
+        missing=tuple(one for one in missing if one.rstrip(".").lower() not in verdict.text.lower()),
         overhead=_overhead(found),
     )
 

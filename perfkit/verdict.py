@@ -1,4 +1,4 @@
-"""The verdict: one or two sentences on what a step takes, what to fix first, and what that saves."""
+"""The verdict: at most four sentences on what a step takes, what to fix first, what that saves, and what is unknown."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ def verdict_of(
     profiles = found.get(KernelProfiles)
     causes = [finding for finding in findings if finding.follows is None and finding.severity != "info"]
     quantified = [finding for finding in causes if finding.quantified]
-    unquantified = len(causes) - len(quantified)
     outcome: Outcome = "findings"
     completeness = found.get(Completeness)
     if profiles is not None:
@@ -77,8 +76,8 @@ def verdict_of(
         # What was found in a part of what happened is listed, but no verdict.
         return Verdict(" ".join(one.message for one in findings if one.rule == "cannot-tell"), "cannot-tell")
     elif quantified and budget is not None:
-        parts = [_largest_part(budget), _covered(found), _fix_first(quantified, budget)]
-        parts += [_over_the_run(quantified, found, budget), _unexplained(ledger)]
+        unknown = _unknown(ledger, unquantified=len(causes) - len(quantified))
+        parts = [_largest_part(budget), _conditions(found, ledger), _fix_first(quantified, found, budget), unknown]
     else:
         verdicts = {rule.id: rule for rule in find_rules() if rule.is_verdict}
         own = [finding for finding in findings if finding.rule in verdicts]
@@ -88,12 +87,7 @@ def verdict_of(
         parts = [finding.message for finding in own] or ["No rule found a problem that costs a measurable time."]
         if budget is not None and outcome == "healthy":
             parts.insert(0, _no_savings_above(findings, budget))
-        parts.append(_covered(found))
-    parts.append(_other_programs(ledger))
-    if unquantified:
-        parts.append(
-            f"{unquantified} finding{'s' if unquantified > 1 else ''} could not be quantified on this machine."
-        )
+        parts.append(_conditions(found, ledger))
     return Verdict(" ".join(part for part in parts if part), outcome)
 
 
@@ -105,23 +99,35 @@ def _other_programs(ledger: ClaimedLedger | None) -> str:
     return f"Other programs had the core for {share} of the step: a quieter machine shows more."
 
 
+def _conditions(found: Measurements, ledger: ClaimedLedger | None) -> str:
+    """How much of the loop the step stands for, and what disturbed it: one sentence."""
+    covered, others = _covered(found), _other_programs(ledger)
+    if not (covered and others):
+        return covered or others
+    return f"{covered.removesuffix('.')}; {others[0].lower()}{others[1:]}"
+
+
 def _covered(found: Measurements) -> str:
     """How much of the loop the typical step covers, where other steps take a part that could be reported."""
     loop = found.get(LoopTime)
     return loop.sentence(NEGLIGIBLE) if loop is not None else ""
 
 
-def _unexplained(ledger: ClaimedLedger | None) -> str:
-    """What no finding claims, where it is a quarter of the step or more, by its largest part."""
+def _unknown(ledger: ClaimedLedger | None, *, unquantified: int) -> str:
+    """What no finding claims, if it is a quarter of the step or more, and findings without a cost."""
+    sentences = []
     parts = ledger.unexplained() if ledger is not None else []
-    if ledger is None or not parts:
-        return ""
-    wall_ns, rest_ns = ledger.ledger.wall_ns, ledger.unexplained_ns - ledger.ledger.others_ns
-    if parts[0].ns >= CRITICAL * wall_ns:
-        return f"Unexplained: {shown_part(parts[0], wall_ns)}."
-    if ledger.ledger.basis == "device" and rest_ns >= CRITICAL * wall_ns:
-        return f"Unexplained: {percent(rest_ns, wall_ns)}, the largest part {shown_part(parts[0], wall_ns)}."
-    return ""
+    if ledger is not None and parts:
+        wall_ns, rest_ns = ledger.ledger.wall_ns, ledger.unexplained_ns - ledger.ledger.others_ns
+        largest = shown_part(parts[0], wall_ns)
+        if parts[0].ns >= CRITICAL * wall_ns:
+            sentences.append(f"Unexplained: {largest}")
+        elif ledger.ledger.basis == "device" and rest_ns >= CRITICAL * wall_ns:
+            sentences.append(f"Unexplained: {percent(rest_ns, wall_ns)}, the largest part {largest}")
+    if unquantified:
+        findings = "finding" if unquantified == 1 else "findings"
+        sentences.append(f"{unquantified} {findings} could not be quantified on this machine")
+    return f"{'; '.join(sentences)}." if sentences else ""
 
 
 def _of_profiles(profiles: KernelProfiles, findings: Sequence[Finding]) -> str:
@@ -198,7 +204,7 @@ def _parts(budget: StepBudget) -> dict[str, int]:
     return {name: budget.of_device(ns) for name, field in _DEVICE_PARTS.items() if (ns := getattr(device, field))}
 
 
-def _fix_first(quantified: Sequence[Finding], budget: StepBudget) -> str:
+def _fix_first(quantified: Sequence[Finding], found: Measurements, budget: StepBudget) -> str:
     first = quantified[0]
     low_ns, high_ns = first.saving_low_ns or 0, first.saving_high_ns or 0
     place = f" at {target}" if (target := shown_target(first)) else ""
@@ -207,22 +213,23 @@ def _fix_first(quantified: Sequence[Finding], budget: StepBudget) -> str:
     whole_ns = max(budget.wall_ns, budget.mean.wall_ns) if budget.mean is not None else budget.wall_ns
     sentence = (
         f"Fix {first.rule}{place} first: saves {ms_range(low_ns, high_ns)}{per} ({percent(high_ns, whole_ns)} at most)"
+        f"{_over_the_run(first, found)}"
     )
     if len(quantified) == 1:
         return f"{sentence}."
     # Each has claimed time of its own, and no sum saves more than the step.
     total_ns = min(whole_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
     together = "both" if len(quantified) == 2 else f"all {len(quantified)}"
-    return f"{sentence}; {together} together save up to {ms(total_ns)}."
+    return f"{sentence}; {together} together save up to {ms(total_ns)}{per}."
 
 
-def _over_the_run(quantified: Sequence[Finding], found: Measurements, budget: StepBudget) -> str:
+def _over_the_run(first: Finding, found: Measurements) -> str:
     """The same over the run, where its length is known and the step is one outside windows."""
     planned, typical = found.get(PlannedSteps), found.get(TypicalStep)
     if planned is None or typical is None:
         return ""
     # The mean of all steps, because those with a validation or a checkpoint in them are part of the run.
     step_ns = (found.get(MeanStep) or typical).wall_ns
-    saving_ns = min(quantified[0].saving_high_ns or 0, step_ns) * planned.count
+    saving_ns = min(first.saving_high_ns or 0, step_ns) * planned.count
     total_ns = step_ns * planned.count
-    return f"Over the planned {planned.count:,} steps that is up to {duration(saving_ns)} of {duration(total_ns)}."
+    return f", over the planned {planned.count:,} steps up to {duration(saving_ns)} of {duration(total_ns)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -15,6 +15,8 @@ from perfkit.comparison import compare
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.errors import RunError, UsageError
 from perfkit.findings import Finding
+from perfkit.ledger.ledger import ClaimedLedger, Ledger
+from perfkit.ledger.rows import LedgerRow, Owner
 from perfkit.measures.results.host import OpTime
 from perfkit.measures.results.measurements import TraceFacts
 from perfkit.measures.results.steps import TypicalStep
@@ -239,3 +241,31 @@ def test_a_path_that_holds_no_run_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="no run"):
         compare(run, tmp_path / "empty")
+
+
+def accounted(*rows: LedgerRow, basis: Literal["device", "training thread"] = "training thread") -> Diagnosis:
+    ledger = Ledger(wall_ns=sum(row.ns for row in rows), per="step", basis=basis, rows=rows)
+    return Diagnosis(source="t.json", verdict="", ledger=ClaimedLedger(ledger=ledger))
+
+
+def row(owner: Owner, ms: int, name: str = "op") -> LedgerRow:
+    return LedgerRow(owner=owner, name=name, ns=ms * MS)
+
+
+def test_owners_of_the_ledger_are_compared_by_what_changed_most_and_idle_time_by_its_cause() -> None:
+    before = accounted(row("computing", 60), row("computing", 20, "aten::mm"), row("idle", 19, "sync"), row("data", 1))
+    after = accounted(row("computing", 78), row("idle", 40, "python"), row("idle", 19, "sync"), row("data", 2))
+
+    owners = [one for one in compare(before, after).differences if one.kind == "owner"]
+
+    assert [(one.name, one.before_ns, one.after_ns) for one in owners] == [
+        ("idle (python)", None, 40 * MS),
+        ("computing", 80 * MS, 78 * MS),
+        ("idle (sync)", 19 * MS, 19 * MS),
+    ]
+
+
+def test_ledgers_of_a_device_and_of_a_thread_are_not_compared() -> None:
+    differences = compare(accounted(row("idle", 9)), accounted(row("idle", 2), basis="device")).differences
+
+    assert not [one for one in differences if one.kind == "owner"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.findings import Finding
+from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
 from perfkit.measures.results.work import OpWorkTime, StepWork
@@ -116,9 +118,21 @@ def test_findings_are_ordered_by_cost_then_unquantified_then_information() -> No
 def test_the_verdict_names_the_largest_part_what_to_fix_first_and_what_it_saves() -> None:
     assert diagnose(busy(), rules=[rule("a", 20, None)]).verdict == (
         "A step takes 100 ms, most of it the forward pass (60%). Fix a at train.py:7 first: "
-        "saves up to 20.0 ms/step (20% at most). Unexplained: computing in forward 48%. "
+        "saves up to 20.0 ms/step (20% at most). Unexplained: computing in forward (48%); "
         "1 finding could not be quantified on this machine."
     )
+
+
+def test_a_verdict_with_all_its_parts_has_four_sentences() -> None:
+    parts = (LoopPart(use="typical", total_ns=60 * MS, steps=40), LoopPart(use="validation", total_ns=40 * MS))
+    loop = LoopTime(total_ns=100 * MS, steps=40, typical_ns=MS, parts=parts)
+    found = busy(step(200, MeanStep), PlannedSteps(count=100_000), loop)
+
+    verdict = diagnose(found, rules=[rule("a", 20), rule("b", 10, None)]).verdict
+
+    assert len(re.findall(r"[.](?= |$)", verdict)) == 4
+    for part in ("typical step covers", "Fix a", "over the planned", "both together", "Unexplained", "be quantified"):
+        assert part in verdict
 
 
 def test_a_range_of_a_saving_is_never_cut_to_look_narrow() -> None:
@@ -140,7 +154,7 @@ def test_savings_together_never_exceed_the_step() -> None:
 def test_the_saving_is_extrapolated_to_the_planned_run() -> None:
     verdict = diagnose(busy(PlannedSteps(count=100_000)), rules=[rule("a", 50)]).verdict
 
-    assert "Over the planned 100,000 steps that is up to 83 min of 2.8 h." in verdict
+    assert "(50% at most), over the planned 100,000 steps up to 83 min of 2.8 h." in verdict
 
 
 def test_a_healthy_run_has_no_savings() -> None:
@@ -156,7 +170,7 @@ def test_a_run_without_limits_is_not_called_healthy() -> None:
 
     assert diagnosis.outcome == "unexplained"
     assert diagnosis.verdict.startswith(
-        "No rule found a problem, but the step is not proven healthy. 100% of the 100 ms"
+        "No rule found a problem, but the step is not proven healthy. 100% of its 100 ms is"
     )
 
 
@@ -257,7 +271,7 @@ def test_the_python_of_a_loop_over_small_ops_is_explained_by_it_in_that_function
 def test_the_planned_run_is_counted_by_the_mean_of_all_steps() -> None:
     planned = busy(step(200, MeanStep), PlannedSteps(count=100_000))
 
-    assert "that is up to 83 min of 5.6 h" in diagnose(planned, rules=[rule("a", 50)]).verdict
+    assert "over the planned 100,000 steps up to 83 min of 5.6 h" in diagnose(planned, rules=[rule("a", 50)]).verdict
 
 
 def test_damage_of_the_source_and_the_cost_of_perfkit_are_part_of_the_answer() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfkit import Diagnosis, UsageError
 from perfkit._format import ms, shown_places
+from perfkit.ledger.ledger_text import account_line, parts_table
 
 #: Findings in the table; the diagnosis of the trace has all of them.
 _MAX_FINDINGS = 10
@@ -95,6 +96,12 @@ def named(values: Mapping[str, float | None]) -> dict[str, float]:
 def to_markdown(diagnosis: Diagnosis) -> str:
     """The verdict, and the findings as a table, in the markdown that TensorBoard shows."""
     lines = [f"**{_escape(diagnosis.verdict)}**"]
+    if (ledger := diagnosis.shown_ledger) is not None:
+        lines += ["", _escape(account_line(ledger))]
+        if diagnosis.outcome == "unexplained":
+            parts = parts_table(ledger)
+            lines += ["", f"| {' | '.join(parts.head)} |", f"|{'---|' * len(parts.head)}"]
+            lines += [f"| {' | '.join(map(_escape, row))} |" for row in parts.rows]
     findings = [finding for finding in diagnosis.findings if finding.follows is None]
     if findings:
         lines += ["", "| finding | where | cost per step | problem | change |", "|---|---|---|---|---|"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from perfkit._format import ms, relative_change
 from perfkit.comparison.budgets import broken_budgets, check_budgets
-from perfkit.comparison.differences import count_differences, row_differences, step_differences
+from perfkit.comparison.differences import count_differences, owner_differences, row_differences, step_differences
 from perfkit.comparison.kernel_profiles import profile_changes, profile_verdict
 from perfkit.comparison.results import Comparison, Difference, Same
 from perfkit.comparison.sides import Side, Source, side_of
@@ -49,7 +49,7 @@ def compare(
     counts = count_differences(first, second)
     changed, workload = work_changes(*sides)
     result, losses = compare_losses(*sides)
-    differences += row_differences(first, second)
+    differences += [*owner_differences(first, second), *row_differences(first, second)]
     profiles = profile_changes(first, second)
     return Comparison(
         before=first.source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfkit.comparison.results import COUNTS, Change, Count, Difference, Kind
 from perfkit.comparison.sides import Side
 from perfkit.diagnosis import Diagnosis
+from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.run.records import PHASES, Step
 
@@ -83,6 +84,31 @@ def row_differences(first: Diagnosis, second: Diagnosis) -> list[Difference]:
                     )
                 )
     return differences
+
+
+def owner_differences(first: Diagnosis, second: Diagnosis) -> list[Difference]:
+    """The owners in the ledgers that take 5% of either step or more, by what changed most; idle time by its cause.
+
+    Empty where one ledger is of a device and the other of the training thread, or one is not per step: they divide
+    different times.
+    """
+    ledgers = [diagnosis.shown_ledger for diagnosis in (first, second)]
+    known = [claimed.ledger for claimed in ledgers if claimed is not None and claimed.ledger.per == "step"]
+    if len(known) < len(ledgers) or known[0].basis != known[1].basis:
+        return []
+    before, after = (_times_of_owners(ledger) for ledger in known)
+    least = NEGLIGIBLE * min(ledger.wall_ns for ledger in known)
+    names = [name for name in before.keys() | after.keys() if max(before.get(name, 0), after.get(name, 0)) >= least]
+    names.sort(key=lambda name: (-abs(after.get(name, 0) - before.get(name, 0)), name))
+    return [Difference(kind="owner", name=name, before_ns=before.get(name), after_ns=after.get(name)) for name in names]
+
+
+def _times_of_owners(ledger: Ledger) -> dict[str, int]:
+    times: dict[str, int] = {}
+    for row in ledger.rows:
+        name = row.part if row.owner == "idle" else row.owner
+        times[name] = times.get(name, 0) + row.ns
+    return times
 
 
 def _times_per_step(diagnosis: Diagnosis, kind: Kind) -> dict[str, float]:

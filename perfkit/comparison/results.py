@@ -15,7 +15,7 @@ from perfkit.measures.results.kernel_profiles import KernelProfile
 #: Version of a comparison's JSON. 1: the first. 2: kinds of differences, changed settings, workload, losses, budgets.
 SCHEMA = 2
 
-Kind = Literal["step", "phase", "range", "op", "kernel"]
+Kind = Literal["step", "phase", "owner", "range", "op", "kernel"]
 Change = Literal["faster", "slower", "no difference", "not tested"]
 Same = Literal["same", "different", "unknown"]
 
@@ -24,12 +24,13 @@ COUNTS = ("syncs", "recompiles", "graph breaks", "launches", "ops")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One time per step before and after: of the step, a phase, a range, an op (own time), or a kernel (device time).
+    """One time per step before and after: of the step, a phase, an owner in the ledger, a range, an op (own time), or a
+    kernel (device time).
 
     ``low_ns`` .. ``high_ns`` is the 95% interval of after - before over the noise between steps, None where single
     steps are unknown; ``change`` is then "not tested". It does not cover the noise between launches of the same
-    program: that takes several runs. ``before_ns`` or ``after_ns`` is None where that side has no such range, op or
-    kernel.
+    program: that takes several runs. ``before_ns`` or ``after_ns`` is None where that side has no such owner, range, op
+    or kernel.
     """
 
     kind: Kind

@@ -98,7 +98,7 @@ def _find_launches(trace: Trace) -> _Launches:
 
 def _of_file(trace: Trace) -> Iterator[RecordingProblem]:
     if trace.cut is not None:
-        yield RecordingProblem(sentence=f"{trace.cut}.", advice=_AGAIN, fatal=True)
+        yield RecordingProblem(sentence=f"{trace.cut[0].upper()}{trace.cut[1:]}.", advice=_AGAIN, fatal=True)
     total = len(trace) + trace.skipped
     if trace.skipped:
         yield RecordingProblem(

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from perfkit._format import ms, percent
 from perfkit._text import without_controls
+from perfkit.ledger.ledger_text import TextTable
 
 #: part of a step -> (character, colour)
 _STYLES = {
@@ -88,6 +89,30 @@ def _cells(times: dict[str, int], width: int) -> dict[str, int]:
     for name in sorted(exact, key=lambda name: cells[name] - exact[name])[:left]:
         cells[name] += 1
     return cells
+
+
+def print_table(table: TextTable, console: Console) -> None:
+    """Print a table in the terminal's width: numbers to the right, the longest texts without their middle."""
+    cells = [table.head, *table.rows]
+    spaces = [max(len(row[at]) for row in cells) for at in range(len(table.head))]
+    # Two blanks stand between columns.
+    for _ in range(sum(spaces) + 2 * (len(spaces) - 1) - console.width):
+        longest = max(range(table.numbers), key=lambda at: spaces[at])
+        spaces[longest] = max(1, spaces[longest] - 1)
+    for number, row in enumerate(cells):
+        shown = [
+            f"{_without_middle(cell, space):<{space}}" if at < table.numbers else f"{cell:>{space}}"
+            for at, (cell, space) in enumerate(zip(row, spaces, strict=True))
+        ]
+        print_line(Text("  ".join(shown).rstrip(), style="dim" if number == 0 else ""), console)
+
+
+def _without_middle(text: str, width: int) -> str:
+    """Text in at most ``width`` characters: the ends of paths and names show more than their beginnings."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
 def print_text(text: Text, console: Console, indent: int = 0) -> None:

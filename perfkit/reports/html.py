@@ -86,6 +86,8 @@ def _without_script(data: FigureData) -> Iterator[str]:
     for bar in data.bars:
         parts = "".join(f"<li>{escape(part.name)} {ms(part.ns)}</li>" for part in bar.parts)
         yield f"<h2>{escape(bar.title)} {ms(bar.total_ns)}</h2><ul>{parts}</ul>\n"
+    if data.ledger is not None:
+        yield f"<p>{escape(data.ledger.summary)}</p>\n"
     for found in data.findings:
         yield f"<h2>{escape(found.rule)} {escape(found.place)}</h2>"
         change = f"Change {found.change}: " if found.change else ""

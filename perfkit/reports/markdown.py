@@ -22,6 +22,8 @@ from perfkit._text import without_controls
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
+from perfkit.ledger.ledger import ClaimedLedger
+from perfkit.ledger.ledger_text import TextTable, account_line, parts_table, rows_table
 from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
 
 #: Characters that are special in markdown or in HTML inside it.
@@ -81,6 +83,8 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         busy, idle = (percent(ns, device.window_ns) for ns in (device.busy_ns, device.idle_ns))
         yield f"{name}: busy {busy}, idle {idle}"
         yield ""
+    if diagnosis.shown_ledger is not None:
+        yield from _ledger(diagnosis, diagnosis.shown_ledger)
     if diagnosis.figures.kernel_profiles is not None:
         yield from _kernels(PROFILE_COLUMNS, profile_rows(diagnosis.figures.kernel_profiles))
     for number, (finding, explained) in enumerate(diagnosis.causes, start=1):
@@ -91,6 +95,22 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         needs = [(rule.rule, _prose(" and ".join(rule.needs))) for rule in diagnosis.not_asked]
         yield ""
         yield from _folded("rules that were not asked", ("rule", "needs"), needs, 2)
+
+
+def _ledger(diagnosis: Diagnosis, ledger: ClaimedLedger) -> Iterator[str]:
+    """How the step is accounted for; its rows are folded."""
+
+    def cells(table: TextTable) -> list[tuple[str, ...]]:
+        # Names of ops, files and kernels come from the recording.
+        return [tuple(_text(cell) for cell in row) for row in table.rows]
+
+    yield _prose(account_line(ledger))
+    yield ""
+    if diagnosis.outcome == "unexplained":
+        parts = parts_table(ledger)
+        yield from _table(parts.head, cells(parts), parts.numbers)
+    rows = rows_table(ledger)
+    yield from _folded(f"where the {ledger.ledger.per} goes", rows.head, cells(rows), rows.numbers)
 
 
 def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -110,8 +130,8 @@ def _finding(number: int, finding: Finding, explained: Sequence[Finding], diagno
         saving = f", saves {text}" if (text := shown_saving(finding)) else ""
         yield f"**{ms(finding.cost_ns)}{per}{saving}** ({finding.severity}, confidence {finding.confidence})"
     else:
-        reason = f": {_prose(text)}" if (text := why_unquantified(finding)) else ""
-        yield f"Not quantified ({finding.severity}, confidence {finding.confidence}){reason}"
+        reason = f". Not quantified: {_prose(text)}" if (text := why_unquantified(finding)) else ""
+        yield f"{finding.severity.capitalize()}, confidence {finding.confidence}{reason}"
     yield ""
     yield _prose(finding.message)
     yield ""

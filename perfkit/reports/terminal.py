@@ -28,9 +28,10 @@ from perfkit._text import without_controls
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
+from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
 from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.measures.results.device import DeviceTime
-from perfkit.reports.console import print_bar, print_line, print_text
+from perfkit.reports.console import print_bar, print_line, print_table, print_text
 from perfkit.reports.kernel_profile_rows import (
     CHANGE_COLUMNS,
     PROFILE_COLUMNS,
@@ -57,6 +58,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
     print_text(Text(diagnosis.verdict, style="bold"), console)
     console.print()
     _parts(diagnosis, console)
+    _ledger(diagnosis, console, all=all)
     if diagnosis.figures.kernel_profiles is not None:
         rows = profile_rows(diagnosis.figures.kernel_profiles)
         _kernel_table(PROFILE_COLUMNS, rows if all else rows[:_KERNELS], len(rows), console)
@@ -76,7 +78,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
 
 
 def _parts(diagnosis: Diagnosis, console: Console) -> None:
-    """The step as a bar with its legend, and the device as a line; the device as a bar if no phases are known."""
+    """The step as a bar with its legend, the device as a line (a bar if no phases are known), and the ledger as one."""
     times = diagnosis.phase_times
     device = max(diagnosis.figures.devices, key=lambda device: device.busy_ns, default=None)
     if set(times) - {"other"}:
@@ -94,9 +96,18 @@ def _parts(diagnosis: Diagnosis, console: Console) -> None:
         }
         print_bar({name: ns for name, ns in parts.items() if ns}, console)
         print_text(_device_line(device), console)
-    else:
-        return
-    console.print()
+    if diagnosis.shown_ledger is not None:
+        print_text(Text(account_line(diagnosis.shown_ledger)), console)
+    if times or device is not None or diagnosis.shown_ledger is not None:
+        console.print()
+
+
+def _ledger(diagnosis: Diagnosis, console: Console, *, all: bool) -> None:
+    """The largest unexplained parts where that is the verdict, or all rows."""
+    ledger = diagnosis.shown_ledger
+    if ledger is not None and (all or diagnosis.outcome == "unexplained"):
+        print_table(rows_table(ledger) if all else parts_table(ledger), console)
+        console.print()
 
 
 def _kernel_table(columns: Columns, rows: list[tuple[str, ...]], total: int, console: Console) -> None:

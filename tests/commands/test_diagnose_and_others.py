@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from perfkit.commands import doctor, main
 from perfkit.diagnosis import Diagnosis
+from perfkit.ledger.rows import Owner
 from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.records import Phases, Rank, Run, Step
 
@@ -199,6 +200,17 @@ def test_compare_says_no_difference_where_there_is_none(tmp_path: Path, capsys: 
 
     assert main(["compare", "a", "b"]) == 0
     assert "no difference" in said(capsys)[0].lower()
+
+
+def test_explain_ledger_says_what_its_words_mean_in_25_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "ledger"]) == 0
+    text = capsys.readouterr().out
+
+    for word in (*get_args(Owner), "at the limit", "claimed", "unexplained", "Healthy"):
+        assert word in text
+    assert len(text.splitlines()) <= 25
+    assert main(["explain"]) == 0
+    assert "\nledger " in capsys.readouterr().out
 
 
 def test_explain_without_a_rule_lists_all_and_with_one_tells_cause_fix_and_gain(

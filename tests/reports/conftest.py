@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from rich.console import Console
@@ -19,6 +20,8 @@ import perfkit
 from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.ledger import Claim, ClaimedLedger, Ledger
+from perfkit.ledger.rows import LedgerRow
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.run.records import Phases
 
@@ -89,6 +92,28 @@ def diagnosis() -> Diagnosis:
         figures=Figures(wall_ns=80 * MS),
         missing=("no window was recorded",),
     )
+
+
+@pytest.fixture
+def accounted(diagnosis: Diagnosis) -> Diagnosis:
+    """The same with its ledger: of 80 ms 30 at the limit, 38 claimed by two findings, 12 unexplained."""
+    rows = (
+        LedgerRow(owner="data", name="data", ns=40 * MS, phase="data", at=Location(file="train.py", line=31)),
+        LedgerRow(
+            owner="computing", name="aten::mm", ns=30 * MS, phase="forward", at=Location(file="model.py", line=9),
+            limit_ns=24 * MS, bound="arithmetic", count=12.0,
+        ),
+        LedgerRow(
+            owner="computing", name="aten::sort", ns=9 * MS, phase="forward",
+            at=Location(file="packages/of/the/research/group/experiments/model.py", line=11), limit_ns=MS,
+            bound="memory",
+        ),
+        LedgerRow(owner="python", name="outside ops", ns=600_000, phase="other"),
+        LedgerRow(owner="idle", name="sync", ns=400_000),
+    )  # fmt: skip
+    ledger = Ledger(wall_ns=80 * MS, per="step", basis="training thread", rows=rows, limits="measured on a CPU")
+    claims = (Claim(0, "input-bound", 36 * MS), Claim(2, "many-small-ops", 2 * MS))
+    return msgspec.structs.replace(diagnosis, outcome="findings", ledger=ClaimedLedger(ledger=ledger, claims=claims))
 
 
 @pytest.fixture(scope="session")

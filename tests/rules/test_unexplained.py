@@ -8,7 +8,7 @@ from perfkit._location import Location
 from perfkit.rules.verdicts import unexplained
 
 
-def test_the_largest_unexplained_parts_are_named_with_their_limit_and_place(build: Any) -> None:
+def test_the_largest_unexplained_part_is_named_with_its_limit_and_place(build: Any) -> None:
     ledger = build.ledger(
         ("computing", 86, 4, "memory", Location(file="train.py", line=58)), ("python", 14, None, None)
     )
@@ -16,8 +16,8 @@ def test_the_largest_unexplained_parts_are_named_with_their_limit_and_place(buil
     [finding] = build.findings(unexplained, ledger)
 
     assert finding.message == (
-        "No rule found a problem, but the step is not proven healthy. 100% of the 100 ms step is unexplained: "
-        "computing 86%, at 5% of its limit (train.py:58); python 14%."
+        "No rule found a problem, but the step is not proven healthy. 100% of its 100 ms is unexplained, the largest "
+        "part computing at train.py:58 (86%, at 5% of its limit)."
     )
     assert finding.severity == "info"
     assert finding.spent == Location(file="train.py", line=58)
@@ -28,7 +28,7 @@ def test_why_limits_are_not_known_is_reported(build: Any) -> None:
 
     [finding] = build.findings(unexplained, ledger)
 
-    assert finding.message.endswith("Its limits are unknown: the shapes of ops were not recorded.")
+    assert finding.message.endswith("Limits are unknown because the shapes of ops were not recorded.")
 
 
 def test_a_problem_that_could_not_be_quantified_is_named(build: Any) -> None:
@@ -36,4 +36,4 @@ def test_a_problem_that_could_not_be_quantified_is_named(build: Any) -> None:
 
     [finding] = build.findings(unexplained, ledger)
 
-    assert "sync-in-step could not be quantified" in finding.message
+    assert finding.message.endswith("The cost of sync-in-step is not known.")

@@ -10,7 +10,7 @@ const RELOAD_EVERY_MS = 15_000;
 // More do not fit side by side.
 const MAX_COMPARED = 4;
 // The sections that are drawn if several runs are compared; a single run is drawn completely.
-const COMPARED = ["verdict", "where", "findings", "steps", "syncs", "missing"];
+const COMPARED = ["verdict", "where", "ledger", "findings", "steps", "syncs", "missing"];
 
 const url_of = (path, query = {}) => {
   const url = new URL(path, import.meta.url);

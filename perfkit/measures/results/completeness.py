@@ -36,3 +36,8 @@ class Completeness(msgspec.Struct, frozen=True, kw_only=True):
     def fatal(self) -> tuple[RecordingProblem, ...]:
         """The problems that make a verdict impossible."""
         return tuple(problem for problem in self.problems if problem.fatal)
+
+    @property
+    def named(self) -> tuple[RecordingProblem, ...]:
+        """Those of them that the verdict names: as many as a person reads; the others are notes."""
+        return self.fatal[:3]

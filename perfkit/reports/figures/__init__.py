@@ -25,6 +25,7 @@ from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSe
 from perfkit.reports.figures.device import bars_of, memory_of, roofs_of
 from perfkit.reports.figures.excerpts import Sources
 from perfkit.reports.figures.flame import flame_of
+from perfkit.reports.figures.ledger import ledger_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
 from perfkit.reports.figures.tables import rules_not_asked, tables_of
 from perfkit.reports.figures.timeline import timeline_of
@@ -103,6 +104,7 @@ def figures_of(
         facts=tuple(_facts(diagnosis, run, rank)),
         bars=tuple(bars_of(diagnosis)),
         findings=findings_of(diagnosis, sources),
+        ledger=figure("the ledger", lambda: ledger_of(diagnosis, sources)),
         steps=steps,
         timeline=timeline,
         lines=lines_of(diagnosis, sources),

@@ -178,6 +178,30 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class OwnerFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of one owner in the ledger, in its three parts; ``kind`` decides its colour."""
+
+    name: str
+    kind: str
+    claimed_ns: int
+    at_limit_ns: int
+    unexplained_ns: int
+
+
+class LedgerFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the step goes: the owners, whose parts sum to ``wall_ns``, and a table of the longest rows.
+
+    ``excerpt_of_row`` is for each row of the table the number of its line's excerpt, -1 for none.
+    """
+
+    summary: str
+    wall_ns: int
+    owners: tuple[OwnerFigure, ...]
+    rows: Table
+    excerpts: tuple[Excerpt, ...] = ()
+    excerpt_of_row: tuple[int, ...] = ()
+
+
 class LineOfFile(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a source file with its numbers; all None for a line of context.
 
@@ -272,6 +296,7 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[Fact, ...] = ()
     bars: tuple[Bar, ...] = ()
     findings: tuple[FindingFigure, ...] = ()
+    ledger: LedgerFigure | None = None
     steps: StepSeries | None = None
     timeline: Timeline | None = None
     lines: LinesFigure | None = None

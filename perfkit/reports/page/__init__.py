@@ -10,6 +10,7 @@ __all__ = ["PARTS", "read", "script"]
 PARTS = (
     "drawing.js",
     "verdict.js",
+    "ledger.js",
     "findings.js",
     "steps.js",
     "timeline.js",

@@ -66,16 +66,21 @@ const known_kind = new Set([
   "compute", "communication", "copy", "memset", "idle", "step", "range", "op", "api", "python",
   "idle-data", "idle-sync", "idle-allocation", "idle-copy", "idle-launch", "idle-communication", "idle-host",
   "idle-device", "idle-unknown", "idle-profiler", "memory", "neither", "unknown", "dry", "window", "extra",
+  "claimed", "at-limit", "unexplained",
 ]);
 // Kinds are classes of the stylesheet: an unknown one must not become a class.
 const kind_class = (kind) => `k-${known_kind.has(kind) ? kind : "other"}`;
+
+function swatch(parent, kind) {
+  const drawn = draw_in(parent, "svg", { width: 12, height: 12, "aria-hidden": "true" });
+  draw_in(drawn, "rect", { width: 12, height: 12, rx: 2, class: kind_class(kind) });
+}
 
 function key(parent, entries) {
   const list = put(parent, "ul", { class: "key" });
   for (const [kind, label, value] of entries) {
     const entry = put(list, "li");
-    const swatch = draw_in(entry, "svg", { width: 12, height: 12, "aria-hidden": "true" });
-    draw_in(swatch, "rect", { width: 12, height: 12, rx: 2, class: kind_class(kind) });
+    swatch(entry, kind);
     put(entry, "span", {}, label);
     if (value) put(entry, "span", { class: "value" }, value);
   }

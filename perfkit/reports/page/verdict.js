@@ -10,7 +10,7 @@ section("verdict", "Verdict", () => true, (at, data) => {
   }
 });
 
-section("where", (data) => (data.about === "comparison" ? "A step, before and after" : "Where a step spends its time"), (data) => data.bars.length > 0, (at, data, page) => {
+section("where", (data) => (data.about === "comparison" ? "A step, before and after" : "Phases and devices"), (data) => data.bars.length > 0, (at, data, page) => {
   for (const bar of data.bars) {
     const block = put(at, "div", { class: "bar-block" });
     const head = put(block, "h3", {}, bar.title);

@@ -65,7 +65,7 @@ def check(
 
 def _incomplete(completeness: Completeness) -> Finding:
     """What is missing. A warning: what else is found rests on a part of what happened."""
-    problems = completeness.fatal
+    problems = completeness.named
     return Finding(
         severity="warning",
         message=f"Cannot tell: the recording is incomplete. {' '.join(problem.sentence for problem in problems)}",

@@ -29,11 +29,8 @@ from perfkit.rules.verdicts._limits import limit_evidence
 
 ID = "unexplained"
 
-_ADVICE = "Look at the largest part first; perfkit diagnose --html shows it by line."
 #: What a program does once is no part of its step.
 _ONCE = "Record later steps (torch.profiler.schedule(wait=, warmup=)): most of this is done once, at first use."
-#: Parts that are named in the message: as many as a sentence holds.
-_PARTS = 3
 
 
 def check(ledger: ClaimedLedger) -> Iterator[Finding]:
@@ -41,27 +38,36 @@ def check(ledger: ClaimedLedger) -> Iterator[Finding]:
     if ledger.is_at_limit:
         return
     step, parts = ledger.ledger, ledger.unexplained()
-    reasons = []
-    rest_ns, own_ns = ledger.unexplained_ns - step.others_ns, step.wall_ns - step.others_ns
-    if ledger.at_limit_ns < MAJORITY * own_ns or rest_ns >= CRITICAL * own_ns:
-        named = "; ".join(shown_part(part, step.wall_ns) for part in parts[:_PARTS])
-        share = percent(rest_ns, step.wall_ns)
-        reasons.append(f"{share} of the {ms(step.wall_ns)} {step.per} is unexplained: {named}.")
-    if ledger.unquantified:
-        reasons.append(f"{', '.join(dict.fromkeys(ledger.unquantified))} could not be quantified.")
-    if step.unknown is not None:
-        reasons.append(f"Its limits are unknown: {step.unknown}.")
+    look = f"Look at the largest part first; perfkit diagnose --all lists where the {step.per} goes, --html draws it."
     yield Finding(
         severity="info",
-        message=" ".join((f"No rule found a problem, but the {step.per} is not proven healthy.", *reasons)),
-        advice=_ONCE if parts and parts[0].name == "idle (first use)" else _ADVICE,
+        message=" ".join(_sentences(ledger)),
+        advice=_ONCE if parts and parts[0].name == "idle (first use)" else look,
         spent=next((part.at for part in parts if part.at is not None), None),
         evidence=tuple(limit_evidence(ledger)),
     )
 
 
+def _sentences(ledger: ClaimedLedger) -> Iterator[str]:
+    """At most three: that nothing is proven, what is unexplained, and what is not known."""
+    step, parts = ledger.ledger, ledger.unexplained()
+    yield f"No rule found a problem, but the {step.per} is not proven healthy."
+    rest_ns, own_ns = ledger.unexplained_ns - step.others_ns, step.wall_ns - step.others_ns
+    if parts and (ledger.at_limit_ns < MAJORITY * own_ns or rest_ns >= CRITICAL * own_ns):
+        share, largest = percent(rest_ns, step.wall_ns), shown_part(parts[0], step.wall_ns)
+        yield f"{share} of its {ms(step.wall_ns)} is unexplained, the largest part {largest}."
+    missing = []
+    if ledger.unquantified:
+        missing.append(f"the cost of {', '.join(dict.fromkeys(ledger.unquantified))} is not known")
+    if step.unknown is not None:
+        missing.append(f"limits are unknown because {step.unknown}")
+    if missing:
+        sentence = "; ".join(missing)
+        yield f"{sentence[0].upper()}{sentence[1:]}."
+
+
 def shown_part(part: Unexplained, wall_ns: int) -> str:
-    """An unexplained part in a sentence: ``computing in optimizer 86%, at 4% of its limit (train.py:58)``."""
+    """An unexplained part in a sentence: ``computing in optimizer at train.py:58 (86%, at 4% of its limit)``."""
     limit = f", at {percent(part.limit_share, 1)} of its limit" if part.limit_share is not None else ""
-    place = f" ({shown_location(part.at)})" if part.at is not None else ""
-    return f"{part.name} {percent(part.ns, wall_ns)}{limit}{place}"
+    place = f" at {shown_location(part.at)}" if part.at is not None else ""
+    return f"{part.name}{place} ({percent(part.ns, wall_ns)}{limit})"

@@ -1,0 +1,76 @@
+// Where the step goes: a bar by owner, what of it is accounted for below, and the rows.
+
+const SPLIT = [["claimed", "claimed by findings", "claimed_ns"], ["at-limit", "at the limit", "at_limit_ns"], ["unexplained", "unexplained", "unexplained_ns"]];
+
+section("ledger", (data) => `Where the ${data.per} goes`, (data) => Boolean(data.ledger), (at, data, page) => {
+  const ledger = data.ledger;
+  put(at, "p", {}, ledger.summary);
+  const whole = ledger.wall_ns || 1;
+  const owners = ledger.owners.map((owner) => ({ ...owner, ns: owner.claimed_ns + owner.at_limit_ns + owner.unexplained_ns }));
+  const host = put(at, "div", { class: "ledger" });
+  const said = (ns) => `${ms(ns)} · ${percent(ns / whole)}`;
+  fluid(host, (width) => {
+    host.replaceChildren();
+    const svg = svg_of(host, width, 40, owners.map((owner) => `${owner.name} ${said(owner.ns)}`).join("; "));
+    let x = 0;
+    const box = (left, ns, y, height, kind, owner, lines) => {
+      const made = draw_in(svg, "rect", { x: left, y, width: (width * ns) / whole, height, class: kind_class(kind) });
+      made.addEventListener("mousemove", (event) => page.tip.show(event, lines));
+      made.addEventListener("mouseleave", page.tip.hide);
+      made.addEventListener("click", () => choose(owner.name));
+    };
+    for (const owner of owners) {
+      const w = (width * owner.ns) / whole;
+      box(x, owner.ns, 0, 26, owner.kind, owner, [owner.name, said(owner.ns)]);
+      if (w > 44) draw_in(svg, "text", { x: x + 7, y: 17.5, class: `on ${kind_class(owner.kind)}` }, fitting(owner.name, w - 12));
+      let inside = x;
+      for (const [kind, label, field] of SPLIT) {
+        if (owner[field]) box(inside, owner[field], 30, 10, kind, owner, [`${owner.name}, ${label}`, said(owner[field])]);
+        inside += (width * owner[field]) / whole;
+      }
+      x += w;
+    }
+  });
+  const list = put(at, "ul", { class: "key", "aria-label": "owners" });
+  const buttons = owners.map((owner) => {
+    const button = put(put(list, "li"), "button", { type: "button", "aria-pressed": "false", title: "Show only the rows of this owner" });
+    swatch(button, owner.kind);
+    put(button, "span", {}, owner.name);
+    put(button, "span", { class: "value" }, said(owner.ns));
+    button.addEventListener("click", () => choose(owner.name));
+    return button;
+  });
+  key(at, SPLIT.map(([kind, label, field]) => [kind, label, said(owners.reduce((sum, owner) => sum + owner[field], 0))]));
+  const excerpts = new Map(ledger.rows.rows.map((row, i) => [row, ledger.excerpts[ledger.excerpt_of_row[i]]]));
+  if (ledger.excerpts.length) put(at, "p", { class: "note" }, "A click on an owner shows only its rows; a click on a row shows its line.");
+  const rows = put(at, "div");
+  let chosen = null;
+  // A second click on an owner shows all rows again.
+  function choose(name) {
+    chosen = chosen === name ? null : name;
+    owners.forEach((owner, i) => buttons[i].setAttribute("aria-pressed", String(owner.name === chosen)));
+    rows.replaceChildren();
+    const kept = ledger.rows.rows.filter((row) => chosen === null || row[1] === chosen);
+    table_of(rows, { ...ledger.rows, rows: kept }, { pick: (line, row) => opens(line, excerpts.get(row)) });
+  }
+  choose(null);
+});
+
+// A row that shows the source of its line below itself.
+function opens(line, excerpt) {
+  if (!excerpt) return;
+  const cell = line.querySelector("td.code"), place = cell.textContent;
+  const button = document.createElement("button");
+  const below = document.createElement("tr");
+  below.hidden = true;
+  excerpt_of(put(below, "td", { colspan: line.cells.length }), excerpt, fresh("excerpt"));
+  for (const [name, value] of [["type", "button"], ["class", "place code"], ["aria-expanded", "false"]]) button.setAttribute(name, value);
+  button.textContent = place;
+  cell.replaceChildren(button);
+  line.classList.add("opens");
+  line.addEventListener("click", () => {
+    if (!below.isConnected) line.after(below);
+    below.hidden = !below.hidden;
+    button.setAttribute("aria-expanded", String(!below.hidden));
+  });
+}

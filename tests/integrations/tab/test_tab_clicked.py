@@ -49,7 +49,8 @@ def test_a_training_is_seen_with_either_loader_and_without_a_network(
         titles = tab.frame.locator("main h2").all_inner_texts()
         assert {
             "Verdict",
-            "Where a step spends its time",
+            "Phases and devices",
+            "Where the step goes",
             "Findings",
             "Steps over time",
             "Timeline of the window",

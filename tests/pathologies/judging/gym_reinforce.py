@@ -71,7 +71,8 @@ def rollout(policy: nn.Module, envs: gym.vector.VectorEnv, env: gym.Env) -> tupl
 
 def main() -> None:
     torch.manual_seed(0)
-    env, envs = gym.make("CartPole-v1"), gym.make_vec("CartPole-v1", num_envs=EPISODES)  # change: loop-over-samples
+    env = gym.make("CartPole-v1")  # change: loop-over-samples
+    envs = gym.make_vec("CartPole-v1", num_envs=EPISODES, vectorization_mode="vector_entry_point")
     env.reset(seed=0)
     envs.reset(seed=0)
     policy = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))

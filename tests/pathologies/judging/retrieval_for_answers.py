@@ -1,4 +1,4 @@
-"""A service that answers questions from passages: the question is embedded, the nearest passages are found."""
+"""Retrieval in hops: each question takes up words of the passage that was found for the one before it."""
 
 import sys
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 FIXED = "--fixed" in sys.argv
-PASSAGES, QUESTIONS, WORDS, LENGTH, WIDTH = 5000, 900, 2000, 32, 96
+PASSAGES, QUESTIONS, WORDS, LENGTH, WIDTH = 5000, 3000, 2000, 32, 96
 
 
 class Encoder(nn.Module):
@@ -57,9 +57,11 @@ def main() -> None:
     for first in range(0, PASSAGES, 64):
         for number, vector in enumerate(encoder(passages[first : first + 64]), start=first):
             store.add(f"passage-{number}", vector)
-    found: list[str] = []
-    for question in torch.randint(WORDS, (QUESTIONS, 16)):
+    hint = passages[0, :8]
+    for words in torch.randint(WORDS, (QUESTIONS, 8)):
+        question = torch.cat([words, hint])
         found = store.nearest(encoder(question[None])[0], 10)
+        hint = passages[int(found[0].removeprefix("passage-")), :8]
     print(found[:3])
 
 

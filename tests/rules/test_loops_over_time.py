@@ -34,7 +34,7 @@ ROLLOUT = """
 def rollout():
     with torch.no_grad():
         for _ in range(20):
-            time.sleep(0.002)
+            time.sleep(0.015)
             model(data[:1])
 
 def main():

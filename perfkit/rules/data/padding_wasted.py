@@ -34,8 +34,6 @@ from perfkit.run.records import Lines
 
 ID = "padding-wasted"
 CLAIMS = (*COMPUTING, Selector(owner="python", phase="forward"))
-#: A loop over places of a text runs as often as the text is long.
-FOLLOWS_AT_LINE = ("unexpected-call-count",)
 
 #: The share of the padding's cost that is saved at least: chosen, as for imbalanced-data.
 _MINIMUM = 0.7

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 FIXED = "--fixed" in sys.argv
-ARTICLES, ARTICLE, HEADLINE, BEAMS, WIDTH, WORDS = 60, 120, 14, 5, 128, 2000
+ARTICLES, ARTICLE, HEADLINE, BEAMS, WIDTH, WORDS = 400, 60, 14, 5, 128, 2000
 
 
 class Summarizer(nn.Module):
@@ -18,40 +18,43 @@ class Summarizer(nn.Module):
         self.out = nn.Linear(2 * WIDTH, WORDS)
 
     def encode(self, article: Tensor) -> Tensor:
-        """A state per word, (1, words, WIDTH)."""
+        """A state per word, (batch, words, WIDTH)."""
         return self.reader(self.embed(article))[0]
 
-    def decode(self, memory: Tensor, words: Tensor) -> Tensor:
-        """Log probabilities of the word that follows each beam."""
-        states = self.writer(self.embed(words))[0][:, -1:]
+    def decode(self, memory: Tensor, words: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Log probabilities of the words that follow each beam, (batch, beams, WORDS), and the next state."""
+        states, state = self.writer(self.embed(words.flatten())[:, None], state)
+        states = states.view(*words.shape, WIDTH)
         looked = nn.functional.scaled_dot_product_attention(states, memory, memory)
-        return self.out(torch.cat([states, looked], dim=2)[:, 0]).log_softmax(1)
+        return self.out(torch.cat([states, looked], dim=2)).log_softmax(2), state
 
 
-def headline(model: Summarizer, article: Tensor) -> tuple[Tensor, float]:
-    """The best headline and its score."""
-    beams, scores = torch.zeros(1, 1, dtype=torch.long), torch.zeros(1)
+def headlines(model: Summarizer, articles: Tensor) -> tuple[Tensor, Tensor]:
+    """The best headline of each article and its score."""
+    number = len(articles)
+    words, scores = torch.zeros(number, 1, dtype=torch.long), torch.zeros(number, 1)
+    texts, state = words[..., None], torch.zeros(1, number, WIDTH)
     if FIXED:
-        memory = model.encode(article)
+        memory = model.encode(articles)
     for _ in range(HEADLINE):
         if not FIXED:
-            memory = model.encode(article)  # spent: repeated-work # change: repeated-work
-        follow = model.decode(memory.expand(len(beams), -1, -1), beams)
-        scores, best = (scores[:, None] + follow).flatten().topk(BEAMS)
-        beams = torch.cat([beams[best // WORDS], (best % WORDS)[:, None]], dim=1)
-    return beams[0, 1:], float(scores[0])
+            memory = model.encode(articles)  # spent: repeated-work # change: repeated-work
+        follow, state = model.decode(memory, words, state)
+        beams = words.shape[1]
+        scores, best = (scores[..., None] + follow).flatten(1).topk(BEAMS)
+        parents = (best // WORDS + beams * torch.arange(number)[:, None]).flatten()
+        words, state = best % WORDS, state[:, parents]
+        texts = torch.cat([texts.flatten(0, 1)[parents].view(number, BEAMS, -1), words[..., None]], dim=2)
+    return texts[:, 0, 1:], scores[:, 0]
 
 
 def main() -> None:
     torch.manual_seed(0)
     model = Summarizer().eval()
-    articles = torch.randint(1, WORDS, (ARTICLES, 1, ARTICLE))
-    total = 0.0
+    articles = torch.randint(1, WORDS, (ARTICLES, ARTICLE))
     with torch.inference_mode():
-        for article in articles:
-            _, score = headline(model, article)
-            total += score
-    print(f"mean score {total / ARTICLES:.4f}")
+        scores = torch.cat([headlines(model, part)[1] for part in articles.split(8)])
+    print(f"mean score {scores.mean().item():.4f}")
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ class Income(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embeds = nn.ModuleList([nn.Embedding(size, WIDTH) for size in COLUMNS.values()])
-        hidden = [nn.Linear(4 * WIDTH, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
-        self.deep = nn.Sequential(*hidden, nn.Linear(512, 1))
+        hidden = [nn.Linear(4 * WIDTH, 1400), nn.ReLU(), nn.Linear(1400, 1400), nn.ReLU()]
+        self.deep = nn.Sequential(*hidden, nn.Linear(1400, 1))
 
     def forward(self, numbers: Tensor) -> Tensor:
         embedded = [embed(numbers[:, column]) for column, embed in enumerate(self.embeds)]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 FIXED = "--fixed" in sys.argv
-CUSTOMERS, COLUMNS, BATCH, EPOCHS = 60_000, 36, 128, 4
+CUSTOMERS, COLUMNS, BATCH, EPOCHS = 60_000, 36, 128, 3
 
 
 class Customers(Dataset):
@@ -35,7 +35,7 @@ def main() -> None:
         customers, sampler=batches, batch_size=None, num_workers=workers, persistent_workers=workers > 0
     )
     model = nn.Sequential(
-        nn.Linear(COLUMNS, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1)
+        nn.Linear(COLUMNS, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 1)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     for epoch in range(EPOCHS):

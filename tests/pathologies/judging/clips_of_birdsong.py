@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 FIXED = "--fixed" in sys.argv
-CLIPS, BATCH, BANDS, LONGEST, WIDTH, SPECIES = 600, 10, 40, 400, 96, 12
+CLIPS, BATCH, BANDS, LONGEST, WIDTH, SPECIES = 500, 10, 40, 400, 96, 12
 
 
 class Clips(Dataset):
@@ -15,7 +15,7 @@ class Clips(Dataset):
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(11)
-        self.lengths = (40 + 80 * torch.rand(CLIPS, generator=generator)).long().tolist()
+        self.lengths = (100 + 30 * torch.rand(CLIPS, generator=generator)).long().tolist()
         self.lengths[17] = LONGEST
         self.clips = [torch.randn(length, BANDS, generator=generator) for length in self.lengths]
 

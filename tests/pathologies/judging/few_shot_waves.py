@@ -1,4 +1,4 @@
-"""Meta-learning: weights from which one step of gradient descent learns a new wave from ten points."""
+"""Meta-learning: weights from which one step of gradient descent learns a new wave from forty points."""
 
 import sys
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 FIXED = "--fixed" in sys.argv
-STEPS, TASKS, SHOTS, RATE, WIDTH = 60, 6, 10, 0.02, 160
+STEPS, TASKS, SHOTS, RATE, WIDTH = 90, 3, 40, 0.02, 160
 
 torch.manual_seed(0)
 if not FIXED:

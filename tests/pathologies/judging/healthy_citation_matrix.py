@@ -11,7 +11,7 @@ def normalized(papers: int, citations: int) -> Tensor:
     pairs = torch.randint(papers, (2, citations))
     pairs = torch.cat([pairs, pairs.flip(0), torch.arange(papers).expand(2, -1)], dim=1).unique(dim=1)
     degree = torch.bincount(pairs[0], minlength=papers)
-    return torch.sparse_coo_tensor(pairs, 1.0 / degree[pairs[0]], (papers, papers)).coalesce()
+    return torch.sparse_coo_tensor(pairs, 1.0 / degree[pairs[0]], (papers, papers)).to_sparse_csr()
 
 
 class Network(nn.Module):
@@ -20,6 +20,7 @@ class Network(nn.Module):
         self.first, self.second, self.third = nn.Linear(WORDS, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, TOPICS)
 
     def forward(self, words: Tensor, cites: Tensor) -> Tensor:
+        words = nn.functional.dropout(words, 0.4, self.training)
         x = torch.sparse.mm(cites, self.first(words)).relu()
         x = torch.sparse.mm(cites, self.second(x)).relu()
         return torch.sparse.mm(cites, self.third(x))

@@ -1,4 +1,4 @@
-"""Electric load, forecast online: every half hour the readings of all meters arrive and the model learns from them."""
+"""Electric load, forecast online: every day the readings of all meters arrive and the model learns from them."""
 
 import random
 import sys
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 FIXED = "--fixed" in sys.argv
-METERS, CONTEXT, HORIZON, ARRIVALS, PER_ARRIVAL = 48, 96, 24, 170, 24
+METERS, CONTEXT, HORIZON, ARRIVALS, PER_ARRIVAL = 48, 96, 24, 180, 48
 
 
 class Meters:
@@ -36,9 +36,9 @@ def main() -> None:
     torch.manual_seed(0)
     meters = Meters()
     model = nn.Sequential(
-        nn.Conv1d(METERS, 128, 5, padding=2),
+        nn.Conv1d(METERS, 256, 5, padding=2),
         nn.GELU(),
-        nn.Conv1d(128, 128, 5, padding=2),
+        nn.Conv1d(256, 128, 5, padding=2),
         nn.GELU(),
         nn.Flatten(),
         nn.Linear(128 * CONTEXT, 64),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 FIXED = "--fixed" in sys.argv
-STEPS, BATCH, STATE, ACTIONS, KEPT, GAMMA = 220, 256, 8, 4, 300_000, 0.98
+STEPS, BATCH, STATE, ACTIONS, KEPT, GAMMA = 220, 256, 8, 4, 800_000, 0.98
 
 
 class Transition(NamedTuple):
@@ -51,7 +51,7 @@ def main() -> None:
     torch.manual_seed(0)
     random.seed(0)
     memory = Memory(play())
-    values = nn.Sequential(nn.Linear(STATE, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, ACTIONS))
+    values = nn.Sequential(nn.Linear(STATE, 320), nn.ReLU(), nn.Linear(320, 320), nn.ReLU(), nn.Linear(320, ACTIONS))
     optimizer = torch.optim.AdamW(values.parameters(), lr=1e-3, fused=True)
     for step in range(STEPS):
         states, actions, rewards, after = batch_of(memory.sample())  # spent: cpu-preprocessing

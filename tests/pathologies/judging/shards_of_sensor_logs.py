@@ -46,13 +46,13 @@ def main() -> None:
     logs = Logs()
     loader = DataLoader(logs, batch_size=BATCH, shuffle=True, num_workers=4)  # spent: input-bound
     model = nn.Sequential(
-        nn.Conv1d(SENSORS, 64, 7, padding=3),
+        nn.Conv1d(SENSORS, 128, 7, padding=3),
         nn.ReLU(),
-        nn.Conv1d(64, 64, 7, padding=3),
+        nn.Conv1d(128, 128, 7, padding=3),
         nn.ReLU(),
         nn.AdaptiveAvgPool1d(1),
         nn.Flatten(),
-        nn.Linear(64, 1),
+        nn.Linear(128, 1),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, failed in loader:  # spent: input-bound

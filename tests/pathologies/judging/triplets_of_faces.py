@@ -13,12 +13,12 @@ class Embedder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 16, 3, stride=2, padding=1),
+            nn.Conv2d(1, 24, 3, stride=2, padding=1),
             nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.Conv2d(24, 64, 3, stride=2, padding=1),
             nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(32 * 49, 64),
+            nn.Linear(64 * 49, 64),
         )
 
     def forward(self, faces: Tensor) -> Tensor:

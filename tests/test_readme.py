@@ -41,7 +41,7 @@ def findings(output: str) -> set[tuple[str, str, str]]:
     blocks = re.split(r"\n(?=\d [a-z-]+  )", output)[1:]
     found = set()
     for block in blocks:
-        head = re.match(r"\d ([a-z-]+)  (\S+:\d+)", block)
+        head = re.match(r"\d ([a-z-]+)  (?:spent at )?(\S+:\d+)", block)
         # What a finding explains beside itself is a matter of how busy the machine was.
         advice = re.split(r"\n\n|\n  explains ", block.split("→", 1)[1])[0]
         assert head is not None

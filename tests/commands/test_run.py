@@ -88,7 +88,7 @@ def test_phases_of_a_plain_script_match_its_known_sleeps_within_a_tenth(cli: Any
 def test_the_verdict_names_the_slow_dataset_and_goes_to_stderr(cli: Any, tmp_path: Path) -> None:
     done = cli("run", "--out", "x", script(tmp_path, SLEEPS))
 
-    assert "input-bound  train.py:10" in done.stderr
+    assert "input-bound  spent at train.py:10" in done.stderr
     assert done.stdout == plain(tmp_path, "train.py").stdout
 
 
@@ -98,7 +98,7 @@ def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Pa
 
     first = done.stderr.index("perfkit: first verdict, while training continues")
     assert done.stderr.index("input-bound") > first
-    assert done.stderr.count("input-bound  train.py:10") == 2
+    assert done.stderr.count("input-bound  spent at train.py:10") == 2
 
 
 def test_stop_after_ends_the_program_early_and_diagnoses(cli: Any, tmp_path: Path) -> None:

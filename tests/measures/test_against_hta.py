@@ -115,9 +115,10 @@ def test_busy_idle_compute_and_overlap_are_those_of_hta(
 def test_what_the_streams_waited_for_equals_what_hta_reports(
     name: str, hta: Callable[[str], Figures], shared: Callable[[str], Trace]
 ) -> None:
+    trace = shared(f"{name}.json.gz")
     theirs = hta(name)
 
-    (device,) = measure_device_time(as_hta_sees_it(shared(f"{name}.json.gz")))
+    (device,) = measure_device_time(as_hta_sees_it(trace))
 
     for stream, waits in waits_of(device).items():
         assert waits == pytest.approx(theirs.waits.get(stream, (0, 0, 0)), abs=0.02)  # HTA rounds to 0.01 us

@@ -96,7 +96,7 @@ def test_a_damaged_trace_has_no_verdict(what: str, tmp_path: Path) -> None:
 def test_a_cut_file_has_no_verdict(share: float, tmp_path: Path) -> None:
     path = cut(tmp_path / "cut.json", read(recorded(tmp_path)), share)
 
-    assert completeness(path).fatal[0].sentence == "the file is cut: events after the cut are missing."
+    assert completeness(path).fatal[0].sentence == "The file is cut: events after the cut are missing."
 
 
 def test_the_sentence_says_how_much_is_missing_and_since_when(tmp_path: Path) -> None:

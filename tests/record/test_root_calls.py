@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from threading import get_ident
 from typing import Any
 
@@ -10,6 +11,13 @@ import pytest
 import torch
 
 from perfkit.record.hooks.root_calls import RootCalls
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    """Other tests of this process may have compiled something."""
+    if (eval_frame := sys.modules.get("torch._dynamo.eval_frame")) is not None:
+        eval_frame.cached_backends.clear()
 
 
 class Block(torch.nn.Module):
@@ -105,6 +113,16 @@ def test_compiled_code_is_neither_broken_nor_compiled_again(before: bool) -> Non
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
     assert seen == [*([] if before else [eager]), *([calls[0]] * 20)]
     assert torch.compile.__module__ == "torch"
+
+
+def test_an_optimizer_made_before_does_not_hide_the_calls() -> None:
+    block = Block()
+    torch.optim.SGD(block.parameters(), lr=0.1)  # imports Dynamo
+    torch._dynamo.eval_frame.cached_backends[0] = None
+    with Seen() as seen:
+        block(torch.ones(2))
+
+    assert seen == [block]
 
 
 def test_a_class_that_is_pickled_by_value_leaves_the_recording_behind() -> None:

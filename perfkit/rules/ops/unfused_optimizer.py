@@ -58,6 +58,9 @@ _REMAINS_OF_LISTS = (0.5, 1.25)
 _WITH_LISTS = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
 #: A fused call has the overhead of this many ops of its loop, and more for each tensor: measured.
 _FUSED_OPS = 12.0
+#: An update written in Python has less than this share of its time in ops only if it does something else as well: one of
+#: Lion's, four ops per tensor, has half of it in ops.
+_MIN_IN_OPS = 0.25
 #: Ops on sparse gradients, which a fused update refuses.
 _SPARSE = frozenset({"aten::coalesce", "aten::_coalesce", "aten::_indices", "aten::_values", "aten::sparse_mask"})
 #: Bytes of an element; other types are at most as large.
@@ -109,6 +112,8 @@ def check(
             in_ops = shares.shares.get("optimizer") if shares is not None else None
             if in_ops is None:
                 in_ops = min(1.0, update.op_ns / max(1, update.host_ns))
+            if form == "lists" and in_ops < _MIN_IN_OPS:
+                continue
             found = _on_host(form, update, (now, now * in_ops), facts, limits)
         low, cost = found.now - found.at_most, found.now - found.at_least
         if step.is_negligible(low):

@@ -95,7 +95,7 @@ def test_json_is_the_diagnosis_with_null_for_what_was_not_measured(
     assert main(["diagnose", "x", "--json"]) == 0
 
     found = json.loads(said(capsys)[0])
-    assert found["schema"] == 2
+    assert found["schema"] == 3
     assert found["phases"]["optimizer"] is None
     assert found["findings"][0]["rule"] == "input-bound"
 

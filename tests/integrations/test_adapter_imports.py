@@ -16,6 +16,7 @@ ALLOWED_IN_REPORTS = {
     "perfkit._background",
     "perfkit._env",
     "perfkit._format",
+    "perfkit.ledger.ledger_text",
     "perfkit.measures.steps.utilization",
     "perfkit.reports",
     "perfkit.reports.figures",

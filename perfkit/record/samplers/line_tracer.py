@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
+from perfkit.ranges import dynamo
 from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Site
 from perfkit.record.samplers.source_lookup import parsed
@@ -189,6 +190,10 @@ class LineTracer:
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.runs))
+
+
+# The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
+dynamo.leave_alone(*(one.__code__ for one in (LineTracer._called, LineTracer._line, LineTracer._module_returned)))
 
 
 def _code_of(function: Any) -> CodeType | None:

@@ -9,8 +9,8 @@ from perfkit._code_owner import USER
 from perfkit._location import Location
 from perfkit.run.records import LineRow, Lines, Phase
 
-#: Samples must explain this share of the group's time. With 20 of them the error is a fifth, and on a busy machine up to
-#: two thirds come too late to show a line that waits (measured at a load of 7 on two cores).
+#: Samples must explain this share of the group's time. With 20 of them the error is a fifth, and on a busy machine up
+#: to two thirds come too late to show a line that waits (measured at a load of 7 on two cores).
 _EXPLAINS = 0.25
 #: Callers that are climbed: a loop has few of its own functions above a line.
 _DEEP = 50

@@ -166,9 +166,9 @@ class LineSampler:
                 self._switch.shorten()
                 continue
             self._settle(self._step())
-            self._sample(phase, stopped)
-            self._samples += 1
-            self._slept_s += waited
+            if self._sample(phase, stopped):
+                self._samples += 1
+                self._slept_s += waited
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
             until_s = time.thread_time()
             cost_s, worked_s = until_s - worked_s, until_s
@@ -195,7 +195,8 @@ class LineSampler:
             elif len(into) < _MAX_LINES:
                 into[key] = tally
 
-    def _sample(self, phase: Phase, stopped: threading.Lock) -> None:
+    def _sample(self, phase: Phase, stopped: threading.Lock) -> bool:
+        """Count one sample; False where it is no line's time: the first ones, which come fast, are not for imports."""
         state = self._state
         looks = state.known and phase not in _NOT_LOOKED and self._samples % _LOOK_EVERY == 0
         if looks:
@@ -203,10 +204,10 @@ class LineSampler:
         stack = stack_of(sys._current_frames().get(self.thread))
         if not self._running_step and any(code.co_filename == _IMPORTING for code, _ in stack):
             self._importing += 1
-            return
+            return False
         line = find_line(stack)
         if line is None:
-            return
+            return False
         tally = _Tally()
         tally.samples = 1
         if looks:
@@ -219,6 +220,7 @@ class LineSampler:
             self._merge(self._after, self._running)
             self._after = {}
         self._merge({(phase, line): tally}, self._after if phase == "other" else self._running)
+        return True
 
     def _waits(self, stopped: threading.Lock) -> bool | None:
         """Whether the thread does nothing although it could have the interpreter lock; None: not known."""

@@ -58,8 +58,8 @@ _REMAINS_OF_LISTS = (0.5, 1.25)
 _WITH_LISTS = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
 #: A fused call has the overhead of this many ops of its loop, and more for each tensor: measured.
 _FUSED_OPS = 12.0
-#: An update written in Python has less than this share of its time in ops only if it does something else as well: one of
-#: Lion's, four ops per tensor, has half of it in ops.
+#: An update written in Python has less than this share of its time in ops only if it does something else as well: one
+#: of Lion's, four ops per tensor, has half of it in ops.
 _MIN_IN_OPS = 0.25
 #: Ops on sparse gradients, which a fused update refuses.
 _SPARSE = frozenset({"aten::coalesce", "aten::_coalesce", "aten::_indices", "aten::_values", "aten::sparse_mask"})

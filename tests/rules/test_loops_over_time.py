@@ -47,12 +47,20 @@ main()
 """
 
 GRAPH = """
+class Slow(torch.autograd.Function):  # stands for work on large tensors, and takes as long on a busy machine
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.0004)  # the line, or the one that calls the backward
+        return grad
+
 def main():
-    total = 0.0
+    total = torch.zeros(())
     for step, batch in batches(130):
         loss = model(batch).square().mean()
-        for _ in range(20):
-            total = total + 1e-9 * loss
+        total = Slow.apply(total + 1e-9 * loss)
         optimizer.zero_grad()
         total.backward(retain_graph=True)  # the line
         for parameter in model.parameters():
@@ -79,32 +87,33 @@ main()
 """
 
 
-def run(folder: Path, program: str) -> tuple[Diagnosis, int]:
-    """The diagnosis of a run of this program, and the number of its line that is marked."""
+def run(folder: Path, program: str) -> tuple[Diagnosis, set[int]]:
+    """The diagnosis of a run of this program, and the numbers of its lines that are marked."""
     text = START + program
     (folder / "train.py").write_text(text)
     command = [sys.executable, "-m", "perfkit", "run", "--out", "run", "train.py"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
-    number = next((i for i, one in enumerate(text.splitlines(), 1) if "# the line" in one), 0)
-    return diagnose(folder / "run"), number
+    return diagnose(folder / "run"), {i for i, one in enumerate(text.splitlines(), 1) if "# the line" in one}
 
 
 def test_a_rollout_in_every_16th_step_is_the_first_finding_at_the_line_that_calls_it(tmp_path: Path) -> None:
-    found, line = run(tmp_path, ROLLOUT)
+    found, lines = run(tmp_path, ROLLOUT)
 
     first = found.findings[0]
     assert first.rule == "rare-steps", found.findings
     assert first.message.startswith("Every 16th step takes")
     assert first.change is not None
-    assert (first.change.line, first.spent and first.spent.function) == (line, "rollout")
+    assert first.change.line in lines
+    assert first.spent is not None
+    assert first.spent.function == "rollout"
 
 
 @pytest.mark.parametrize("program", [GRAPH, LIST], ids=["graph", "list"])
 def test_what_grows_is_the_first_finding_at_the_line_in_which_its_time_passes(tmp_path: Path, program: str) -> None:
-    found, line = run(tmp_path, program)
+    found, lines = run(tmp_path, program)
 
     first = found.findings[0]
     assert first.rule == "growing-step", found.findings
     assert first.spent is not None
-    assert first.spent.line == line
+    assert first.spent.line in lines
     assert not [one for one in found.findings if one.rule == "memory-growth" and one.follows is None]

@@ -203,6 +203,28 @@ def test_expensive_samples_come_at_the_full_rate_at_first_and_less_often_later(m
     assert statistics.fmean(periods[300:]) > 3 * PERIOD_S
 
 
+def test_what_a_sample_of_the_steps_stands_for_has_nothing_of_the_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, taken, periods = [0.0], [0], []
+
+    class Lock:
+        def acquire(self, timeout: float) -> bool:
+            taken[0] += 1
+            now[0] += 0.005 if taken[0] <= 300 else 0.030
+            periods.append(timeout)
+            return taken[0] > 400
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    sampler = LineSampler(threading.get_ident(), lambda: "forward", lambda: max(0, taken[0] - 300))
+
+    sampler._run(Lock())  # type: ignore[arg-type]  # what it uses of one
+
+    assert sampler.rows(100)[0] == pytest.approx(30e6, rel=0.01)
+    assert max(periods[302:]) < PERIOD_S  # the first of the steps come fast, however long the set-up was
+
+
 def test_waits_differ_so_that_no_loop_can_run_in_step_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_ms: list[float] = []
 

@@ -38,7 +38,8 @@ PERIOD_S = 0.010
 #: and back takes the training thread about as much again.
 _MAX_SHARE = 0.004
 #: The first samples come twice as fast, whatever they cost: the first verdict comes after some hundred milliseconds of
-#: steps, and of 200 samples a line with a tenth of the time has 20. 200 of 0.1 ms are 20 ms, once in a run.
+#: steps, and of 200 samples a line with a tenth of the time has 20. 200 of 0.1 ms are 20 ms, in the set-up
+#: and in the steps.
 _FIRST = 200
 _FIRST_PERIOD_S = PERIOD_S / 2
 #: Waits are between 0.5 and 1.5 periods, spread by the golden section, so that any stretch of waits has short and long
@@ -107,11 +108,14 @@ class LineSampler:
         self._running: _Tallies = {}
         self._after: _Tallies = {}
         self._running_step = 0
-        #: Samples before the end of the first step in which modules were imported.
-        self._importing = 0
+        #: Seconds before the end of the first step in which modules were imported.
+        self._importing_s = 0.0
         self._state = ThreadState(thread)
+        #: Samples since the first step, until then since the start, and the time in which they were taken.
         self._samples = 0
         self._slept_s = 0.0
+        #: The time since the sample before.
+        self._waited_s = 0.0
         #: Seconds that the sampler's thread took; it competes with training for the interpreter lock.
         self.cost_s = 0.0
         #: Locked while it samples. A plain lock: Event.wait runs Python code, with the interpreter lock.
@@ -159,16 +163,16 @@ class LineSampler:
             # Not to be interrupted: phase and stack must be of the same moment.
             self._switch.restore()
             now = time.perf_counter()
-            waited, last = now - last, now
+            self._waited_s, last = now - last, now
             phase = self._phase()
             if phase is None:
                 worked_s = time.thread_time()  # nothing was sampled for it
                 self._switch.shorten()
                 continue
             self._settle(self._step())
-            if self._sample(phase, stopped):
-                self._samples += 1
-                self._slept_s += waited
+            self._sample(phase, stopped)
+            self._samples += 1
+            self._slept_s += self._waited_s
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
             until_s = time.thread_time()
             cost_s, worked_s = until_s - worked_s, until_s
@@ -186,6 +190,9 @@ class LineSampler:
         if step != self._running_step:
             for tallies in (self._running, self._after) if self._running_step else ():
                 self._merge(tallies, self._counts)
+            if not self._running_step:
+                # The set-up's samples, many and close together, say nothing of how far apart those of the steps are.
+                self._samples, self._slept_s = 0, 0.0
             self._running, self._after, self._running_step = {}, {}, step
 
     def _merge(self, tallies: _Tallies, into: _Tallies) -> None:
@@ -195,19 +202,18 @@ class LineSampler:
             elif len(into) < _MAX_LINES:
                 into[key] = tally
 
-    def _sample(self, phase: Phase, stopped: threading.Lock) -> bool:
-        """Count one sample; False where it is no line's time: the first ones, which come fast, are not for imports."""
+    def _sample(self, phase: Phase, stopped: threading.Lock) -> None:
         state = self._state
         looks = state.known and phase not in _NOT_LOOKED and self._samples % _LOOK_EVERY == 0
         if looks:
             state.look()
         stack = stack_of(sys._current_frames().get(self.thread))
         if not self._running_step and any(code.co_filename == _IMPORTING for code, _ in stack):
-            self._importing += 1
-            return False
+            self._importing_s += self._waited_s
+            return
         line = find_line(stack)
         if line is None:
-            return False
+            return
         tally = _Tally()
         tally.samples = 1
         if looks:
@@ -220,7 +226,6 @@ class LineSampler:
             self._merge(self._after, self._running)
             self._after = {}
         self._merge({(phase, line): tally}, self._after if phase == "other" else self._running)
-        return True
 
     def _waits(self, stopped: threading.Lock) -> bool | None:
         """Whether the thread does nothing although it could have the interpreter lock; None: not known."""
@@ -239,7 +244,7 @@ class LineSampler:
     @property
     def import_ns(self) -> int:
         """Time in which modules were imported before the first step ended."""
-        return round(self._importing * self.period_ns)
+        return round(self._importing_s * 1e9)
 
     def rows(self, steps: int | None) -> tuple[int, tuple[LineRow, ...]]:
         """The mean period between samples in ns as measured, and host time per line and step, most samples first.

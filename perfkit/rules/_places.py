@@ -65,6 +65,18 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     return caller if phases == {"data"} or (in_worker and not phases) else None
 
 
+def loops_over_batch(line: Location, lines: Lines | None) -> bool:
+    """Whether a line is in a loop of a function that is called once in the step: that loop takes samples one by one.
+
+    Of a function that is called for each sample, the loop over samples is where it is called.
+    """
+    traced = next((one for one in _traced(lines) if _same_line(one, line)), None)
+    if traced is None or traced.loop_line is None:
+        return False
+    calls = [one.runs for one in _traced(lines) if any(_same_line(one, caller) for caller in traced.callers)]
+    return calls == [1] and traced.runs > 1
+
+
 def phases_of(place: Location, lines: Lines | None) -> set[Phase]:
     """The phases in which a line's function ran in the step traced by line."""
     return {one.phase for one in _traced(lines) if (one.file, one.function) == (place.file, place.function)}

@@ -9,7 +9,15 @@ import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.host import HostLine
-from perfkit.rules._places import busiest_line, call_of, helper_call, library_called, to_edit, trainer_argument
+from perfkit.rules._places import (
+    busiest_line,
+    call_of,
+    helper_call,
+    library_called,
+    loops_over_batch,
+    to_edit,
+    trainer_argument,
+)
 from perfkit.rules.data import input_bound
 from perfkit.rules.ops import float64_in_step, unfused_optimizer
 from perfkit.rules.python import checkpoint_in_step, validation_too_often
@@ -179,3 +187,13 @@ def test_the_busiest_line_is_the_users_and_of_the_asked_phases() -> None:
     assert busiest is not None
     assert busiest.line == 6
     assert busiest_line(None, "forward") is None
+
+
+@pytest.mark.parametrize(("calls", "expected"), [(1, True), (32, False)])
+def test_the_loop_over_samples_is_in_a_function_called_once_and_else_where_it_is_called(
+    calls: int, expected: bool
+) -> None:
+    inside = msgspec.structs.replace(traced(31, "augment", callers=(CALL,)), loop_line=30, runs=32)
+    call = msgspec.structs.replace(traced(CALL.line, CALL.function), file=CALL.file, runs=calls)
+
+    assert loops_over_batch(inside, lines(steps=(call, inside))) is expected

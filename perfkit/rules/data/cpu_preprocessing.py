@@ -25,6 +25,9 @@ rest of the step then finds its caches as it left them. At least what background
 input-bound, and no less than 70%: work that repeats, or that takes samples one by one, is saved by a cache or by one
 call per batch too.
 
+Line to edit: the call, as all of its work can be done elsewhere; the line itself where it is in a loop over samples of a
+function that is called once in the step, because that loop is what one call per batch replaces.
+
 Source: time is sampled every 10 ms outside windows; the step that is traced by line shows which lines run before the
 model. The thresholds are 5% of the step and 10 samples. 70% was chosen.
 """
@@ -39,7 +42,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
-from perfkit.rules._places import call_of
+from perfkit.rules._places import call_of, loops_over_batch
 from perfkit.rules.data._loader_workers import Processor
 from perfkit.run.records import Lines
 
@@ -70,7 +73,7 @@ def check(
         cost=cost,
         saving=(min(cost, max(hidden, _MINIMUM * cost)), step.maximum_saving(cost, samples=work.samples)),
         spent=line,
-        change=call_of(line, lines),
+        change=None if loops_over_batch(line, lines) else call_of(line, lines),
         message=(
             f"Preparing the model's inputs takes {step.shown(cost)}, inside the step itself, most of it in "
             f"{function}{library}."

@@ -194,6 +194,6 @@ def test_the_loop_over_samples_is_in_a_function_called_once_and_else_where_it_is
     calls: int, expected: bool
 ) -> None:
     inside = msgspec.structs.replace(traced(31, "augment", callers=(CALL,)), loop_line=30, runs=32)
-    call = msgspec.structs.replace(traced(CALL.line, CALL.function), file=CALL.file, runs=calls)
+    call = msgspec.structs.replace(traced(40, "main"), runs=calls)
 
     assert loops_over_batch(inside, lines(steps=(call, inside))) is expected

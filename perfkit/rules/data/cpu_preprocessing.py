@@ -25,8 +25,8 @@ rest of the step then finds its caches as it left them. At least what background
 input-bound, and no less than 70%: work that repeats, or that takes samples one by one, is saved by a cache or by one
 call per batch too.
 
-Line to edit: the call, as all of its work can be done elsewhere; the line itself where it is in a loop over samples of a
-function that is called once in the step, because that loop is what one call per batch replaces.
+Line to edit: the call, as all of its work can be done elsewhere; the line itself where it is in a loop over samples of
+a function that is called once in the step, because that loop is what one call per batch replaces.
 
 Source: time is sampled every 10 ms outside windows; the step that is traced by line shows which lines run before the
 model. The thresholds are 5% of the step and 10 samples. 70% was chosen.

@@ -14,6 +14,8 @@ from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.hooks.torch_hooks import LoopHooks
 
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
+
 
 class Recording:
     """A clock with hooks, and the steps it closed."""

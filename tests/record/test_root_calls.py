@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from threading import get_ident
 from typing import Any
 
@@ -12,12 +11,7 @@ import torch
 
 from perfkit.record.hooks.root_calls import RootCalls
 
-
-@pytest.fixture(autouse=True)
-def nothing_compiled() -> None:
-    """Other tests of this process may have compiled something."""
-    if (eval_frame := sys.modules.get("torch._dynamo.eval_frame")) is not None:
-        eval_frame.cached_backends.clear()
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 class Block(torch.nn.Module):

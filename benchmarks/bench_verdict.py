@@ -39,11 +39,11 @@ PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
 sys.path.insert(0, str(PATHOLOGIES))
 
 from in_turns import StepPair, measure  # noqa: E402 - found through the line above
-from interval_score import interval_score  # noqa: E402 - found through the line above
+from interval_score import MIN_RESIDUALS, interval_score, quantile, residual  # noqa: E402 - found through the line above
 from judging import Answer, Run, alarms, answer, outcome, reread, run  # noqa: E402 - found through the line above
 from suite import HALVES, PROGRAMS, Program  # noqa: E402 - found through the line above
 
-from perfkit.ledger.intervals import MIN_RESIDUALS, quantile, residual, scale_of  # noqa: E402
+from perfkit.ledger.intervals import scale_of  # noqa: E402
 from perfkit.rules._engine import find_rules  # noqa: E402
 
 #: A pair measured in turns is off by up to a sixth of the saving, and by more if it depends on workers or caches.

@@ -68,7 +68,7 @@ def is_lightnings(instance: Any, method: str, module: str) -> bool:
 
 
 def is_empty_hook(name: str, trainer: Any, module: Any) -> bool:
-    """Whether an action is a hook that nobody overrides: Lightning announces and calls those too."""
+    """Whether an action is a hook that no class overrides: Lightning calls those too."""
     match = _HOOK.match(name)
     if match is None:
         return False

@@ -12,7 +12,7 @@ import msgspec
 from perfkit._format import ms, percent, shown_places
 from perfkit._html import html_table
 from perfkit._versioned_json import decode_versioned
-from perfkit.findings import Finding
+from perfkit.findings import Finding, Outcome
 from perfkit.ledger.claims import expected_saving
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
@@ -27,7 +27,7 @@ from perfkit.measures.results.memory import DeviceMemory
 from perfkit.measures.results.steps import StepBreakdown, Throughput, TracedStep, TypicalStep, Utilization
 from perfkit.rules._engine import Rule, RuleNotAsked, find_rules, run_rules
 from perfkit.run.records import PHASES, LineRow, Lines, Phases, Rank, SyncEvent, Syncs
-from perfkit.verdict import Outcome, verdict_of
+from perfkit.verdict import verdict_of
 
 #: Version of diagnosis.json. 1: the first. 2: savings, and the place of a finding as one location.
 #: 3: the ledger, and where to change. Others are

@@ -11,6 +11,9 @@ from perfkit._location import Location
 Severity = Literal["info", "warning", "critical"]
 Confidence = Literal["high", "medium", "low"]
 
+#: What a verdict is: problems with their cost, proven health, neither, or a recording that does not show it.
+Outcome = Literal["findings", "healthy", "unexplained", "cannot-tell"]
+
 #: From mild to severe; the order `--fail-on SEVERITY` compares by.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from perfkit._format import duration, ms, ms_range, percent, shown_target
-from perfkit.findings import Finding
+from perfkit.findings import Finding, Outcome
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.completeness import Completeness
@@ -18,15 +18,6 @@ from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
 from perfkit.rules._engine import find_rules
 from perfkit.rules.verdicts.unexplained import shown_part
 from perfkit.run.records import PHASES, Phase
-
-#: What a verdict is: problems with their cost, proven health, neither, or a recording that does not show it.
-Outcome = Literal["findings", "healthy", "unexplained", "cannot-tell"]
-_OUTCOMES: dict[str, Outcome] = {
-    "compute-bound": "healthy",
-    "memory-bound": "healthy",
-    "unexplained": "unexplained",
-    "cannot-tell": "cannot-tell",
-}
 
 #: What each phase is called in a sentence.
 _PHASE_NAMES: dict[Phase, str] = {
@@ -83,7 +74,7 @@ def verdict_of(
         own = [finding for finding in findings if finding.rule in verdicts]
         # A recording that shows nothing has no other verdict.
         own = [finding for finding in own if finding.rule == "cannot-tell"] or own
-        outcome = next((_OUTCOMES[finding.rule] for finding in own), "unexplained")
+        outcome = next((verdicts[finding.rule].outcome for finding in own), "unexplained")
         parts = [finding.message for finding in own] or ["No rule found a problem that costs a measurable time."]
         if budget is not None and outcome == "healthy":
             parts.insert(0, _no_savings_above(findings, budget))

@@ -19,7 +19,7 @@ _TIMEOUT_S = 180.0
 _MAX_BYTES = 64 * 2**20
 #: The cache of the latest answers: some MB each, so it holds the runs that a person compares.
 _CACHE_BYTES = 128 * 2**20
-#: Two million events take 0.4 GB; a file that needs thirty times that is no trace of a few steps.
+#: Two million events take 0.4 GB; a file that needs thirty times that is not a trace of a few steps.
 _MAX_MEMORY = 12 * 2**30
 #: figures.json is written when a run ends, after its records; copying files may change their order by this much.
 _TOLERANCE_S = 60.0

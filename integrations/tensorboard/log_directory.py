@@ -166,7 +166,7 @@ def _walk(root: Path) -> Iterator[_Folder]:
         with entries:
             for entry in entries:
                 try:
-                    entry.name.encode()  # a name that is no valid text cannot be requested
+                    entry.name.encode()  # a name that is not valid text cannot be requested
                     if entry.is_symlink():
                         folder.links.append(entry.name)
                     elif entry.is_dir(follow_symlinks=False):

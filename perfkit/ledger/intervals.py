@@ -10,17 +10,9 @@ Source: Papadopoulos, Gammerman and Vovk (2008), Normalized nonconformity measur
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import msgspec
 
 from perfkit.findings import Finding
-
-#: What an interval promises.
-COVERAGE = 0.8
-#: Fewer residuals have no 80% quantile of their own (the quantile of n needs n >= 0.8 / 0.2): those of all kinds count.
-MIN_RESIDUALS = 5
 
 #: Family of rules -> the quantile of its residuals. `benchmarks/bench_verdict.py` prints them for the tuning half;
 #: these are of the 46 programs in the table of benchmarks/README.md.
@@ -48,24 +40,3 @@ def calibrated(finding: Finding, family: str, most_ns: int) -> Finding:
         saving_low_ns=max(0, round(middle - reach)),
         saving_high_ns=min(max(high_ns, most_ns), round(middle + reach)),
     )
-
-
-def residual(low_ns: float, high_ns: float, measured_ns: float, scale: float = 1.0) -> float | None:
-    """How far a measured saving lies from the middle of a range, in half ranges; None for an empty range.
-
-    ``scale`` is the factor that the range was multiplied by.
-    """
-    half = (high_ns - low_ns) / 2 / scale
-    return abs(measured_ns - (low_ns + high_ns) / 2) / half if half > 0 else None
-
-
-def quantile(residuals: Sequence[float]) -> float:
-    """What a further residual stays below with probability `COVERAGE`: the ceil(0.8 (n + 1))-th smallest of n.
-
-    Raises:
-        ValueError: there are none.
-    """
-    ordered = sorted(residuals)
-    if not ordered:
-        raise ValueError("a quantile needs at least one residual: none was measured")
-    return ordered[min(len(ordered), math.ceil(COVERAGE * (len(ordered) + 1))) - 1]

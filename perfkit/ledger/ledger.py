@@ -131,7 +131,7 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
     def is_at_limit(self) -> bool:
         """Whether the step is proven healthy: most of it near its limit, little unexplained, nothing unquantified.
 
-        The time of other programs is left out: it is no part of the program's.
+        The time of other programs is left out: it is not the program's.
         """
         own_ns = self.ledger.wall_ns - self.ledger.others_ns
         rest_ns = self.unexplained_ns - self.ledger.others_ns

@@ -39,9 +39,6 @@ _BEYOND = 0.15
 #: Below this many samples the error of a sampled time is taken as that of this many (a third).
 MIN_SAMPLES = 10
 
-#: The phases that compute.
-_COMPUTING: tuple[Phase, ...] = ("forward", "backward", "optimizer")
-
 
 class StepPart(NamedTuple):
     """A part of the step in ns, with where the number comes from."""
@@ -175,13 +172,6 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         if self.traced is not None and (ns := getattr(self.traced.phases_ns, phase)) is not None:
             return StepPart(min(round(ns * self.trace_scale), self.wall_ns), self.traced.source)
         return None
-
-    def computing(self) -> dict[str, StepPart]:
-        """The parts that compute: the device's compute kernels, else the phases that compute; may be empty."""
-        if self.device is not None:
-            source = f"device {self.device.device}: union of compute kernels"
-            return {"compute kernels": StepPart(self.of_device(self.device.compute_ns), source)}
-        return {phase: part for phase in _COMPUTING if (part := self.phase(phase)) is not None}
 
     # -- thresholds
 

@@ -23,7 +23,7 @@ from perfkit.measures.host.source_lines import measure_source_lines
 from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.measures.ncu.kernel_profiles import gaps_of, measure_kernel_profiles
 from perfkit.measures.ops._op_calls import TypicalTimes
-from perfkit.measures.ops._typical_times import typical_times
+from perfkit.measures.ops._typical_times import op_calls, typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.ops.step_work import measure_step_work
 from perfkit.measures.ranks.rank_times import measure_rank_times
@@ -100,8 +100,9 @@ def _measure_trace(trace: Trace, found: Measurements) -> TypicalTimes:
         found.add(measure_part(trace))
     usual = typical_times(trace)
     found.add(measure_source_lines(trace))
-    found.add(measure_patterns(trace, typical=usual))
-    found.add(measure_step_work(trace, typical=usual))
+    calls = op_calls(trace, typical=usual)
+    found.add(measure_patterns(calls))
+    found.add(measure_step_work(calls))
     return usual
 
 
@@ -196,8 +197,8 @@ def _measure_line_steps(
             times = read_line_times(path, missing)
             trace = with_frames(read(path), times)
             lines = measure_source_lines(trace, times, traced)
-            patterns = measure_patterns(trace, times, traced, usual)
-            work = measure_step_work(trace, times, traced, usual)
+            calls = op_calls(trace, times, traced, usual)
+            patterns, work = measure_patterns(calls), measure_step_work(calls)
         except TraceError as error:
             missing.append(str(error))
             continue

@@ -21,7 +21,7 @@ import msgspec
 
 import perfkit.rules
 from perfkit.errors import UsageError
-from perfkit.findings import Finding
+from perfkit.findings import Finding, Outcome
 from perfkit.ledger.claims import claim
 from perfkit.ledger.intervals import calibrated
 from perfkit.ledger.ledger import ClaimedLedger, Ledger
@@ -56,7 +56,7 @@ class Rule(NamedTuple):
     ``follows`` are the ids of the rules of whose findings this one's is a consequence, nearest first;
     ``follows_at_line`` and ``follows_in_function`` only where both are in one line, or one function. ``claims`` are the
     rows of the ledger that its findings may claim: None for any, empty for none (its cost comes in a few steps only,
-    which the typical step leaves out).
+    which the typical step leaves out). ``outcome`` is what the verdict is where this rule gives it.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Rule(NamedTuple):
     follows_at_line: tuple[str, ...] = ()
     follows_in_function: tuple[str, ...] = ()
     claims: tuple[Selector, ...] | None = None
-    healthy: bool = False
+    outcome: Outcome = "findings"
 
     @classmethod
     def of(cls, module: ModuleType) -> Rule:
@@ -83,7 +83,7 @@ class Rule(NamedTuple):
             tuple(getattr(module, "FOLLOWS_AT_LINE", ())),
             tuple(getattr(module, "FOLLOWS_IN_FUNCTION", ())),
             getattr(module, "CLAIMS", None),
-            getattr(module, "HEALTHY", False),
+            getattr(module, "OUTCOME", "findings"),
         )
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from perfkit.measures.ops._typical_times import typical_times
+from perfkit.measures.ops._typical_times import op_calls, typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import Patterns
 from perfkit.trace import read_trace
@@ -25,7 +25,7 @@ def recorded(folder: Path, step: Callable[[], Any]) -> Patterns:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True) as profiler:
         step()
     profiler.export_chrome_trace(str(folder / "t.json"))
-    found = measure_patterns(read_trace(folder / "t.json"))
+    found = measure_patterns(op_calls(read_trace(folder / "t.json")))
     assert found is not None
     return found
 
@@ -169,7 +169,7 @@ def test_attention_is_found_by_order_alone_and_is_shared_out_per_step(build: Any
         build.step(number, at, at + 90_000)
         for i, name in enumerate(("matmul", "mul", "softmax", "matmul")):
             build.op(f"aten::{name}", at + 1_000 * i, at + 1_000 * i + 800, **(SCORES if name == "softmax" else {}))
-    found = measure_patterns(build.read())
+    found = measure_patterns(op_calls(build.read()))
 
     assert found is not None
     [attention] = found.attention
@@ -180,7 +180,7 @@ def test_attention_is_found_by_order_alone_and_is_shared_out_per_step(build: Any
 def test_a_layer_between_two_products_parts_them(build: Any) -> None:
     for i, name in enumerate(("matmul", "softmax", "linear", "matmul")):
         build.op(f"aten::{name}", 1_000 * i, 1_000 * i + 800)
-    found = measure_patterns(build.read())
+    found = measure_patterns(op_calls(build.read()))
 
     assert found is not None
     assert found.attention == ()
@@ -191,7 +191,7 @@ def test_on_a_device_costs_are_those_of_the_kernels(build: Any) -> None:
     dims = {"Input Dims": [[64, 50], [50, 127]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
     build.op("aten::mm", 1_000, 2_000, **dims)
     build.launch(1_500, 3_000, 10_000, "nvjet_hsh")
-    found = measure_patterns(build.read())
+    found = measure_patterns(op_calls(build.read()))
 
     assert found is not None
     assert found.step_ns is None
@@ -206,7 +206,7 @@ def test_a_bias_before_a_batch_norm_costs_its_own_kernels(build: Any) -> None:
     build.launch(1_200, 3_000, 10_000, "sm80_xmma_fprop_implicit_gemm")
     build.launch(1_500, 10_000, 12_500, "void at::native::elementwise_kernel<128, 2, add>")
     build.op("aten::batch_norm", 2_000, 3_000)
-    found = measure_patterns(build.read())
+    found = measure_patterns(op_calls(build.read()))
 
     assert found is not None
     assert [one.ns for one in found.biases] == [2_500]
@@ -221,7 +221,7 @@ def test_collectives_of_the_host_cost_what_the_training_thread_waited(build: Any
         )
         build.range("gloo:all_reduce", at + 1_500, at + 9_000, tid=2)
     build.op("aten::mul", 36_000, 40_000)
-    found = measure_patterns(build.read())
+    found = measure_patterns(op_calls(build.read()))
 
     assert found is not None
     [allreduce] = found.collectives

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 from suite import Program
 
 import perfkit
+from perfkit.findings import Outcome
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import Step
-from perfkit.verdict import Outcome
 
 #: The first steps include what is made once: thread pools, caches of torch, compiled code, workers.
 _WARMUP_STEPS = 3

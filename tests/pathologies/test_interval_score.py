@@ -1,9 +1,11 @@
-"""The interval score, with numbers worked out by hand."""
+"""Residuals, their quantile and the interval score, with numbers worked out by hand."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from interval_score import interval_score
+from interval_score import COVERAGE, interval_score, quantile, residual
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,21 @@ def test_of_equally_placed_intervals_the_one_with_the_promised_coverage_scores_b
         return sum(interval_score(50.5 - half_width, 50.5 + half_width, value) for value in values) / len(values)
 
     assert min((10, 20, 30, 40, 45, 50, 80), key=mean_score) == 40
+
+
+def test_a_residual_is_the_distance_from_the_middle_in_half_ranges() -> None:
+    assert residual(4, 8, 9) == 1.5
+    assert residual(4, 8, 9, scale=2) == 3.0
+    assert residual(5, 5, 9) is None
+
+
+def test_the_quantile_of_some_residuals_holds_a_further_one_in_the_promised_share() -> None:
+    draw = random.Random(0)
+    held = [draw.expovariate(1) <= quantile([draw.expovariate(1) for _ in range(19)]) for _ in range(4_000)]
+
+    assert sum(held) / len(held) == pytest.approx(COVERAGE, abs=0.03)
+
+
+def test_a_quantile_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one residual"):
+        quantile([])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from perfkit.findings import Finding
-from perfkit.ledger.intervals import COVERAGE, calibrated, quantile, residual, scale_of
+from perfkit.ledger.intervals import calibrated, scale_of
 
 
 def finding(low: int | None, high: int | None) -> Finding:
@@ -32,21 +30,3 @@ def test_an_interval_never_exceeds_the_step() -> None:
 @pytest.mark.parametrize(("low", "high"), [(0, 8_000), (None, None)])
 def test_a_saving_without_a_known_minimum_stays_as_it_is(low: int | None, high: int | None) -> None:
     assert calibrated(finding(low, high), "data", 100_000) == finding(low, high)
-
-
-def test_a_residual_is_the_distance_from_the_middle_in_half_ranges() -> None:
-    assert residual(4, 8, 9) == 1.5
-    assert residual(4, 8, 9, scale=2) == 3.0
-    assert residual(5, 5, 9) is None
-
-
-def test_the_quantile_of_some_residuals_holds_a_further_one_in_the_promised_share() -> None:
-    draw = random.Random(0)
-    held = [draw.expovariate(1) <= quantile([draw.expovariate(1) for _ in range(19)]) for _ in range(4_000)]
-
-    assert sum(held) / len(held) == pytest.approx(COVERAGE, abs=0.03)
-
-
-def test_a_quantile_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least one residual"):
-        quantile([])

@@ -44,7 +44,7 @@ _LOADING_NS = 100_000
 #: An op takes 5 to 100 us of the host; a first call of a millisecond that takes twenty times its others prepares them.
 _PREPARING_NS = 1_000_000
 _TIMES_THE_OTHERS = 20
-#: Steps from which on an op that is called once is no part of the step.
+#: Steps from which on an op that is called only once does not count as work of the step.
 _MIN_STEPS = 3
 
 

@@ -62,6 +62,7 @@ class OpCalls:
         self, trace: Trace, typical: TypicalTimes, times: LineTimes | None = None, traced: Sequence[TracedLine] = ()
     ) -> None:
         self.trace = trace
+        self.typical = typical
         self.frames = PythonFrames(trace, times, traced)
         self.rows, step, self.steps = called_ops(trace)
         self.names = [trace.names[code] for code in trace.name[self.rows].tolist()]

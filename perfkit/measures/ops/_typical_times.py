@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfkit.measures._nested import sum_by
 from perfkit.measures.ops._host_collectives import share_of_waiting
-from perfkit.measures.ops._op_calls import TypicalTimes, called_ops, calls_by_name
+from perfkit.measures.ops._op_calls import OpCalls, TypicalTimes, called_ops, calls_by_name
 from perfkit.measures.ops._optimizer_updates import shares_of_updates
 from perfkit.measures.steps._trace_steps import whole_steps
+from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import Trace
+
+
+def op_calls(
+    trace: Trace,
+    times: LineTimes | None = None,
+    traced: Sequence[TracedLine] = (),
+    typical: TypicalTimes | None = None,
+) -> OpCalls:
+    """The op calls of a trace, with the times of a typical step.
+
+    Args:
+        trace: Best with shapes, and with Python frames: see `perfkit.measures.host._python_frames.with_frames`.
+        times: As for `perfkit.measures.host.source_lines.measure_source_lines`.
+        traced: Likewise.
+        typical: Times of the same calls in other steps, which are then used; by default those of this trace.
+    """
+    return OpCalls(trace, typical or typical_times(trace), times, traced)
 
 
 def typical_times(trace: Trace) -> TypicalTimes:

@@ -6,7 +6,7 @@ for lines is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from perfkit.measures.ops._bias_before_norm import find_biases
@@ -15,43 +15,26 @@ from perfkit.measures.ops._host_collectives import find_host_collectives
 from perfkit.measures.ops._inner_ops import InnerOps
 from perfkit.measures.ops._layout_copies import find_layout_copies
 from perfkit.measures.ops._matmul_shapes import find_matmuls
-from perfkit.measures.ops._op_calls import OpCalls, TypicalTimes
+from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._optimizer_updates import find_updates
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
-from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.ops._unfused_attention import find_attention
 from perfkit.measures.ops._wide_dtypes import find_wide_dtypes
 from perfkit.measures.results.patterns import Patterns
-from perfkit.run.records import LineTimes, TracedLine
-from perfkit.trace.columns import Trace
 
 #: Rows of each kind that are kept, longest first.
 MAX_ROWS = 50
 
 
-def measure_patterns(
-    trace: Trace,
-    times: LineTimes | None = None,
-    traced: Sequence[TracedLine] = (),
-    typical: TypicalTimes | None = None,
-) -> Patterns | None:
-    """Patterns in the ops of a trace; None where it has no ops.
-
-    Args:
-        trace: Best with shapes, and with Python frames: see `perfkit.measures.host._python_frames.with_frames`.
-        times: As for `perfkit.measures.host.source_lines.measure_source_lines`.
-        traced: Likewise.
-        typical: Times of the same calls in other steps, which are then used; by default those of this trace.
-    """
-    typical = typical or typical_times(trace)
-    calls = OpCalls(trace, typical, times, traced)
+def measure_patterns(calls: OpCalls) -> Patterns | None:
+    """Patterns in the ops of a trace, which best has shapes and Python frames; None where it has no ops."""
     if not calls.rows.size:
         return None
     inner = InnerOps(calls)
-    arguments = TensorArgumentReader(trace, inner.rows)
+    arguments = TensorArgumentReader(calls.trace, inner.rows)
     shapes = arguments.any
     return Patterns(
-        source=trace.path.name,
+        source=calls.trace.path.name,
         steps=calls.steps,
         step_ns=calls.step_ns,
         has_shapes=shapes,
@@ -61,8 +44,8 @@ def measure_patterns(
         dtypes=_longest(find_wide_dtypes(calls, arguments, inner)) if shapes else (),
         matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
-        updates=find_updates(calls, typical.updates),
-        collectives=find_host_collectives(calls, typical.waited),
+        updates=find_updates(calls, calls.typical.updates),
+        collectives=find_host_collectives(calls, calls.typical.waited),
     )
 
 

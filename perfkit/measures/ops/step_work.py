@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,14 @@ import numpy as np
 from perfkit._location import Location
 from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import nearest_above, time_of
-from perfkit.measures.ops._op_calls import OpCalls, TypicalTimes, called_ops
+from perfkit.measures.ops._op_calls import OpCalls, called_ops
 from perfkit.measures.ops._op_kinds import op_kind
 from perfkit.measures.ops._op_work import FORMULAS, OpWork, work_of
 from perfkit.measures.ops._tensor_arguments import shape_text
-from perfkit.measures.ops._typical_times import typical_times
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.measures.steps._phase_times import phase_times, phases_at
 from perfkit.measures.steps._trace_steps import main_thread, whole_steps
-from perfkit.run.records import LineTimes, Phase, TracedLine
+from perfkit.run.records import Phase
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints, Union, common, without
 
@@ -28,21 +26,14 @@ _ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs")
 _MAX_ROWS = 400
 
 
-def measure_step_work(
-    trace: Trace,
-    times: LineTimes | None = None,
-    traced: Sequence[TracedLine] = (),
-    typical: TypicalTimes | None = None,
-) -> StepWork | None:
+def measure_step_work(calls: OpCalls) -> StepWork | None:
     """The work of a host's ops; None for a trace with device work, without shapes or without ops.
 
-    The arguments are those of `measure_patterns`. The time of a call is divided, by duration, among the outermost ops
-    in it whose work follows from their arguments; what remains of the call is of unknown work.
+    The time of a call is divided, by duration, among the outermost ops in it whose work follows from their arguments;
+    what remains of the call is of unknown work.
     """
-    if trace.device_rows.size or trace.metadata.record_shapes is False:
-        return None
-    calls = OpCalls(trace, typical or typical_times(trace), times, traced)
-    if not calls.rows.size or calls.step_ns is None:
+    trace = calls.trace
+    if trace.metadata.record_shapes is False or not calls.rows.size or calls.step_ns is None:
         return None
     is_known = np.array([name in FORMULAS for name in trace.names])[trace.name] & trace.is_kind(Kind.OP)
     known = np.flatnonzero(is_known & (calls.of >= 0))

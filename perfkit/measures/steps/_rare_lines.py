@@ -68,7 +68,7 @@ class _OrdinaryStep:
                     return found
             elif found:
                 return found
-        # What calls the loop is no part of a step.
+        # What calls the loop does not belong to a step.
         return [] if (row.file, row.line) in self._lines else found[:1]
 
     def up_to_training(self, row: LineRow) -> list[Location]:

@@ -23,7 +23,7 @@ def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTi
         return None
     chosen = timed[:: max(1, len(timed) // _MAX_STEPS)]
     size = np.array([(row.batch_elements or 0) / row.steps for row in chosen])
-    # The wait for data is no part of computing.
+    # Waiting for data is not computing.
     wall = np.array([(row.wall_ns - (row.phases_ns.data or 0)) / row.steps for row in chosen])
     if size.std() == 0:
         return None

@@ -11,7 +11,7 @@ def measure_utilization(flops: StepFlops | None, step_ns: int | None) -> Utiliza
     """MFU of a step of ``step_ns``; None where the operations, the step or the device's peak are not known.
 
     Operations in several precisions are each compared with their own peak. What activation checkpointing computes
-    again does not count: it is no part of the model.
+    again does not count: it is not work of the model.
     """
     if flops is None or flops.problem is not None or not step_ns or flops.device is None:
         return None

@@ -21,7 +21,7 @@ def cost_of_calls(ns: int, row: TracedLine, lines: Lines, step: StepBudget, *, b
     phase, forward = step.phase(row.phase), step.phase("forward")
     traced = _outermost_ns([one for one in lines.traced if one.phase == row.phase])
     if row.phase == "other" and forward is not None and (phase.ns if phase is not None else 0) * _SLOWDOWN < traced:
-        # That a line led to a backward may be known when its step is over only: the line is no part of this phase.
+        # That a line led to a backward may be known when its step is over only: the line does not belong to this phase.
         later = {(one.file, one.line) for one in lines.rows if one.phase in ("backward", "optimizer")}
         phase, traced = forward, _outermost_ns([one for one in lines.traced if (one.file, one.line) not in later])
     if phase is None or not traced:

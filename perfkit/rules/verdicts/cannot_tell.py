@@ -34,6 +34,7 @@ from perfkit.measures.results.host import Ops
 from perfkit.measures.results.measurements import TraceFacts
 
 ID = "cannot-tell"
+OUTCOME = "cannot-tell"
 
 
 def check(

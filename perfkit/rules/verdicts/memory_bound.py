@@ -28,8 +28,7 @@ from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.rules.verdicts._limits import is_memory_bound, limit_evidence, limit_message
 
 ID = "memory-bound"
-#: Nothing that this rule reports should be changed in the loop.
-HEALTHY = True
+OUTCOME = "healthy"
 
 
 def check(ledger: ClaimedLedger) -> Iterator[Finding]:

@@ -28,8 +28,9 @@ from perfkit.ledger.step_budget import CRITICAL, MAJORITY
 from perfkit.rules.verdicts._limits import limit_evidence
 
 ID = "unexplained"
+OUTCOME = "unexplained"
 
-#: What a program does once is no part of its step.
+#: What a program does once does not belong to its step.
 _ONCE = "Record later steps (torch.profiler.schedule(wait=, warmup=)): most of this is done once, at first use."
 
 

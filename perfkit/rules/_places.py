@@ -70,7 +70,11 @@ def loops_over_batch(line: Location, lines: Lines | None) -> bool:
 
     Of a function that is called for each sample, the loop over samples is where it is called.
     """
-    traced = next((one for one in _traced(lines) if _same_line(one, line)), None)
+    # A comprehension in the line is a function of its own, which the line itself calls.
+    own = [
+        one for one in _traced(lines) if _same_line(one, line) and not any(_same_line(one, by) for by in one.callers)
+    ]
+    traced = own[0] if own else None
     if traced is None or traced.loop_line is None:
         return False
     calls = [one.runs for one in _traced(lines) if any(_same_line(one, caller) for caller in traced.callers)]

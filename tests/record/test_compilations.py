@@ -15,6 +15,7 @@ from perfkit.record.watchers.compilations import CompileCounter
 FILE = "/home/me/project/train.py"
 
 
+@pytest.mark.parametrize("compiled", [FILE, "/torch/nn/modules/module.py"])
 @pytest.mark.parametrize(
     ("reason", "line"),
     [
@@ -24,17 +25,17 @@ FILE = "/home/me/project/train.py"
     ],
 )
 def test_the_line_of_a_failed_guard_is_read_from_its_reason(
-    reason: str, line: int | None, monkeypatch: pytest.MonkeyPatch
+    compiled: str, reason: str, line: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Location(file=FILE, line=40, function="torch.compile(...)")
-    monkeypatch.setattr(constructions, "_compiled", {(FILE, 26): made})
+    monkeypatch.setattr(constructions, "_compiled", {(compiled, 26): made})
     record = SimpleNamespace(
         co_name="forward",
-        co_filename=FILE,
+        co_filename=compiled,
         co_firstlineno=26,
         recompile_reason=reason,
         entire_frame_compile_time_s=0.5,
-        stack_trace=(),
+        stack_trace=(f"Line: 9, Name: <module>, Filename: {FILE}", "Line: 1, Name: __call__, Filename: torch.py"),
     )
     counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
     utils = SimpleNamespace(counters=counters, _compilation_metrics=[])

@@ -57,6 +57,28 @@ def test_a_table_that_nothing_changes_is_constant() -> None:
     assert sorted(map(str, found(step))) == ["mask", "table"]
 
 
+def codes(text: str, how: str = "utf-8") -> Tensor:
+    return torch.tensor(list(text.encode(how)))
+
+
+def test_a_call_with_the_data_of_a_step_is_not_constant() -> None:
+    texts = [f"review {number}" for number in range(3)]
+
+    def step() -> None:
+        for text in texts:
+            codes(text)
+        codes(texts[0])
+        for number in (3, 4):
+            mask(number)
+
+    assert found(step) == []
+
+
+def test_a_text_that_stands_in_the_code_is_the_same_in_each_step() -> None:
+    assert found(lambda: codes("positions", "ascii")) == ["codes"]
+    assert found(lambda: codes("positions")) == ["codes"]
+
+
 def test_what_draws_reads_state_calls_a_model_or_takes_a_tensor_is_not() -> None:
     def step() -> None:
         noise()

@@ -197,3 +197,6 @@ def test_the_loop_over_samples_is_in_a_function_called_once_and_else_where_it_is
     call = msgspec.structs.replace(traced(40, "main"), runs=calls)
 
     assert loops_over_batch(inside, lines(steps=(call, inside))) is expected
+    # A comprehension in the line is a function that the line calls.
+    comprehension = msgspec.structs.replace(inside, runs=320, callers=(inside.at,))
+    assert loops_over_batch(inside, lines(steps=(comprehension, call, inside))) is expected

@@ -3,6 +3,9 @@
 The result of a call is constant if nothing that it reads changes: its arguments are plain values, the globals that it
 and the user's functions in it read are modules, functions, classes and plain values, it closes over nothing, calls no
 module, no random number is drawn meanwhile, and what it returns are tensors without a graph.
+
+One step does not show whether an argument is the same in the next. Numbers are taken for sizes, unless the same line
+passes different ones; texts are taken for data, unless they stand in the code of the caller or are a default.
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ _MAX_CALLS = 1000
 class _Open:
     """A call that has not returned yet."""
 
-    __slots__ = ("before", "constant", "site", "started_ns", "state")
+    __slots__ = ("arguments", "before", "constant", "site", "started_ns", "state")
 
-    def __init__(self, site: Site, before: int) -> None:
+    def __init__(self, site: Site, arguments: tuple[Any, ...], before: int) -> None:
         self.site = site
+        self.arguments = arguments
         self.constant = True
         #: How many constant calls had ended before it began: those after it are parts of it.
         self.before = before
@@ -51,8 +55,8 @@ class ConstantCallLog:
 
     def __init__(self) -> None:
         self._open: dict[FrameType, _Open] = {}
-        #: Those that ended, outermost only: the line that called, the function, ns.
-        self._ended: list[tuple[Site, CodeType, int]] = []
+        #: Those that ended, outermost only: the line that called, the function, its arguments, ns.
+        self._ended: list[tuple[Site, CodeType, tuple[Any, ...], int]] = []
         self._calls = 0
 
     def enter(self, frame: FrameType, site: Site | None) -> None:
@@ -60,9 +64,11 @@ class ConstantCallLog:
         code = frame.f_code
         if not _reads_fixed(code, frame.f_globals):
             self.spoil()
-        elif site is not None and self._calls < _MAX_CALLS and _has_plain_arguments(frame):
-            self._calls += 1
-            self._open[frame] = _Open(site, len(self._ended))
+        elif site is not None and self._calls < _MAX_CALLS:
+            arguments = _fixed_arguments(frame)
+            if arguments is not None:
+                self._calls += 1
+                self._open[frame] = _Open(site, arguments, len(self._ended))
 
     def spoil(self) -> None:
         """Something ran whose answer may change: a module, or a function that reads what changes."""
@@ -77,28 +83,52 @@ class ConstantCallLog:
         took_ns = time.perf_counter_ns() - call.started_ns
         if call.constant and _is_constant(result) and _random_state() == call.state:
             del self._ended[call.before :]
-            self._ended.append((call.site, frame.f_code, took_ns))
+            self._ended.append((call.site, frame.f_code, call.arguments, took_ns))
 
     def rows(self) -> dict[Site, tuple[ConstantCalls, ...]]:
-        """The calls from each line."""
-        sums: dict[tuple[Site, CodeType], list[int]] = {}
-        for site, code, took_ns in self._ended:
-            sums.setdefault((site, code), []).append(took_ns)
+        """The calls from each line that passes the same arguments each time."""
+        times_of: dict[tuple[Site, CodeType], list[int]] = {}
+        arguments_of: dict[tuple[Site, CodeType], set[tuple[Any, ...]]] = {}
+        for site, code, arguments, took_ns in self._ended:
+            times_of.setdefault((site, code), []).append(took_ns)
+            arguments_of.setdefault((site, code), set()).add(arguments)
         found: dict[Site, tuple[ConstantCalls, ...]] = {}
-        for (site, code), times in sums.items():
+        for (site, code), times in times_of.items():
+            if len(arguments_of[site, code]) > 1:
+                continue
             where = Location(file=code.co_filename, line=code.co_firstlineno, function=function_name(code))
             row = ConstantCalls(called=where, calls=len(times), host_ns=sum(times))
             found[site] = (*found.get(site, ()), row)
         return found
 
 
-def _has_plain_arguments(frame: FrameType) -> bool:
-    code = frame.f_code
+def _fixed_arguments(frame: FrameType) -> tuple[Any, ...] | None:
+    """The arguments of a call, if they may be the same in each step."""
+    code, caller = frame.f_code, frame.f_back
     if code.co_flags & _NOT_PLAIN_CALLS or code.co_name.startswith("<"):
-        return False
+        return None
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    arguments = frame.f_locals
-    return all(isinstance(arguments.get(name), _PLAIN) for name in names)
+    values = tuple(frame.f_locals.get(name) for name in names)
+    if not all(isinstance(value, _PLAIN) for value in values):
+        return None
+    texts = {value for value in values if isinstance(value, str | bytes)}
+    if texts and caller is not None:
+        texts.difference_update(_texts_in(caller.f_code), _defaults_of(code, frame.f_globals))
+    return None if texts else values
+
+
+@lru_cache(maxsize=512)
+def _texts_in(code: CodeType) -> frozenset[str | bytes]:
+    """The texts that stand in a function."""
+    return frozenset(one for one in code.co_consts if isinstance(one, str | bytes))
+
+
+def _defaults_of(code: CodeType, scope: dict[str, Any]) -> tuple[Any, ...]:
+    """The defaults of a function of a module."""
+    function = scope.get(code.co_name)
+    if not isinstance(function, FunctionType) or function.__code__ is not code:
+        return ()
+    return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
 
 
 def _reads_fixed(code: CodeType, scope: dict[str, Any]) -> bool:

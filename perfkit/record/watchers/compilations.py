@@ -121,11 +121,17 @@ def _caller(record: Any) -> Location | None:
 
 
 def _guarded(reason: str, record: Any) -> Location | None:
-    """The line of the compiled function that Dynamo quotes with a guard; it cuts the path of the file at its front."""
-    quoted, file = _QUOTED.search(str(reason).strip().split("\n")[0]), str(getattr(record, "co_filename", ""))
-    if quoted is None or not file.endswith(quoted[1]):
+    """The line that Dynamo quotes with a guard; it cuts the path of the file at its front.
+
+    The file is that of the compiled function, or of one that calls it: a compiled module is called through torch's code.
+    """
+    quoted = _QUOTED.search(str(reason).strip().split("\n")[0])
+    if quoted is None:
         return None
-    return Location(file=file, line=int(quoted[2]), function=quoted[3])
+    frames = [_FRAME.match(str(frame)) for frame in getattr(record, "stack_trace", None) or ()]
+    files = [str(getattr(record, "co_filename", "")), *(frame[3] for frame in frames if frame is not None)]
+    file = next((one for one in files if one.endswith(quoted[1])), None)
+    return Location(file=file, line=int(quoted[2]), function=quoted[3]) if file is not None else None
 
 
 def _short(reason: str) -> str:

@@ -43,7 +43,7 @@ from perfkit._format import ms, shown_function
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
+from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._places import call_of, phases_of
 from perfkit.rules.data._fetch_line import fetch_line
@@ -103,7 +103,7 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=_change(loader, advised, hottest, lines, alone=hidden_ns >= MAJORITY * cost),
+        change=_change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."

@@ -4,8 +4,8 @@ Problem: a table of positions, a mask or a bank of filters that depends on no ba
 step.
 
 How it shows: in the step that is traced by line, a function of the user's returns tensors, although nothing that it
-reads changes: plain arguments, constants of its module, no random numbers, no model. Its calls take 5% of the step or
-more.
+reads changes: plain arguments that are the same in all calls of a line, constants of its module, no random numbers, no
+model. Its calls take 5% of the step or more.
 
 Causes: a helper that is called in `forward` instead of in `__init__`.
 

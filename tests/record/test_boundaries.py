@@ -11,39 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from perfkit.record.clock.step_clock import StepClock
-from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.hooks import boundaries
-from perfkit.record.hooks.torch_hooks import LoopHooks
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
-
-
-class Recording:
-    """A clock with hooks, and the steps it closed."""
-
-    def __init__(self) -> None:
-        self.closed: list[ClosedStep] = []
-        self.clock = StepClock(self.closed.extend)
-        self.hooks = LoopHooks(self.clock)
-
-    def __enter__(self) -> Recording:
-        self.hooks.attach()
-        self.clock.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.hooks.finish()
-        self.hooks.detach()
-
-    @property
-    def counted_by(self) -> str | None:
-        boundary = self.hooks.boundary
-        return boundary.by if boundary is not None else None
-
-    @property
-    def walls_ms(self) -> list[float]:
-        return [step.wall_ns / 1e6 for step in self.closed]
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -90,10 +60,10 @@ def update(weight: torch.Tensor, grad: torch.Tensor | None, clock: Any) -> None:
         weight -= 0.1 * grad
 
 
-def test_each_update_is_a_step_in_a_loop_over_a_cached_list_of_a_loader(clock: Any) -> None:
+def test_each_update_is_a_step_in_a_loop_over_a_cached_list_of_a_loader(clock: Any, recorded: Any) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         batches = list(DataLoader(Samples(clock, 8)))
         for _ in range(5):
             for batch in batches:
@@ -107,10 +77,10 @@ def test_each_update_is_a_step_in_a_loop_over_a_cached_list_of_a_loader(clock: A
     assert {step.mode for step in recording.closed} == {"train"}
 
 
-def test_a_list_of_a_loader_made_again_in_each_epoch_stays_cached(clock: Any) -> None:
+def test_a_list_of_a_loader_made_again_in_each_epoch_stays_cached(clock: Any, recorded: Any) -> None:
     model, loader = Model(), DataLoader(Samples(clock, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(3):
             for batch in list(loader):
                 model(batch).sum().backward()
@@ -120,10 +90,10 @@ def test_a_list_of_a_loader_made_again_in_each_epoch_stays_cached(clock: Any) ->
     assert max(recording.walls_ms[1:]) == 18
 
 
-def test_one_batch_used_for_all_steps_has_a_step_per_update(clock: Any) -> None:
+def test_one_batch_used_for_all_steps_has_a_step_per_update(clock: Any, recorded: Any) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         batch = next(iter(DataLoader(Samples(clock, 8))))
         for _ in range(60):
             model(batch).sum().backward()
@@ -132,10 +102,10 @@ def test_one_batch_used_for_all_steps_has_a_step_per_update(clock: Any) -> None:
     assert recording.walls_ms[1:] == [10] * 42
 
 
-def test_a_loop_reads_batch_by_batch_again_after_a_cached_list(clock: Any) -> None:
+def test_a_loop_reads_batch_by_batch_again_after_a_cached_list(clock: Any, recorded: Any) -> None:
     model, loader = Model(), DataLoader(Samples(clock, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for batches in (list(loader), loader, loader):
             for batch in batches:
                 model(batch).sum().backward()
@@ -146,11 +116,11 @@ def test_a_loop_reads_batch_by_batch_again_after_a_cached_list(clock: Any) -> No
 
 
 @pytest.mark.parametrize("critic_steps", [1, 5, 10])
-def test_several_updates_per_batch_are_one_step(clock: Any, critic_steps: int) -> None:
+def test_several_updates_per_batch_are_one_step(clock: Any, critic_steps: int, recorded: Any) -> None:
     critic, generator = Model(), Model()
     of_critic = torch.optim.SGD(critic.parameters(), lr=0.1)
     of_generator = torch.optim.SGD(generator.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(2):
             for batch in DataLoader(Samples(clock, 4)):
                 for _ in range(critic_steps):
@@ -163,10 +133,10 @@ def test_several_updates_per_batch_are_one_step(clock: Any, critic_steps: int) -
     assert recording.counted_by == "loader"
 
 
-def test_the_update_left_over_from_accumulation_ends_no_step_of_its_own(clock: Any) -> None:
+def test_the_update_left_over_from_accumulation_ends_no_step_of_its_own(clock: Any, recorded: Any) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(3):
             for number, batch in enumerate(DataLoader(Samples(clock, 5))):
                 model(batch).sum().backward()
@@ -178,10 +148,10 @@ def test_the_update_left_over_from_accumulation_ends_no_step_of_its_own(clock: A
     assert len(recording.closed) == 9
 
 
-def test_batches_that_are_fetched_ahead_belong_to_the_step_before(clock: Any) -> None:
+def test_batches_that_are_fetched_ahead_belong_to_the_step_before(clock: Any, recorded: Any) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(3):
             batches = iter(DataLoader(Samples(clock, 6)))
             batch = next(batches)
@@ -195,9 +165,9 @@ def test_batches_that_are_fetched_ahead_belong_to_the_step_before(clock: Any) ->
     assert len(recording.closed) == 18
 
 
-def test_a_hand_written_update_of_a_model_belongs_to_the_step_of_its_backward(clock: Any) -> None:
+def test_a_hand_written_update_of_a_model_belongs_to_the_step_of_its_backward(clock: Any, recorded: Any) -> None:
     model = Model()
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(6):
             model(torch.ones(3)).sum().backward()
             update(model.weight, model.weight.grad, clock)
@@ -208,9 +178,11 @@ def test_a_hand_written_update_of_a_model_belongs_to_the_step_of_its_backward(cl
 
 
 @pytest.mark.parametrize("by", ["backward", "grad"])
-def test_each_backward_is_a_step_where_neither_a_module_nor_an_optimizer_is_used(clock: Any, by: str) -> None:
+def test_each_backward_is_a_step_where_neither_a_module_nor_an_optimizer_is_used(
+    clock: Any, by: str, recorded: Any
+) -> None:
     weight = torch.ones(3, requires_grad=True)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(6):
             clock.pass_ms(10)
             loss = (weight * 2.0).sum()
@@ -226,9 +198,9 @@ def test_each_backward_is_a_step_where_neither_a_module_nor_an_optimizer_is_used
     assert recording.counted_by == "backward"
 
 
-def test_a_hand_written_update_with_a_loader_has_a_step_per_batch(clock: Any) -> None:
+def test_a_hand_written_update_with_a_loader_has_a_step_per_batch(clock: Any, recorded: Any) -> None:
     weight = torch.ones(3, requires_grad=True)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(2):
             for batch in DataLoader(Samples(clock, 6)):
                 (weight * batch).sum().backward()
@@ -237,10 +209,10 @@ def test_a_hand_written_update_with_a_loader_has_a_step_per_batch(clock: Any) ->
     assert recording.walls_ms[1:] == [5] * 10
 
 
-def test_batches_accumulated_before_the_first_update_are_one_step(clock: Any) -> None:
+def test_batches_accumulated_before_the_first_update_are_one_step(clock: Any, recorded: Any) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for number in range(24):
             model(torch.ones(3)).sum().backward()
             if number % 8 == 7:
@@ -250,9 +222,9 @@ def test_batches_accumulated_before_the_first_update_are_one_step(clock: Any) ->
     assert recording.counted_by == "optimizer"
 
 
-def test_a_gradient_inside_of_a_loss_ends_no_step(clock: Any) -> None:
+def test_a_gradient_inside_of_a_loss_ends_no_step(clock: Any, recorded: Any) -> None:
     weight = torch.ones(3, requires_grad=True)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(6):
             clock.pass_ms(10)
             (grad,) = torch.autograd.grad((weight**2).sum(), weight, create_graph=True)
@@ -262,9 +234,9 @@ def test_a_gradient_inside_of_a_loss_ends_no_step(clock: Any) -> None:
     assert recording.walls_ms[-2:] == [14] * 2
 
 
-def test_without_a_loader_and_an_update_a_call_of_the_model_is_a_step(clock: Any) -> None:
+def test_without_a_loader_and_an_update_a_call_of_the_model_is_a_step(clock: Any, recorded: Any) -> None:
     model = torch.nn.Sequential(Model(), Model()).eval()
-    with Recording() as recording, torch.no_grad():
+    with recorded() as recording, torch.no_grad():
         for _ in range(20):
             model(torch.ones(3))
             clock.pass_ms(5)
@@ -274,18 +246,18 @@ def test_without_a_loader_and_an_update_a_call_of_the_model_is_a_step(clock: Any
     assert {step.mode for step in recording.closed} == {"predict"}
 
 
-def test_a_step_has_one_call_of_each_module_of_a_round(clock: Any) -> None:
+def test_a_step_has_one_call_of_each_module_of_a_round(clock: Any, recorded: Any) -> None:
     encoder, planner = Model(), Model()
-    with Recording() as recording, torch.no_grad():
+    with recorded() as recording, torch.no_grad():
         for _ in range(20):
             planner(encoder(torch.ones(3)))
 
     assert recording.walls_ms[1:] == [20] * 15
 
 
-def test_the_module_that_is_called_over_and_over_has_the_steps(clock: Any) -> None:
+def test_the_module_that_is_called_over_and_over_has_the_steps(clock: Any, recorded: Any) -> None:
     encoder, decoder = Model(), Model()
-    with Recording() as recording, torch.no_grad():
+    with recorded() as recording, torch.no_grad():
         state = encoder(torch.ones(3))
         for _ in range(50):
             state = decoder(state)
@@ -293,10 +265,12 @@ def test_the_module_that_is_called_over_and_over_has_the_steps(clock: Any) -> No
     assert recording.walls_ms[-20:] == [10] * 20
 
 
-def test_calls_before_the_first_update_are_no_steps_where_the_program_holds_an_optimizer(clock: Any) -> None:
+def test_calls_before_the_first_update_are_no_steps_where_the_program_holds_an_optimizer(
+    clock: Any, recorded: Any
+) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(3):
             with torch.no_grad():
                 for _ in range(20):
@@ -308,9 +282,9 @@ def test_calls_before_the_first_update_are_no_steps_where_the_program_holds_an_o
     assert recording.counted_by == "optimizer"
 
 
-def test_calls_of_a_model_on_a_cached_list_of_a_loader_are_steps(clock: Any) -> None:
+def test_calls_of_a_model_on_a_cached_list_of_a_loader_are_steps(clock: Any, recorded: Any) -> None:
     model = Model()
-    with Recording() as recording, torch.no_grad():
+    with recorded() as recording, torch.no_grad():
         batches = list(DataLoader(Samples(clock, 20)))
         for batch in batches:
             model(batch)

@@ -10,34 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from perfkit.record.clock.step_clock import StepClock
-from perfkit.record.clock.step_sums import ClosedStep
-from perfkit.record.hooks.torch_hooks import LoopHooks
-
-
-class Recording:
-    """A clock with hooks, and the steps it closed."""
-
-    def __init__(self) -> None:
-        self.closed: list[ClosedStep] = []
-        self.clock = StepClock(self.closed.extend)
-        self.hooks = LoopHooks(self.clock)
-
-    def __enter__(self) -> Recording:
-        self.hooks.attach()
-        self.clock.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.hooks.finish()
-        self.hooks.detach()
-
-    def phases(self, *names: str) -> list[tuple[float | None, ...]]:
-        def ms(ns: int | None) -> float | None:
-            return None if ns is None else ns / 1e6
-
-        return [tuple(ms(getattr(step.phases_ns, name)) for name in names) for step in self.closed]
-
 
 class Samples(Dataset[torch.Tensor]):
     def __init__(self, clock: Any, ms: float = 20, count: int = 4) -> None:
@@ -89,10 +61,10 @@ def loss_of(weight: torch.Tensor, batch: torch.Tensor | None = None) -> torch.Te
 WHOLE = ("data", "forward", "backward", "optimizer", "other")
 
 
-def test_a_plain_loop_is_split_into_its_phases(clock: Any, weight: torch.Tensor) -> None:
+def test_a_plain_loop_is_split_into_its_phases(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
     loader = DataLoader(Samples(clock))
-    with Recording() as recording:
+    with recorded() as recording:
         for batch in loader:
             optimizer.zero_grad()
             loss_of(weight, batch).backward()
@@ -103,9 +75,9 @@ def test_a_plain_loop_is_split_into_its_phases(clock: Any, weight: torch.Tensor)
     assert recording.hooks.loaders[next(iter(recording.hooks.loaders))].num_workers == 0
 
 
-def test_accumulated_batches_are_one_step(clock: Any, weight: torch.Tensor) -> None:
+def test_accumulated_batches_are_one_step(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for number, batch in enumerate(DataLoader(Samples(clock))):
             loss_of(weight, batch).backward()
             if number % 2:
@@ -114,9 +86,9 @@ def test_accumulated_batches_are_one_step(clock: Any, weight: torch.Tensor) -> N
     assert recording.phases(*WHOLE) == [(40, 20, 12, 8, 0)] * 2
 
 
-def test_a_closure_is_forward_and_backward_not_optimizer(clock: Any, weight: torch.Tensor) -> None:
+def test_a_closure_is_forward_and_backward_not_optimizer(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for batch in DataLoader(Samples(clock)):
 
             def closure(batch: torch.Tensor = batch) -> torch.Tensor:
@@ -130,9 +102,9 @@ def test_a_closure_is_forward_and_backward_not_optimizer(clock: Any, weight: tor
     assert recording.phases(*WHOLE) == [(20, 10, 6, 8, 0)] * 4
 
 
-def test_two_optimizers_in_one_iteration_are_one_step(clock: Any, weight: torch.Tensor) -> None:
+def test_two_optimizers_in_one_iteration_are_one_step(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     first, second = SlowSGD([weight], lr=0.1), SlowSGD([weight], lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for batch in DataLoader(Samples(clock)):
             for optimizer in (first, second):
                 loss_of(weight, batch).backward()
@@ -141,10 +113,10 @@ def test_two_optimizers_in_one_iteration_are_one_step(clock: Any, weight: torch.
     assert recording.phases(*WHOLE) == [(20, 20, 12, 16, 0)] * 4
 
 
-def test_validation_inside_the_epoch_is_kept_apart(clock: Any, weight: torch.Tensor) -> None:
+def test_validation_inside_the_epoch_is_kept_apart(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
     train, evaluation = DataLoader(Samples(clock)), DataLoader(Samples(clock, ms=5, count=3))
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(2):
             for batch in train:
                 loss_of(weight, batch).backward()
@@ -160,11 +132,11 @@ def test_validation_inside_the_epoch_is_kept_apart(clock: Any, weight: torch.Ten
 
 
 def test_evaluation_with_gradients_left_on_is_recognised_by_its_missing_backward(
-    clock: Any, weight: torch.Tensor
+    clock: Any, weight: torch.Tensor, recorded: Any
 ) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
     train, evaluation = DataLoader(Samples(clock)), DataLoader(Samples(clock, ms=5, count=3))
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(2):
             for batch in train:
                 loss_of(weight, batch).backward()
@@ -176,9 +148,11 @@ def test_evaluation_with_gradients_left_on_is_recognised_by_its_missing_backward
     assert recording.phases("data", "forward")[5:] == [(20, 10)] * 3
 
 
-def test_a_loop_without_a_loader_ends_its_steps_at_the_optimizer(clock: Any, weight: torch.Tensor) -> None:
+def test_a_loop_without_a_loader_ends_its_steps_at_the_optimizer(
+    clock: Any, weight: torch.Tensor, recorded: Any
+) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(3):
             loss_of(weight).backward()
             optimizer.step()
@@ -186,9 +160,11 @@ def test_a_loop_without_a_loader_ends_its_steps_at_the_optimizer(clock: Any, wei
     assert recording.phases(*WHOLE) == [(None, 10, 6, 8, 0)] * 3
 
 
-def test_without_a_loader_two_optimizers_settle_into_one_step_each_round(clock: Any, weight: torch.Tensor) -> None:
+def test_without_a_loader_two_optimizers_settle_into_one_step_each_round(
+    clock: Any, weight: torch.Tensor, recorded: Any
+) -> None:
     first, second = SlowSGD([weight], lr=0.1), SlowSGD([weight], lr=0.1)
-    with Recording() as recording:
+    with recorded() as recording:
         for _ in range(4):
             for optimizer in (first, second):
                 loss_of(weight).backward()
@@ -197,8 +173,8 @@ def test_without_a_loader_two_optimizers_settle_into_one_step_each_round(clock: 
     assert recording.phases("forward", "optimizer")[-3:] == [(20, 16)] * 3
 
 
-def test_an_inference_loop_has_one_step_per_batch(clock: Any, weight: torch.Tensor) -> None:
-    with Recording() as recording, torch.no_grad():
+def test_an_inference_loop_has_one_step_per_batch(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
+    with recorded() as recording, torch.no_grad():
         for batch in DataLoader(Samples(clock)):
             loss_of(weight, batch)
 
@@ -206,10 +182,10 @@ def test_an_inference_loop_has_one_step_per_batch(clock: Any, weight: torch.Tens
     assert recording.phases("data", "forward") == [(20, 10)] * 4
 
 
-def test_a_scaled_step_that_is_skipped_still_ends_the_step(clock: Any, weight: torch.Tensor) -> None:
+def test_a_scaled_step_that_is_skipped_still_ends_the_step(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-    with Recording() as recording:
+    with recorded() as recording:
         for number, batch in enumerate(DataLoader(Samples(clock))):
             loss = loss_of(weight, batch) * (float("inf") if number == 1 else 1.0)
             scaler.scale(loss).backward()
@@ -220,10 +196,10 @@ def test_a_scaled_step_that_is_skipped_still_ends_the_step(clock: Any, weight: t
     assert recording.phases("data", "optimizer") == [(20, 8), (20, 0), (20, 8), (20, 8)]
 
 
-def test_the_iterator_of_a_loader_stays_torchs_own(clock: Any) -> None:
+def test_the_iterator_of_a_loader_stays_torchs_own(clock: Any, recorded: Any) -> None:
     loader = DataLoader(Samples(clock))
     plain = type(iter(loader))
-    with Recording():
+    with recorded():
         assert type(iter(loader)) is plain
         assert len(iter(loader)) == 4
 
@@ -234,7 +210,9 @@ def run_in_thread(function: Any) -> None:
     thread.join()
 
 
-def test_the_thread_that_trains_is_recorded_and_after_its_end_the_next_one(clock: Any, weight: torch.Tensor) -> None:
+def test_the_thread_that_trains_is_recorded_and_after_its_end_the_next_one(
+    clock: Any, weight: torch.Tensor, recorded: Any
+) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
 
     def train() -> None:
@@ -242,7 +220,7 @@ def test_the_thread_that_trains_is_recorded_and_after_its_end_the_next_one(clock
             loss_of(weight, batch).backward()
             optimizer.step()
 
-    with Recording() as recording:
+    with recorded() as recording:
         run_in_thread(train)
         run_in_thread(train)
         train()
@@ -253,7 +231,7 @@ def test_the_thread_that_trains_is_recorded_and_after_its_end_the_next_one(clock
     assert len(recording.closed) >= 10
 
 
-def test_a_thread_is_not_recorded_where_another_one_trains(clock: Any, weight: torch.Tensor) -> None:
+def test_a_thread_is_not_recorded_where_another_one_trains(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
 
     def train() -> None:
@@ -261,7 +239,7 @@ def test_a_thread_is_not_recorded_where_another_one_trains(clock: Any, weight: t
             loss_of(weight, batch).backward()
             optimizer.step()
 
-    with Recording() as recording:
+    with recorded() as recording:
         train()
         run_in_thread(train)
 

@@ -123,7 +123,7 @@ def _caller(record: Any) -> Location | None:
 def _guarded(reason: str, record: Any) -> Location | None:
     """The line that Dynamo quotes with a guard; it cuts the path of the file at its front.
 
-    The file is that of the compiled function, or of one that calls it: a compiled module is called through torch's code.
+    It is a file of the compiled function or of one that calls it: a compiled module is called through torch's code.
     """
     quoted = _QUOTED.search(str(reason).strip().split("\n")[0])
     if quoted is None:

@@ -25,7 +25,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One program and its label.
 
     ``accepted`` has the rule ids that are a right answer, the planted cause first; it is empty in a healthy program.
-    ``kind`` is the number of the kind of failure that the program shows, in the list of issue 16; None: a plain example
+    ``kind`` is the number of the kind of failure in the table of benchmarks/README.md; None: a plain example
     of its cause. ``quantified`` is False if the correction shortens no step on a CPU. ``bursts`` is True if the cost
     comes in some steps only, so means are compared and not medians. ``ranks`` processes run it.
 

@@ -15,20 +15,7 @@ from perfkit.rules._engine import find_rules
 TUNING = traces_of("tuning")
 
 
-def cases() -> list[object]:
-    """The tuning half; a trace whose answer is still wrong may become right."""
-    wrong = {trace.name: trace.not_yet for trace in TUNING if trace.not_yet is not None}
-    return [
-        pytest.param(
-            trace,
-            id=trace.name,
-            marks=pytest.mark.xfail(reason=wrong[trace.name], strict=True) if trace.name in wrong else (),
-        )
-        for trace in TUNING
-    ]
-
-
-@pytest.mark.parametrize("trace", cases())
+@pytest.mark.parametrize("trace", TUNING, ids=lambda trace: trace.name)
 def test_the_verdict_on_a_planted_trace_is_right(trace: PlantedTrace) -> None:
     answer = judge(trace)
 

@@ -38,7 +38,7 @@ class PlantedTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     show the place. ``damage`` is what was done to the trace named by ``of`` (a name in `damage.DAMAGES`, or a share at
     which the file is cut): an incomplete recording, whose right verdict is that none is possible; where its function
     leaves a part out itself, ``outcomes`` says so alone. ``kind`` is the
-    number of the kind of failure in the list of issue 16. ``not_yet`` says why the answer is still wrong.
+    number of the kind of failure in the table of benchmarks/README.md.
     """
 
     name: str
@@ -50,7 +50,6 @@ class PlantedTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     damage: str | float | None = None
     of: str | None = None
     kind: int | None = None
-    not_yet: str | None = None
 
     @property
     def is_incomplete(self) -> bool:

@@ -10,6 +10,8 @@ import pytest
 
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.source_lines import measure_source_lines
+from perfkit.measures.ops._typical_times import op_calls
+from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.run.records import LineTimes, TracedLine, UserCode
 from perfkit.trace.columns import Kind, Trace
@@ -275,3 +277,17 @@ def test_times_of_frames_deeper_than_pythons_limit_add_up(build: Any) -> None:
     rows = lines_of(measure_source_lines(build.read(), followed((1, 0, 11))))
 
     assert sum(row.self_ns for row in rows.values()) == 9 * depth - 1
+
+
+def test_an_update_in_which_the_step_ended_is_called_by_the_line_that_began_it(build: Any) -> None:
+    build.step(7, 0, 90_000)
+    build.range("Optimizer.step#Adam.step", 60_000, 98_000)
+    build.op("aten::add_", 61_000, 80_000)
+    times = followed((1_100, 0, 12, 1), (55_000, 0, 13, 1), (90_000, 0, 13, 0))
+
+    found = measure_patterns(op_calls(with_frames(build.read(), times), times))
+
+    assert found is not None
+    [update] = found.updates
+    assert update.at is not None
+    assert update.at.line == 13

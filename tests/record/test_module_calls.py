@@ -213,3 +213,28 @@ def test_lines_before_the_first_module_are_marked_and_functions_have_their_calle
     assert prepared.before_model is True
     assert any((by.function or "").startswith("test_lines_before") for by in prepared.callers)
     assert last.before_model is False
+
+
+def test_what_ends_the_round_before_does_not_prepare_the_inputs_of_a_model() -> None:
+    model = nn.Linear(4, 4)
+    tracer = LineTracer(lambda: "forward")
+    written: list[str] = []
+
+    def write(number: int) -> None:
+        written.append(f"step {number}")
+
+    def prepare() -> torch.Tensor:
+        return torch.tensor([[float(number)] * 4 for number in range(3)])
+
+    # A step that begins with an update: the rest of a round, then the next round up to its update.
+    for number in range(2):
+        x = prepare()
+        model(x)
+        if number == 1:
+            break
+        tracer.start()
+        write(number)
+    tracer.stop()
+
+    before = {row.function.rpartition(".")[2]: row.before_model for row in tracer.rows() if row.function}
+    assert (before["prepare"], before["write"]) == (True, False)

@@ -126,7 +126,7 @@ def with_frames(trace: Trace, times: LineTimes | None) -> Trace:
         return trace
     thread = str(times.thread)
     track = next((i for i, one in enumerate(trace.tracks) if one.thread == thread and not one.device), -1)
-    code, start, end = _calls(times)
+    code, start, end = _calls(times, _last_op_end(trace, track, times))
     if track < 0 or not code.size:
         return trace
     count = len(trace)
@@ -163,12 +163,26 @@ def with_frames(trace: Trace, times: LineTimes | None) -> Trace:
     )
 
 
-def _calls(times: LineTimes) -> tuple[Ints, Ints, Ints]:
-    """(code, start, end) of each call of the user's functions, from the thread's lines and depth over time."""
+def _last_op_end(trace: Trace, track: int, times: LineTimes) -> int:
+    """The end of the op that the last line began: lines are followed until the step ends, which may be within it."""
+    if times.time_ns.size < 2:
+        return 0
+    began = (trace.track == track) & (trace.start_ns > times.time_ns[-2]) & (trace.start_ns < times.time_ns[-1])
+    return int(trace.end_ns[began].max(initial=0))
+
+
+def _calls(times: LineTimes, ended: int) -> tuple[Ints, Ints, Ints]:
+    """(code, start, end) of each call of the user's functions, from the thread's lines and depth over time.
+
+    A call that is open at the last row lasts until ``ended``, where that is later.
+    """
     found: list[tuple[int, int, int]] = []
     opened: list[tuple[int, int, int]] = []  # depth, code, start
+    moments = times.time_ns.tolist()
+    if moments:
+        moments[-1] = max(moments[-1], ended)
     at = 0
-    for at, code, depth in zip(times.time_ns.tolist(), times.code.tolist(), times.depth.tolist(), strict=True):
+    for at, code, depth in zip(moments, times.code.tolist(), times.depth.tolist(), strict=True):
         while opened and (opened[-1][0] > depth or (opened[-1][0] == depth and opened[-1][1] != code)):
             _, ended, began = opened.pop()
             found.append((ended, began, at))

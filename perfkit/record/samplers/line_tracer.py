@@ -14,7 +14,7 @@ import ast
 import inspect
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -55,7 +55,7 @@ class LineTracer:
 
     def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
-        #: Runs, ns, and whether it ran before any module did.
+        #: Runs, ns, and whether it ran before any module did; in the order in which they ran first.
         self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
         self._modules = ModuleCallLog()
         self._constants = ConstantCallLog()
@@ -165,8 +165,9 @@ class LineTracer:
         """The traced lines, most runs first, with the loop around each."""
         loops: dict[str, dict[int, int]] = {}
         modules, constants = self._modules.rows(), self._constants.rows()
+        ended = self._end_of_round(modules)
         rows = []
-        for (phase, code, line), (runs, total_ns, before_model) in self._lines.items():
+        for at, ((phase, code, line), (runs, total_ns, before_model)) in enumerate(self._lines.items()):
             file = code.co_filename
             if file not in loops:
                 loops[file] = innermost_loops(file)
@@ -180,7 +181,7 @@ class LineTracer:
                     runs=runs,
                     host_ns=total_ns,
                     loop_line=loops[file].get(line),
-                    before_model=bool(before_model) if self._modules.started else None,
+                    before_model=bool(before_model) and at >= ended if self._modules.started else None,
                     modules=modules.pop((code, line), ()),
                     constants=constants.pop((code, line), ()),
                     callers=tuple(
@@ -191,6 +192,20 @@ class LineTracer:
             )
         return tuple(sorted(rows, key=lambda row: -row.runs))
 
+    def _end_of_round(self, modules: Iterable[Site]) -> int:
+        """How many lines ended the round before: a step that begins after an update ends in the next round of the loop.
+
+        The line of the loop around the first call of a module runs between the two rounds.
+        """
+        order = {(code, line): at for at, (_, code, line) in reversed([*enumerate(self._lines)])}
+        first = min((site for site in modules if site in order), key=lambda site: order[site], default=None)
+        if first is None:
+            return 0
+        code, line = first
+        begin = next(at for _, one, at in self._lines if one is code)
+        header = order.get((code, _loop_around(code.co_filename, begin, line)), 0)
+        return header if header <= order[first] else 0
+
 
 # The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
 dynamo.leave_alone(*(one.__code__ for one in (LineTracer._called, LineTracer._line, LineTracer._module_returned)))
@@ -199,6 +214,13 @@ dynamo.leave_alone(*(one.__code__ for one in (LineTracer._called, LineTracer._li
 def _code_of(function: Any) -> CodeType | None:
     # The step clock's hooks wrap these functions.
     return getattr(inspect.unwrap(function), "__code__", None)
+
+
+def _loop_around(file: str, *lines: int) -> int:
+    """The line of the innermost loop statement that contains all these lines; 0 for none."""
+    loops = (node for node in ast.walk(parsed(file)) if isinstance(node, ast.For | ast.While | ast.AsyncFor))
+    around = (loop.lineno for loop in loops if all(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines))
+    return max(around, default=0)
 
 
 def innermost_loops(file: str) -> dict[int, int]:

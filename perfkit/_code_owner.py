@@ -11,8 +11,9 @@ import itertools
 import linecache
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
+from typing import TypeVar
 
 _PERFKIT = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _DEMO = os.path.join(_PERFKIT, "demo") + os.sep
@@ -29,10 +30,14 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 USER = "user"
 
+F = TypeVar("F", bound=Callable[..., object])
+
 #: File name -> owner: "user", "perfkit", "torch", "python", or a library's import name.
 _owners: dict[str, str] = {}
 #: Folders and files that are the user's wherever they lie: see `claim`.
 _claimed: list[str] = []
+#: The code of functions that do perfkit's own work: see `own_work`.
+_own_work: set[CodeType] = set()
 
 
 def claim(path: str) -> None:
@@ -69,6 +74,25 @@ def _find_owner(file: str) -> str:
     # In a checkout the integrations lie next to the package, not inside.
     integrations = os.path.realpath(os.path.join(_PERFKIT, "integrations")) + os.sep
     return "perfkit" if real.startswith(integrations) else USER
+
+
+def own_work(function: F) -> F:
+    """A decorator: what torch does below ``function`` is perfkit's work, not that of the line that called perfkit.
+
+    Wrappers around the program's functions must not have it.
+    """
+    _own_work.add(function.__code__)
+    return function
+
+
+def is_own_work(frame: FrameType | None) -> bool:
+    """Whether ``frame`` runs below a function of `own_work`, without the program's or a library's code between."""
+    for outer in frames_outwards(frame):
+        if outer.f_code in _own_work:
+            return True
+        if owner_of(outer.f_code.co_filename) not in ("perfkit", "torch", "python"):
+            return False
+    return False
 
 
 def function_name(code: CodeType) -> str:

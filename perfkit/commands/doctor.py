@@ -82,6 +82,7 @@ PRIVATE_NAMES = (
     ("torch._ops", "OpOverload._overloadpacket", "floating point operations of a step"),
     ("torch.utils._python_dispatch", "TorchDispatchMode", "floating point operations of a step"),
     ("torch._C", "_current_graph_task_id", "the syncs of a backward on a GPU"),
+    ("torch._C", "_cuda_get_sync_debug_mode _cuda_set_sync_debug_mode", "detect_syncs without a CUDA context"),
     ("torch.autograd.graph", "_engine_run_backward", "the dry run of detect_syncs"),
     ("torch._ops", "OpOverload._op OpOverload._schema", "the dry run of detect_syncs"),
     ("torch.overrides", "_get_current_function_mode_stack _pop_mode _push_mode", "the dry run of detect_syncs"),

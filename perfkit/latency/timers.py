@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from perfkit import _clock
+from perfkit._code_owner import own_work
 from perfkit.latency.stability import Conditions
 
 
@@ -38,6 +39,7 @@ class CudaTimer:
     Not run on a GPU yet.
     """
 
+    @own_work
     def __init__(self, device: torch.device) -> None:
         self._device = device
         cuda: Any = torch.cuda  # its events are untyped
@@ -52,9 +54,13 @@ class CudaTimer:
         result = call()
         host_ns = _clock.now_ns() - began
         self._end.record(stream)
-        self._end.synchronize()
+        self._wait()
         del result
         return CallTime(round(self._begin.elapsed_time(self._end) * 1e6), host_ns)
+
+    @own_work
+    def _wait(self) -> None:
+        self._end.synchronize()
 
 
 Timer = HostTimer | CudaTimer

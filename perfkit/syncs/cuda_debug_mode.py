@@ -22,6 +22,7 @@ function (their warning goes from C++ to stderr).
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import warnings
@@ -131,11 +132,31 @@ class CudaSyncs:
             patches.set(warnings, "_add_filter", add_below)
             self._wrap_methods(patches)
             self._wrap_waits(patches)
-            mode_before = torch.cuda.get_sync_debug_mode()
-            torch.cuda.set_sync_debug_mode(_DEBUG_WARN)
-            patches.add("torch.cuda sync debug mode", lambda: torch.cuda.set_sync_debug_mode(mode_before))
+            self._set_debug_mode(patches)
         finally:
             self._starting = False
+
+    def _set_debug_mode(self, patches: Patches) -> None:
+        get_mode, set_mode = _debug_mode_functions()
+        mode_before = get_mode()
+        set_by_program = False
+
+        def noting(original: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(original)
+            def setting(*args: Any, **kwargs: Any) -> None:
+                nonlocal set_by_program
+                original(*args, **kwargs)
+                set_by_program = True
+
+            return setting
+
+        def put_back() -> None:
+            if not set_by_program and get_mode() == _DEBUG_WARN:
+                set_mode(mode_before)
+
+        set_mode(_DEBUG_WARN)
+        patches.add("torch.cuda sync debug mode", put_back)
+        patches.wrap(torch.cuda, "set_sync_debug_mode", noting)
 
     def _remove_filter(self) -> None:
         if self._filter in warnings.filters:
@@ -296,6 +317,24 @@ def _filters_mutated() -> None:
 cuda_syncs = CudaSyncs()
 
 
+def _debug_mode_functions() -> tuple[Callable[[], int], Callable[[int], None]]:
+    """Torch's functions that read and set the sync debug mode."""
+    # Those of torch.cuda create a CUDA context, after which processes forked from this one cannot use CUDA. Those below
+    # them are private to torch, and missing in a build for the CPU.
+    return (
+        getattr(torch._C, "_cuda_get_sync_debug_mode", torch.cuda.get_sync_debug_mode),
+        getattr(torch._C, "_cuda_set_sync_debug_mode", torch.cuda.set_sync_debug_mode),
+    )
+
+
 def any_device_memory() -> bool:
-    """Whether this process has tensor memory on a CUDA device."""
-    return any(torch.cuda.memory_reserved(index) > 0 for index in range(torch.cuda.device_count()))
+    """Whether this process may have had tensor memory on a CUDA device."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # not annotated
+        return False
+    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+        return True  # then torch does not count it
+    try:
+        stats = [torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count())]
+    except RuntimeError:  # an allocator of the program's own keeps no statistics
+        return True
+    return any(stat.get("reserved_bytes.all.allocated", 0) for stat in stats)

@@ -147,11 +147,14 @@ def report(
 ) -> None:
     """Report one sync that happened below ``frame`` to the ``listeners`` of this thread; the last one acts on it.
 
+    A sync of perfkit's own work (a window that ends) is nobody's to remove, and not reported.
     ``thread`` replaces Python's name of the thread where that name is meaningless.
 
     Raises:
         SyncError: from the acting listener, under ``on_sync="raise"``.
     """
+    if _code_owner.is_own_work(frame):
+        return
     thread = thread or threading.current_thread().name
     listeners = [listener for listener in listeners if listener.listens_to(thread)]
     if not listeners:

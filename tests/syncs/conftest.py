@@ -78,9 +78,10 @@ def pretended_cuda() -> Iterator[list[int]]:
     modes = [0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(torch.cuda, "memory_reserved", lambda device=None: 0)
+        patch.setattr(torch.cuda, "is_initialized", lambda: False)
         patch.setattr(torch.cuda, "device_count", lambda: 1)
-        patch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-        patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
-        patch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+        patch.setattr(torch.cuda, "synchronize", lambda *args, **kwargs: None)
+        for owner, prefix in ((torch.cuda, ""), (torch._C, "_cuda_")):
+            patch.setattr(owner, f"{prefix}get_sync_debug_mode", lambda: modes[-1], raising=False)
+            patch.setattr(owner, f"{prefix}set_sync_debug_mode", lambda mode: modes.append(mode), raising=False)
         yield modes

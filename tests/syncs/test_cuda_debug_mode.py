@@ -15,6 +15,8 @@ import torch
 
 import perfkit
 from perfkit._patches import installed
+from perfkit.latency.timers import CudaTimer
+from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.syncs import detect_syncs
 
 SYNC = "called a synchronizing CUDA operation (Triggered internally at c10/cuda/CUDAFunctions.cpp:150.)"
@@ -83,6 +85,79 @@ def test_the_debug_mode_is_put_back(pretended_cuda: list[int]) -> None:
     assert pretended_cuda == [0, 1, 0]
 
 
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_a_debug_mode_that_the_program_sets_meanwhile_stays(pretended_cuda: list[int], mode: int) -> None:
+    with detect_syncs("cuda"):
+        torch.cuda.set_sync_debug_mode(mode)
+
+    assert pretended_cuda == [0, 1, mode]
+
+
+def test_a_debug_mode_that_the_program_sets_past_torchs_function_stays(pretended_cuda: list[int]) -> None:
+    with detect_syncs("cuda"):
+        torch._C._cuda_set_sync_debug_mode(2)
+
+    assert pretended_cuda == [0, 1, 2]
+
+
+def test_the_debug_mode_is_set_without_the_functions_that_create_a_cuda_context(pretended_cuda: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("init", "_lazy_init", "get_sync_debug_mode", "set_sync_debug_mode"):
+            patch.setattr(torch.cuda, name, lambda *args: pytest.fail("a CUDA context"))
+        with detect_syncs("cuda"):
+            pass
+
+    assert pretended_cuda == [0, 1, 0]
+
+
+def test_a_sync_of_perfkits_own_work_is_not_reported_and_one_of_the_program_inside_it_is(
+    pretended_cuda: list[int], run_program: Callable[..., Any]
+) -> None:
+    def note_window(is_open: bool) -> None:
+        if not is_open:
+            callback()
+
+    recorder = WindowRecorder()
+    recorder.name = "waiting"
+    callback = run_program("def log():\n    warn(text, UserWarning)", warn=warnings.warn, text=SYNC)["log"]
+    actions: dict[int, Any] = {0: "record", 1: "save"}
+    windows = WindowController(
+        lambda step: actions.get(step, "none"),
+        [recorder],
+        trouble=lambda what, error: pytest.fail(f"{what}: {error}"),
+        on_change=note_window,
+    )
+    with detect_syncs("cuda") as syncs:
+        # As torch's profiler does, which has no code of the program between perfkit and the wait.
+        recorder.end = torch.cuda.synchronize  # type: ignore[method-assign,assignment]  # a double
+        for step in range(4):
+            windows.advance(step)
+
+    assert {event.function for event in syncs.events} == {"log"}
+
+
+def test_latency_waits_for_the_device_in_nobodys_name(pretended_cuda: list[int]) -> None:
+    class Event:
+        """An event of CUDA, whose wait is reported."""
+
+        def __init__(self, **options: Any) -> None: ...
+
+        def record(self, stream: Any) -> None: ...
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, other: Any) -> float:
+            return 1.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "Event", Event)
+        patch.setattr(torch.cuda, "current_stream", lambda device: None)
+        with detect_syncs("cuda") as syncs:
+            CudaTimer(torch.device("cuda")).time(torch_warns)
+
+    assert [(event.function, event.count) for event in syncs.events] == [("torch_warns", 1)]
+
+
 def test_everything_is_put_back_after_an_error(pretended_cuda: list[int]) -> None:
     before = torch.Tensor.__dict__.get("item"), torch.Tensor.__dict__["__repr__"], warnings._add_filter  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="mine"), detect_syncs("cuda"):
@@ -94,7 +169,7 @@ def test_everything_is_put_back_after_an_error(pretended_cuda: list[int]) -> Non
 
 def test_nothing_stays_in_place_when_the_debug_mode_cannot_be_set(pretended_cuda: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: 1 / 0)
+        patch.setattr(torch._C, "_cuda_set_sync_debug_mode", lambda mode: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             detect_syncs("cuda").start()
 

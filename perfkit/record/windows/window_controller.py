@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from perfkit._code_owner import own_work
 from perfkit.record.windows.schedules import Action
 from perfkit.run.records import StepKind, Window
 
@@ -121,6 +122,7 @@ class WindowController:
             reason=reason,
         )
 
+    @own_work
     def advance(self, step: int, reason: str = "schedule") -> bool:
         """Step ``step`` begins; returns whether a window has just ended. ``reason`` is that of a window that begins."""
         self._end_extra(whole=True)
@@ -224,6 +226,7 @@ class WindowController:
                 recorder.end_extra(len(self._over) - 1, whole=False)
             return False
 
+    @own_work
     def close(self, last: int) -> None:
         """The run ends with step ``last``: write what an open window has, and switch everything off."""
         # The step after the last whole one has only begun.

@@ -41,14 +41,22 @@ class StepPair(NamedTuple):
 
 
 def measure(program: Program, folder: Path) -> StepPair:
-    """Run both until one ends; the steps that the other one then makes alone do not count."""
+    """Run both until one ends; the steps that the other one then makes alone do not count.
+
+    A twin that does the same work in fewer steps (a call per batch instead of one per sample) has longer ones: its step
+    is counted as the work of one step of the broken program.
+    """
     folders = folder / "broken", folder / "fixed"
     children = [start(program, path, *_NO_WINDOW, fixed=index == 1) for index, path in enumerate(folders)]
     stops, ended_ns = _alternate(children)
     steps = [
         typical(program, _running_times(path, spans, ended_ns)) for path, spans in zip(folders, stops, strict=True)
     ]
-    return StepPair(*steps)
+    broken_ns, fixed_ns = steps
+    counts = [len(timed_steps(path)) for path in folders]
+    if fixed_ns is not None and all(counts):
+        fixed_ns *= counts[1] / counts[0]
+    return StepPair(broken_ns, fixed_ns)
 
 
 def _alternate(children: list[subprocess.Popen[str]]) -> tuple[list[list[_Span]], int]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from perfkit.record.hooks.root_calls import RootCalls
+from perfkit.record.input_slices import InputSlices
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
@@ -34,7 +35,7 @@ class Seen(list[Any]):
     """The modules that were called from outside while it watches."""
 
     def __enter__(self) -> Seen:
-        self.calls = RootCalls(get_ident, self.append)
+        self.calls = RootCalls(get_ident, lambda module, _: self.append(module))
         self.calls.attach()
         return self
 
@@ -126,3 +127,24 @@ def test_a_class_that_is_pickled_by_value_leaves_the_recording_behind() -> None:
 
     assert isinstance(copy, RootCalls)
     assert copy._thread() == -1
+
+
+def looked_at(*inputs: Any) -> float | None:
+    slices = InputSlices()
+    for given in inputs:
+        slices.look(((given,), {}))
+    return slices.share
+
+
+def test_a_loop_over_the_rows_of_a_tensor_is_told_from_calls_with_tensors_of_their_own() -> None:
+    table = torch.randn(40, 4)
+
+    assert looked_at(*(row[None] for row in table)) == 1.0
+    assert looked_at(*(torch.randn(1, 4) for _ in range(40))) == 0.0
+    assert looked_at(*(table[:1] for _ in range(40))) == 0.0  # the same part again
+    assert looked_at(*table[:4]) is None
+
+
+def test_inputs_without_memory_are_no_slices() -> None:
+    assert looked_at(*(torch.ones(1, 2).to_sparse() for _ in range(20))) == 0.0
+    assert looked_at(*("text" for _ in range(20))) == 0.0

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from perfkit._location import Location
 from perfkit.findings import Finding
+from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.rules.python import loop_over_samples
-from perfkit.run.records import Lines, ModuleCalls, TracedLine
+from perfkit.run.records import Lines, ModuleCalls, StepBoundary, TracedLine
 
 MS = 1_000_000
 
@@ -45,3 +49,26 @@ def test_recurrences_few_calls_and_loaders_are_not_reported(build: Any) -> None:
     assert not found(build, line(20, phase="data"))
     assert not build.findings(loop_over_samples, build.step(40))
     assert not build.findings(loop_over_samples)
+
+
+def calls_as_steps(build: Any, *, sliced: float | None, in_ops: float) -> list[Finding]:
+    by = StepBoundary(by="module", module="Encoder", called_at=Location(file="rag.py", line=30), sliced=sliced)
+    op = OpWorkTime(op="aten::mm", phase="other", ns=MS, calls=1, ops=1, at=by.called_at)
+    work = StepWork(source="stacks-0", step_ns=MS, rows=(op,))
+    facts = (build.step(1, other=1), build.rank(step_boundary=by), Lines(period_ns=MS, steps=40))
+    return build.findings(loop_over_samples, *facts, work, OpShares(shares={"other": in_ops}))
+
+
+def test_calls_that_go_through_a_tensor_part_by_part_are_found_where_they_compute_little(build: Any) -> None:
+    [finding] = calls_as_steps(build, sliced=1.0, in_ops=0.3)
+
+    assert finding.spent is not None
+    assert finding.spent.line == 30
+    assert finding.saving_low_ns == pytest.approx(0.65 * 0.7 * MS, rel=0.01)
+    assert "Encoder is called with one part of the same tensors after the other: 700 µs" in finding.message
+
+
+def test_calls_with_tensors_of_their_own_or_with_much_to_compute_are_not(build: Any) -> None:
+    assert not calls_as_steps(build, sliced=0.2, in_ops=0.3)
+    assert not calls_as_steps(build, sliced=None, in_ops=0.3)
+    assert not calls_as_steps(build, sliced=1.0, in_ops=0.8)

@@ -19,6 +19,7 @@ import torch
 
 from perfkit._callsite import find_callsite
 from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.input_slices import InputSlices
 from perfkit.run.records import BoundaryKind, Mode, StepBoundary
 
 #: More updates than this without a fetch in between are steps: a batch that is used several times (the critic of a GAN,
@@ -76,6 +77,7 @@ class StepBoundaries:
         #: The module whose calls are steps, weakly; and what is recorded of it.
         self.root: Callable[[], Any] = _nothing
         self._model: dict[str, Any] = {}
+        self._slices = InputSlices()
 
     @property
     def kind(self) -> BoundaryKind | None:
@@ -92,7 +94,9 @@ class StepBoundaries:
         """What ends the steps now, with the model where that is its calls."""
         if self.kind is None:
             return None
-        return StepBoundary(by=self.kind, **(self._model if self.kind == "module" else {}))
+        if self.kind != "module":
+            return StepBoundary(by=self.kind)
+        return StepBoundary(by="module", sliced=self._slices.share, **self._model)
 
     def close(self, kind: BoundaryKind, mode: Mode = "train") -> None:
         """End the step here."""
@@ -180,7 +184,7 @@ class StepBoundaries:
 
     # -- calls of modules
 
-    def before_call(self, module: Any) -> None:
+    def before_call(self, module: Any, inputs: Any) -> None:
         """The program calls a module, from outside of all others, and no phase is open."""
         self._calls += 1
         if not self.active:
@@ -189,7 +193,7 @@ class StepBoundaries:
             if self.stepped and not self.at_fetch:
                 self.close("backward")
         elif self.root() is not None and not self._trains:
-            self._close_at_call(module)
+            self._close_at_call(module, inputs)
         elif self._calls >= _CALLS and (self.exhausted or not (self.has_loader or self.evaluating)):
             if self._trains is None:
                 self._trains = has_optimizer()
@@ -198,11 +202,12 @@ class StepBoundaries:
                 self._choose(module)
                 self._clock.start()
 
-    def _close_at_call(self, module: Any) -> None:
+    def _close_at_call(self, module: Any, inputs: Any) -> None:
         """A step ends where the module is called again with which it began; or one that is called more often."""
         key = id(module)
         if module is self.root() or self._calls_of[key] >= _MANY:
             self._choose(module)
+            self._slices.look(inputs)
             self.close("module", "predict")
         else:
             self._calls_of[key] += 1
@@ -212,6 +217,7 @@ class StepBoundaries:
         if module is self.root():
             return
         self.root = weakref.ref(module)
+        self._slices = InputSlices()
         model = getattr(module, "_orig_mod", module)
         if isinstance(model, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
             model = model.module

@@ -23,12 +23,12 @@ from perfkit._patches import Patches
 #: Calls from outside by which the classes are found: a usual step has two or three, of its models and of its loss.
 _FIRST_CALLS = 16
 
-#: What is called before a call; what it returns is called after it.
-Before = Callable[[Any], Callable[[], None] | None]
+#: What is called before a call, with the module and its arguments; what it returns is called after the call.
+Before = Callable[[Any, Any], Callable[[], None] | None]
 
 
 class RootCalls:
-    """Calls ``before`` with the module before each such call on the thread ``thread()``."""
+    """Calls ``before`` with the module and its arguments before each such call on the thread ``thread()``."""
 
     def __init__(self, thread: Callable[[], int], before: Before) -> None:
         self._thread = thread
@@ -94,7 +94,7 @@ class RootCalls:
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
                 return call(module, *args, **kwargs)
-            after = self._before(module)
+            after = self._before(module, (args, kwargs))
             if self._of_all:
                 # While it runs, nothing else is replaced: a compiler that reads the model sees torch's own method.
                 self._of_all.undo()
@@ -125,5 +125,5 @@ def _no_thread() -> int:
     return -1
 
 
-def _do_nothing(module: Any) -> None:
+def _do_nothing(module: Any, inputs: Any) -> None:
     return None

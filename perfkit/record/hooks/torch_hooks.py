@@ -245,9 +245,9 @@ class LoopHooks(LoopObserver):
 
     # -- calls of modules
 
-    def _before_call(self, module: Any) -> Callable[[], None] | None:
+    def _before_call(self, module: Any, inputs: Any) -> Callable[[], None] | None:
         if self._clock.running and not (self._fetches or self._engines or self._optimizing):
-            self._bounds.before_call(module)
+            self._bounds.before_call(module, inputs)
         return None
 
     # -- backward

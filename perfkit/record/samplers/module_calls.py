@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 
+from perfkit.record.input_slices import slices_of, values_in
 from perfkit.run.records import ModuleCalls, Phase
 
 #: The line that calls: its code and its number.
@@ -99,7 +99,7 @@ class ModuleCallLog:
         arguments = frame.f_locals
         call = ModuleCall(site, arguments.get("self"))
         named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}
-        values = list(_flat((arguments.get("args", ()), named)))
+        values = list(values_in((arguments.get("args", ()), named)))
         try:
             self._inspect(call, values)
         except Exception:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
@@ -111,8 +111,7 @@ class ModuleCallLog:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if not tensors:
             return
-        if all(_is_slice(tensor) for tensor in tensors):
-            call.parts = tuple((tuple(one.shape), one.untyped_storage().data_ptr()) for one in tensors)
+        call.parts = slices_of(tensors)
         call.padded = max((share for one in tensors if (share := _padded(one)) is not None), default=None)
         module = call.module
         random = _has_active_dropout(module)
@@ -162,24 +161,6 @@ class ModuleCallLog:
             )
             rows[site] = (*rows.get(site, ()), row)
         return rows
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    """The values in tuples, lists and dicts."""
-    if isinstance(values, dict):
-        values = tuple(values.values())
-    if isinstance(values, tuple | list):
-        for value in values:
-            yield from _flat(value)
-    else:
-        yield values
-
-
-def _is_slice(tensor: Any) -> bool:
-    """Whether it is one of several equal parts that follow each other in memory."""
-    whole = tensor.untyped_storage().nbytes()
-    own = tensor.numel() * tensor.element_size()
-    return bool(tensor.is_contiguous() and own and whole >= 2 * own and tensor.storage_offset() % tensor.numel() == 0)
 
 
 def _padded(tensor: Any) -> float | None:

@@ -4,7 +4,9 @@ Problem: every layer is called once per sample instead of once per batch: n time
 products too small to fill the processor, and the same again in the backward.
 
 How it shows: in the step that is traced by line, one module object is called 8 times or more from one line, each time
-with the next part of the same tensor and equal shapes, with no backward and no fetch in between.
+with the next part of the same tensor and equal shapes, with no backward and no fetch in between. Where a call of the
+model is the step, its first calls get one part of the same tensors after the other, and half of the step or more is
+what a call costs apart from computing: Python and the overhead of ops.
 
 Causes: a model written for one sample; a queue of requests that are answered one by one; a loss that runs a network per
 sample.
@@ -17,7 +19,8 @@ Fix: pass the whole batch.
     torch.func.vmap(per_sample_loss)(batch)              # code for one sample, over all of them
 
 Saving: at most the time of the loop, forward and backward, without one of its rounds, and on a CPU 15% more. At least
-65% of that: the overhead of n - 1 rounds, and a batch computes faster than its parts.
+65% of that: the overhead of n - 1 rounds, and a batch computes faster than its parts. Where a call is the step, all but
+the time at the limit of the machine, and at least 65% of what is not computing.
 
 Source: 8 equal calls in a row are no accident. The threshold is 5% of the step. 65% was chosen on two programs on one
 CPU. Not run on a GPU yet.
@@ -28,22 +31,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, Selector
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines, TracedLine
+from perfkit.run.records import Lines, StepBoundary, TracedLine
 
 ID = "loop-over-samples"
 CLAIMS = (*COMPUTING, Selector(owner="python"))
 
 #: As many calls from one line are a loop.
 _MIN_CALLS = 8
+#: The share of calls with the next part from which on a loop goes through tensors: the first call of each does not.
+_SLICED = 0.9
 #: The share of the loop's time that is saved at least: chosen, two programs saved 83 to 110%.
 _MINIMUM = 0.65
 
 
-def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
+def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Iterator[Finding]:
     """Find the loop that calls a model per sample, and what one call would leave of it."""
+    if ledger is not None and step.counted_by is not None and step.counted_by.module is not None:
+        yield from _call_as_step(step, step.counted_by, ledger)
     loops = [
         (calls, row)
         for row in lines.traced
@@ -68,6 +76,30 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
         evidence=(
             Evidence("calls per step", calls.calls, "", "the step traced by line"),
             Evidence.ms("time of the calls", calls.host_ns, "the step traced by line"),
+        ),
+    )
+
+
+def _call_as_step(step: StepBudget, by: StepBoundary, ledger: Ledger) -> Iterator[Finding]:
+    """Find calls of a model that go through the same tensors part by part, with little to compute in each."""
+    if (by.sliced or 0.0) < _SLICED:
+        return
+    overhead = sum(row.ns for row in ledger.rows if row.owner in ("python", "op overhead"))
+    computing = sum(max(0, row.ns - (row.limit_ns or 0)) for row in ledger.rows if row.owner == "computing")
+    if overhead < MAJORITY * step.wall_ns:
+        return
+    yield step.finding(
+        cost=overhead + computing,
+        saving=(_MINIMUM * overhead, overhead + computing),
+        spent=by.called_at,
+        message=(
+            f"{by.module} is called with one part of the same tensors after the other: {step.shown(overhead)} is "
+            "Python and the overhead of ops, which a call with many parts has once."
+        ),
+        advice=f"Call {by.module} with many samples at once (pad samples of different lengths, or use vmap).",
+        evidence=(
+            Evidence.percent("overhead of a call", overhead, step.wall_ns, "the ledger"),
+            Evidence("calls with the next part", round(100 * (by.sliced or 0.0)), "% of the first 64", "rank.json"),
         ),
     )
 

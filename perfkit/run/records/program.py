@@ -28,13 +28,15 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps of a run were counted by; ``module`` is the class of the model whose calls are steps.
 
-    ``training`` is whether that model was in training mode, ``called_at`` the line that called it.
+    ``training`` is whether that model was in training mode, ``called_at`` the line that called it, ``sliced`` the share
+    (0 to 1) of its first calls whose inputs were each the next part of the tensors of the call before; None: not known.
     """
 
     by: BoundaryKind
     module: str | None = None
     training: bool | None = None
     called_at: Location | None = None
+    sliced: float | None = None
 
 
 class WholeProgram(msgspec.Struct, frozen=True, kw_only=True):

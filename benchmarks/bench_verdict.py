@@ -1,4 +1,5 @@
-"""Whether the verdict is right: every program of tests/pathologies, broken and fixed, under `perfkit run`.
+"""Whether the verdict is right: every program of tests/pathologies, broken and fixed, under `perfkit run`; and the
+traces of tests/planted_traces.
 
     python benchmarks/bench_verdict.py [--half HALF] [--only NAME] [--jobs N] [--json OUT]
                                        [--keep FOLDER] [--again FOLDER]
@@ -35,13 +36,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PATHOLOGIES = Path(__file__).resolve().parents[1] / "tests" / "pathologies"
-sys.path.insert(0, str(PATHOLOGIES))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+PATHOLOGIES = TESTS / "pathologies"
+sys.path[:0] = [str(PATHOLOGIES), str(TESTS / "planted_traces")]
 
 from in_turns import StepPair, measure  # noqa: E402 - found through the line above
 from interval_score import MIN_RESIDUALS, interval_score, quantile, residual  # noqa: E402 - found through the line above
 from judging import Answer, Run, alarms, answer, outcome, reread, run  # noqa: E402 - found through the line above
-from suite import HALVES, PROGRAMS, Program  # noqa: E402 - found through the line above
+from suite import HALVES, PROGRAMS, Half, Program  # noqa: E402 - found through the line above
+from trace_judging import judge as judge_trace  # noqa: E402 - found through the line above
+from trace_judging import table as trace_table  # noqa: E402 - found through the line above
+from trace_suite import traces_of  # noqa: E402 - found through the line above
 
 from perfkit.ledger.intervals import scale_of  # noqa: E402
 from perfkit.rules._engine import find_rules  # noqa: E402
@@ -349,6 +354,18 @@ def judge_all(programs: Sequence[Program], options: argparse.Namespace) -> Itera
             yield verdict
 
 
+def traces(half: Half) -> dict[str, str]:
+    """Judge the planted traces of a half, and print the counts and the wrong answers."""
+    answers = [judge_trace(trace) for trace in traces_of(half)]
+    found = dict(trace_table(answers))
+    print(f"| {len(answers)} planted traces | count |\n|---|---|")
+    for name, count in found.items():
+        print(f"| {name} | {count} |")
+    wrong = [f"{each.trace.name} ({each.outcome}, first {each.first})" for each in answers if not each.right]
+    print(f"\nWrong: {', '.join(wrong) or 'none'}.\n", flush=True)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite and print the tables."""
     parser = argparse.ArgumentParser(description="Compare perfkit's verdicts with the labelled suite.")
@@ -378,6 +395,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"Not run: {name} needs {', '.join(libraries)} (the dependency group `suite`).\n", flush=True)
         programs = [record(verdict) for verdict in verdicts]
         results[half] = {"totals": totals(verdicts), "programs": programs, "not_run": not_run}
+        if not options.only:
+            results[half]["traces"] = traces(half)
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1))
     return 0

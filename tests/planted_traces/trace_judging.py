@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from trace_suite import HALVES, Half, PlantedTrace, traces_of
+from trace_suite import PlantedTrace
 
 from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis, diagnose
@@ -91,19 +91,3 @@ def table(answers: Iterable[TraceAnswer]) -> list[tuple[str, str]]:
         ("cannot tell, incomplete", incomplete, [a.outcome == "cannot-tell" for a in incomplete]),
     )
     return [(name, f"{sum(map(bool, hits))} of {len(hits)}") for name, _, hits in rows]
-
-
-def counts(half: Half) -> list[tuple[str, str]]:
-    """The counts of one half, each trace judged."""
-    return table(judge(trace) for trace in traces_of(half))
-
-
-if __name__ == "__main__":
-    for each in HALVES:
-        judged = [judge(trace) for trace in traces_of(each)]
-        print(f"{each}: {len(judged)} traces")
-        for name, count in table(judged):
-            print(f"  {name:28} {count}")
-        for answer in judged:
-            if not answer.right:
-                print(f"  wrong: {answer.trace.name}: {answer.outcome}, first {answer.first}, {answer.alarms}")

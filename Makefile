@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FAKE_GPU := .venv-fake-gpu
 # torch is timed and tested with one thread: OpenMP threads that spin against another process slow it a hundredfold.
 export OMP_NUM_THREADS ?= 1
 # Two files of tests at a time: most tests wait for a program they have started. A file stays together, since its tests
 # share what takes long to make (a wheel, a browser, a trained run).
 TOGETHER := -n 2 --dist loadfile
 
-.PHONY: help demo test test-all test-verdict test-lightning check bench bench-verdict gpu-check readme clean
+.PHONY: help demo test test-all test-verdict test-lightning check bench bench-verdict gpu-check fake-gpu readme clean
 
 help:  ## Show this.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,8 +68,15 @@ bench-verdict: $(VENV)/.suite $(VENV)/.peers  ## Run both halves of the labelled
 gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.
 	$(PYTHON) -m pytest tests/gpu -m gpu
 
+# torch's CUDA build on a simulated runtime (tests/fake_gpu/README.md): 5 GB, about a minute to install and some to run.
+# With caching off, memory that no kernel wrote is mostly zero: what the tests of values count on.
+fake-gpu: $(VENV)/.ready  ## Without a GPU: the tests of CUDA's semantics on a simulated runtime.
+	$(BIN)/python tests/fake_gpu/build.py $(FAKE_GPU)
+	$(BIN)/python tests/fake_gpu/run.py -m pytest tests/fake_gpu tests/gpu -m semantics
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(BIN)/python tests/fake_gpu/run.py -m pytest tests/gpu -m values
+
 readme: $(VENV)/.ready  ## Put the output of a real demo into README.md.
 	$(BIN)/python tests/test_readme.py
 
 clean:  ## Remove what the targets above have made.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FAKE_GPU) build dist *.egg-info .mypy_cache .ruff_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import perfkit
@@ -11,6 +12,7 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
 
 
+@pytest.mark.semantics
 def test_latency_is_the_devices_and_not_the_time_to_launch() -> None:
     model, example = network(), torch.randn(1, 2048)
 
@@ -21,6 +23,7 @@ def test_latency_is_the_devices_and_not_the_time_to_launch() -> None:
     assert large.host_ns < large.p50_ns / 2
 
 
+@pytest.mark.semantics
 def test_small_batches_cost_the_same_and_large_ones_grow_with_the_batch() -> None:
     found = perfkit.measure_latency(network(), torch.randn(1, 2048), (1, 2, 16_384, 65_536), budget_s=20)
 
@@ -31,6 +34,7 @@ def test_small_batches_cost_the_same_and_large_ones_grow_with_the_batch() -> Non
     assert found.device_name == torch.cuda.get_device_name(0)
 
 
+@pytest.mark.semantics
 def test_a_function_that_moves_its_inputs_itself_is_timed_on_the_device() -> None:
     model = network()
 
@@ -40,6 +44,7 @@ def test_a_function_that_moves_its_inputs_itself_is_timed_on_the_device() -> Non
     assert found.batches[0].host_ns is not None
 
 
+@pytest.mark.semantics
 def test_the_peak_of_a_batch_size_is_told_where_it_rose_and_the_users_peak_stays() -> None:
     model = network()
     big = torch.empty(2**30, dtype=torch.uint8, device="cuda")
@@ -54,6 +59,7 @@ def test_the_peak_of_a_batch_size_is_told_where_it_rose_and_the_users_peak_stays
     assert torch.cuda.max_memory_allocated() >= before
 
 
+@pytest.mark.semantics
 def test_a_batch_that_does_not_fit_is_told_and_the_rest_is_measured() -> None:
     found = perfkit.measure_latency(network(), lambda size: torch.empty(size, 2048, device="cuda"), (1, 10**9))
 
@@ -61,6 +67,7 @@ def test_a_batch_that_does_not_fit_is_told_and_the_rest_is_measured() -> None:
     assert (found.batches[1].problem or "").startswith("out of memory")
 
 
+@pytest.mark.semantics
 def test_random_numbers_of_the_device_go_on_as_before() -> None:
     model = torch.nn.Linear(4, 4).cuda()
     state = torch.cuda.get_rng_state()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
 import torch
 
 import perfkit
 from perfkit.run.reading import read_run
 
 
+@pytest.mark.semantics
 def test_a_run_knows_its_card_where_nvml_is_installed_and_else_nothing(tmp_path: Path) -> None:
     weight = torch.randn(4096, 4096, device="cuda")
     with perfkit.profile(tmp_path / "x", recorders=(), quiet=True) as prof:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 
 import perfkit
@@ -15,6 +16,7 @@ def multiply(x: torch.Tensor, times: int) -> None:
         torch.mm(x, x)
 
 
+@pytest.mark.semantics
 def test_device_time_is_that_of_the_kernels_and_entering_does_not_wait() -> None:
     x = torch.randn(4096, 4096, device="cuda")
     multiply(x, 3)
@@ -37,6 +39,7 @@ def test_device_time_is_that_of_the_kernels_and_entering_does_not_wait() -> None
     assert issued_ns < 0.5 * done_ns
 
 
+@pytest.mark.semantics
 def test_device_time_makes_no_sync_that_torch_can_see() -> None:
     x = torch.randn(512, 512, device="cuda")
     recorder = start_recorder()
@@ -49,6 +52,7 @@ def test_device_time_makes_no_sync_that_torch_can_see() -> None:
     syncs.assert_max(0)
 
 
+@pytest.mark.semantics
 def test_a_cuda_graph_is_captured_inside_and_around_timed_ranges() -> None:
     x = torch.randn(512, 512, device="cuda")
     recorder = start_recorder()

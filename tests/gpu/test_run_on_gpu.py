@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import perfkit
@@ -43,6 +44,7 @@ def record(folder: Path, training: Training, **options: Any) -> perfkit.profile:
     return prof
 
 
+@pytest.mark.semantics
 def test_a_window_holds_kernels_linked_to_their_launches(tmp_path: Path) -> None:
     record(tmp_path / "x", Training())
     trace = read_trace(read_run(tmp_path / "x").ranks[0].windows[0])
@@ -52,6 +54,7 @@ def test_a_window_holds_kernels_linked_to_their_launches(tmp_path: Path) -> None
     assert (trace.launch[kernels] >= 0).mean() > 0.95
 
 
+@pytest.mark.semantics
 def test_busy_and_idle_of_the_device_add_up_and_idle_to_its_causes(tmp_path: Path) -> None:
     record(tmp_path / "x", Training())
     (device,) = measure(tmp_path / "x").all(DeviceTime)
@@ -60,6 +63,7 @@ def test_busy_and_idle_of_the_device_add_up_and_idle_to_its_causes(tmp_path: Pat
     assert sum(device.causes.values()) == device.idle_ns
 
 
+@pytest.mark.semantics
 def test_a_sync_in_every_step_is_found_at_its_line_and_has_a_price(tmp_path: Path) -> None:
     prof = record(tmp_path / "x", Training(sync=True), detect_syncs="cuda")
     syncs = read_run(tmp_path / "x").ranks[0].syncs
@@ -73,6 +77,7 @@ def test_a_sync_in_every_step_is_found_at_its_line_and_has_a_price(tmp_path: Pat
     assert "sync-in-step" in [finding.rule for finding in prof.diagnosis.findings]
 
 
+@pytest.mark.semantics
 def test_a_step_without_syncs_has_none() -> None:
     training = Training()
     training.step()
@@ -83,6 +88,7 @@ def test_a_step_without_syncs_has_none() -> None:
     syncs.assert_max(0)
 
 
+@pytest.mark.semantics
 def test_ranges_stand_in_the_trace_over_their_kernels(tmp_path: Path) -> None:
     training = Training()
     training.step = perfkit.range("whole step")(training.step)  # type: ignore[method-assign]  # as a user would
@@ -95,6 +101,7 @@ def test_ranges_stand_in_the_trace_over_their_kernels(tmp_path: Path) -> None:
     assert found.device_busy_ns > 0
 
 
+@pytest.mark.semantics
 def test_recording_leaves_the_users_peak_memory_alone(tmp_path: Path) -> None:
     training = Training()
     training.step()
@@ -107,6 +114,7 @@ def test_recording_leaves_the_users_peak_memory_alone(tmp_path: Path) -> None:
     assert torch.cuda.max_memory_allocated() >= before
 
 
+@pytest.mark.semantics
 def test_the_demo_runs_on_the_gpu_and_prices_the_sync(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "perfkit", "demo", "--out", "demo"],

@@ -47,6 +47,7 @@ def run_line(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
     return run
 
 
+@pytest.mark.semantics
 @pytest.mark.parametrize(("line", "label"), [*cases.BOTH, *cases.SIMULATED])
 def test_the_gpu_agrees_with_the_dry_run_on_each_line(
     line: str, label: str, run_line: Callable[[str, dict[str, Any]], None]
@@ -65,6 +66,7 @@ def test_the_gpu_agrees_with_the_dry_run_on_each_line(
     assert bool(found) == bool(label), f"the dry run reports {label or 'no sync'}, the GPU {found or 'no sync'}"
 
 
+@pytest.mark.semantics
 def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path: Path) -> None:
     folder = Path(os.environ.get("OUT", tmp_path))
     table = opinfo_syncs.table()
@@ -80,6 +82,7 @@ def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path
     assert without_rule == [], "these ops always synced and the dry run has no rule for them"
 
 
+@pytest.mark.semantics
 def test_a_sync_in_a_backward_hook_is_reported_at_the_hooks_line(tmp_path: Path, run_line: Any) -> None:
     program = """\
 y = x * 2
@@ -93,6 +96,7 @@ y.sum().backward()
     assert [(event.line, event.op, event.count) for event in syncs.events] == [(2, "item", 1)]
 
 
+@pytest.mark.semantics
 def test_a_sync_in_the_cpp_code_of_a_backward_is_reported_at_the_line_of_backward(run_line: Any) -> None:
     x = torch.ones(4, device="cuda", requires_grad=True)
     with perfkit.detect_syncs("cuda") as syncs:
@@ -101,6 +105,7 @@ def test_a_sync_in_the_cpp_code_of_a_backward_is_reported_at_the_line_of_backwar
     assert sorted({event.line for event in syncs.events}) == [1, 2]
 
 
+@pytest.mark.semantics
 def test_the_blocked_time_of_a_read_includes_the_work_it_waits_for() -> None:
     x = torch.randn(8192, 8192, device="cuda")
     (x @ x).sum().item()
@@ -115,6 +120,7 @@ def test_the_blocked_time_of_a_read_includes_the_work_it_waits_for() -> None:
     assert syncs.events[0].blocked_ns > 1_000_000
 
 
+@pytest.mark.semantics
 def test_only_the_requested_threads_count() -> None:
     x = torch.ones(4, device="cuda")
 
@@ -130,6 +136,7 @@ def test_only_the_requested_threads_count() -> None:
     assert [event.thread for event in everywhere.events] == ["logger"]
 
 
+@pytest.mark.semantics
 def test_copies_that_torch_does_not_warn_of_are_reported_with_certainty_may() -> None:
     host, device = torch.ones(1 << 20), torch.ones(1 << 20, device="cuda")
     with perfkit.detect_syncs("cuda", certainty="may") as syncs:
@@ -140,6 +147,7 @@ def test_copies_that_torch_does_not_warn_of_are_reported_with_certainty_may() ->
     assert sorted((event.kind, event.op) for event in syncs.events) == [("copy-d2h", "copy_"), ("copy-h2d", "to")]
 
 
+@pytest.mark.semantics
 def test_each_explicit_wait_counts_once() -> None:
     event = torch.cuda.Event()
     event.record()
@@ -157,6 +165,7 @@ def test_each_explicit_wait_counts_once() -> None:
     ]
 
 
+@pytest.mark.semantics
 def test_detection_changes_no_compiled_function_and_nothing_stays_installed() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         return (x.relu() * 2).sum()

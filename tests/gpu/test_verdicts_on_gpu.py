@@ -157,6 +157,7 @@ SMALL_AND_LARGE = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("rule", "planted", "corrected", "also"), SMALL_AND_LARGE, ids=lambda one: str(one)[:24])
 def test_the_planted_cause_is_told_first_and_is_gone_when_corrected(
     rule: str, planted: Callable[[], Step], corrected: Callable[[], Step], also: set[str], tmp_path: Path
@@ -168,6 +169,7 @@ def test_the_planted_cause_is_told_first_and_is_gone_when_corrected(
     assert rule not in rules(tmp_path / "corrected", corrected())
 
 
+@pytest.mark.real
 def test_products_in_float32_are_told_of_tf32_and_half_precision_of_nothing(tmp_path: Path) -> None:
     since_ampere()
     before = torch.get_float32_matmul_precision()
@@ -181,12 +183,14 @@ def test_products_in_float32_are_told_of_tf32_and_half_precision_of_nothing(tmp_
     assert rules(tmp_path / "bf16", products(torch.bfloat16)) == []
 
 
+@pytest.mark.real
 def test_sizes_that_are_no_multiple_of_eight_are_told(tmp_path: Path) -> None:
     since_ampere()
     assert rules(tmp_path / "odd", products(torch.bfloat16, 4095, 4093))[:1] == ["unfriendly-shapes"]
     assert rules(tmp_path / "even", products(torch.bfloat16, 4096, 4096)) == []
 
 
+@pytest.mark.real
 def test_elementwise_work_alone_is_limited_by_memory(tmp_path: Path) -> None:
     x = torch.randn(64 * 2**20, device="cuda")
     with perfkit.profile(tmp_path / "x", quiet=True, record_shapes=True) as prof:

@@ -36,6 +36,7 @@ OPS = 10
 
 KERNEL_LAUNCH = re.compile(HOST_CAUSES["launch call"])
 COPY_CALL = re.compile(r"^(?:cuda|hip|cu)Memcpy")
+LAUNCH_CALL = re.compile(f"{KERNEL_LAUNCH.pattern}|{COPY_CALL.pattern}")
 BEGIN_CAPTURE = re.compile(r"^(?:cuda|hip|cu)StreamBeginCapture")
 END_CAPTURE = re.compile(r"^(?:cuda|hip|cu)StreamEndCapture")
 #: Collectives of NCCL, which run on a device; gloo's run on the host.
@@ -84,7 +85,7 @@ class _Launches(NamedTuple):
 
 
 def _find_launches(trace: Trace) -> _Launches:
-    rows = np.union1d(find_rows(trace, KERNEL_LAUNCH, Kind.RUNTIME), find_rows(trace, COPY_CALL, Kind.RUNTIME))
+    rows = find_rows(trace, LAUNCH_CALL, Kind.RUNTIME)
     # What is launched while a graph is captured does not run then.
     begins = np.sort(trace.start_ns[find_rows(trace, BEGIN_CAPTURE, Kind.RUNTIME)])
     ends = np.sort(trace.start_ns[find_rows(trace, END_CAPTURE, Kind.RUNTIME)])
@@ -92,8 +93,11 @@ def _find_launches(trace: Trace) -> _Launches:
     captured = np.searchsorted(begins, times, side="right") > np.searchsorted(ends, times, side="right")
     rows = rows[~captured]
     correlation = trace.correlation[rows]
-    lost = ~np.isin(correlation, trace.correlation[trace.device_rows]) | (correlation <= 0)
-    return _Launches(rows, lost)
+    # np.isin() would hash a million ids, which takes several times as long as sorting them.
+    known = np.sort(trace.correlation[trace.device_rows])
+    at = np.minimum(np.searchsorted(known, correlation), max(0, known.size - 1))
+    is_known = known[at] == correlation if known.size else np.zeros(rows.size, bool)
+    return _Launches(rows, ~is_known | (correlation <= 0))
 
 
 def _of_file(trace: Trace) -> Iterator[RecordingProblem]:
@@ -225,10 +229,14 @@ def _of_steps(trace: Trace, launches: _Launches) -> Iterator[RecordingProblem]:
 def _empty_steps(trace: Trace, starts: Ints, ends: Ints, launches: _Launches) -> Iterator[RecordingProblem]:
     """Steps in which nothing happens, on the host or on the device, while much happens in the others."""
     ops = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME))
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
     for what, rows in (("hold no op", ops), ("launch no device work", launches.rows)):
-        times = np.sort(trace.start_ns[rows])
+        times = trace.start_ns[rows]
+        step = np.searchsorted(starts, times, side="right") - 1
+        inside = (step >= 0) & (times < ends[np.maximum(step, 0)])
         # torch.profiler opens a step when it ends one: the last may be empty.
-        counts = (np.searchsorted(times, ends) - np.searchsorted(times, starts))[:-1]
+        counts = np.bincount(step[inside], minlength=starts.size)[:-1]
         empty = int((counts == 0).sum())
         usual = float(np.median(counts[counts > 0])) if empty < counts.size else 0.0
         if empty and usual >= OPS:

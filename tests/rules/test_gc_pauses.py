@@ -53,3 +53,13 @@ def test_collections_that_began_in_a_library_have_no_line(build: Any) -> None:
     [finding] = build.findings(gc_pauses, build.step(20), mean, lines)
 
     assert finding.spent is None
+
+
+def test_one_or_two_full_collections_in_a_run_do_not_recur(build: Any) -> None:
+    mean = msgspec.structs.replace(build.mean_step(30), gc_ns=5 * MS)
+    rare = Lines(period_ns=MS, steps=40, collected=(collected(39, 2, 200),))
+    with_short_ones = msgspec.structs.replace(mean, gc_ns=15 * MS)
+
+    assert build.findings(gc_pauses, build.step(20), mean, rare) == []
+    [finding] = build.findings(gc_pauses, build.step(20), with_short_ones, rare)
+    assert finding.cost_ns == 10 * MS  # of 40 steps

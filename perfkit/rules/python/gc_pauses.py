@@ -67,7 +67,13 @@ def check(
     if most is not None:
         each = ms(most.total_ns / most.count)
         evidence.append(Evidence("full collections that began there", most.count, "", f"{each} each"))
-        full = f"; the {most.count} full ones in {shown_function(most)} take {each} each"
+        where = shown_function(most)
+        several = most.count > 1
+        full = (
+            f"; the {most.count} full ones in {where} take {each} each"
+            if several
+            else f"; a full one in {where} takes {each}"
+        )
     low = min(cost, _FULL * full_ns / steps) if steps and full_ns else cost // 2
     yield step.finding(
         cost=cost,

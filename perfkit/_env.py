@@ -185,16 +185,30 @@ def versions() -> dict[str, str]:
 
 
 def cuda_in_use() -> bool:
-    """Whether torch is loaded and has a CUDA (or ROCm) device; initializes nothing."""
+    """Whether the program has started to use CUDA (or ROCm).
+
+    Not ``is_available()``: it makes the driver ready, after which CUDA_VISIBLE_DEVICES changes nothing, and children
+    that are forked cannot use CUDA.
+    """
     torch: Any = torch_if_loaded()
-    return torch is not None and bool(torch.cuda.is_available())
+    if torch is None:
+        return False
+    # A dry run of syncs replaces it, and tells the program of a device that there is not.
+    started = getattr(torch.cuda.is_initialized, "__wrapped__", torch.cuda.is_initialized)
+    return bool(started())
+
+
+def cuda_here() -> bool:
+    """Whether torch sees a CUDA device, for what a user requests by name; asks NVML where that is possible."""
+    torch: Any = torch_if_loaded()
+    return torch is not None and (cuda_in_use() or torch.cuda.device_count() > 0)
 
 
 def devices() -> list[str]:
-    """Names of the accelerators torch sees; empty on a CPU-only machine."""
-    torch: Any = torch_if_loaded()
-    if torch is None or not torch.cuda.is_available():
+    """Names of the CUDA devices that torch sees; empty until the program uses CUDA."""
+    if not cuda_in_use():
         return []
+    torch: Any = torch_if_loaded()
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 

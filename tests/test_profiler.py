@@ -296,7 +296,7 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
         ({"recorders": ("coffee",)}, "recorders may hold 'kineto', .*, got 'coffee'"),
         ({"handlers": [3]}, "a handler must be callable"),
         ({"detect_syncs": "always"}, "detect_syncs must be"),
-        ({"detect_syncs": "cuda"}, "needs a CUDA device: use 'dry'"),
+        ({"detect_syncs": "cuda"}, "needs a torch that is built for CUDA: use 'dry'"),
         ({"budget": 0}, "budget must be a share"),
         ({"stop_after": 0}, "stop_after must be an integer of at least 1 step, got 0"),
         ({"schedule": 3}, "schedule must be"),

@@ -154,8 +154,10 @@ def _torch() -> str:
 
 
 def _gpu() -> str:
-    names = _env.devices()
-    if names:
+    torch = _env.torch_if_loaded()
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.init()
+    if names := _env.devices():
         return ", ".join(names)
     return (
         "none: host time is measured, syncs are found by a dry run"

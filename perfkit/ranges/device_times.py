@@ -1,28 +1,29 @@
 """Device time of the ranges that ask for it, from pairs of CUDA events; nothing here waits for the device.
 
-While a recorder runs, ``perfkit.range("x", device_time=True)`` records an event on the current stream where it begins
-and one where it ends. A pair waits in a queue until the device has passed both events. One of the next ranges that end
-reads it and returns it to the pool.
+While a recorder runs, ``perfkit.range("x", device_time=True)`` records an event on the current stream where it begins,
+and one on the same stream where it ends, whatever stream or device is current there. A pair waits in a queue until the
+device has passed both events. One of the next ranges that end reads it and returns it to the pool.
 
 - The pool has `POOL` pairs per device. While all of them wait for a device, further ranges have no device time; they
   are counted and reported once.
 - Nothing is recorded while a CUDA graph is captured: the events would become part of the graph.
 - Events are queried by threads that end such a range, by `RangeRecorder.stop`, and after it by `RangeRecorder.rows`;
-  never by the draining thread, because ``cudaEventQuery`` in one thread invalidates a capture in another.
+  not while any thread captures a graph (`device_events.GraphCaptures`).
 
-Not run on a GPU yet; tests/gpu has the checks for one.
+Run against a simulated CUDA runtime.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from perfkit import _env
 from perfkit.ranges import dynamo, listeners
+from perfkit.ranges.device_events import GRAPH_CAPTURES, DeviceEvents
 from perfkit.ranges.listeners import DEVICE, Form
 
 #: Pairs of events per device. A training step has some hundred ranges at most, and the host is rarely more than a
@@ -58,13 +59,13 @@ LISTENER = DeviceTimesListener()
 class Pair:
     """Two events: where a range began and where it ended on its stream."""
 
-    __slots__ = ("begin", "device", "end", "key")
+    __slots__ = ("begin", "end", "key", "stream")
 
-    def __init__(self, event: Callable[..., Any], device: int) -> None:
-        self.begin = event(enable_timing=True)
-        self.end = event(enable_timing=True)
-        self.device = device
+    def __init__(self, events: DeviceEvents) -> None:
+        self.begin = events.new()
+        self.end = events.new()
         self.key = ("", -1)
+        self.stream: Any = None
 
 
 class DeviceTimes:
@@ -72,22 +73,22 @@ class DeviceTimes:
 
     Args:
         thread_name: returns the name under which the running thread is counted.
-        cuda: ``torch.cuda``; by default that of the loaded torch, once a range needs it.
+        events: makes the events; by default those of CUDA, once the program uses it.
         pool: pairs of events per device.
     """
 
-    def __init__(self, thread_name: Callable[[], str], cuda: Any = None, pool: int = POOL) -> None:
+    def __init__(self, thread_name: Callable[[], str], events: DeviceEvents | None = None, pool: int = POOL) -> None:
         self.sums: dict[tuple[str, int], tuple[int, int]] = {}  # (count, ns)
         self.dropped = 0
         self._thread_name = thread_name
-        self._cuda = cuda
+        self._events = events
         self._pool = pool
         self._made: dict[int, int] = {}
         self._free: dict[int, list[Pair]] = {}
         self._waiting: dict[int, deque[Pair]] = {}
         self._reading = threading.Lock()
         self._tls = threading.local()
-        self._broken = False
+        self._broken = self._watching = False
 
     def start(self) -> None:
         """Record the device times of ranges here from now on."""
@@ -96,34 +97,46 @@ class DeviceTimes:
     def begin(self, number: int) -> Pair | None:
         """Record the begin of a range; None where nothing is timed."""
         try:
-            if self._cuda is None:
-                self._cuda = getattr(sys.modules.get("torch"), "cuda", None)
-            # Not is_available(), which would initialize CUDA: before the program does that, no range has device work.
-            if self._broken or self._cuda is None or not self._cuda.is_initialized():
+            if self._broken:
                 return None
-            if self._cuda.is_current_stream_capturing():
+            # Before the program uses CUDA, no range has device work.
+            events = self._events or self._events_in_use()
+            if events is None or events.capturing():
                 return None
-            pair = self._take(self._cuda.current_device())
+            stream = events.current_stream()
+            pair = self._take(stream.device_index, events)
             if pair is not None:
                 pair.key = (self._name(), number)
-                pair.begin.record()
+                pair.stream = stream
+                pair.begin.record(stream)
             return pair
         except Exception as error:  # noqa: BLE001 - timing must not break training
             self._give_up(error)
             return None
 
+    def _events_in_use(self) -> DeviceEvents | None:
+        if not _env.cuda_in_use():
+            return None
+        with self._reading:  # one of several threads
+            if self._events is None:
+                GRAPH_CAPTURES.watch()
+                self._watching = True
+                self._events = DeviceEvents()
+        return self._events
+
     def end(self, pair: Pair | None) -> None:
         """Record the end of a range, and read a few of the pairs that the device has passed."""
-        if pair is None or self._broken:
+        if pair is None or self._broken or self._events is None:
             return
         try:
-            if self._cuda.is_current_stream_capturing() or self._cuda.current_device() != pair.device:
-                # It began before the capture that runs now, or on another device.
+            device = pair.stream.device_index
+            if self._events.capturing():
+                # It began before the capture that runs now.
                 self.dropped += 1
-                self._free[pair.device].append(pair)
+                self._free[device].append(pair)
                 return
-            pair.end.record()
-            self._waiting[pair.device].append(pair)
+            pair.end.record(pair.stream)
+            self._waiting[device].append(pair)
             self.read(_PER_END)
         except Exception as error:  # noqa: BLE001 - as above
             self._give_up(error)
@@ -145,26 +158,38 @@ class DeviceTimes:
         if self._broken or not self._reading.acquire(blocking=False):
             return
         try:
-            for device, waiting in list(self._waiting.items()):
-                for _ in itertools.repeat(None, len(waiting) if limit is None else limit):
-                    if not waiting or not (waiting[0].begin.query() and waiting[0].end.query()):
-                        break
-                    pair = waiting.popleft()
-                    count, total_ns = self.sums.get(pair.key, (0, 0))
-                    self.sums[pair.key] = (count + 1, total_ns + round(pair.begin.elapsed_time(pair.end) * 1e6))
-                    self._free[device].append(pair)
+            if self._events is not None and not self._events.capturing() and GRAPH_CAPTURES.hold():
+                try:
+                    self._read(limit)
+                finally:
+                    GRAPH_CAPTURES.release()
         finally:
             self._reading.release()
 
+    def _read(self, limit: int | None) -> None:
+        for device, waiting in list(self._waiting.items()):
+            for _ in itertools.repeat(None, len(waiting) if limit is None else limit):
+                if not waiting or not waiting[0].end.query():
+                    break
+                pair = waiting.popleft()
+                count, total_ns = self.sums.get(pair.key, (0, 0))
+                self.sums[pair.key] = (count + 1, total_ns + round(pair.begin.elapsed_time(pair.end) * 1e6))
+                self._free[device].append(pair)
+
     def read_rest(self) -> None:
-        """`read` all, unless this thread captures a CUDA graph."""
+        """`read` all."""
         try:
-            if self._waiting and not self._cuda.is_current_stream_capturing():
-                self.read()
+            self.read()
         except Exception as error:  # noqa: BLE001 - as above
             self._give_up(error)
 
-    def _take(self, device: int) -> Pair | None:
+    def stop(self) -> None:
+        """The recorder has stopped; `read_rest` may still be called."""
+        if self._watching:
+            self._watching = False
+            GRAPH_CAPTURES.unwatch()
+
+    def _take(self, device: int, events: DeviceEvents) -> Pair | None:
         free = self._free.setdefault(device, [])
         self._waiting.setdefault(device, deque())
         try:
@@ -173,7 +198,7 @@ class DeviceTimes:
             pass
         if self._made.get(device, 0) < self._pool:
             self._made[device] = self._made.get(device, 0) + 1
-            return Pair(self._cuda.Event, device)
+            return Pair(events)
         self.dropped += 1
         listeners.warn_once(
             f"{self._pool} ranges wait for device {device} to finish them; until then further ranges have no device "

@@ -227,6 +227,7 @@ class RangeRecorder:
         """One row per range and thread, of the ranges that have ended; drains first."""
         if LISTENER.recorder is not self:
             self._device.read_rest()
+        self._device.stop()
         with self._lock:
             self._drain()
             found = []

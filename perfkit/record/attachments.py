@@ -12,9 +12,10 @@ from operator import attrgetter
 from typing import Any
 
 from perfkit import _env, ranges
+from perfkit.ranges.device_events import GRAPH_CAPTURES, DeviceEvents
 from perfkit.ranges.nvtx_bridge import NvtxBridge
 from perfkit.ranges.recorder import RangeRecorder
-from perfkit.record.clock.device_clock import make_cuda_clock
+from perfkit.record.clock.device_clock import DeviceClock
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.batches import BatchWatch
 from perfkit.record.hooks.loop_observer import LoopObserver
@@ -50,8 +51,10 @@ class Attachments:
         self.hooks: LoopObserver | None = None
         self.compiles = CompileCounter()
         self.memory = watch_memory()
-        #: None where there is no GPU.
+        #: None until the program uses a GPU.
         self.node: NodeWatch | None = None
+        #: Whether what watches a device is attached, and whether syncs on it are to be detected.
+        self._on_device = self._detect_cuda = False
         self.batches = BatchWatch(clock)
         self.garbage = GarbageWatch(clock, recording.trouble)
         self.armed: SyncDetector | None = None
@@ -79,9 +82,6 @@ class Attachments:
         on_evaluation: Callable[[bool], None],
     ) -> None:
         """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
-        if _env.cuda_in_use():
-            # Before the hooks, which choose their functions by it.
-            self._clock.device = self._clock.device or make_cuda_clock()
         if hooked:
             self.hooks = LoopHooks(
                 self._clock,
@@ -101,9 +101,8 @@ class Attachments:
             self._nvtx_bridge = ranges.bridge_nvtx()
         self._clock.at_close = self.compiles.at_close
         self._clock.calibrate()
-        if detect_cuda:
-            self.armed = self.armed or detect_syncs(mode="cuda")
-            self.armed.start()
+        self._detect_cuda = detect_cuda
+        self.attach_device()
         if not self._sampling_stopped:
             self._sampler = self._sampler or LineSampler(
                 threading.get_ident(), self._phase, lambda: self._clock.step_num
@@ -112,8 +111,22 @@ class Attachments:
             self._sampler.start()
             self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
             self._workers.attach()
-        if _env.cuda_in_use():
-            self.node = self.node or NodeWatch(lambda: self._clock.step_num)
+
+    def attach_device(self) -> None:
+        """Attach what watches a CUDA device, once the program uses it; called between two steps.
+
+        Not earlier: perfkit must not be what starts CUDA in a process that may fork, or train on the CPU.
+        """
+        if self._on_device or not _env.cuda_in_use():
+            return
+        self._on_device = True
+        GRAPH_CAPTURES.watch()
+        self._clock.device = self._clock.device or DeviceClock(DeviceEvents())
+        self._clock.device.calibrate()
+        if self._detect_cuda:
+            self.armed = self.armed or detect_syncs(mode="cuda")
+            self.armed.start()
+        self.node = self.node or NodeWatch(lambda: self._clock.step_num)
 
     def leave_loop(self, *, close_last: bool) -> None:
         """Detach from the loop; with ``close_last`` its last step is closed if it is complete."""
@@ -139,6 +152,11 @@ class Attachments:
             guarded("ending sync detection", self.armed.stop)
         if self.node is not None:
             guarded("ending the readings of the GPU", self.node.stop)
+        if self._on_device:
+            self._on_device = False
+            GRAPH_CAPTURES.unwatch()
+        if self._clock.device is not None and self._clock.device.problem is not None:
+            self._recording.note(self._clock.device.problem)
         if self._nvtx_bridge is not None:
             guarded("removing the bridge to nvtx", self._nvtx_bridge.remove)
         if self._recorder is not None:

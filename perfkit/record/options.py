@@ -86,8 +86,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"a handler must be callable with the torch profiler of a window, got {handler!r}")
         if self.detect_syncs not in (None, *get_args(DetectSyncs)):
             raise UsageError(f"detect_syncs must be 'auto', 'cuda', 'dry' or None, got {self.detect_syncs!r}")
-        if self.detect_syncs == "cuda" and not _env.cuda_in_use() and _env.torch_if_loaded() is not None:
-            raise UsageError("detect_syncs='cuda' needs a CUDA device: use 'dry', which runs on a CPU")
+        torch: Any = _env.torch_if_loaded()
+        if self.detect_syncs == "cuda" and torch is not None and not torch.backends.cuda.is_built():
+            raise UsageError("detect_syncs='cuda' needs a torch that is built for CUDA: use 'dry', which runs on a CPU")
         if not 0 < self.budget <= 1:
             raise UsageError(f"budget must be a share of the step above 0 and at most 1, got {self.budget!r}")
         for name, number in (("stop_after", self.stop_after), ("total_steps", self.total_steps)):

@@ -142,7 +142,7 @@ class RunRecorder:
         self.attachments.attach(
             hooked=self._options.hooks,
             capture_nvtx=self._options.capture_nvtx,
-            detect_cuda=detect == "cuda" or (detect == "auto" and _env.cuda_in_use()),
+            detect_cuda=detect in ("auto", "cuda"),
             on_optimizer=self._optimizers.append,
             on_epoch_end=self.on_epoch_end,
             on_evaluation=lambda goes_on: self._evaluation.check(continues=goes_on),
@@ -244,6 +244,7 @@ class RunRecorder:
         """A pause is due before step ``step``; returns whether its work was everyday work, not a window's."""
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
         timed, scanned, triggers = plan.timed, False, self.triggers
+        recording.guarded("watching the device", self.attachments.attach_device)
         try:
             triggers.poll(self.attachments.compiles)
             if not timed:
@@ -317,6 +318,7 @@ class RunRecorder:
         self._keep_budget()
         return Parts(
             facts={
+                "devices": tuple(_env.devices()),
                 "loaders": attachments.loaders,
                 "steps": self.clock.step_num,
                 "started_by": self._started_by,

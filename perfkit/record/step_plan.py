@@ -79,8 +79,13 @@ class StepPlan:
         self._windows: WindowController | None = None
         self._ranges = ModelRanges(optimizers, recording.note)
         detect = options.detect_syncs
-        dry = detect == "dry" or (detect == "auto" and not _env.cuda_in_use())
-        self.extras = ExtraSteps(phase=phase, optimizers=optimizers, dry=dry, note=recording.note)
+        self.extras = ExtraSteps(
+            phase=phase,
+            optimizers=optimizers,
+            # Asked when it is due: a program starts to use CUDA after perfkit.
+            dry=lambda: detect == "dry" or (detect == "auto" and not _env.cuda_in_use()),
+            note=recording.note,
+        )
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
         self._action = TriggeredSchedule(_never, warmup=0, active=1)

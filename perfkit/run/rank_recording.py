@@ -61,7 +61,6 @@ class RankRecording:
             pid=os.getpid(),
             start_ns=_clock.now_ns(),
             versions=_env.versions(),
-            devices=tuple(_env.devices()),
             git_commit=_env.git_commit(os.getcwd()),
         )
 

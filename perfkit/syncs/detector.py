@@ -306,7 +306,7 @@ def _choose_mode(mode: Mode) -> Literal["cuda", "dry"]:
     from perfkit.syncs.dry_run.thread_state import simulation  # imports torch
 
     # An outer dry run simulates a CUDA device that this detection must not use.
-    if _env.cuda_in_use() and simulation() is None:
+    if simulation() is None and _env.cuda_here():
         return "cuda"
     if mode == "cuda":
         raise UsageError(

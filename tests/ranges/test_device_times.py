@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
@@ -18,6 +18,12 @@ from perfkit.run.reading import RankFolder
 from perfkit.run.records import RangeRow
 
 
+class Stream(NamedTuple):
+    """A stream of a device."""
+
+    device_index: int
+
+
 class Event:
     """A CUDA event of a device whose clock moves by hand."""
 
@@ -25,8 +31,8 @@ class Event:
         self.cuda = cuda
         self.at: float | None = None
 
-    def record(self) -> None:
-        assert not self.cuda.capturing
+    def record(self, stream: Stream) -> None:
+        assert not self.cuda.is_captured
         self.at = self.cuda.issued
 
     def query(self) -> bool:
@@ -39,34 +45,29 @@ class Event:
 
 
 class Cuda:
-    """What DeviceTimes uses of torch.cuda: work is issued (ms) and later passed by the device."""
+    """Events of a device: work is issued (ms) and later passed by the device."""
 
     def __init__(self) -> None:
         self.issued = self.passed = 0.0
-        self.capturing = False
+        self.is_captured = False
         self.device = 0
-        self.initialized = True
         self.events = 0
 
-    def Event(self, *, enable_timing: bool) -> Event:
-        assert enable_timing
+    def new(self) -> Event:
         self.events += 1
         return Event(self)
 
-    def is_initialized(self) -> bool:
-        return self.initialized
+    def capturing(self) -> bool:
+        return self.is_captured
 
-    def is_current_stream_capturing(self) -> bool:
-        return self.capturing
-
-    def current_device(self) -> int:
-        return self.device
+    def current_stream(self) -> Stream:
+        return Stream(self.device)
 
 
 def recording(monkeypatch: pytest.MonkeyPatch, cuda: Any, pool: int = 8) -> RangeRecorder:
     made = DeviceTimes.__init__
     monkeypatch.setattr(
-        DeviceTimes, "__init__", lambda self, thread_name: made(self, thread_name, cuda=cuda, pool=pool)
+        DeviceTimes, "__init__", lambda self, thread_name: made(self, thread_name, events=cuda, pool=pool)
     )
     return start_recorder()
 
@@ -142,26 +143,28 @@ def test_nothing_is_recorded_or_queried_while_a_cuda_graph_is_captured(monkeypat
     cuda = Cuda()
     recorder = recording(monkeypatch, cuda)
     with perfkit.range("around the capture", device_time=True):
-        cuda.capturing = True
+        cuda.is_captured = True
         with perfkit.range("captured", device_time=True):
             pass
     with perfkit.range("captured until its end", device_time=True):
         pass
     recorder.stop()
-    cuda.capturing = False
+    cuda.is_captured = False
     with perfkit.range("across the begin", device_time=True):
-        cuda.capturing = True
+        cuda.is_captured = True
 
     assert set(device_rows(recorder).values()) == {(None, None)}
 
 
-def test_a_range_that_ends_on_another_device_or_fails_in_cuda_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_keeps_its_stream_on_another_device_and_one_that_fails_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cuda = Cuda()
     recorder = recording(monkeypatch, cuda)
     with perfkit.range("moving", device_time=True):
         cuda.device = 1
-    assert recorder.device_dropped == 1
-    monkeypatch.setattr(Event, "record", lambda self: 1 / 0)
+    assert recorder.device_dropped == 0
+    monkeypatch.setattr(Event, "record", lambda self, stream: 1 / 0)
     with pytest.warns(perfkit.PerfkitWarning, match="no device time from here on: ZeroDivisionError"):
         enter("moving", 3, cuda)
     recorder.stop()

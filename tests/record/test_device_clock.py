@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfkit.record.clock.device_clock import DeviceClock
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.run.records import Phase
+
+
+class Stream(NamedTuple):
+    """A stream of a device."""
+
+    device_index: int
 
 
 class Device:
@@ -16,15 +22,29 @@ class Device:
     def __init__(self) -> None:
         self.queued = 0.0
         self.done = 0.0
-        self.waits = 0
+        self.waits = self.made = 0
+        self.is_captured = False
+        self.stream = Stream(0)
 
-    def event(self) -> Any:
+    def capturing(self) -> bool:
+        return self.is_captured
+
+    def current_stream(self) -> Stream:
+        return self.stream
+
+    def new(self) -> Any:
         device = self
+        device.made += 1
 
         class Event:
             at = -1.0
+            device_index: int | None = None
 
-            def record(self) -> None:
+            def record(self, stream: Stream) -> None:
+                # As on CUDA: an event belongs to the device on which it was recorded first.
+                self.device_index = stream.device_index if self.device_index is None else self.device_index
+                if self.device_index != stream.device_index:
+                    raise RuntimeError("the event's device does not match the stream's")
                 self.at = device.queued
 
             def query(self) -> bool:
@@ -52,7 +72,7 @@ def step(clock: DeviceClock, device: Device, number: int) -> None:
 
 def test_the_time_between_two_boundaries_is_the_phases_on_the_device() -> None:
     device = Device()
-    clock = DeviceClock(device.event)
+    clock = DeviceClock(device)
     step(clock, device, 0)
     device.done = device.queued
 
@@ -65,7 +85,7 @@ def test_the_time_between_two_boundaries_is_the_phases_on_the_device() -> None:
 
 def test_a_step_that_the_device_has_not_finished_is_queried_again_later_without_a_wait() -> None:
     device = Device()
-    clock = DeviceClock(device.event)
+    clock = DeviceClock(device)
     for number in range(3):
         step(clock, device, number)
     device.done = 36.0
@@ -78,19 +98,18 @@ def test_a_step_that_the_device_has_not_finished_is_queried_again_later_without_
 
 def test_events_are_used_again() -> None:
     device = Device()
-    made: list[Any] = []
-    clock = DeviceClock(lambda: made.append(None) or device.event(), pool=8)  # type: ignore[func-returns-value]
+    clock = DeviceClock(device, pool=8)
     for number in range(50):
         step(clock, device, number)
         device.done = device.queued
         assert clock.resolved()[0][1] is not None
 
-    assert len(made) == 8
+    assert device.made == 4
 
 
 def test_a_step_without_events_left_has_no_device_times_and_is_counted() -> None:
     device = Device()
-    clock = DeviceClock(device.event, pool=6)
+    clock = DeviceClock(device, pool=6)
     step(clock, device, 0)
     step(clock, device, 1)
     device.done = device.queued
@@ -104,16 +123,17 @@ def test_a_step_without_events_left_has_no_device_times_and_is_counted() -> None
 
 def test_while_a_graph_is_captured_nothing_is_recorded_into_it() -> None:
     device = Device()
-    capturing = True
-    clock = DeviceClock(device.event, capturing=lambda: capturing)
+    clock = DeviceClock(device)
+    device.is_captured = True
     step(clock, device, 0)
+    device.is_captured = False
 
     assert clock.resolved() == [(0, None)]
 
 
 def test_rows_that_were_written_without_are_forgotten_and_their_events_come_back() -> None:
     device = Device()
-    clock = DeviceClock(device.event, pool=8)
+    clock = DeviceClock(device, pool=8)
     step(clock, device, 0)
     step(clock, device, 1)
     clock.forget(before=2)
@@ -127,7 +147,7 @@ def test_the_step_clock_marks_the_same_boundaries_on_the_device(clock: Any) -> N
     device = Device()
     closed: list[ClosedStep] = []
     steps = StepClock(closed.extend)
-    steps.device = DeviceClock(device.event)
+    steps.device = DeviceClock(device)
     steps.start()
     steps.enter("forward")
     device.queued += 7

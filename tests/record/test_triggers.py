@@ -341,5 +341,5 @@ def test_out_of_memory_errors_are_distinguished_from_others(tmp_path: Path, cloc
     fail_at(Loop(tmp_path / "y", clock, triggers="out-of-memory"), 3, ValueError("another"))
 
     assert failure(tmp_path / "x").out_of_memory
-    assert "only some out-of-memory errors are detected: there is no CUDA device" in loop.notes
+    assert "only some out-of-memory errors are detected: the program does not use CUDA" in loop.notes
     assert not (tmp_path / "y/rank-0/failure.json").exists()

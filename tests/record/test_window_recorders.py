@@ -269,7 +269,7 @@ def test_without_a_gpu_a_note_explains_the_missing_memory_snapshot(tmp_path: Pat
 
     rank = read_run(tmp_path / "x").ranks[0]
     assert rank.rank is not None
-    assert "no memory snapshot: there is no CUDA device" in rank.rank.notes[0]
+    assert "no memory snapshot: the program does not use CUDA" in rank.rank.notes[0]
     assert len(rank.windows) == 1
 
 

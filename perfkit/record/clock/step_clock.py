@@ -74,7 +74,7 @@ class StepClock:
         self.at_close: Callable[[int], None] | None = None
         self._events = self._paused_ns = 0
         self._event_ns = 0.0
-        #: The same boundaries on a device, where there is one.
+        #: The same boundaries on a device; set between two steps, once the program uses one.
         self.device: DeviceClock | None = None
         #: Whether a `StepIterator` is being iterated; one inside another is part of the outer one's step.
         self.iterating = False
@@ -121,7 +121,8 @@ class StepClock:
     @property
     def overhead_ns(self) -> int:
         """Time of the clock and its pauses so far: the pauses as measured, the events by the time of one."""
-        return self._paused_ns + round(self._events * self._event_ns)
+        on_device = self.device.own_ns if self.device is not None else 0
+        return self._paused_ns + round(self._events * self._event_ns) + on_device
 
     def calibrate(self) -> None:
         """Measure the time of an event on this machine.
@@ -179,8 +180,6 @@ class StepClock:
 
     def meter(self, phase: Phase) -> tuple[Callable[[], None], Callable[[], None]]:
         """``enter`` and ``leave`` of one phase, for what happens in every step: the same, with fewer lookups."""
-        if self.device is not None:
-            return lambda: self.enter(phase), lambda: self.leave(phase)
         inside = IN_PHASE[phase]
         before = BEFORE_BACKWARD if phase == "backward" else UNDECIDED
         after = AFTER_FETCH if phase == "data" else UNDECIDED
@@ -189,12 +188,15 @@ class StepClock:
         extend, push, pop = log.extend, stack.append, stack.pop
 
         def enter() -> None:
+            if self.device is not None:
+                self.enter(phase)
+                return
             interval = stack[-1]
             extend((before if interval is UNDECIDED else interval, now()))
             push(inside)
 
         def leave() -> None:
-            if stack[-1] is not inside or len(stack) != 2 or len(log) > 2 * _MAX_EVENTS:
+            if stack[-1] is not inside or len(stack) != 2 or len(log) > 2 * _MAX_EVENTS or self.device is not None:
                 self.leave(phase)
                 return
             extend((settled, now()))

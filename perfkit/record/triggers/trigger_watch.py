@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from perfkit import _clock
+from perfkit import _clock, _env
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.triggers.failure import is_out_of_memory
 from perfkit.record.triggers.slow_steps import SlowSteps
@@ -73,7 +73,12 @@ class TriggerWatch:
             self._files = TouchedFiles([folder / FILE for folder in self._folders])
         if self._signal is not None:
             self._signal.attach()
-        if self._memory is not None and (problem := self._memory.attach()) is not None:
+        self._watch_memory()
+
+    def _watch_memory(self) -> None:
+        if self._memory is None or self._memory.attached or not _env.cuda_in_use():
+            return
+        if (problem := self._memory.attach()) is not None:
             self._note(f"only some out-of-memory errors are detected: {problem}")
 
     def detach(self) -> None:
@@ -81,6 +86,11 @@ class TriggerWatch:
         if self._signal is not None:
             self._signal.detach()
         if self._memory is not None:
+            if not self._memory.attached:
+                self._note(
+                    "only some out-of-memory errors are detected: the program does not use CUDA, and an error of the "
+                    "host's memory is only detected if it ends the run"
+                )
             self._memory.detach()
 
     def keeps_failure(self, error: BaseException | None) -> bool:
@@ -97,6 +107,7 @@ class TriggerWatch:
 
     def poll(self, compiles: CompileCounter) -> None:
         """Check, between two steps, everything else that opens a window."""
+        self._watch_memory()
         if self._recompiles is not None and (found := self._recompiles.poll(compiles)) is not None:
             self.request("recompile", found)
         if self._signal is not None and self._signal.received:

@@ -3,7 +3,7 @@
 Counters are read and never reset: they are the program's (``torch.cuda.reset_peak_memory_stats`` is its to call).
 Reading them neither waits for the device nor allocates on it.
 
-Not run on a GPU yet; the logic is tested with statistics that a test makes up.
+Run against a simulated CUDA runtime.
 """
 
 from __future__ import annotations
@@ -29,31 +29,39 @@ class MemoryWatch:
     """Reads device memory at the end of every tenth step, and the process's size every fifty.
 
     Args:
-        stats: Returns the allocator's statistics as ``torch.cuda.memory_stats_as_nested_dict`` does, or {}; None where
-            there is no device.
+        stats: Returns the allocator's statistics as ``torch.cuda.memory_stats_as_nested_dict`` does, or {}.
         rss: Returns the process's resident bytes, or None where they are not known.
+        device: Returns the device whose statistics these are.
     """
 
-    def __init__(self, stats: Callable[[], Mapping[str, Any]] | None, rss: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], Mapping[str, Any]],
+        rss: Callable[[], int | None],
+        device: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._stats = stats
         self._rss = rss
-        self._peak = 0
-        self._counts: tuple[int, int] | None = None
-        self._counted_at = -1
+        self._device = device
+        #: Device -> the peak, and the step and the counts of the last reading of those.
+        self._peaks: dict[int, int] = {}
+        self._counts: dict[int, tuple[int, int, int]] = {}
 
     def at_end_of(self, step: int) -> dict[str, int | None]:
         """The memory now that ``step`` has ended, by the names of `Step`'s fields; {} or None where it is not read."""
         if (step + 1) % EVERY:
             return {}
         rss_bytes = None if (step + 1) % OVER else self._rss()
-        stats = self._stats() if self._stats is not None else None
+        stats = self._stats()
         if not stats:
             return {"rss_bytes": rss_bytes}
         allocated = stats["allocated_bytes"]["all"]
-        peak = int(allocated["peak"])
+        peak, device = int(allocated["peak"]), self._device()
         # A peak that fell was reset by the program: from here on the new one counts.
-        rose, self._peak = peak > self._peak, peak
-        retries, allocs = self._since_last(step, int(stats["num_alloc_retries"]), int(stats.get("num_device_alloc", 0)))
+        rose, self._peaks[device] = peak > self._peaks.get(device, 0), peak
+        retries, allocs = self._since_last(
+            step, device, int(stats["num_alloc_retries"]), int(stats.get("num_device_alloc", 0))
+        )
         return {
             "memory_bytes": int(allocated["current"]),
             "memory_peak_bytes": peak if rose else None,
@@ -62,15 +70,14 @@ class MemoryWatch:
             "device_allocs": allocs,
         }
 
-    def _since_last(self, step: int, retries: int, allocs: int) -> tuple[int | None, int | None]:
+    def _since_last(self, step: int, device: int, retries: int, allocs: int) -> tuple[int | None, int | None]:
         if (step + 1) % OVER:
             return None, None
-        before, at = self._counts, self._counted_at
-        self._counts, self._counted_at = (retries, allocs), step
-        if before is None or step - at != OVER or retries < before[0] or allocs < before[1]:
+        before, self._counts[device] = self._counts.get(device), (step, retries, allocs)
+        if before is None or step - before[0] != OVER or retries < before[1] or allocs < before[2]:
             # The first reading, steps that were not counted, or counters that the program has reset.
             return None, None
-        return retries - before[0], allocs - before[1]
+        return retries - before[1], allocs - before[2]
 
 
 def next_reading(step: int) -> int:
@@ -80,8 +87,7 @@ def next_reading(step: int) -> int:
 
 
 def watch_memory() -> MemoryWatch:
-    """A watch of this process and, where one is in use, of the current CUDA device."""
-    torch: Any = _env.torch_if_loaded() if _env.cuda_in_use() else None
+    """A watch of this process and, once the program uses one, of the current CUDA device."""
     last = -_APART_NS
 
     def seldom() -> int | None:
@@ -93,7 +99,24 @@ def watch_memory() -> MemoryWatch:
         last = now
         return resident_bytes()
 
-    return MemoryWatch(torch.cuda.memory_stats_as_nested_dict if torch is not None else None, seldom)
+    return MemoryWatch(_device_statistics, seldom, _current_device)
+
+
+def _device_statistics() -> Mapping[str, Any]:
+    """The statistics of the current device; {} without CUDA, and where torch's allocator counts nothing."""
+    if not _env.cuda_in_use() or "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+        return {}
+    torch: Any = _env.torch_if_loaded()
+    try:
+        found: Mapping[str, Any] = torch.cuda.memory_stats_as_nested_dict()
+    except RuntimeError:  # an allocator of the program's, which has no statistics
+        return {}
+    return found
+
+
+def _current_device() -> int:
+    torch: Any = _env.torch_if_loaded()
+    return int(torch.cuda.current_device())
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0

@@ -4,7 +4,7 @@ Run the tool with ``--capture-range=cudaProfilerApi``. If there is no CUDA, or n
 window is also the NVTX range ``perfkit.window``, by which a report can be cut afterwards. Inside it each step is a
 range under torch's name for it, ``ProfilerStep#N``, so that the tool's report is read step by step.
 
-The NVTX side is tested under an injected tool; the CUDA side was not run on a GPU yet.
+The NVTX side is tested under an injected tool, the CUDA side is run against a simulated CUDA runtime.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from perfkit import _env
 from perfkit._nvtx_names import DOMAIN, WINDOW
 from perfkit.ranges import listener_calls, nvtx_listener
+from perfkit.ranges.device_events import GRAPH_CAPTURES
 from perfkit.record.windows.window_controller import WindowRecorder
 
 
@@ -38,7 +39,6 @@ class CudaProfilerRecorder(WindowRecorder):
     def activate(self, index: int) -> None:
         """The first active step of window ``index`` is about to begin."""
         if self._cudart is None and _env.cuda_in_use():
-            # Not earlier: this initializes CUDA, which a program must not do before it forks.
             self._cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # not annotated
         if self._cudart is not None:
             self._cudart.cudaProfilerStart()
@@ -73,7 +73,22 @@ class CudaProfilerRecorder(WindowRecorder):
         if window is None:
             return
         try:
+            _wait_for_queued_work()
             listener_calls.end(*window)
         finally:
             if self._cudart is not None:
                 self._cudart.cudaProfilerStop()
+
+
+def _wait_for_queued_work() -> None:
+    """Wait until every device has done what the window's steps put on it: what comes later is not in the report."""
+    if not _env.cuda_in_use() or torch.cuda.is_current_stream_capturing() or not GRAPH_CAPTURES.hold():
+        return
+    try:
+        current = torch.cuda.current_device()
+        for index in range(torch.cuda.device_count()):
+            # A device that the program does not use would get a context of 300 MB and more.
+            if index == current or torch.cuda.max_memory_reserved(index):
+                torch.cuda.synchronize(index)
+    finally:
+        GRAPH_CAPTURES.release()

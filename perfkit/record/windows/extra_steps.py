@@ -24,7 +24,7 @@ class ExtraSteps:
     """Runs the extra steps one after the other; `advance` returns what the coming step is."""
 
     def __init__(
-        self, *, phase: Callable[[], Phase], optimizers: list[Any], dry: bool, note: Callable[[str], None]
+        self, *, phase: Callable[[], Phase], optimizers: list[Any], dry: Callable[[], bool], note: Callable[[str], None]
     ) -> None:
         #: Whether `advance` is called from now on.
         self.begun = False
@@ -37,7 +37,8 @@ class ExtraSteps:
         self._detector: SyncDetector | None = None
         self._current: StepKind | None = None
         self._remaining = 0
-        self._todo: list[StepKind] = ["lines", "ops", "dry"] if dry else ["lines", "ops"]
+        self._dry = dry
+        self._todo: list[StepKind] = ["lines", "ops", "dry"]
 
     @property
     def done(self) -> bool:
@@ -58,6 +59,8 @@ class ExtraSteps:
                 self.flops = self._counter.result(step - 1)
         while self._todo and self._current is None:
             kind = self._todo.pop(0)
+            if kind == "dry" and not self._dry():
+                continue
             self._remaining = _DRY_STEPS if kind == "dry" else 1
             problem = {"lines": self._trace, "ops": self._count}.get(kind, self._run_dry)()
             if problem is None:

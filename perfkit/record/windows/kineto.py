@@ -65,7 +65,7 @@ class KinetoRecorder(WindowRecorder):
         """Continue with the next step."""
         if self._active_steps:
             self._active_steps += 1
-        self._profiler.step()
+        torch_profiler.advance(self._profiler)
 
     def end(self, index: int, *, early: bool) -> None:
         """Stop recording; what was recorded is written, also early."""
@@ -75,7 +75,7 @@ class KinetoRecorder(WindowRecorder):
         self._early = early
         try:
             if not early:
-                profiler.step()  # from the step that saves to none: here torch stops and calls _ready
+                torch_profiler.advance(profiler)  # from the step that saves to none: here torch stops and calls _ready
         finally:
             # Ends the step marker that step() has just begun, or the recording that is cut short.
             torch_profiler.stop(profiler)

@@ -3,7 +3,7 @@
 Bounded, with Python stacks only: C++ stacks make a dump a hundred times slower (461 s against 4 s in torchtitan#3628).
 An out-of-memory error inside the window writes what led to it, as ``memory-<window>.oom.pickle``. Open the files at
 pytorch.org/memory_viz, or with any viewer of torch's snapshots. The trigger "out-of-memory" detects such errors in the
-whole run. Not run on a GPU yet.
+whole run. Run against a simulated CUDA runtime.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MemoryRecorder(WindowRecorder):
     def activate(self, index: int) -> None:
         """The first active step of window ``index`` is about to begin."""
         if not _env.cuda_in_use():
-            self._note("no memory snapshot: there is no CUDA device, and torch keeps no history of CPU memory")
+            self._note("no memory snapshot: the program does not use CUDA, and torch keeps no history of other memory")
             return
         allocator = self._allocator = _Allocator()
         if (problem := allocator.problem()) is not None:
@@ -117,12 +117,13 @@ class OutOfMemoryWatch:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._allocator: _Allocator | None = None
+        #: Whether `attach` was called.
+        self.attached = False
         self.count = 0
 
     def attach(self) -> str | None:
-        """Start watching; returns why that is impossible, or None."""
-        if not _env.cuda_in_use():
-            return "there is no CUDA device, and an error of the host's memory is only detected if it ends the run"
+        """Start watching, once the program uses CUDA; returns why that is impossible, or None."""
+        self.attached = True
         allocator = _Allocator()
         if (problem := allocator.problem()) is not None:
             return problem

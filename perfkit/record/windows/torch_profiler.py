@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from perfkit import _env
+from perfkit._patches import Patches
 from perfkit.record.windows.schedules import Action, to_torch
 
 # Two of its names are private to torch.
@@ -52,6 +54,36 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+@contextmanager
+def _starting_no_device() -> Iterator[None]:
+    """For what ends a recording: torch's profiler waits for the device there, also where the program uses none.
+
+    That would make a context of some 300 MB on the device, and forked children could not use it.
+    """
+    patches = Patches()
+    for module in (torch.cuda, torch.xpu):
+        if not module.is_initialized():
+            patches.wrap(module, "synchronize", functools.partial(_if_initialized, module))
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _if_initialized(module: Any, synchronize: Callable[..., None]) -> Callable[..., None]:
+    def wait(*args: Any, **kwargs: Any) -> None:
+        if module.is_initialized():
+            synchronize(*args, **kwargs)
+
+    return wait
+
+
+def advance(profiler: Any) -> None:
+    """Begin the next step, which may end the recording."""
+    with _starting_no_device():
+        profiler.step()
 
 
 def start(
@@ -102,7 +134,8 @@ def stop(profiler: Any) -> None:
     """End the step's mark and the recording; nothing is on afterwards, even if torch's own stop fails."""
     global _with_stack
     try:
-        profiler.stop()
+        with _starting_no_device():
+            profiler.stop()
     finally:
         _with_stack = False
         if running():
@@ -134,7 +167,7 @@ def export(profiler: Any, path: Path, max_bytes: int, advice: str) -> Path:
 
 def expects_kernels(activities: Iterable[Any] | None) -> bool:
     """Whether a trace recorded now should contain device work: CUDA is in use, and its recording is not left out."""
-    if not _env.cuda_in_use() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # not annotated
+    if not _env.cuda_in_use():
         return False
     cuda = torch.profiler.ProfilerActivity.CUDA
     # An activity may be a dict {ProfilerActivity.CUDA: [...]} (torch 2.13).

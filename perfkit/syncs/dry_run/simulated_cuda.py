@@ -93,6 +93,7 @@ def _simulated(original: Function, simulated: Function) -> Function:
     def choose(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs) if simulation() is None else simulated(*args, **kwargs)
 
+    choose.__wrapped__ = original  # type: ignore[attr-defined]  # for `_env.cuda_in_use`
     return choose
 
 

@@ -1,0 +1,116 @@
+"""CUDA events as perfkit uses them: on one stream each, and never queried while a CUDA graph is captured.
+
+A query of any event, in any thread, invalidates a capture in CUDA's global mode, which is torch's default
+(cudaThreadExchangeStreamCaptureMode in the CUDA runtime's reference). So captures that begin through torch are counted
+(`GRAPH_CAPTURES`), and one that begins waits until the running query is over.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from perfkit import _env
+from perfkit._patches import Patches, SharedPatches
+
+
+class DeviceEvent(Protocol):
+    """The part of an event that is used here."""
+
+    def record(self, stream: Any) -> None:
+        """Mark this point of the stream."""
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds on the device from this mark to ``end``."""
+
+
+class DeviceEvents:
+    """Makes events, and tells where they may be recorded; the program must have started to use CUDA.
+
+    A mark costs 0.5 us of Python with ``torch.Event`` and a stream that is known, and 4 us with ``torch.cuda.Event`` on
+    the current one.
+    """
+
+    def __init__(self) -> None:
+        torch: Any = _env.require_torch("device time")
+        #: Whether the current stream of the calling thread is being captured.
+        self.capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        #: The current stream of the calling thread; its attribute ``device_index`` is the device.
+        self.current_stream: Callable[[], Any]
+        #: A new event; it belongs to the device of the stream on which it is recorded first.
+        self.new: Callable[[], DeviceEvent]
+        if hasattr(torch, "accelerator"):
+            self.current_stream = torch.accelerator.current_stream
+            self.new = functools.partial(torch.Event, device="cuda", enable_timing=True)
+        else:  # torch before 2.6
+            self.current_stream = torch.cuda.current_stream
+            self.new = functools.partial(torch.cuda.Event, enable_timing=True)
+
+
+class GraphCaptures:
+    """The CUDA graphs that torch is capturing in this process; there is one, `GRAPH_CAPTURES`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: Weak: a capture that nobody ends is over with its graph.
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._patches = SharedPatches("captures of CUDA graphs", self._install)
+        #: Count captures from now on, and until then.
+        self.watch, self.unwatch = self._patches.acquire, self._patches.release
+
+    def hold(self) -> bool:
+        """Keep captures from beginning until `release`; False, and nothing to release, while there is one.
+
+        False too while another thread holds: nobody waits here.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        if self._graphs:
+            self._lock.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Captures may begin again."""
+        self._lock.release()
+
+    def _install(self, patches: Patches) -> None:
+        torch: Any = _env.require_torch("device time")
+        patches.wrap(torch.cuda.CUDAGraph, "capture_begin", self._beginning)
+        patches.wrap(torch.cuda.CUDAGraph, "capture_end", self._ending)
+
+    def _beginning(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(begin)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._graphs.add(graph)
+            try:
+                return begin(graph, *args, **kwargs)
+            except BaseException:
+                self._forget(graph)
+                raise
+
+        return capture_begin
+
+    def _ending(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(end)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return end(graph, *args, **kwargs)
+            finally:
+                self._forget(graph)
+
+        return capture_end
+
+    def _forget(self, graph: Any) -> None:
+        with self._lock:
+            self._graphs.discard(graph)
+
+
+GRAPH_CAPTURES = GraphCaptures()

@@ -318,7 +318,7 @@ class RunRecorder:
         self._keep_budget()
         return Parts(
             facts={
-                "devices": tuple(_env.devices()),
+                "devices": tuple(_env.devices()) or self._settings.other_devices,
                 "loaders": attachments.loaders,
                 "steps": self.clock.step_num,
                 "started_by": self._started_by,

@@ -13,6 +13,7 @@ from typing import Any
 from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.record.options import Options
+from perfkit.record.other_devices import missing_on, trained_on
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.windows import torch_profiler
 from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
@@ -76,6 +77,7 @@ class StepPlan:
         self._recording = recording
         self._triggers = triggers
         self._total = total
+        self._optimizers = optimizers
         self._windows: WindowController | None = None
         self._ranges = ModelRanges(optimizers, recording.note)
         detect = options.detect_syncs
@@ -222,6 +224,10 @@ class StepPlan:
         """The run ends with step ``last``: save an open window, and switch everything off."""
         guarded = self._recording.guarded
         guarded("ending the extra steps", self.extras.close)
+        if kinds := trained_on(self._optimizers):
+            self._recording.note(missing_on(kinds))
+        elif self._options.detect_syncs == "cuda" and not _env.cuda_in_use():
+            self._recording.note("syncs were not detected: the program did not use CUDA")
         if self._windows is not None:
             windows = self._windows
             guarded("closing the window", lambda: windows.close(last))

@@ -22,6 +22,7 @@ import torch
 from perfkit import _env
 from perfkit._location import Location
 from perfkit.record.hooks.constructions import made_at
+from perfkit.record.other_devices import trained_on
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, user_files
 from perfkit.run.records import OptimizerFacts
 
@@ -75,6 +76,8 @@ class SettingsProbe:
 
     def __init__(self, optimizers: list[Any]) -> None:
         self._optimizers = optimizers
+        #: Types of the devices that are not CUDA's and hold what is trained.
+        self.other_devices: tuple[str, ...] = ()
         self._readings = 0
         #: Cost -> its measurements, ns.
         self._costs: dict[str, list[int]] = {}
@@ -110,6 +113,7 @@ class SettingsProbe:
         for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
             if id(optimizer) not in self._described:
                 self._described[id(optimizer)] = _describe(optimizer)
+                self.other_devices = trained_on(self._optimizers)
 
     def _add_cost(self, name: str, ns: int) -> None:
         """Keep the median of the measurements: a disturbance lasts longer than one reading."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.record.other_devices import trained_on
 from perfkit.record.samplers.flop_counter import FlopCounter
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.watchers.compilations import compiled_graphs
@@ -87,6 +88,8 @@ class ExtraSteps:
                 "syncs were not detected: no optimizer has stepped, so no model is known; "
                 "use perfkit.detect_syncs(device_of=[model]) in the program"
             )
+        if kinds := trained_on(self._optimizers):
+            return f"syncs were not detected: the model is on {', '.join(kinds)}, and a dry run needs it on the CPU"
         detector = detect_syncs(mode="dry", device_of=[*trained_modules(self._optimizers), *self._optimizers])
         detector.start()
         self._detector = detector

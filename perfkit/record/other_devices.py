@@ -1,0 +1,25 @@
+"""Training on a device that is neither CUDA's nor ROCm's: perfkit times the host, and says what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+#: What torch's tensors live on where perfkit measures everything; ROCm's devices are called cuda too.
+_MEASURED = ("cpu", "cuda")
+
+
+def trained_on(optimizers: Iterable[Any]) -> tuple[str, ...]:
+    """The types of the devices, other than CUDA's, that hold parameters of these optimizers."""
+    # The first parameter of each group: a large model has thousands.
+    firsts = (group["params"][0] for one in optimizers for group in one.param_groups if group["params"])
+    kinds = (first.device.type for first in firsts)
+    return tuple(dict.fromkeys(kind for kind in kinds if kind not in _MEASURED))
+
+
+def missing_on(kinds: Iterable[str]) -> str:
+    """What perfkit does not measure on devices of these types, as a sentence."""
+    return (
+        f"the model is on {', '.join(kinds)}: perfkit measures the host and its phases there; device times, device "
+        "memory, syncs and the state of the card are measured with CUDA and ROCm alone"
+    )

@@ -102,7 +102,6 @@ class Attachments:
         self._clock.at_close = self.compiles.at_close
         self._clock.calibrate()
         self._detect_cuda = detect_cuda
-        self.attach_device()
         if not self._sampling_stopped:
             self._sampler = self._sampler or LineSampler(
                 threading.get_ident(), self._phase, lambda: self._clock.step_num
@@ -111,16 +110,21 @@ class Attachments:
             self._sampler.start()
             self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
             self._workers.attach()
+        self.attach_device()
 
     def attach_device(self) -> None:
         """Attach what watches a CUDA device, once the program uses it; called between two steps.
 
         Not earlier: perfkit must not be what starts CUDA in a process that may fork, or train on the CPU.
         """
-        if self._on_device or not _env.cuda_in_use():
-            return
-        self._on_device = True
-        GRAPH_CAPTURES.watch()
+        if not self._on_device and _env.cuda_in_use():
+            GRAPH_CAPTURES.watch()
+            self._on_device = True
+            self._start_watching_device()
+        if self.node is not None:
+            self.node.start_when_ready()
+
+    def _start_watching_device(self) -> None:
         self._clock.device = self._clock.device or DeviceClock(DeviceEvents())
         self._clock.device.calibrate()
         if self._detect_cuda:

@@ -306,8 +306,6 @@ class RunRecorder:
             self._settings.read()
             self._processor.read(step, timed=timed)
         self.attachments.batches.count_padding()
-        if self.attachments.node is not None:
-            self.attachments.node.start_when_ready()
         return self._leaks.check(step)
 
     # -- what is written and reported

@@ -227,7 +227,6 @@ class RangeRecorder:
         """One row per range and thread, of the ranges that have ended; drains first."""
         if LISTENER.recorder is not self:
             self._device.read_rest()
-        self._device.stop()
         with self._lock:
             self._drain()
             found = []
@@ -258,6 +257,7 @@ class RangeRecorder:
             return
         LISTENER.stop()
         self._device.read_rest()
+        self._device.stop()
         self._stopped.set()
         with self._lock:
             self._drain()

@@ -25,12 +25,14 @@ def idle_times(trace: Trace, pieces: Pieces) -> tuple[IdleTime, ...]:
     """The pieces by cause and place, longest first; they sum to the idle time exactly."""
     found = []
     places, of = functions_of(trace, pieces.row)
+    intervals = int(pieces.interval.max(initial=0)) + 1
     for code in np.unique(pieces.cause).tolist():
         spent: dict[Location | None, list[int]] = defaultdict(lambda: [0, 0])
         mine = pieces.cause == code
         length = (pieces.ends - pieces.starts)[mine]
         time = sum_by(of[mine], length, len(places))
-        gaps = np.bincount(np.unique(np.stack((of[mine], pieces.interval[mine])), axis=1)[0], minlength=len(places))
+        # One number for place and interval: rows of two are sorted several times slower.
+        gaps = np.bincount(np.unique(of[mine] * intervals + pieces.interval[mine]) // intervals, minlength=len(places))
         for rank, place in enumerate(np.argsort(-time, kind="stable").tolist()):
             # Gaps of several places that are not told apart may be counted more than once.
             entry = spent[places[place] if rank < MAX_PLACES else None]

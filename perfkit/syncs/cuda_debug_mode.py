@@ -1,6 +1,6 @@
 """Syncs on CUDA: torch's sync debug mode, whose warnings one object among the warnings filters receives.
 
-Not yet run on a GPU: its Python code is tested on the CPU with the warning's text.
+Its Python code is tested on the CPU with the warning's text, and run against a simulated CUDA runtime.
 
 Torch warns of each sync, in the thread and at the line that synced. Python matches a warning with a filter through
 ``pattern.match(text)``. The pattern of our filter is an object that records the sync and returns true for "ignore", so
@@ -12,10 +12,11 @@ costs one attribute read.
 A backward on CUDA runs in threads of torch. Torch reports what syncs in its C++ code at the end, in the thread and at
 the line that called ``backward()``, and what syncs in a Python hook at the hook's line.
 
-Torch does not warn of non-blocking copies with pageable memory. For a detection with ``certainty="may"``, the functions
+Torch does not warn of the waits inside Thrust, which sorts for ``unique`` of rows and ``coalesce``: these functions are
+wrapped, too. Nor does it warn of non-blocking copies with pageable memory. For a detection with ``certainty="may"``, the functions
 that copy are wrapped too.
 
-Not covered: waits inside kernels that are not torch's, and ops called as ``torch.ops.aten.x`` outside any torch
+Not covered: waits inside kernels that are not torch's, ``mode`` of slices longer than 2048 (Thrust again), and ops called as ``torch.ops.aten.x`` outside any torch
 function (their warning goes from C++ to stderr).
 """
 
@@ -57,6 +58,15 @@ _METHODS: dict[str, Cause] = {
     "__index__": Cause("read", "int(tensor)"),
     "__repr__": Cause("print", "print(tensor)"),
 }
+
+#: Functions that sort in Thrust, by owner -> the cause of the wait inside it.
+_SORTS: tuple[tuple[Any, str, Cause], ...] = (
+    (torch, "unique", Cause("shape", "unique")),
+    (torch, "unique_consecutive", Cause("shape", "unique_consecutive")),
+    (torch.Tensor, "unique", Cause("shape", "unique")),
+    (torch.Tensor, "unique_consecutive", Cause("shape", "unique_consecutive")),
+    (torch.Tensor, "coalesce", Cause("shape", "coalesce")),
+)
 
 #: Methods of Tensor that copy between host and device.
 _COPIES = ("to", "cuda", "copy_")
@@ -177,6 +187,9 @@ class CudaSyncs:
             original = getattr(torch.Tensor, name)
             wrapper = self._timed_cpu(original, cause) if name == "cpu" else self._timed(original, cause)
             patches.set(torch.Tensor, name, functools.wraps(original)(wrapper))
+        for owner, name, cause in _SORTS:
+            original = getattr(owner, name)
+            patches.set(owner, name, functools.wraps(original)(self._sorting(original, cause)))
 
     def _wrap_waits(self, patches: Patches) -> None:
         for owner, op in (
@@ -216,6 +229,19 @@ class CudaSyncs:
             return self._measure(original, cause, (self_, *args), kwargs)
 
         return timed
+
+    def _sorting(self, original: Callable[..., Any], cause: Cause) -> Callable[..., Any]:
+        is_compiling = torch.compiler.is_compiling
+
+        def sorting(*args: Any, **kwargs: Any) -> Any:
+            tensor = args[0] if args else kwargs.get("input")
+            if is_compiling() or not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not tensor.numel():
+                return original(*args, **kwargs)
+            # A sparse tensor that is coalesced is returned as it is.
+            waits = not (tensor.is_sparse and tensor.is_coalesced())
+            return self._measure(original, cause, args, kwargs, unreported=lambda result: cause if waits else None)
+
+        return sorting
 
     def _waiting(self, original: Callable[..., Any], cause: Cause) -> Callable[..., Any]:
         def waiting(*args: Any, **kwargs: Any) -> Any:

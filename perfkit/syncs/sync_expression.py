@@ -17,7 +17,7 @@ _KIND_OF_CALL: dict[str, SyncKind] = {
     ),
     **dict.fromkeys(("repeat_interleave", "one_hot", "coalesce", "to_sparse"), "shape"),
     **dict.fromkeys(("cuda", "tensor", "as_tensor", "asarray", "new_tensor"), "copy-h2d"),
-    **dict.fromkeys(("equal", "allclose", "multinomial", "mode"), "read"),
+    **dict.fromkeys(("equal", "allclose", "mode"), "read"),
     **dict.fromkeys(("barrier", "all_gather_object", "broadcast_object_list"), "collective"),
 }
 

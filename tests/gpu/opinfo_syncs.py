@@ -1,10 +1,12 @@
-"""Which ATen ops make the host wait, measured on a GPU: PyTorch's own samples, under torch's sync debug mode.
+"""Which ATen ops make the host wait: PyTorch's own samples, and the blocking calls of the CUDA runtime in each.
 
-    python tests/gpu/opinfo_syncs.py sync_table.json
+    python tests/gpu/opinfo_syncs.py table.json
 
-Writes {"torch", "cuda", "device", "ops": {overload: {"calls", "syncs"}}, "failed": {operator: error}}. Each op that a
-sample runs is called with the debug mode "error"; if it raises, that is one sync, and it is called again without the
-mode. A sync inside the C++ of a composite op counts for the op inside it that synced.
+Writes {"torch", "cuda", "device", "ops": {overload: {"calls", "syncs", "reported"}}, "failed": {operator: error}}, and
+the ops of this torch into ``perfkit/syncs/dry_run/waiting_ops.py``. A call syncs if it makes one of `BLOCKING`, which
+torch's profiler records; it is reported if torch's sync debug mode warns of it. Runs on a GPU and on a simulated CUDA
+runtime, there with PYTORCH_NO_CUDA_MEMORY_CACHING=1: what no kernel wrote is then zero. A wait inside the C++ of a
+composite op counts for the op inside it that waited.
 """
 
 from __future__ import annotations
@@ -12,44 +14,122 @@ from __future__ import annotations
 import json
 import sys
 import types
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as functional
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfkit.syncs.dry_run.op_table import named_ops
+from perfkit.syncs.dry_run.waiting_ops import WAITING_OPS
 
 #: Enough for the branches of an op that depend on its arguments; all samples take hours.
 SAMPLES = 12
 DTYPES = (torch.float32, torch.int64, torch.bool)
 
-_ERROR, _OFF = 2, 0
+#: Calls in which the host waits for the device. cudaFree waits too, but belongs to the allocator and not to the op.
+BLOCKING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaMemcpy2D")
+
+_MARK = "perfkit call "
 _SYNC_TEXT = "called a synchronizing"
+_ERROR, _OFF = 2, 0
+_DATA = Path(__file__).resolve().parents[2] / "perfkit" / "syncs" / "dry_run" / "waiting_ops.py"
 
 
-class _Counter(TorchDispatchMode):
-    """Calls each op with the debug mode "error", and counts calls and syncs."""
+class Event(NamedTuple):
+    """An event of the profiler's."""
 
-    def __init__(self, set_debug_mode: Callable[[int], None]) -> None:
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+def waits_of(do: Callable[[], object]) -> list[Event]:
+    """The blocking calls and the marks of what ``do`` runs."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=activities) as profiler:
+        try:
+            do()
+        finally:
+            with record_function(f"{_MARK}end"):
+                pass
+    found: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]  # set by the profiler's end
+    # A runtime call is placed where the op began that it belongs to: the times of both come from different clocks.
+    began = {one.correlation_id(): one.start_ns() for one in found if not one.linked_correlation_id()}
+    events = [
+        Event(one.name(), began.get(one.linked_correlation_id(), one.start_ns()), one.end_ns())
+        if one.name() in BLOCKING
+        else Event(one.name(), one.start_ns(), one.end_ns())
+        for one in found
+    ]
+    end = max((one.start_ns for one in events if one.name == f"{_MARK}end"), default=0)
+    # The profiler's own end waits for the device, too.
+    return [one for one in events if one.start_ns < end and (one.name in BLOCKING or one.name.startswith(_MARK))]
+
+
+def waits_by_mark(events: Iterable[Event]) -> dict[int, int]:
+    """Number of a marked call -> the blocking calls inside it, for calls with at least one."""
+    events = list(events)
+    marks = sorted((one for one in events if one.name.startswith(_MARK)), key=lambda one: one.start_ns)
+    starts = [mark.start_ns for mark in marks]
+    found: dict[int, int] = {}
+    for wait in (one for one in events if one.name in BLOCKING):
+        position = bisect_right(starts, wait.start_ns) - 1
+        if position >= 0 and wait.start_ns < marks[position].end_ns:
+            number = int(marks[position].name.removeprefix(_MARK))
+            found[number] = found.get(number, 0) + 1
+    return found
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)
+
+
+class _Calls(TorchDispatchMode):
+    """Marks each call of an op with tensors on the device, none of them empty, and notes whether torch reports a sync in it.
+
+    Each is first called with the debug mode "error", and if that raises, again without it.
+    """
+
+    def __init__(self, kind: str, set_debug_mode: Callable[[int], None]) -> None:
         super().__init__()
-        self.set_debug_mode = set_debug_mode
-        self.ops: dict[str, dict[str, int]] = {}
+        self.kind, self.set_debug_mode = kind, set_debug_mode
+        #: Overload, whether torch reported a sync, and whether it failed, of each call; None for one that is made again.
+        self.calls: list[tuple[str, bool, bool] | None] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        counts = self.ops.setdefault(str(func), {"calls": 0, "syncs": 0})
-        counts["calls"] += 1
+        tensors = list(_tensors_in(args))
+        # Nothing is computed of an empty tensor, so it says nothing of the others.
+        if not any(one.device.type == self.kind for one in tensors) or not all(one.numel() for one in tensors):
+            return func(*args, **kwargs)
         try:
             self.set_debug_mode(_ERROR)
-            return func(*args, **kwargs)
+            return self._call(func, args, kwargs, reported=False)
         except RuntimeError as error:
             if _SYNC_TEXT not in str(error):
                 raise
+            self.calls[-1] = None
         finally:
             self.set_debug_mode(_OFF)
-        counts["syncs"] += 1
-        return func(*args, **kwargs)
+        return self._call(func, args, kwargs, reported=True)
+
+    def _call(self, func: Any, args: Any, kwargs: Any, *, reported: bool) -> Any:
+        number = len(self.calls)
+        self.calls.append((str(func), reported, True))
+        with record_function(f"{_MARK}{number}"):
+            result = func(*args, **kwargs)
+        self.calls[number] = str(func), reported, False
+        return result
 
 
 def operators() -> list[Any]:
@@ -63,28 +143,97 @@ def operators() -> list[Any]:
     return list(op_db)
 
 
+class _OwnSamples(NamedTuple):
+    """Calls that PyTorch's samples lack, in the manner of its descriptions; ``op`` gets the tensors of `_tensors`."""
+
+    name: str
+    op: Callable[[Any], object]
+
+    def supports_dtype(self, dtype: torch.dtype, kind: str) -> bool:
+        return dtype is torch.float32
+
+    def sample_inputs(self, device: str, dtype: torch.dtype) -> Iterator[Any]:
+        yield types.SimpleNamespace(input=_tensors(device), args=(), kwargs={})
+
+
+def _tensors(device: str) -> Any:
+    x = torch.linspace(-1, 1, 16).view(4, 4)
+    tensors = {
+        "x": x,
+        "positive": x @ x.T + torch.eye(4),
+        "mask": x > 0,
+        "index": torch.tensor([0, 2, 1, 3]),
+        "long": torch.linspace(0, 1, 3 * 2049).view(3, 2049),
+    }
+    # Copied: on a simulated runtime no kernel computes values.
+    return types.SimpleNamespace(**{name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+OWN = (
+    _OwnSamples("multinomial", lambda t: torch.multinomial(t.positive, 1)),
+    _OwnSamples("multinomial, several", lambda t: torch.multinomial(t.positive, 2)),
+    _OwnSamples("multinomial with replacement", lambda t: torch.multinomial(t.positive, 2, replacement=True)),
+    _OwnSamples("mode of long slices", lambda t: torch.mode(t.long)),
+    _OwnSamples("embedding with max_norm", lambda t: functional.embedding(t.index, t.x, max_norm=1.0)),
+    _OwnSamples("normal with tensors", lambda t: torch.normal(t.x, t.positive)),
+    _OwnSamples("normal with a std tensor", lambda t: torch.normal(0.0, t.positive)),
+    _OwnSamples("unique rows", lambda t: torch.unique(t.x, dim=0)),
+    _OwnSamples("unique_consecutive rows", lambda t: torch.unique_consecutive(t.x, dim=0)),
+    _OwnSamples("bincount", lambda t: torch.bincount(t.index)),
+    _OwnSamples("repeat_interleave", lambda t: t.x.repeat_interleave(t.index, dim=0)),
+    _OwnSamples("repeat_interleave of a size", lambda t: t.x.repeat_interleave(t.index, dim=0, output_size=6)),
+    _OwnSamples("mask index", lambda t: t.x[t.mask]),
+    _OwnSamples("index assignment of a number", lambda t: t.x.__setitem__(t.index, 0.0)),
+    _OwnSamples("mask assignment of a number", lambda t: t.x.__setitem__(t.mask, 0.0)),
+    _OwnSamples("mask assignment", lambda t: t.x.__setitem__(t.mask, t.x[t.x > 0])),
+    _OwnSamples("to_sparse", lambda t: t.x.to_sparse()),
+    _OwnSamples("coalesce", lambda t: torch.sparse_coo_tensor(t.index[None], t.x[0], (9,)).coalesce()),
+    _OwnSamples("nested from a mask", lambda t: torch._nested_tensor_from_mask(t.x[None], t.mask[:1])),
+    _OwnSamples("svd", lambda t: torch.linalg.svd(t.positive)),
+    _OwnSamples("eigh", lambda t: torch.linalg.eigh(t.positive)),
+    _OwnSamples("eig", lambda t: torch.linalg.eig(t.positive)),
+    _OwnSamples("eigvals", lambda t: torch.linalg.eigvals(t.positive)),
+)
+
+
 def count_syncs(
     described: Iterable[Any], device: str, set_debug_mode: Callable[[int], None]
 ) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
-    """Overload -> calls and syncs in all samples of the operators; operator -> error of samples that failed."""
-    counter, failed = _Counter(set_debug_mode), {}
-    kind = torch.device(device).type
+    """Overload -> its calls in all samples, those that waited, those of which torch reported that they wait; and
+    operator -> error of samples that failed."""
+    ops: dict[str, dict[str, int]] = {}
+    failed: dict[str, str] = {}
     for operator in described:
-        for dtype in DTYPES:
-            if not operator.supports_dtype(dtype, kind):
-                continue
+        calls = _Calls(torch.device(device).type, set_debug_mode)
+        waits = waits_by_mark(waits_of(lambda: _run_samples(operator, device, calls, failed)))  # noqa: B023 - now
+        for number, call in enumerate(calls.calls):
+            # One that failed without a wait would perhaps have waited later.
+            if call is not None and (number in waits or not call[2]):
+                counts = ops.setdefault(call[0], {"calls": 0, "syncs": 0, "reported": 0})
+                counts["calls"] += 1
+                counts["syncs"] += number in waits
+                counts["reported"] += call[1]
+    return ops, failed
+
+
+def _run_samples(operator: Any, device: str, calls: _Calls, failed: dict[str, str]) -> None:
+    for dtype in DTYPES:
+        if not operator.supports_dtype(dtype, torch.device(device).type):
+            continue
+        samples = islice(operator.sample_inputs(device, dtype), SAMPLES)
+        while True:
             try:
-                for sample in islice(operator.sample_inputs(device, dtype), SAMPLES):
-                    with counter:
-                        operator.op(sample.input, *sample.args, **sample.kwargs)
-            except Exception as error:  # noqa: BLE001 - one operator's failure must not end the table
+                if (sample := next(samples, None)) is None:
+                    break
+                with calls:
+                    operator.op(sample.input, *sample.args, **sample.kwargs)
+            except Exception as error:  # noqa: BLE001 - one sample's failure must not end the table
                 failed[operator.name] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return counter.ops, failed
 
 
 def table() -> dict[str, Any]:
     """The table of this machine's GPU and torch."""
-    ops, failed = count_syncs(operators(), "cuda", torch.cuda.set_sync_debug_mode)
+    ops, failed = count_syncs([*operators(), *OWN], "cuda", torch.cuda.set_sync_debug_mode)
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -94,12 +243,53 @@ def table() -> dict[str, Any]:
     }
 
 
+def summary(table: dict[str, Any], named: Iterable[str]) -> dict[str, str]:
+    """Op -> whether its calls wait ("always", "sometimes", "never"): for those that wait, and those that are ``named``."""
+    found = {}
+    for overload, counts in table["ops"].items():
+        space, name, variant = overload.split(".", 2)
+        op = f"{space}::{name}" + ("" if variant == "default" else f".{variant}")
+        if counts["syncs"] or op in named or op.partition(".")[0] in named:
+            found[op] = "always" if counts["syncs"] == counts["calls"] else "sometimes" if counts["syncs"] else "never"
+    return found
+
+
+def unseen(table: dict[str, Any]) -> list[str]:
+    """The overloads that waited in calls of which torch's debug mode did not warn."""
+    return [overload for overload, counts in table["ops"].items() if counts["syncs"] > counts["reported"]]
+
+
+def data(versions: dict[str, dict[str, str]]) -> str:
+    """The source of ``waiting_ops.py``."""
+    lines = [
+        '"""Which ATen ops made the host wait, by version of torch.',
+        "",
+        "Written by ``tests/gpu/opinfo_syncs.py``, which counts the blocking calls of the CUDA runtime in PyTorch's own",
+        "samples and some more: ops that waited in each call, in some, and of those that `op_table` names also in none.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "WAITING_OPS: dict[str, dict[str, str]] = {",
+    ]
+    for version, ops in sorted(versions.items(), key=lambda item: [int(part) for part in item[0].split(".")]):
+        lines += [
+            f'    "{version}": {{',
+            *(f'        "{op}": "{waits}",' for op, waits in sorted(ops.items())),
+            "    },",
+        ]
+    return "\n".join([*lines, "}", ""])
+
+
 def main() -> int:
     """Write the table to the file in the argument."""
     if len(sys.argv) != 2:
         print("usage: python tests/gpu/opinfo_syncs.py FILE.json", file=sys.stderr)
         return 2
-    Path(sys.argv[1]).write_text(json.dumps(table(), indent=1) + "\n")
+    found = table()
+    Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")
+    version = found["torch"].split("+")[0]
+    _DATA.write_text(data({**WAITING_OPS, version: summary(found, named_ops())}))
     return 0
 
 

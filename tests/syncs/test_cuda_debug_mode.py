@@ -325,6 +325,28 @@ def test_an_explicit_wait_is_counted_although_torch_does_not_warn_of_it(pretende
     assert syncs.events[0].blocked_ns is not None
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.unique(x, dim=0),
+        lambda x: x.unique(dim=0),
+        lambda x: torch.unique_consecutive(x, dim=0),
+        lambda x: x.unique_consecutive(dim=0),
+    ],
+)
+def test_a_wait_inside_thrust_is_counted_although_torch_does_not_warn_of_it(
+    pretended_cuda: list[int], call: Callable[[torch.Tensor], Any]
+) -> None:
+    with detect_syncs("cuda") as syncs:
+        call(torch.ones(2, 2).as_subclass(DeviceTensor))
+        call(torch.ones(2, 2))
+
+    assert [(event.kind, event.op, event.count) for event in syncs.events] in (
+        [("shape", "unique", 1)],
+        [("shape", "unique_consecutive", 1)],
+    )
+
+
 def test_raise_raises_at_the_users_line(pretended_cuda: list[int], device_tensor: torch.Tensor) -> None:
     with detect_syncs("cuda", on_sync="raise"):
         with pytest.raises(perfkit.SyncError, match=r"test_cuda_debug_mode\.py"):

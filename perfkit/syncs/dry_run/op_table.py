@@ -1,19 +1,22 @@
 """The table of syncing ops: which ATen ops make the host wait for the device, and when.
 
 Each row is a rule ``(args, kwargs) -> Cause | None``, applied only if an input of the op is on the simulated device.
-The rows come from PyTorch's own test of its sync debug mode, its op tags and its CUDA sources; they have not yet been
-checked on a GPU. A sync that depends on something unknown on a CPU (the library that runs the op, how a copy is staged)
-is a "may", with the reason.
+Whether an op waits was measured for each version of torch in `waiting_ops`, by the blocking calls of the CUDA runtime,
+run against a simulated one; the names, and the rules on arguments, are written here and tested against it. A sync that
+depends on something unknown on a CPU (the library that runs the op, how a copy is staged) is a "may", with the reason.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from perfkit.syncs.dry_run.device_marks import is_pinned, on_device
+from perfkit.syncs.dry_run.waiting_ops import WAITING_OPS
 from perfkit.syncs.sync_log import PAGEABLE, Cause
 
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], Cause | None]
@@ -61,11 +64,14 @@ def _index(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
 def _index_put(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     value = args[2]
     cause = _index_cause(args[0], args[1])
-    # x[mask] = 1.0 becomes masked_fill, which reads no shape.
+    number = value.numel() == 1 and not on_device(value)
     if cause is not None and cause.op == "boolean mask index":
-        if value.numel() == 1 and not on_device(value):
-            return None
-        return Cause("shape", "boolean mask assignment")
+        # x[mask] = 1.0 becomes masked_fill, which reads no shape.
+        alone = sum(isinstance(index, torch.Tensor) for index in args[1]) == 1
+        return None if number and alone else Cause("shape", "boolean mask assignment")
+    if cause is None and number and on_device(args[0]):
+        # x[index] = 0.0 makes a tensor on the host, and copies it.
+        return Cause("copy-h2d", "index assignment of a host value")
     return cause
 
 
@@ -86,8 +92,31 @@ def _fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     return None if on_device(args[0]) else Cause("read", "fill_ of a host tensor by a device value")
 
 
-def _masked_fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
-    return Cause("read", "masked_fill by a device value") if on_device(_argument(args, kwargs, 2, "value")) else None
+def _value_on_device(position: int, op: str) -> Rule:
+    return lambda args, kwargs: Cause("read", op) if on_device(_argument(args, kwargs, position, "value")) else None
+
+
+def _never(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+    return None
+
+
+def _equal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+    one, other = args[0], args[1]
+    # Torch compares the sizes on the host, and takes memory to be equal to itself.
+    if one.shape != other.shape or not one.numel():
+        return None
+    same = one.data_ptr() == other.data_ptr() and one.stride() == other.stride() and one.dtype == other.dtype
+    return None if same else Cause("read", "equal")
+
+
+#: The longest slices of which torch's own kernel finds the mode; Thrust, which sorts longer ones, waits.
+_FUSED_MODE = 2048
+
+
+def _mode(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+    tensor = args[0]
+    long = tensor.dim() and tensor.size(_argument(args, kwargs, 1, "dim", -1)) > _FUSED_MODE
+    return Cause("read", "mode of long slices") if long else None
 
 
 def _repeat_interleave(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
@@ -100,39 +129,43 @@ def _histc(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     return None if given else Cause("read", "histc without a range")
 
 
-_LINALG = "the error check of a decomposition"
+#: ATen op, with or without its overload -> the name of its sync. Whether it waits was measured: `waiting_ops`.
+_NAMES: dict[str, Cause] = {
+    "aten::_local_scalar_dense": Cause("read", "item"),  # reads one value
+    "aten::nonzero": Cause("shape", "nonzero"),
+    "aten::masked_select": Cause("shape", "masked_select"),
+    **dict.fromkeys(("aten::_unique", "aten::_unique2", "aten::unique_dim"), Cause("shape", "unique")),
+    "aten::unique_consecutive": Cause("shape", "unique_consecutive"),
+    "aten::unique_dim_consecutive": Cause("shape", "unique_consecutive"),
+    "aten::bincount": Cause("shape", "bincount"),
+    "aten::allclose": Cause("read", "allclose"),
+    "aten::normal.Tensor_Tensor": Cause("read", "normal with a std tensor"),
+    "aten::normal.float_Tensor": Cause("read", "normal with a std tensor"),
+    "aten::linspace": Cause("read", "linspace between tensors"),
+    "aten::logspace": Cause("read", "logspace between tensors"),
+    "aten::_to_sparse": Cause("shape", "to_sparse"),
+    "aten::_coalesce": Cause("shape", "coalesce"),
+    "aten::_nested_tensor_from_mask": Cause("shape", "nested tensor from a mask"),
+    "aten::_nested_tensor_from_mask_left_aligned": Cause("read", "nested tensor from a mask"),
+    **dict.fromkeys(
+        (
+            *("aten::_linalg_check_errors", "aten::_linalg_svd", "aten::_linalg_eigh"),
+            *("aten::linalg_eig", "aten::_linalg_eigvals"),
+        ),
+        Cause("read", "the error check of a decomposition"),
+    ),
+}
+
 _CUDNN = "torch's own kernel copies the lengths and waits, cuDNN's does not"
 _SOLVER = "it depends on the solver library that torch selects"
+_SOMETIMES = "it depends on the arguments: some of PyTorch's samples make it wait"
 
-#: ATen op, with or without its overload -> its rule. ``_local_scalar_dense`` reads one value.
+#: ATen op, with or without its overload -> its rule, if its arguments decide whether it waits.
 _RULES: dict[str, Rule] = {
-    "aten::_local_scalar_dense": _always(Cause("read", "item")),
-    "aten::nonzero": _always(Cause("shape", "nonzero")),
-    "aten::masked_select": _always(Cause("shape", "masked_select")),
-    "aten::_unique": _always(Cause("shape", "unique")),
-    "aten::_unique2": _always(Cause("shape", "unique")),
-    "aten::unique_dim": _always(Cause("shape", "unique")),
-    "aten::unique_consecutive": _always(Cause("shape", "unique_consecutive")),
-    "aten::unique_dim_consecutive": _always(Cause("shape", "unique_consecutive")),
-    "aten::bincount": _always(Cause("shape", "bincount")),
     "aten::repeat_interleave.Tensor": _repeat_interleave,
-    "aten::equal": _always(Cause("read", "equal")),
-    "aten::allclose": _always(Cause("read", "allclose")),
-    "aten::multinomial": _always(Cause("read", "multinomial")),
-    "aten::mode": _always(Cause("read", "mode")),
+    "aten::equal": _equal,
+    "aten::mode": _mode,
     "aten::histc": _histc,
-    "aten::normal.Tensor_Tensor": _always(Cause("read", "normal with a std tensor")),
-    "aten::normal.float_Tensor": _always(Cause("read", "normal with a std tensor")),
-    "aten::embedding_renorm_": _always(Cause("shape", "embedding with max_norm")),
-    "aten::_to_sparse": _always(Cause("shape", "to_sparse")),
-    "aten::_coalesce": _always(Cause("shape", "coalesce")),
-    "aten::_nested_tensor_from_mask": _always(Cause("shape", "nested tensor from a mask")),
-    "aten::_nested_tensor_from_mask_left_aligned": _always(Cause("read", "nested tensor from a mask")),
-    "aten::_linalg_check_errors": _always(Cause("read", _LINALG)),
-    "aten::_linalg_svd": _always(Cause("read", _LINALG)),
-    "aten::_linalg_eigh": _always(Cause("read", _LINALG)),
-    "aten::linalg_eig": _always(Cause("read", _LINALG)),
-    "aten::_linalg_eigvals": _always(Cause("read", _LINALG)),
     "aten::linalg_lstsq": _always(Cause("read", "lstsq", "may", _SOLVER)),
     "aten::_ctc_loss": _always(Cause("copy-h2d", "ctc_loss", "may", _CUDNN)),
     "aten::index.Tensor": _index,
@@ -140,12 +173,46 @@ _RULES: dict[str, Rule] = {
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
     "aten::copy_": _copy,
+    "aten::_to_copy": _never,  # `function_calls` follows the moves of tensors
     "aten::fill_.Tensor": _fill,
-    "aten::masked_fill.Tensor": _masked_fill,
-    "aten::masked_fill_.Tensor": _masked_fill,
+    **dict.fromkeys(
+        ("aten::masked_fill.Tensor", "aten::masked_fill_.Tensor"), _value_on_device(2, "masked_fill by a device value")
+    ),
+    **dict.fromkeys(
+        ("aten::index_fill.int_Tensor", "aten::index_fill_.int_Tensor"),
+        _value_on_device(3, "index_fill by a device value"),
+    ),
 }
 
 
-def rule_for(name: str, overload: str) -> Rule | None:
-    """The rule of an op by schema name ("aten::nonzero") and overload name, None if the op never syncs."""
-    return _RULES.get(f"{name}.{overload}") or _RULES.get(name)
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+@functools.cache
+def _waiting_ops(version: str) -> dict[str, str]:
+    """What was measured on the newest torch that is not newer than ``version``, else on the oldest."""
+    older = [one for one in WAITING_OPS if _number(one) <= _number(version)]
+    return WAITING_OPS[max(older, key=_number) if older else min(WAITING_OPS, key=_number)]
+
+
+def rule_for(name: str, overload: str, version: str = torch.__version__) -> Rule | None:
+    """The rule of an op by schema name ("aten::nonzero") and overload name, None if it never syncs in this torch."""
+    op = f"{name}.{overload}" if overload else name
+    rule = _RULES.get(op) or _RULES.get(name)
+    if rule is not None:
+        return rule
+    cause = _NAMES.get(op) or _NAMES.get(name)
+    waits = _waiting_ops(version).get(op)
+    if waits == "never" or (waits is None and cause is None):
+        return None
+    if waits == "sometimes":
+        return _always(
+            (cause or Cause("other", name.removeprefix("aten::")))._replace(certainty="may", reason=_SOMETIMES)
+        )
+    return _always(cause or Cause("other", name.removeprefix("aten::")))
+
+
+def named_ops() -> frozenset[str]:
+    """The ops whose sync has a name, so that it must be known whether they wait."""
+    return frozenset(_NAMES)

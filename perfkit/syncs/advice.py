@@ -37,7 +37,7 @@ _BY_OP: dict[str, str] = {
     "repeat_interleave": "Pass output_size=.",
     "one_hot": "Pass num_classes=.",
     "index_fill by a device value": "Use a Python number as the value, or index_copy_.",
-    "index assignment of a host value": "Use index_fill_, which passes a number without a copy, or assign a device tensor.",
+    "index assignment of a host value": "Use index_fill_, which copies no number, or assign a device tensor.",
     "linspace between tensors": "Keep the ends as Python numbers, or scale torch.linspace(0, 1, steps) on the device.",
     "mode of long slices": "Count with torch.bincount(minlength=) or scatter_add_, and take argmax.",
     "equal": "Use (a == b).all() and keep the result on the device.",

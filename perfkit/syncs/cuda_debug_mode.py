@@ -13,11 +13,11 @@ A backward on CUDA runs in threads of torch. Torch reports what syncs in its C++
 the line that called ``backward()``, and what syncs in a Python hook at the hook's line.
 
 Torch does not warn of the waits inside Thrust, which sorts for ``unique`` of rows and ``coalesce``: these functions are
-wrapped, too. Nor does it warn of non-blocking copies with pageable memory. For a detection with ``certainty="may"``, the functions
-that copy are wrapped too.
+wrapped, too. Nor does it warn of non-blocking copies with pageable memory: for a detection with ``certainty="may"``,
+the functions that copy are wrapped.
 
-Not covered: waits inside kernels that are not torch's, ``mode`` of slices longer than 2048 (Thrust again), and ops called as ``torch.ops.aten.x`` outside any torch
-function (their warning goes from C++ to stderr).
+Not covered: waits inside kernels that are not torch's, ``mode`` of slices longer than 2048 (Thrust again), and ops
+called as ``torch.ops.aten.x`` outside any torch function (their warning goes from C++ to stderr).
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def detect_syncs(
     Also a decorator (``step.syncs`` is then the detection of the last call), and ``start()`` / ``stop()``.
     Detections nest: each counts, and the innermost acts on a sync.
 
-    On CUDA ("cuda"; not yet run on a GPU) torch's sync debug mode reports each sync, at no cost per operation.
+    On CUDA ("cuda"; run against a simulated CUDA runtime) torch's sync debug mode reports each sync, at no cost per
+    operation.
     Without a GPU ("dry") the program runs on the CPU with real values, and the syncs that it would make on CUDA are
     reported. "auto" uses CUDA if there is a device.
 

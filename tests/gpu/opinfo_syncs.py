@@ -48,6 +48,11 @@ class Event(NamedTuple):
     start_ns: int
     end_ns: int
 
+    @property
+    def is_mark(self) -> bool:
+        """Whether it is a call of an op that was marked, and not one of the runtime's."""
+        return self.name.startswith(_MARK)
+
 
 def waits_of(do: Callable[[], object]) -> list[Event]:
     """The blocking calls and the marks of what ``do`` runs."""
@@ -69,13 +74,13 @@ def waits_of(do: Callable[[], object]) -> list[Event]:
     ]
     end = max((one.start_ns for one in events if one.name == f"{_MARK}end"), default=0)
     # The profiler's own end waits for the device, too.
-    return [one for one in events if one.start_ns < end and (one.name in BLOCKING or one.name.startswith(_MARK))]
+    return [one for one in events if one.start_ns < end and (one.name in BLOCKING or one.is_mark)]
 
 
 def waits_by_mark(events: Iterable[Event]) -> dict[int, int]:
     """Number of a marked call -> the blocking calls inside it, for calls with at least one."""
     events = list(events)
-    marks = sorted((one for one in events if one.name.startswith(_MARK)), key=lambda one: one.start_ns)
+    marks = sorted((one for one in events if one.is_mark), key=lambda one: one.start_ns)
     starts = [mark.start_ns for mark in marks]
     found: dict[int, int] = {}
     for wait in (one for one in events if one.name in BLOCKING):
@@ -95,7 +100,7 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 class _Calls(TorchDispatchMode):
-    """Marks each call of an op with tensors on the device, none of them empty, and notes whether torch reports a sync in it.
+    """Marks each call of an op with tensors on the device, none of them empty, and notes whether torch reports a sync.
 
     Each is first called with the debug mode "error", and if that raises, again without it.
     """
@@ -103,7 +108,7 @@ class _Calls(TorchDispatchMode):
     def __init__(self, kind: str, set_debug_mode: Callable[[int], None]) -> None:
         super().__init__()
         self.kind, self.set_debug_mode = kind, set_debug_mode
-        #: Overload, whether torch reported a sync, and whether it failed, of each call; None for one that is made again.
+        #: Overload, whether torch reported a sync, whether it failed, of each call; None for one that is made again.
         self.calls: list[tuple[str, bool, bool] | None] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -244,7 +249,7 @@ def table() -> dict[str, Any]:
 
 
 def summary(table: dict[str, Any], named: Iterable[str]) -> dict[str, str]:
-    """Op -> whether its calls wait ("always", "sometimes", "never"): for those that wait, and those that are ``named``."""
+    """Op -> "always", "sometimes" or "never" waits: those that wait, and of the others those ``named``."""
     found = {}
     for overload, counts in table["ops"].items():
         space, name, variant = overload.split(".", 2)
@@ -264,8 +269,8 @@ def data(versions: dict[str, dict[str, str]]) -> str:
     lines = [
         '"""Which ATen ops made the host wait, by version of torch.',
         "",
-        "Written by ``tests/gpu/opinfo_syncs.py``, which counts the blocking calls of the CUDA runtime in PyTorch's own",
-        "samples and some more: ops that waited in each call, in some, and of those that `op_table` names also in none.",
+        "Written by ``tests/gpu/opinfo_syncs.py``, which counts the blocking calls of the CUDA runtime in PyTorch's",
+        "own samples and some more: ops that waited in each call, in some, and of those that `op_table` names in none.",
         '"""',
         "",
         "from __future__ import annotations",

@@ -78,7 +78,7 @@ def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path
         rule = rule_for(f"{space}::{name}", "" if variant == "default" else variant)
         if rule is None and counts["syncs"] == counts["calls"]:
             without_rule.append(overload)
-    assert len(table["ops"]) > 500
+    assert len(table["ops"]) > 450
     assert without_rule == [], "these ops always synced and the dry run has no rule for them"
 
 

@@ -182,7 +182,7 @@ for step in range(3):
     keep = boxes[0, 0][[0, 2]]  # sync: 3
 """
 
-#: An agent's loop: an action, a reward and a decision are read in every step.
+#: An agent's loop: an action, a reward and a decision are read in every step; sampling reads nothing.
 AGENT = """\
 import torch
 device = "cuda"
@@ -191,7 +191,7 @@ optimizer = torch.optim.Adam(policy.parameters())
 state, rewards, log_probs = torch.zeros(4, device=device), [], []
 for step in range(5):
     distribution = torch.distributions.Categorical(logits=policy(state), validate_args=False)
-    action = distribution.sample()  # sync: 5
+    action = distribution.sample()
     log_probs.append(distribution.log_prob(action))
     choice = action.item()  # sync: 5
     state = state + torch.tensor([choice, 1.0, 0.0, 0.0], device=device)  # sync: 5

@@ -77,6 +77,7 @@ BOTH = [
     ("x.nonzero()", "shape: nonzero"),
     ("torch.where(mask)", "shape: nonzero"),
     ("torch.argwhere(mask)", "shape: nonzero"),
+    ("torch.isin(x.flatten(), x.flatten())", "shape: isin of many elements"),
     ("torch.unique(index)", "shape: unique"),
     ("torch.unique(x, dim=0)", "shape: unique"),
     ("torch.unique_consecutive(index)", "shape: unique_consecutive"),

@@ -1,4 +1,4 @@
-"""The script that measures the table of syncing ops on a GPU, run on the CPU with a debug mode that one op breaks."""
+"""The script that measures which ops wait, run on the CPU: what it marks, counts and writes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from perfkit.syncs.dry_run.op_table import named_ops
+from perfkit.syncs.dry_run.waiting_ops import WAITING_OPS
 
 SCRIPT = Path(__file__).resolve().parents[1] / "gpu" / "opinfo_syncs.py"
 
@@ -41,7 +44,7 @@ class Sample:
         self.input, self.args, self.kwargs = value, (), {}
 
 
-def test_an_op_that_raises_in_the_error_mode_counts_as_a_sync_and_runs_again(harness: Any) -> None:
+def test_an_op_that_raises_in_the_error_mode_is_reported_by_torch_and_runs_again(harness: Any) -> None:
     modes, results = [0], []
 
     def read(x: torch.Tensor) -> None:
@@ -56,7 +59,7 @@ def test_an_op_that_raises_in_the_error_mode_counts_as_a_sync_and_runs_again(har
 
     ops, failed = harness.count_syncs([described], "cpu", modes.append)
 
-    assert ops == {"perfkit_harness.read.default": {"calls": 2, "syncs": 2}}
+    assert ops == {"perfkit_harness.read.default": {"calls": 2, "syncs": 0, "reported": 2}}
     assert (failed, len(results), modes[-1]) == ({}, 2, 0)
 
 
@@ -64,12 +67,57 @@ def test_other_errors_are_recorded_and_do_not_end_the_table(harness: Any) -> Non
     def fail(x: torch.Tensor) -> None:
         raise RuntimeError("mine")
 
-    described = [Described("fail", fail, torch.ones(1)), Described("add", lambda x: x + 1, torch.ones(1))]
+    described = [
+        Described("fail", fail, torch.ones(1)),
+        Described("add", lambda x: x + 1, torch.ones(0), torch.ones(1)),
+    ]
 
     ops, failed = harness.count_syncs(described, "cpu", lambda mode: None)
 
     assert failed == {"fail": "RuntimeError: mine"}
-    assert ops == {"aten.add.Tensor": {"calls": 1, "syncs": 0}}
+    # Not the call with an empty tensor, of which nothing is computed.
+    assert ops == {"aten.add.Tensor": {"calls": 1, "syncs": 0, "reported": 0}}
+
+
+def test_a_wait_counts_for_the_marked_call_in_which_it_began(harness: Any) -> None:
+    event = harness.Event
+    events = [
+        event("perfkit call 7", 10, 20),
+        event("perfkit call 8", 30, 40),
+        event("cudaStreamSynchronize", 12, 14),
+        event("cudaStreamSynchronize", 15, 19),
+        event("cudaDeviceSynchronize", 25, 26),
+        event("cudaLaunchKernel", 31, 32),
+    ]
+
+    assert harness.waits_by_mark(events) == {7: 2}
+
+
+def test_the_summary_has_ops_that_wait_and_of_the_others_those_with_a_name(harness: Any) -> None:
+    def counts(calls: int, syncs: int, reported: int) -> dict[str, int]:
+        return {"calls": calls, "syncs": syncs, "reported": reported}
+
+    table = {
+        "ops": {
+            "aten.nonzero.default": counts(4, 4, 4),
+            "aten.unique_dim.default": counts(2, 2, 0),
+            "aten.equal.default": counts(4, 1, 1),
+            "aten.normal.Tensor_Tensor": counts(1, 0, 0),
+            "aten.add.Tensor": counts(9, 0, 0),
+        }
+    }
+
+    assert harness.summary(table, named_ops()) == {
+        "aten::nonzero": "always",
+        "aten::unique_dim": "always",
+        "aten::equal": "sometimes",
+        "aten::normal.Tensor_Tensor": "never",
+    }
+    assert harness.unseen(table) == ["aten.unique_dim.default"]
+
+
+def test_the_committed_table_is_what_the_script_writes(harness: Any) -> None:
+    assert harness._DATA.read_text() == harness.data(WAITING_OPS)
 
 
 @pytest.mark.slow

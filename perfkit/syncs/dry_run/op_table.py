@@ -109,6 +109,15 @@ def _equal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
     return None if same else Cause("read", "equal")
 
 
+def _isin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cause | None:
+    elements, sought = args[0], args[1]
+    if _argument(args, kwargs, 2, "assume_unique", False):
+        return None
+    # Torch compares each with each below this number, as numpy does; else it sorts what is unique in both.
+    few = sought.numel() < 10 * elements.numel() ** 0.145
+    return None if few else Cause("shape", "isin of many elements")
+
+
 #: The longest slices of which torch's own kernel finds the mode; Thrust, which sorts longer ones, waits.
 _FUSED_MODE = 2048
 
@@ -165,8 +174,12 @@ _RULES: dict[str, Rule] = {
     "aten::repeat_interleave.Tensor": _repeat_interleave,
     "aten::equal": _equal,
     "aten::mode": _mode,
+    "aten::isin.Tensor_Tensor": _isin,
     "aten::histc": _histc,
-    "aten::linalg_lstsq": _always(Cause("read", "lstsq", "may", _SOLVER)),
+    **{
+        f"aten::{name}": _always(Cause("read", name.removeprefix("linalg_"), "may", _SOLVER))
+        for name in ("linalg_lstsq", "linalg_lu", "linalg_lu_factor_ex", "linalg_ldl_solve")
+    },
     "aten::_ctc_loss": _always(Cause("copy-h2d", "ctc_loss", "may", _CUDNN)),
     "aten::index.Tensor": _index,
     "aten::index_put": _index_put,

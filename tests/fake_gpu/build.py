@@ -23,6 +23,9 @@ ROOT = HERE.parent.parent
 #: torch's CUDA build takes 4.7 GB, its download 0.6 GB more.
 DISK_BYTES = 6 * 10**9
 
+#: Names this checkout and the packages of the environment that made the new one; written when that is whole.
+REST = "zz_rest.pth"
+
 #: cudaErrorNotSupported is 801 and so is CUDA_ERROR_NOT_SUPPORTED; CUBLAS_STATUS_NOT_SUPPORTED is 15,
 #: CUSOLVER_STATUS_NOT_SUPPORTED 9, CUFFT_NOT_SUPPORTED 16. CUPTI's answer is success, which Kineto takes for "there are
 #: no such records".
@@ -70,26 +73,32 @@ def site_packages(venv: Path) -> Path:
     return venv / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
 
 
+def constraints() -> str:
+    """constraints.txt, with torch's CUDA build for torch."""
+    # Three equals signs compare text: with two, pip may take the build for CPUs, whose version is 2.x.y+cpu.
+    return re.sub(r"^torch==", "torch===", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+
+
+def is_ready(venv: Path) -> bool:
+    """Whether the environment was made whole, and with today's pins."""
+    made = venv / "constraints.txt"
+    return (site_packages(venv) / REST).exists() and made.exists() and made.read_text() == constraints()
+
+
 def make_environment(venv: Path) -> None:
     """torch's CUDA build in an environment of its own; all other packages come from the one that runs this."""
-    parent = venv.resolve().parent
-    if shutil.disk_usage(parent).free < DISK_BYTES:
+    if shutil.disk_usage(venv.resolve().parent).free < DISK_BYTES:
         raise Unavailable("less than 6 GB of disk are free for torch's CUDA build")
-    pins = (ROOT / "constraints.txt").read_text()
-    version = re.search(r"^torch==(\S+)$", pins, re.MULTILINE)
-    assert version is not None
-    run(sys.executable, "-m", "venv", "--without-pip", venv)
-    constraints = venv / "constraints.txt"
-    # Three equals signs compare text: with two, pip may take the build for CPUs, whose version is 2.x.y+cpu.
-    constraints.write_text(pins.replace(version[0], f"torch==={version[1]}"))
-    packages = [f"torch==={version[1]}", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-ml-py", "nvtx"]
-    target = ["--python", str(venv / "bin" / "python"), "install", "-q", "-c", str(constraints), *packages]
-    pip = [sys.executable, "-m", "pip"]
-    if subprocess.run([*pip, *target], check=False, stdout=sys.stderr).returncode:
+    run(sys.executable, "-m", "venv", "--without-pip", "--clear", venv)
+    (venv / "constraints.txt").write_text(constraints())
+    # The toolkit's headers include those of the compiler and of its C++ library, which torch does not need.
+    packages = ["torch", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-ml-py", "nvtx"]
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install", "-q"]
+    done = subprocess.run([*pip, "-c", str(venv / "constraints.txt"), *packages], check=False, stdout=sys.stderr)
+    if done.returncode or not (site_packages(venv) / "nvidia").is_dir():
         raise Unavailable("a CUDA build of torch cannot be installed here")
-    if not (site_packages(venv) / "nvidia").is_dir():
-        raise Unavailable("a CUDA build of torch cannot be installed here")
-    (site_packages(venv) / "zz_rest.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    packages_here = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+    (site_packages(venv) / REST).write_text(f"{ROOT}\n{packages_here}\n")
 
 
 # -- what is generated
@@ -106,9 +115,9 @@ def exported(library: Path) -> set[str]:
     return {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] in "TWi"}
 
 
-def undefined(library: Path) -> set[str]:
-    """Functions that a library of torch's takes from others."""
-    return {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--undefined-only", library).splitlines()}
+def declared(header: Path) -> set[str]:
+    """Functions of the driver, by the names that its header gives them for the linker (cuMemAlloc is cuMemAlloc_v2)."""
+    return set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", run("gcc", "-E", f"-I{header.parent}", header)))
 
 
 def prototypes(header: Path) -> dict[str, list[tuple[str, str]]]:
@@ -182,7 +191,7 @@ def calculations(library: Library, include: Path, missing: set[str]) -> str:
 # -- compiling
 
 
-def link(library: Library, nvidia: Path, torch: Path, out: Path, others: list[Path]) -> Path:
+def link(library: Library, nvidia: Path, out: Path, others: list[Path]) -> Path:
     """Compile one library: its sources, what is generated, and the symbols that are left."""
     work = out / "build"
     compile_ = ["gcc", "-std=gnu11", "-O1", "-g", "-fPIC", f"-I{nvidia / 'include'}", f"-I{HERE}"]
@@ -191,8 +200,8 @@ def link(library: Library, nvidia: Path, torch: Path, out: Path, others: list[Pa
         run(*compile_, "-Wall", "-Wextra", "-Werror", "-c", HERE / source, "-o", made)
     real = nvidia / "lib" / library.name
     wanted = exported(real) if real.exists() else set()
-    if library.name == "libcuda.so.1":  # only a machine with a GPU has one: what torch links of it
-        wanted = undefined(torch / "lib" / "libcaffe2_nvrtc.so")
+    if library.name == "libcuda.so.1":  # only a machine with a GPU has one
+        wanted = declared(nvidia / "include" / "cuda.h")
     missing = {name for name in wanted if re.match("(__)?cu[A-Za-z]", name)} - written(objects)
     for name in ("calculations", "rest"):
         if name == "calculations":
@@ -218,9 +227,9 @@ def build(venv: Path) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     (out / "build").mkdir(parents=True)
     runtime, *others = LIBRARIES
-    made = link(runtime, nvidia, site_packages(venv) / "torch", out, [])
+    made = link(runtime, nvidia, out, [])
     for library in others:
-        link(library, nvidia, site_packages(venv) / "torch", out, [made])
+        link(library, nvidia, out, [made])
     shutil.rmtree(out / "build")
     return out
 
@@ -234,7 +243,7 @@ def main() -> int:
     try:
         if shutil.which("gcc") is None or shutil.which("nm") is None:
             raise Unavailable("gcc is not installed")
-        if not (site_packages(venv) / "nvidia").is_dir():
+        if not is_ready(venv):
             make_environment(venv)
     except Unavailable as error:
         print(error)

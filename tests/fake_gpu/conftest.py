@@ -15,18 +15,7 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-SIMULATED = os.environ.get("FAKE_GPU") == "1"
-
 Log = list[dict[str, Any]]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.semantics)
-            if not SIMULATED:
-                item.add_marker(pytest.mark.skip(reason="the program does not run on the simulated CUDA runtime"))
 
 
 def lines_of(file: Path) -> Log:

@@ -75,6 +75,66 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     return CUDA_SUCCESS;
 }
 
+/* ---- virtual memory, of which torch's expandable segments are made ---- */
+
+struct physical {
+    int device;
+    size_t bytes;
+};
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *wanted,
+                                       CUmemAllocationGranularity_flags flags) {
+    (void)wanted, (void)flags;
+    *bytes = FG_GRANULE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *start, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                             unsigned long long flags) {
+    (void)alignment, (void)wanted, (void)flags;
+    *start = (CUdeviceptr)fg_reserve(bytes);
+    return *start ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr start, size_t bytes) {
+    fg_unreserve((void *)start, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *wanted,
+                     unsigned long long flags) {
+    (void)flags;
+    if (!fg_take_memory(wanted->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct physical *memory = malloc(sizeof *memory);
+    *memory = (struct physical){wanted->location.id, bytes};
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    struct physical *memory = (struct physical *)(uintptr_t)handle;
+    fg_give_memory(memory->device, memory->bytes);
+    free(memory);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    (void)offset, (void)flags;
+    fg_map((void *)start, bytes, ((struct physical *)(uintptr_t)handle)->device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
+    fg_unmap((void *)start, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *access, size_t count) {
+    (void)start, (void)bytes, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
+
 /* ---- kernels that NVRTC or Triton compiled: a module is nothing, a function is its name ---- */
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {

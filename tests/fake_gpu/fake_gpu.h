@@ -27,6 +27,16 @@ struct fg_card fg_card(int index);        /* by NVML's index */
 int fg_current_device(void);              /* of this thread */
 bool fg_has_context(int device);          /* whether a call has made the device's primary context */
 
+/* ---- memory, for the driver's virtual memory: address space first, and device memory for parts of it ---- */
+
+enum { FG_GRANULE = 2 << 20 }; /* of cudaMalloc and cuMemCreate; torch's allocator counts on the alignment */
+void *fg_reserve(size_t bytes);
+void fg_unreserve(void *start, size_t bytes);
+void fg_map(void *start, size_t bytes, int device);
+void fg_unmap(void *start, size_t bytes);
+bool fg_take_memory(int device, size_t bytes);
+void fg_give_memory(int device, size_t bytes);
+
 /* ---- work ---- */
 
 enum fg_kind { FG_KERNEL, FG_COPY, FG_SET, FG_API, FG_EXTERNAL, FG_SYNC };

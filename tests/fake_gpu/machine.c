@@ -94,13 +94,19 @@ struct fg_card fg_card(int index) {
     return card;
 }
 
-bool take_memory(int device, size_t bytes) {
-    if (used_bytes[device] + bytes > memory_bytes) return false;
-    used_bytes[device] += bytes;
-    return true;
+bool fg_take_memory(int device, size_t bytes) {
+    pthread_mutex_lock(&fg_lock);
+    bool fits = used_bytes[device] + bytes <= memory_bytes;
+    if (fits) used_bytes[device] += bytes;
+    pthread_mutex_unlock(&fg_lock);
+    return fits;
 }
 
-void give_memory(int device, size_t bytes) { used_bytes[device] -= bytes; }
+void fg_give_memory(int device, size_t bytes) {
+    pthread_mutex_lock(&fg_lock);
+    used_bytes[device] -= bytes;
+    pthread_mutex_unlock(&fg_lock);
+}
 
 cudaError_t failed(cudaError_t error) {
     if (error) last = error;

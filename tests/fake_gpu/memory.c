@@ -8,8 +8,6 @@
 #include <sys/mman.h>
 #include "runtime.h"
 
-/* The granularity of cudaMalloc, and the alignment that torch's allocator counts on. */
-enum { GRANULE = 2 << 20 };
 /* Up to here a copy from pageable memory goes with the command, and the host does not wait for staging. */
 enum { INLINE_BYTES = 64 << 10 };
 
@@ -72,30 +70,41 @@ static enum fg_memory kind_of(const void *address) {
 }
 
 /* Address space that the machine backs with memory only where it is touched: 80 GB fit into any machine's. */
-static char *reserve(size_t bytes, int protection) {
-    char *all = mmap(NULL, bytes + GRANULE, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+void *fg_reserve(size_t bytes) {
+    char *all = mmap(NULL, bytes + FG_GRANULE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) return NULL;
-    char *start = (char *)(((uintptr_t)all + GRANULE - 1) & ~(uintptr_t)(GRANULE - 1));
+    char *start = (char *)(((uintptr_t)all + FG_GRANULE - 1) & ~(uintptr_t)(FG_GRANULE - 1));
     if (start > all) munmap(all, (size_t)(start - all));
-    munmap(start + bytes, (size_t)(all + GRANULE - start));
+    munmap(start + bytes, (size_t)(all + FG_GRANULE - start));
     return start;
+}
+
+void fg_unreserve(void *start, size_t bytes) { munmap(start, bytes); }
+
+void fg_map(void *start, size_t bytes, int device) {
+    pthread_mutex_lock(&fg_lock);
+    add_block((struct block){start, bytes, FG_DEVICE, device});
+    pthread_mutex_unlock(&fg_lock);
+}
+
+/* All that was mapped from there on, however many pieces it was mapped in; the next to be mapped there finds zeros. */
+void fg_unmap(void *start, size_t bytes) {
+    struct block block;
+    for (char *at = start; at < (char *)start + bytes && remove_block(at, &block); at += block.bytes) {}
+    madvise(start, bytes, MADV_DONTNEED);
 }
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
     BEGIN(cudaMalloc);
     int device = fg_current_device();
-    size_t whole = (bytes + GRANULE - 1) & ~(size_t)(GRANULE - 1);
+    size_t whole = (bytes + FG_GRANULE - 1) & ~(size_t)(FG_GRANULE - 1);
     *address = NULL;
     if ((refused = unsafe_call())) return end(&call, refused);
     if (!bytes) return end(&call, cudaSuccess);
-    pthread_mutex_lock(&fg_lock);
-    if (take_memory(device, whole)) {
-        if ((*address = reserve(whole, PROT_READ | PROT_WRITE)))
-            add_block((struct block){*address, whole, FG_DEVICE, device});
-        else
-            give_memory(device, whole);
+    if (fg_take_memory(device, whole)) {
+        if ((*address = fg_reserve(whole))) fg_map(*address, whole, device);
+        else fg_give_memory(device, whole);
     }
-    pthread_mutex_unlock(&fg_lock);
     return end(&call, *address ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -108,7 +117,7 @@ cudaError_t cudaFree(void *address) {
     host_waits(&call, "free", NULL, device_tail(fg_current_device()), 0);
     if (!remove_block(address, &block)) return end(&call, cudaErrorInvalidValue);
     munmap(block.start, block.bytes);
-    give_memory(block.device, block.bytes);
+    fg_give_memory(block.device, block.bytes);
     return end(&call, cudaSuccess);
 }
 
@@ -170,7 +179,7 @@ static double copy_rate(const struct fg_work *work) {
 
 /* Zeros for whole pages of the device are pages given back: a large tensor of zeros takes no memory of the machine. */
 static bool zeroed_by_pages(const struct fg_work *work) {
-    return work->kind == FG_SET && !work->value && work->bytes >= GRANULE && !((uintptr_t)work->target & 4095) &&
+    return work->kind == FG_SET && !work->value && work->bytes >= FG_GRANULE && !((uintptr_t)work->target & 4095) &&
            !(work->bytes & 4095) && !madvise(work->target, work->bytes, MADV_DONTNEED);
 }
 

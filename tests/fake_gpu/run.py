@@ -25,6 +25,8 @@ def environment(venv: Path = VENV) -> dict[str, str]:
         "FAKE_GPU": "1",
         "LD_PRELOAD": " ".join(str(one) for one in dict.fromkeys(preloaded)),
         "NVTX_INJECTION64_PATH": str(nvtx),
+        # Triton asks the linker's cache for the driver's folder where this is not set.
+        "TRITON_LIBCUDA_PATH": str(libraries),
     }
 
 

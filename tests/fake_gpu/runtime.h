@@ -68,8 +68,6 @@ cudaError_t usable(void);       /* cudaSuccess, or why this process cannot use C
 cudaError_t use_context(enum fg_name call, int device);
 int visible_devices(void);
 cudaError_t failed(cudaError_t error); /* remembers it for cudaGetLastError */
-bool take_memory(int device, size_t bytes);
-void give_memory(int device, size_t bytes);
 
 /* ---- calls.c ---- */
 struct call {

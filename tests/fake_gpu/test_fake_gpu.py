@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+
+pytestmark = [
+    pytest.mark.semantics,
+    pytest.mark.skipif(
+        os.environ.get("FAKE_GPU") != "1", reason="the program does not run on the simulated CUDA runtime"
+    ),
+]
 
 #: Of torch.cuda._sleep: 20 ms of the simulated device, long beside any call of the host's.
 LONG = 40_000_000
@@ -337,6 +345,24 @@ def test_memory_ends_where_the_device_does(program: Callable[..., Any]) -> None:
         FAKE_GPU_MEMORY=str(2**30),
     )
     assert lines == ["out of memory", "700"]
+
+
+def test_expandable_segments_grow_and_give_their_memory_back(program: Callable[..., Any]) -> None:
+    lines, _ = program(
+        """
+        import torch
+        def free(): return torch.cuda.mem_get_info()[0] >> 20
+        before = free()
+        kept = [torch.full((100 * 2**20,), 1, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        segments = torch.cuda.memory_snapshot()
+        print(before - free(), [one["is_expandable"] for one in segments])
+        del kept
+        torch.cuda.empty_cache()
+        print(before - free())
+        """,
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
+    )
+    assert lines == ["300 [True]", "0"]
 
 
 # -- what others see

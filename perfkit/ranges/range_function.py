@@ -100,7 +100,7 @@ def _range(
         domain: the namespace of a library's ranges. Default "perfkit".
         payload: an int of 64 bits or a float, for NVTX tools. Anything else is dropped with one warning.
         device_time: also record the time on a CUDA device, from events on the current stream, without waiting for it
-            (not run on a GPU yet). With and without it, one name makes two ranges.
+            (run against a simulated CUDA runtime, not on a GPU yet). With and without it, one name makes two ranges.
 
     Raises:
         UsageError: an invalid name, color, category or domain, or something that cannot be decorated.

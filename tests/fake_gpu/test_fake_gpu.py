@@ -18,8 +18,8 @@ pytestmark = [
     ),
 ]
 
-#: Of torch.cuda._sleep: 20 ms of the simulated device, long beside any call of the host's.
-LONG = 40_000_000
+#: Of torch.cuda._sleep: 0.3 s of the simulated device, long beside any call of the host on a busy machine.
+LONG = 600_000_000
 
 
 def event() -> torch.cuda.Event:
@@ -143,7 +143,7 @@ def test_host_functions_run_when_the_stream_gets_there(program: Callable[..., An
         torch.cuda.init()
         ran = threading.Event()
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: ran.set())
-        torch.cuda._sleep(40_000_000)
+        torch.cuda._sleep(600_000_000)
         ctypes.CDLL(None).cudaLaunchHostFunc(None, function, None)
         print(ran.is_set(), ran.wait(20))
     """)
@@ -312,7 +312,7 @@ def test_devices_have_their_own_time_events_and_memory(program: Callable[..., An
         y = x.to("cuda:1")
         torch.cuda.synchronize(1)
         first, second = torch.cuda.Event(), torch.cuda.Event()
-        torch.cuda._sleep(40_000_000)
+        torch.cuda._sleep(600_000_000)
         first.record()
         with torch.cuda.device(1):
             second.record()
@@ -387,7 +387,7 @@ def test_nvtx_and_the_profiler_calls_are_logged_in_their_order(program: Callable
         import torch
         torch.cuda.init()
         torch.cuda.nvtx.range_push('the "step"')
-        torch.cuda._sleep(40_000_000)
+        torch.cuda._sleep(600_000_000)
         torch.cuda.cudart().cudaProfilerStart()
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStop()

@@ -114,6 +114,8 @@ def test_recording_leaves_the_users_peak_memory_alone(tmp_path: Path) -> None:
     assert torch.cuda.max_memory_allocated() >= before
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # twelve trainings, each some 30,000 calls of the host: minutes on a busy machine
 @pytest.mark.semantics
 def test_the_demo_runs_on_the_gpu_and_prices_the_sync(tmp_path: Path) -> None:
     done = subprocess.run(

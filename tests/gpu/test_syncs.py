@@ -79,6 +79,8 @@ def test_the_gpu_agrees_with_the_dry_run_on_each_line(
     assert bool(found) == bool(label), f"the dry run reports {label or 'no sync'}, the GPU {found or 'no sync'}"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # hundreds of operators with up to 12 samples each
 @pytest.mark.semantics
 def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path: Path) -> None:
     folder = Path(os.environ.get("OUT", tmp_path))

@@ -529,3 +529,24 @@ def test_a_torch_without_those_parts_is_an_error_and_nothing_stays_installed(
 
 def test_perfkit_exports_what_the_docs_name() -> None:
     assert perfkit.detect_syncs is detect_syncs
+
+
+def test_what_device_of_named_is_on_the_host_for_a_later_script_that_requests_cuda(
+    run_program: Callable[..., Any],
+) -> None:
+    model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    with perfkit.detect_syncs("dry", device_of=[model]):
+        run_program("model(x)", model=model, x=x)
+    with perfkit.detect_syncs("dry", simulate=True) as syncs:
+        run_program("assert not model.weight.is_cuda\nmodel.cuda()", model=model)
+
+    assert sum(event.count for event in syncs.events) == 2
+
+
+def test_what_a_dry_run_moved_to_the_device_is_there_in_the_next(run_program: Callable[..., Any]) -> None:
+    with perfkit.detect_syncs("dry", simulate=True):
+        x = run_program("import torch\nx = torch.ones(2).cuda()")["x"]
+    with perfkit.detect_syncs("dry", simulate=True) as syncs:
+        run_program("x.sum().item()", x=x)
+
+    assert [event.op for event in syncs.events] == ["item"]

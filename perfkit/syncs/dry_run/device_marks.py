@@ -4,17 +4,37 @@ A tensor of a dry run is an ordinary CPU tensor. The mark "on the device" is one
 storage, which torch keeps for as long as the storage lives: views, ``.data``, ``.grad`` and saved tensors share the
 storage and so the mark. A tensor without a storage (sparse) has the mark itself; for a tensor that functorch wraps,
 the wrapped one has it.
+
+A mark outlives its dry run: what a program moved to the device in one is there in the next, too. But a tensor that a
+script on the CPU named in ``device_of=`` is still on the host for one that requests cuda, so the marks of the two kinds
+of dry run are different.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 _DEVICE = "_perfkit_on_device"
 _PINNED = "_perfkit_pinned"
+
+
+class _MarksOfThread(threading.local):
+    """``kind``: the mark of this thread's dry run, whether of a script that requests cuda or of one on the CPU."""
+
+    kind: Literal["simulated", "followed"] = "followed"
+
+
+_marks = _MarksOfThread()
+
+
+def begin(*, simulate: bool) -> None:
+    """Set and read the marks of one kind of dry run in this thread."""
+    _marks.kind = "simulated" if simulate else "followed"
+
 
 # Called on the C++ base class, this read never enters a torch function mode.
 _storage_of = torch._C.TensorBase.untyped_storage
@@ -43,9 +63,9 @@ def on_device(tensor: torch.Tensor) -> bool:
     """Whether the tensor is marked as on the simulated device."""
     # Without a call of _carrier, because each op of a dry run does this with its inputs.
     try:
-        return getattr(_storage_of(tensor), _DEVICE, False)
+        return getattr(_storage_of(tensor), _DEVICE, None) == _marks.kind
     except _NO_STORAGE:
-        return getattr(_carrier_without_storage(tensor), _DEVICE, False)
+        return getattr(_carrier_without_storage(tensor), _DEVICE, None) == _marks.kind
 
 
 def mark_on_device(value: Any) -> None:
@@ -53,9 +73,9 @@ def mark_on_device(value: Any) -> None:
     if isinstance(value, torch.Tensor):
         # Without a call of _carrier, because each op of a dry run does this with its result.
         try:
-            _storage_of(value)._perfkit_on_device = True  # type: ignore[attr-defined]  # _DEVICE
+            _storage_of(value)._perfkit_on_device = _marks.kind  # type: ignore[attr-defined]  # _DEVICE
         except _NO_STORAGE:
-            setattr(_carrier_without_storage(value), _DEVICE, True)
+            setattr(_carrier_without_storage(value), _DEVICE, _marks.kind)
     else:
         _for_each(value, mark_on_device)
 
@@ -72,8 +92,8 @@ def _for_each(value: Any, action: Callable[[Any], None]) -> None:
 def mark_on_host(tensor: torch.Tensor) -> None:
     """Mark the tensor as on the host again."""
     carrier = _carrier(tensor)
-    if getattr(carrier, _DEVICE, False):
-        setattr(carrier, _DEVICE, False)
+    if getattr(carrier, _DEVICE, None) is not None:
+        setattr(carrier, _DEVICE, None)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

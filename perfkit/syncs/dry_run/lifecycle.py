@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.errors import UsageError
-from perfkit.syncs.dry_run import op_kernels, torch_patches
+from perfkit.syncs.dry_run import device_marks, op_kernels, torch_patches
 from perfkit.syncs.dry_run.function_calls import FunctionMode
 from perfkit.syncs.dry_run.simulated_cuda import SIMULATED_CUDA
 from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
@@ -22,6 +22,7 @@ def enter(listener: SyncListener, *, simulate: bool, explicit: bool) -> DryRun:
     run = this_thread.run
     if run is None:
         run = DryRun(simulate=simulate)
+        device_marks.begin(simulate=simulate)
         try:
             _install(run)
         except BaseException:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
+import torch
+
+from perfkit.ranges.device_events import GRAPH_CAPTURES
 from perfkit.record.clock.device_clock import DeviceClock
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
@@ -162,3 +166,83 @@ def test_the_step_clock_marks_the_same_boundaries_on_the_device(clock: Any) -> N
     assert number == 0
     assert phases is not None
     assert (phases.forward, phases.backward) == (7_000_000, 9_000_000)
+
+
+def test_each_step_is_timed_on_the_device_that_is_current_when_it_begins() -> None:
+    device = Device()
+    clock = DeviceClock(device)
+    for number in range(6):
+        device.stream = Stream(number % 2)
+        step(clock, device, number)
+        device.done = device.queued
+
+    assert [phases is None for _, phases in clock.resolved()] == [False] * 6
+    assert clock.problem is None
+
+
+def test_an_error_of_the_device_ends_its_times_and_is_not_raised() -> None:
+    device = Device()
+    clock = DeviceClock(device)
+    step(clock, device, 0)
+    device.done = device.queued
+    device.new = lambda: 1 / 0  # type: ignore[method-assign]  # as after an assertion on the device
+    for number in (1, 2):
+        step(clock, device, number)
+
+    assert [phases is None for _, phases in clock.resolved()] == [True] * 3
+    assert "ZeroDivisionError" in (clock.problem or "")
+
+
+class Graph:
+    """What torch.cuda.CUDAGraph is to those who wrap it."""
+
+    def capture_begin(self, pool: Any = None) -> None:
+        if pool == "taken":
+            raise RuntimeError("no capture")
+
+    def capture_end(self) -> None:
+        pass
+
+
+def test_no_event_is_queried_until_the_last_capture_of_the_process_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    device = Device()
+    clock = DeviceClock(device)
+    step(clock, device, 0)
+    device.done = device.queued
+    GRAPH_CAPTURES.watch()
+    try:
+        first, second = Graph(), Graph()
+        first.capture_begin()
+        second.capture_begin()
+        first.capture_end()
+        assert clock.resolved() == []
+        del second  # a capture that nobody ends
+        assert len(clock.resolved()) == 1
+
+        with pytest.raises(RuntimeError, match="no capture"):
+            first.capture_begin(pool="taken")
+        assert GRAPH_CAPTURES.hold()
+        GRAPH_CAPTURES.release()
+    finally:
+        GRAPH_CAPTURES.unwatch()
+
+
+def test_the_marks_on_a_device_are_perfkits_own_time(clock: Any) -> None:
+    class Slow(Device):
+        def current_stream(self) -> Stream:
+            clock.pass_ms(8)
+            return super().current_stream()
+
+    steps = StepClock(lambda closed: None)
+    steps.due = 100
+    steps.device = DeviceClock(Slow())
+    steps.device.calibrate()
+    steps.start()
+    before = steps.overhead_ns
+    steps.enter("backward")
+    steps.leave("backward")
+    steps.close()
+
+    # Four marks, of which eight take 8 ms.
+    assert steps.overhead_ns - before == 4_000_000

@@ -8,7 +8,7 @@ not for NVML.
 What a driver or a card does not support stays None; any other error of NVML ends the watch, and is reported once. A
 sample is one instant: what comes and goes within ten seconds may be missed.
 
-Not run on a GPU yet; the logic is tested with an NVML that a test makes up.
+Run against a simulated NVML.
 """
 
 from __future__ import annotations

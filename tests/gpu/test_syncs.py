@@ -51,6 +51,8 @@ def run_line(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
 NUMBERS = (
     "assert x.isfinite().all()",
     "torch.normal(x, x.abs())",
+    "torch.mode(x[0, 0].expand(2049))",
+    "torch.isin(x.flatten(), x.flatten())",
     "x.repeat_interleave(index, dim=0)",
     "torch.distributions.Normal(x, x.abs() + 1, validate_args=True)",
 )

@@ -136,10 +136,18 @@ FACT(nvmlDeviceGetMaxClockInfo, (card_t handle, int clock, unsigned *mhz), mhz, 
 FACT(nvmlDeviceGetCurrentClocksEventReasons, (card_t handle, unsigned long long *bits), bits, unsigned long long, 0)
 FACT(nvmlDeviceGetCurrentClocksThrottleReasons, (card_t handle, unsigned long long *bits), bits, unsigned long long, 0)
 
+/* No card is part of a fabric; torch asks before it makes expandable segments, and takes no error for an answer. */
+struct fabric { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; };
+
+int nvmlDeviceGetGpuFabricInfoV(card_t handle, struct fabric *fabric) {
+    (void)handle;
+    fabric->state = 0; /* NVML_GPU_FABRIC_STATE_NOT_SUPPORTED */
+    return lost();
+}
+
 /* torch looks these up when it reports an error, and fails without them. */
 #define ABSENT(function)                                                                                               \
     int function(void) { return NOT_SUPPORTED; }
 ABSENT(nvmlDeviceGetNvLinkRemoteDeviceType)
 ABSENT(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-ABSENT(nvmlDeviceGetGpuFabricInfoV)
 ABSENT(nvmlDeviceGetP2PStatus)

@@ -355,14 +355,16 @@ def judge_all(programs: Sequence[Program], options: argparse.Namespace) -> Itera
 
 
 def traces(half: Half) -> dict[str, str]:
-    """Judge the planted traces of a half, and print the counts and the wrong answers."""
+    """Judge the planted traces of a half, and print the counts; of the tuning half also which answers are wrong."""
     answers = [judge_trace(trace) for trace in traces_of(half)]
     found = dict(trace_table(answers))
     print(f"| {len(answers)} planted traces | count |\n|---|---|")
     for name, count in found.items():
         print(f"| {name} | {count} |")
-    wrong = [f"{each.trace.name} ({each.outcome}, first {each.first})" for each in answers if not each.right]
-    print(f"\nWrong: {', '.join(wrong) or 'none'}.\n", flush=True)
+    print(flush=True)
+    if half == "tuning":
+        wrong = [f"{each.trace.name} ({each.outcome}, first {each.first})" for each in answers if not each.right]
+        print(f"Wrong: {', '.join(wrong) or 'none'}.\n", flush=True)
     return found
 
 

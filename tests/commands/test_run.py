@@ -85,10 +85,14 @@ def test_phases_of_a_plain_script_match_its_known_sleeps_within_a_tenth(cli: Any
         assert statistics.quantiles(times, n=4)[0] == pytest.approx(slept, rel=0.10)
 
 
+#: Whether the line itself or the loader is to be edited depends on the cores that workers would have.
+SLOW_LINE = re.compile(r"input-bound  (?:spent at )?train\.py:10\b")
+
+
 def test_the_verdict_names_the_slow_dataset_and_goes_to_stderr(cli: Any, tmp_path: Path) -> None:
     done = cli("run", "--out", "x", script(tmp_path, SLEEPS))
 
-    assert "input-bound  spent at train.py:10" in done.stderr
+    assert SLOW_LINE.search(done.stderr)
     assert done.stdout == plain(tmp_path, "train.py").stdout
 
 
@@ -98,7 +102,7 @@ def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Pa
 
     first = done.stderr.index("perfkit: first verdict, while training continues")
     assert done.stderr.index("input-bound") > first
-    assert done.stderr.count("input-bound  spent at train.py:10") == 2
+    assert len(SLOW_LINE.findall(done.stderr)) == 2
 
 
 def test_stop_after_ends_the_program_early_and_diagnoses(cli: Any, tmp_path: Path) -> None:
@@ -249,7 +253,7 @@ def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_pa
 
 def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_path: Path) -> None:
     text = SLEEPS.replace(
-        "optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 2.5: os._exit(9)\n"
+        "optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 6: os._exit(9)\n"
     )
     text = "import os, time\nstart = time.monotonic() + 3600\n" + text.replace(
         "torch.manual_seed(0)", "torch.manual_seed(0); start = time.monotonic()"

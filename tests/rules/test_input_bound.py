@@ -152,6 +152,19 @@ def test_workers_that_share_the_processor_with_training_save_less(build: Any) ->
     assert shared.saving_low_ns == round(59.9 * MS * 2 / 3)
 
 
+def test_workers_that_wait_for_a_store_share_no_processor_with_training(build: Any) -> None:
+    step = build.step(100, data=60, forward=40)
+    fetch = msgspec.structs.replace(line(10, "Remote.__getitem__", 60), waiting={"": 8})
+
+    [finding] = build.findings(
+        input_bound, step, build.rank(cpus=2, threads=2), Lines(period_ns=MS, steps=40, rows=(fetch,))
+    )
+
+    assert finding.saving_low_ns == round((60 - 1.3) * MS)
+    assert "num_workers=4" in finding.advice
+    assert "would hide" not in finding.message
+
+
 def test_workers_are_not_advised_where_they_would_hide_nothing(build: Any) -> None:
     step = build.step(100, data=30, forward=70)
 

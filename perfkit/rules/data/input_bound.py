@@ -26,9 +26,10 @@ Fix: let processes prepare batches while the step computes, and give them less t
 Saving: at most the whole data phase, and on a CPU 15% more, because the rest of the step then finds its caches as it
 left them. At least what background workers hide: the step then takes the longest of the rest of the step, data /
 workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a batch and, where the step computes on the
-CPU, a quarter of the rest for sharing it. Where workers hide less than two thirds, at least two thirds are saved by
-less work per sample. On a device, the minimum is no more than the time in which it was idle for data. A loader that
-already has workers may wait for a disk: there the minimum is 0, unless sampled workers show that they wait.
+CPU, a quarter of the rest for sharing it. A fetch that waits (for a disk, a network) needs no CPU for that. Where
+workers hide less than two thirds, at least two thirds are saved by less work per sample. On a device, the minimum is no
+more than the time in which it was idle for data. A loader that already has workers may wait for a disk: there the
+minimum is 0, unless sampled workers show that they wait.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -43,7 +44,7 @@ from perfkit._format import ms, shown_function
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget, StepBudget, StepPart
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._places import call_of, phases_of
 from perfkit.rules.data._fetch_line import fetch_line
@@ -88,16 +89,17 @@ def check(
         cost = max(cost, step.wall_ns - step.typical.median_ns)
     if step.is_negligible(cost):
         return
-    hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor)
+    in_workers = loader.dataset if loader.num_workers and not loader.starts else None
+    hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
+    waits = _waits(hottest)
+    hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
     unavoidable = not loader.starts and ready and cost < CRITICAL * step.wall_ns
-    in_workers = loader.dataset if loader.num_workers and not loader.starts else None
-    hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
     alone = f"; workers alone would hide {ms(hidden_ns)}" if 0 < hidden_ns < _LESS_WORK * cost else ""
-    advised = MAX_WORKERS if workers is not None and workers.wait_inside else processor.workers
+    advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable else None,
         cost=cost,
@@ -133,11 +135,25 @@ def _wait(step: StepBudget) -> StepPart | None:
     return StepPart(idle_ns, f"{waited.source}; no more than device {device.device} was idle")
 
 
+def _waits(line: LineRow | None) -> bool:
+    """Whether most of a fetch waits, for a disk, a network or a lock, and needs no CPU meanwhile."""
+    return line is not None and sum((line.waiting or {}).values()) > MAJORITY * line.samples
+
+
 def _hidden(
-    step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse | None, processor: Processor
+    step: StepBudget,
+    wait_ns: int,
+    loader: LoaderUse,
+    workers: WorkerUse | None,
+    processor: Processor,
+    *,
+    waits: bool,
 ) -> tuple[int, str]:
-    """What more workers hide at least, and the assumption behind it."""
+    """What more workers hide at least, and the assumption behind it; ``waits``: a fetch needs no CPU."""
     now = loader.num_workers
+    if not now and waits:
+        hidden_ns = min(wait_ns - HANDOVER_NS, step.wall_ns - round(wait_ns / MAX_WORKERS))
+        return max(0, hidden_ns), f"{MAX_WORKERS} workers that wait at the same time and need no CPU"
     if not now:
         return processor.hidden(step.wall_ns, wait_ns)
     if workers is None or not workers.wait_inside or now >= MAX_WORKERS:

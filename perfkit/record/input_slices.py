@@ -23,17 +23,37 @@ def values_in(values: Any) -> Iterator[Any]:
 
 
 def slices_of(tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
-    """Equal for inputs that are parts of the same tensors, with the same shapes; None where one of them is no slice."""
+    """Equal for inputs that are parts of the same tensors, with the same shapes; None where one of them is no slice.
+
+    A tensor that was written in between is another one: each part may depend on the answer to the part before.
+    """
     if not tensors or not all(map(_is_slice, tensors)):
         return None
-    return tuple((tuple(one.shape), one.untyped_storage().data_ptr()) for one in tensors)
+    return tuple((tuple(one.shape), one.untyped_storage().data_ptr(), _version(one)) for one in tensors)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often it was changed in place; 0 for a tensor of inference mode, which does not count that."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _is_slice(tensor: torch.Tensor) -> bool:
     """Whether it is one of several equal parts that follow each other in memory."""
     whole = tensor.untyped_storage().nbytes()
     own = tensor.numel() * tensor.element_size()
-    return bool(tensor.is_contiguous() and own and whole >= 2 * own and tensor.storage_offset() % tensor.numel() == 0)
+    if not own or whole < 2 * own:
+        return False
+    return bool(tensor.is_contiguous() and tensor.storage_offset() % tensor.numel() == 0) or _is_selected(tensor)
+
+
+def _is_selected(tensor: torch.Tensor) -> bool:
+    """Whether it is one index of a dimension of another tensor: a frame of each video of a batch."""
+    base = tensor._base
+    if base is None or base.dim() != tensor.dim() + 1:
+        return False
+    layout = [*zip(base.shape, base.stride(), strict=True)]
+    own = [*zip(tensor.shape, tensor.stride(), strict=True)]
+    return any(layout[:at] + layout[at + 1 :] == own for at in range(base.dim()))
 
 
 class InputSlices:

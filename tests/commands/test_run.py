@@ -252,9 +252,7 @@ def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_pa
 
 
 def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_path: Path) -> None:
-    text = SLEEPS.replace(
-        "optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 6: os._exit(9)\n"
-    )
+    text = SLEEPS.replace("optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 6: os._exit(9)\n")
     text = "import os, time\nstart = time.monotonic() + 3600\n" + text.replace(
         "torch.manual_seed(0)", "torch.manual_seed(0); start = time.monotonic()"
     ).replace("return 30", "return 300")

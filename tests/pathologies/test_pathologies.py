@@ -114,7 +114,7 @@ def test_a_program_marks_the_lines_of_its_cause_unless_its_label_says_where_they
 
 @pytest.mark.parametrize("program", PATHOLOGICAL, ids=lambda program: program.name)
 def test_a_program_has_a_corrected_twin(program: Program) -> None:
-    assert '"--fixed" in sys.argv' in program.path.read_text()
+    assert '"--fixed"' in program.path.read_text()
 
 
 def test_no_rule_knows_the_suite() -> None:

@@ -143,8 +143,23 @@ def test_a_loop_over_the_rows_of_a_tensor_is_told_from_calls_with_tensors_of_the
     assert looked_at(*(torch.randn(1, 4) for _ in range(40))) == 0.0
     assert looked_at(*(table[:1] for _ in range(40))) == 0.0  # the same part again
     assert looked_at(*table[:4]) is None
+    with torch.inference_mode():
+        assert looked_at(*(row[None] for row in torch.randn(40, 4))) == 1.0
+    videos = torch.randn(2, 40, 3, 4, 4)
+    assert looked_at(*(videos[:, frame] for frame in range(40))) == 1.0
+    assert looked_at(*(videos[:, frame].mean(1) for frame in range(40))) == 0.0
 
 
 def test_inputs_without_memory_are_no_slices() -> None:
     assert looked_at(*(torch.ones(1, 2).to_sparse() for _ in range(20))) == 0.0
     assert looked_at(*("text" for _ in range(20))) == 0.0
+
+
+def test_parts_that_are_written_from_the_answers_before_depend_on_each_other() -> None:
+    states = torch.zeros(20, 2, 4)
+    slices = InputSlices()
+    for tick in range(19):
+        slices.look(((states[tick],), {}))
+        states[tick + 1] = states[tick] + 1
+
+    assert slices.share == 0.0

@@ -106,7 +106,11 @@ def check(step: StepBudget, ops: Ops, lines: Lines | None = None) -> Iterator[Fi
 
 
 def _saving(repeat: Repeat, overhead: int, step: StepBudget) -> tuple[int, int]:
-    removed = (repeat.host_ns + (repeat.backward_ns or 0)) * (1 - 1 / repeat.iterations) * step.trace_scale
+    backward = (repeat.backward_ns or 0) * step.trace_scale
+    if (phase := step.phase("backward")) is not None:
+        # The recording slows a backward of many nodes more than the rest of the step.
+        backward = min(backward, phase.ns)
+    removed = (repeat.host_ns * step.trace_scale + backward) * (1 - 1 / repeat.iterations)
     computing = 1 - repeat.ops * overhead / repeat.op_ns if repeat.op_ns else 0.0
     at_least, at_most = _REMAINS
     remaining = min(max(computing, at_least), at_most) * removed

@@ -58,7 +58,7 @@ class GraphCaptures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Weak: a capture that nobody ends is over with its graph.
+        #: Weak: a capture that is never ended is over with its graph.
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self._patches = SharedPatches("captures of CUDA graphs", self._install)
         #: Count captures from now on, and until then.
@@ -67,7 +67,7 @@ class GraphCaptures:
     def hold(self) -> bool:
         """Keep captures from beginning until `release`; False, and nothing to release, while there is one.
 
-        False too while another thread holds: nobody waits here.
+        False too while another thread holds: this call never waits.
         """
         if not self._lock.acquire(blocking=False):
             return False

@@ -23,7 +23,7 @@ def values_in(values: Any) -> Iterator[Any]:
 
 
 def slices_of(tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
-    """Equal for inputs that are parts of the same tensors, with the same shapes; None where one of them is no slice.
+    """Equal for inputs that are parts of the same tensors, with the same shapes; None where one of them is not a slice.
 
     A tensor that was written in between is another one: each part may depend on the answer to the part before.
     """

@@ -147,7 +147,7 @@ def report(
 ) -> None:
     """Report one sync that happened below ``frame`` to the ``listeners`` of this thread; the last one acts on it.
 
-    A sync of perfkit's own work (a window that ends) is nobody's to remove, and not reported.
+    A sync of perfkit's own work (a window that ends) is not reported: the program cannot remove it.
     ``thread`` replaces Python's name of the thread where that name is meaningless.
 
     Raises:

@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 def batches(rank):
-    """Rows of an endless table: 96 columns and what is to be foretold."""
+    """Rows of an endless table: 96 columns and the value to predict."""
     rng = torch.Generator().manual_seed(rank)
     truth = torch.randn(96, generator=torch.Generator().manual_seed(99))
     while True:

@@ -13,7 +13,6 @@ from perfkit._format import ms, percent, shown_places
 from perfkit._html import html_table
 from perfkit._versioned_json import decode_versioned
 from perfkit.findings import Finding, Outcome
-from perfkit.ledger.claims import expected_saving
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
 from perfkit.ledger.step_budget import NEGLIGIBLE, StepBudget
@@ -192,7 +191,7 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
     # A report of kernels that were profiled one by one holds no step that a verdict could be about.
     with_verdicts = found.get(KernelProfiles) is None
     results = run_rules(find_rules() if rules is None else rules, found, verdicts=with_verdicts)
-    findings, budget = _ordered(results.findings), StepBudget.from_measurements(found)
+    findings, budget = tuple(results.findings), StepBudget.from_measurements(found)
     verdict = verdict_of(findings, found, budget, results.ledger)
     facts, completeness = found.get(TraceFacts), found.get(Completeness)
     lacks = [one.sentence for one in completeness.problems if one not in completeness.named] if completeness else []
@@ -211,32 +210,6 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
         missing=tuple(one for one in missing if one.rstrip(".").lower() not in verdict.text.lower()),
         overhead=_overhead(found),
     )
-
-
-def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    """By `_order`, but a finding that another one explains comes directly after that one, whatever it costs."""
-    ordered = sorted((finding for finding in findings if finding.follows is None), key=_order)
-    explained = sorted((finding for finding in findings if finding.follows is not None), key=_order)
-    # A cause may be explained itself: it is put into place first, in as many rounds as there are links.
-    while explained:
-        placed = {finding.rule for finding in ordered}
-        ready = [finding for finding in explained if finding.follows in placed] or explained
-        for finding in reversed(ready):
-            cause = next((at for at, other in enumerate(ordered) if other.rule == finding.follows), len(ordered) - 1)
-            ordered.insert(cause + 1, finding)
-        explained = [finding for finding in explained if finding not in ready]
-    return tuple(ordered)
-
-
-def _order(finding: Finding) -> tuple[int, float]:
-    """By what the correction saves; problems whose cost is not known come after those, and information last.
-
-    That the recording is incomplete comes first: all others rest on it.
-    """
-    group = 2 if finding.severity == "info" else 1 if finding.cost_ns is None else 0
-    if finding.rule == "cannot-tell" and group == 1:
-        group = -1
-    return group, -expected_saving(finding)
 
 
 def _figures(found: Measurements, budget: StepBudget | None) -> Figures:

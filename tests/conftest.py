@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
+import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,40 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFKIT_CACHE_DIR", str(HERE / "conftest.py"))
     for name in ("PERFKIT_DISABLE", "FORCE_COLOR", "NO_COLOR", "RANK", "WORLD_SIZE", "NVTX_INJECTION64_PATH"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def real_nsys() -> str:
+    """The path of an installed nsys: `.ci/run` sets where it has put one, a developer's own is on the PATH."""
+    nsys = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
+    if nsys is None:
+        pytest.skip("nsys is not installed")
+    return nsys
+
+
+@pytest.fixture
+def record_with_nsys(real_nsys: str, tmp_path: Path) -> Callable[..., Path]:
+    """Runs a program under nsys, without sampling, in ``tmp_path``; returns the report."""
+
+    def tool(*command: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+
+    def record(*program: str, trace: str) -> Path:
+        options = ["-t", trace, "-s", "none", "--cpuctxsw", "none", "--force-overwrite=true", "-o", "r"]
+        # On a machine at its limit nsys now and then does not reach its own agent: that is no fact about perfkit.
+        for _ in range(3):
+            done = tool(real_nsys, "profile", *options, *program)
+            if done.returncode == 0:
+                break
+        assert done.returncode == 0, done.stdout + done.stderr
+        if not (tmp_path / "r.nsys-rep").exists():
+            # Debian's nsys does not find its importer; .ci/install-nsys copies it next to nsys.
+            done = tool(str(Path(real_nsys).with_name("QdstrmImporter")), "-i", "r.qdstrm")
+            assert done.returncode == 0, done.stdout + done.stderr
+        return tmp_path / "r.nsys-rep"
+
+    return record
 
 
 # -- skips

@@ -30,6 +30,7 @@ from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._devices import merge_findings
+from perfkit.rules._ordering import in_order
 
 #: The family of rules that run only where no problem could be quantified.
 _VERDICTS = "verdicts"
@@ -194,19 +195,23 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
     run(rule for rule in rules if not rule.is_verdict)
     findings = _linked(findings, rules)
     claimed = None
-    if (ledger := Ledger.from_measurements(found)) is not None:
+    ledger = Ledger.from_measurements(found)
+    if ledger is not None:
         selectors = {rule.id: rule.claims for rule in rules}
         claimed, findings = claim(ledger, findings, selectors)
-        families = {rule.id: rule.family for rule in rules}
-        # What a device does not do saves the time that it took and no more.
-        most = ledger.wall_ns if ledger.basis == "training thread" else 0
-        findings = [calibrated(one, families[one.rule], max(most, one.cost_ns or 0)) for one in findings]
         found.replace(claimed)
     completeness = found.get(Completeness)
     if verdicts and completeness is not None and completeness.fatal:
         run(rule for rule in rules if rule.is_verdict and any(need.type is Completeness for need in rule.needs))
     elif verdicts and not any(finding.quantified for finding in findings):
         run(rule for rule in rules if rule.is_verdict)
+    # Ordered before they are calibrated: a range that is clipped as it is widened has another middle.
+    findings = in_order(findings)
+    if ledger is not None:
+        families = {rule.id: rule.family for rule in rules}
+        # What a device does not do saves the time that it took and no more.
+        most = ledger.wall_ns if ledger.basis == "training thread" else 0
+        findings = [calibrated(one, families[one.rule], max(most, one.cost_ns or 0)) for one in findings]
     not_asked = tuple(
         RuleNotAsked(rule=rule.id, needs=tuple(dict.fromkeys(need.available_from for need in missing)))
         for rule in rules

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
 import re
 import shutil
@@ -19,9 +18,6 @@ from perfkit.measures.host.api_calls import measure_api_calls
 from perfkit.measures.host.os_calls import measure_os_calls
 from perfkit.measures.results.kernels import NameTime
 from perfkit.trace import read_trace
-
-#: `.ci/run` says where it has put one; a developer's own is on the PATH.
-NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 
@@ -89,12 +85,12 @@ Row = tuple[int, int, float, float, int, int]
 DIRECTIONS = {"Host-to-Device": "HtoD", "Device-to-Host": "DtoH", "Device-to-Device": "DtoD"}
 
 
-def stats(report: str, export: Path) -> dict[str, list[Row]]:
+def stats(nsys: str, report: str, export: Path) -> dict[str, list[Row]]:
     """What `nsys stats` says: name -> count, total, mean, deviation, min and max of each grid."""
-    version = subprocess.run([str(NSYS), "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([nsys, "--version"], capture_output=True, text=True, check=True).stdout
     if int(version.partition("version ")[2].split(".")[0]) < 2023:
         report = report.replace("cuda_gpu", "gpu").replace("_", "")
-    arguments = [str(NSYS), "stats", "--report", report, "--format", "csv", str(export)]
+    arguments = [nsys, "stats", "--report", report, "--format", "csv", str(export)]
     said = subprocess.run(arguments, capture_output=True, text=True, timeout=200, check=True).stdout
     lines = [line for line in said.splitlines() if line and not line.startswith(("Processing", "NOTICE"))]
     found: dict[str, list[Row]] = {}
@@ -132,8 +128,6 @@ def made_export(path: Path) -> None:
 
 @pytest.fixture(params=["nsys-healthy.sqlite", "nsys-mock.sqlite", "made"])
 def export(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if NSYS is None:
-        pytest.skip("nsys is not installed")
     path = tmp_path / "r.sqlite"
     if request.param == "made":
         made_export(path)
@@ -152,16 +146,16 @@ def ours(times: Iterable[NameTime], name: str = "{}") -> dict[str, list[Row]]:
     }
 
 
-def test_api_calls_are_those_of_nsys_stats(export: Path) -> None:
-    assert ours(measure_api_calls(read_trace(export))) == stats("cuda_api_sum", export)
+def test_api_calls_are_those_of_nsys_stats(export: Path, real_nsys: str) -> None:
+    assert ours(measure_api_calls(read_trace(export))) == stats(real_nsys, "cuda_api_sum", export)
 
 
-def test_kernels_and_copies_are_those_of_nsys_stats(export: Path) -> None:
+def test_kernels_and_copies_are_those_of_nsys_stats(export: Path, real_nsys: str) -> None:
     kernels = measure_kernels(read_trace(export))
 
     assert kernels is not None
-    assert ours(kernels.rows) == stats("cuda_gpu_kern_sum", export)
-    operations = stats("cuda_gpu_mem_time_sum", export) if kernels.copies else {}
+    assert ours(kernels.rows) == stats(real_nsys, "cuda_gpu_kern_sum", export)
+    operations = stats(real_nsys, "cuda_gpu_mem_time_sum", export) if kernels.copies else {}
     assert ours(kernels.copies, "[CUDA {}]") == {
         name.replace(" mem", " Mem"): rows for name, rows in operations.items()
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +15,6 @@ from perfkit.measures.results.host import RangeTime
 from perfkit.measures.results.measurements import TraceFacts
 
 ROOT = Path(__file__).resolve().parents[2]
-
-#: `.ci/run` sets where it has installed one; that of a developer is on the PATH.
-NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
-
-if NSYS is None:
-    pytest.skip("nsys is not installed", allow_module_level=True)
 
 TRAIN = """
 import sys
@@ -41,9 +34,9 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-def run(folder: Path, *options: str, exit_code: int) -> subprocess.CompletedProcess[str]:
+def run(nsys: str, folder: Path, *options: str, exit_code: int) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAIN)
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PERFKIT_NSYS": str(NSYS)}
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PERFKIT_NSYS": nsys}
     environment["XDG_CACHE_HOME"] = str(folder / "cache")
     command = [sys.executable, "-m", "perfkit", "nsys", "--schedule", "4,1,3", "--out", "run", *options]
     return subprocess.run(
@@ -67,8 +60,10 @@ def exported(folder: Path) -> Path:
     return export
 
 
-def test_the_ranges_and_the_window_of_a_training_recorded_whole_are_in_its_diagnosis(tmp_path: Path) -> None:
-    done = run(tmp_path, exit_code=3)
+def test_the_ranges_and_the_window_of_a_training_recorded_whole_are_in_its_diagnosis(
+    tmp_path: Path, real_nsys: str
+) -> None:
+    done = run(real_nsys, tmp_path, exit_code=3)
     diagnosis = msgspec.json.decode((tmp_path / "run" / "diagnosis.json").read_bytes())
 
     assert done.returncode == 3, done.stderr
@@ -86,8 +81,8 @@ def test_the_ranges_and_the_window_of_a_training_recorded_whole_are_in_its_diagn
 
 
 @pytest.mark.slow
-def test_without_cuda_too_nsys_records_only_the_window_if_requested(tmp_path: Path) -> None:
-    done = run(tmp_path, "--capture-range", "nvtx", exit_code=0)
+def test_without_cuda_too_nsys_records_only_the_window_if_requested(tmp_path: Path, real_nsys: str) -> None:
+    done = run(real_nsys, tmp_path, "--capture-range", "nvtx", exit_code=0)
 
     assert done.returncode == 0, done.stderr
     assert counts(exported(tmp_path))["forward pass"] == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -18,14 +16,6 @@ import pytest
 
 from perfkit.measures.host.range_times import measure_range_times
 from perfkit.trace import read_trace
-
-ROOT = Path(__file__).resolve().parents[2]
-
-#: `.ci/run` says where it has put one; a developer's own is on the PATH.
-NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
-
-if NSYS is None:
-    pytest.skip("nsys is not installed", allow_module_level=True)
 
 #: Kinds of rows in NVTX_EVENTS.
 CATEGORY, MARK, PUSH_POP, START_END, DOMAIN = 33, 34, 59, 60, 75
@@ -48,25 +38,20 @@ Report = Callable[[str], Path]
 
 
 @pytest.fixture
-def report(tmp_path: Path) -> Report:
+def report(tmp_path: Path, real_nsys: str, record_with_nsys: Callable[..., Path]) -> Report:
     """Run a program under nsys; the SQLite export of what it has recorded."""
-
-    def nsys(*arguments: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [str(NSYS), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
     def run(program: str) -> Path:
         (tmp_path / "program.py").write_text(textwrap.dedent(program))
-        nsys("profile", "-t", "nvtx", "-s", "none", "--cpuctxsw", "none", "-o", "r", sys.executable, "program.py")
-        if not (tmp_path / "r.nsys-rep").exists():
-            # As Debian packs it nsys does not find its importer; .ci/install-nsys lays that beside it.
-            importer = Path(str(NSYS)).with_name("QdstrmImporter")
-            subprocess.run([importer, "-i", "r.qdstrm"], cwd=tmp_path, capture_output=True, check=True, timeout=200)
-        nsys("export", "--type", "sqlite", "-o", "r.sqlite", "r.nsys-rep")
-        return tmp_path / "r.sqlite"
+        recorded, export = record_with_nsys(sys.executable, "program.py", trace="nvtx"), tmp_path / "r.sqlite"
+        done = subprocess.run(
+            [real_nsys, "export", "--type", "sqlite", "-o", str(export), str(recorded)],
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return export
 
     return run
 
@@ -169,8 +154,10 @@ def test_a_model_has_a_range_per_module_in_nsys(report: Report) -> None:
     assert [event.name for event in found] == ["Sequential", "0", "1"]
 
 
-def test_domains_arrive_also_where_nsys_says_they_are_off_as_those_before_2024_do(report: Report) -> None:
-    version = subprocess.run([str(NSYS), "--version"], capture_output=True, text=True, check=True).stdout
+def test_domains_arrive_also_where_nsys_says_they_are_off_as_those_before_2024_do(
+    report: Report, real_nsys: str
+) -> None:
+    version = subprocess.run([real_nsys, "--version"], capture_output=True, text=True, check=True).stdout
     found = events(
         report(
             """

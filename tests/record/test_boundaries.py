@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from perfkit.record.hooks import boundaries
+from perfkit.record.live_objects import instances_of, subclasses_of
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
@@ -44,9 +43,10 @@ class Model(torch.nn.Linear):
 @pytest.fixture(autouse=True)
 def slow(clock: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Optimizers that other tests of this process keep alive are not this program's.
-    others = {id(one) for one in gc.get_objects() if issubclass(type(one), torch.optim.Optimizer)}
-    own = types.SimpleNamespace(get_objects=lambda: [one for one in gc.get_objects() if id(one) not in others])
-    monkeypatch.setattr(boundaries, "gc", own)
+    others = {id(one) for one in instances_of(subclasses_of(torch.optim.Optimizer))}
+    monkeypatch.setattr(
+        boundaries, "instances_of", lambda kinds: [one for one in instances_of(kinds) if id(one) not in others]
+    )
     torch._dynamo.reset()  # and what they compiled
     Model.clock = clock
     yield

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +14,6 @@ from perfkit.errors import TraceError
 from perfkit.trace import Kind
 from perfkit.trace.nsight.nsys import read_nsys_report
 from perfkit.trace.nsight.report_export import KEPT, export_nsys_report
-
-#: `.ci/run` sets where it has installed one; that of a developer is on the PATH.
-NSYS = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
 
 
 @pytest.fixture
@@ -107,18 +101,11 @@ def test_a_recording_that_was_not_imported_is_named_as_that(report: Path) -> Non
         export_nsys_report(report.with_suffix(".qdstrm"))
 
 
-@pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
-def test_a_report_of_a_real_nsys_has_the_system_calls(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = report.parent
-    program = "import time; time.sleep(0.05)"
-    record = [str(NSYS), "profile", "-t", "osrt", "-s", "none", "--cpuctxsw", "none", "-o", "r"]
-    subprocess.run([*record, sys.executable, "-c", program], cwd=folder, capture_output=True, check=True, timeout=200)
-    if not (folder / "r.nsys-rep").exists():
-        # Debian's nsys does not find its importer; .ci/install-nsys copies it next to nsys.
-        importer = Path(str(NSYS)).with_name("QdstrmImporter")
-        subprocess.run([importer, "-i", "r.qdstrm"], cwd=folder, capture_output=True, check=True, timeout=200)
-    (folder / "r.nsys-rep").replace(report)
-    monkeypatch.setenv("PERFKIT_NSYS", str(NSYS))
+def test_a_report_of_a_real_nsys_has_the_system_calls(
+    report: Path, real_nsys: str, record_with_nsys: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_with_nsys(sys.executable, "-c", "import time; time.sleep(0.05)", trace="osrt").replace(report)
+    monkeypatch.setenv("PERFKIT_NSYS", real_nsys)
 
     trace = read_nsys_report(report)
 

@@ -8,7 +8,6 @@ step. In a program that does neither, a call of its model is a step.
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections import Counter
@@ -20,6 +19,7 @@ import torch
 from perfkit._callsite import find_callsite
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.input_slices import InputSlices
+from perfkit.record.live_objects import instances_of, subclasses_of
 from perfkit.run.records import BoundaryKind, Mode, StepBoundary
 
 #: More updates than this without a fetch in between are steps: a batch that is used several times (the critic of a GAN,
@@ -43,8 +43,7 @@ def _nothing() -> None:
 
 def has_optimizer() -> bool:
     """Whether the program holds an optimizer, also one that has not stepped yet."""
-    # type() and not isinstance(): the class of a proxy object is computed by its owner's code.
-    return any(issubclass(type(one), torch.optim.Optimizer) for one in gc.get_objects())
+    return bool(instances_of(subclasses_of(torch.optim.Optimizer)))
 
 
 class StepBoundaries:

@@ -19,6 +19,7 @@ import torch
 from perfkit import _clock
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
+from perfkit.record.live_objects import instances_of, live_count
 from perfkit.record.samplers.source_lookup import find_filling_lines, user_files
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 from perfkit.run.records import KeptTensors
@@ -116,14 +117,12 @@ class TensorLeakWatch:
 
 def _alive() -> dict[_Key, list[Any]] | None:
     """The tensors that are alive, by whether they carry a graph and by shape; None where there are too many objects."""
-    objects = gc.get_objects()
-    if len(objects) > _MAX_OBJECTS:
+    if live_count() > _MAX_OBJECTS:
         return None
-    # Exactly Tensor: parameters are the model's, and accessing a subclass may run its owner's code.
-    kind, strided = torch.Tensor, torch.strided
     groups: dict[_Key, list[Any]] = defaultdict(list)
-    for one in [one for one in objects if type(one) is kind]:
-        if one.layout == strided:
+    # Exactly Tensor: parameters are the model's, and accessing a subclass may run its owner's code.
+    for one in instances_of([torch.Tensor]):
+        if one.layout == torch.strided:
             groups[not one.is_leaf, tuple(one.shape)].append(one)
     return groups
 

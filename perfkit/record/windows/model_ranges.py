@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from perfkit.ranges import module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
+from perfkit.record.live_objects import instances_of, subclasses_of
 
 #: Maximum number of modules with a range in a window: what fits a screen. At a microsecond each while torch's profiler
 #: records, they also cost less than one op of a step.
@@ -24,9 +24,8 @@ def trained_modules(optimizers: list[Any]) -> list[Any]:
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     return [
         found
-        for found in gc.get_objects()
-        # type() and not isinstance(): the class of a proxy object is computed by its owner's code.
-        if issubclass(type(found), torch.nn.Module) and any(id(p) in trained for p in found.parameters())
+        for found in instances_of(subclasses_of(torch.nn.Module))
+        if any(id(p) in trained for p in found.parameters())
     ]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from perfkit.record.samplers.line_tracer import LineTracer
-from perfkit.run.records import ModuleCalls
+from perfkit.run.records import ModuleCalls, Phase
 
 
 def traced(step: Callable[[], Any]) -> list[ModuleCalls]:
@@ -238,3 +238,112 @@ def test_what_ends_the_round_before_does_not_prepare_the_inputs_of_a_model() -> 
 
     before = {row.function.rpartition(".")[2]: row.before_model for row in tracer.rows() if row.function}
     assert (before["prepare"], before["write"]) == (True, False)
+
+
+def test_a_model_that_a_library_calls_has_the_row_of_the_line_that_began_before_the_step() -> None:
+    model, phase = nn.Linear(4, 4), ["other"]
+    tracer = LineTracer(lambda: cast(Phase, phase[0]))
+    trainer: dict[str, Any] = {}
+    exec(compile(TRAINER, "/x/site-packages/trainer/loop.py", "exec"), trainer)
+
+    def collate(size: int) -> torch.Tensor:
+        return torch.randn(size, 4)
+
+    trainer["train"](tracer, model, collate, phase)
+    assert tracer.refused is None
+
+    [row] = [row for row in tracer.rows() if row.modules]
+    assert (row.function or "").startswith("test_a_model_that_a_library")
+    assert (row.runs, row.phase, row.before_model) == (0, "forward", False)
+    [calls] = row.modules
+    assert (calls.module, calls.calls) == ("Linear", 3)
+    assert row.host_ns >= calls.host_ns > 0
+    collated = next(row for row in tracer.rows() if (row.function or "").endswith("collate"))
+    assert (collated.phase, collated.runs) == ("data", 3)
+
+
+#: A Trainer: its step begins in its own code, below a line of the user's.
+TRAINER = """
+def train(tracer, model, collate, phase):
+    tracer.start()
+    for _ in range(3):
+        phase[0] = "data"
+        batch = collate(8)
+        phase[0] = "forward"
+        model(batch)
+    tracer.stop()
+"""
+
+
+def test_a_helper_that_two_lines_call_with_the_same_input_repeats_the_call() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        return model(x).softmax(1)
+
+    def step() -> None:
+        scores(x)
+        scores(x)
+        for _ in range(2):
+            scores(x + 1)
+
+    [calls] = traced(step)
+
+    assert (calls.calls, calls.again) == (4, 1)
+    assert calls.again_at is not None
+    assert calls.again_at.line == step.__code__.co_firstlineno + 2
+
+
+def test_what_a_model_calls_in_a_repeated_call_is_not_counted_as_well() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    model, x = Model(), torch.randn(8, 4)
+
+    def step() -> None:
+        model(x)
+        model(x)
+
+    assert again(step) == 1
+
+
+def test_a_closure_that_is_called_from_several_lines_of_an_optimizer_repeats_nothing() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(8, 4)
+
+    def closure() -> torch.Tensor:
+        return model(x).sum()
+
+    def descend(scale: float) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(scale)
+
+    def step() -> None:
+        closure().backward()
+        descend(0.9)
+        with torch.no_grad():
+            closure()
+        descend(0.5)
+        with torch.no_grad():
+            closure()
+
+    assert again(step) == 0
+
+
+def test_a_module_that_draws_random_numbers_repeats_nothing() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.randn_like(x)
+
+    model, x = Noisy(), torch.randn(8, 4)
+
+    def step() -> None:
+        model(x)
+        model(x)
+
+    assert again(step) == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from perfkit._location import Location
 from perfkit.findings import Finding
 from perfkit.rules.python import unexpected_call_count
@@ -72,6 +74,16 @@ def test_lines_of_functions_that_were_called_count_once_in_the_phase(build: Any)
     [finding] = found(build, line(38, "other", 20, calls(15)), inner)
 
     assert finding.cost_ns == 7.5 * MS
+
+
+def test_where_a_helper_repeats_a_call_the_line_that_calls_the_helper_is_to_be_changed(build: Any) -> None:
+    repeated = msgspec.structs.replace(calls(15), again_at=location(38))
+
+    [finding] = found(build, line(7, "other", 20, repeated))
+
+    assert finding.spent is not None
+    assert finding.change is not None
+    assert (finding.spent.line, finding.change.line) == (7, 38)
 
 
 def test_short_calls_and_calls_that_were_needed_are_not_reported(build: Any) -> None:

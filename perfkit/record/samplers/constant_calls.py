@@ -22,7 +22,7 @@ import torch
 
 from perfkit._code_owner import function_name
 from perfkit._location import Location
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.module_calls import Site, random_state
 from perfkit.run.records import ConstantCalls
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -154,4 +154,4 @@ def _is_constant(result: Any) -> bool:
 
 def _random_state() -> tuple[Any, ...]:
     """The state of the generators that ops draw from; equal as long as none was drawn."""
-    return torch.get_rng_state().numpy().tobytes(), random.getstate()
+    return random_state(), random.getstate()

@@ -14,7 +14,8 @@ import ast
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,10 +24,9 @@ from torch.nn import Module
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
-from perfkit._location import Location
 from perfkit.ranges import dynamo
 from perfkit.record.samplers.constant_calls import ConstantCallLog
-from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Site
+from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Path, Site, location_of
 from perfkit.record.samplers.source_lookup import parsed
 from perfkit.run.records import Phase, TracedLine
 
@@ -38,6 +38,8 @@ _COUNTED = ("backward", "grad", "__next__")
 
 #: Lines kept of those that call a function.
 _MAX_CALLERS = 8
+#: Lines kept of those that lead to the call of a module.
+_MAX_PATH = 16
 
 _Trace = Callable[[FrameType, str, Any], Any]
 
@@ -63,6 +65,10 @@ class LineTracer:
         self._backward = {_code_of(autograd.backward), _code_of(autograd.grad)}
         self._fetch = _code_of(_BaseDataLoaderIter.__next__)
         self._calls: dict[FrameType, ModuleCall] = {}
+        #: Time of modules and the user's functions that were called from lines that began before the tracing did.
+        self._beneath: dict[tuple[Site, Phase], int] = {}
+        #: Those of them that have not returned.
+        self._outermost: dict[FrameType, tuple[Site, Phase, int]] = {}
         #: Function -> the first of the user's lines that called it.
         self._callers: dict[CodeType, dict[Site, None]] = {}
         self._open: dict[FrameType, tuple[int, int, Phase]] = {}
@@ -92,6 +98,7 @@ class LineTracer:
         for frame in list(self._open):
             self._close_line(frame, time.perf_counter_ns())
         self._calls.clear()
+        self._outermost.clear()
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         code = frame.f_code
@@ -107,7 +114,20 @@ class LineTracer:
         if len(callers) < _MAX_CALLERS and site is not None:
             callers[site] = None
         self._constants.enter(frame, site)
+        self._enter_beneath(frame, caller, self._phase())
         return self._line
+
+    def _enter_beneath(self, frame: FrameType, caller: FrameType | None, phase: Phase) -> None:
+        """A module or a function of the user's is called: from a line that began before tracing, its time counts."""
+        if caller is not None and caller not in self._open and not self._outermost:
+            site = (caller.f_code, line_of(caller))
+            self._outermost[frame] = (site, phase, time.perf_counter_ns())
+
+    def _leave_beneath(self, frame: FrameType) -> None:
+        if (called := self._outermost.pop(frame, None)) is not None:
+            site, phase, started_ns = called
+            took_ns = time.perf_counter_ns() - started_ns
+            self._beneath[site, phase] = self._beneath.get((site, phase), 0) + took_ns
 
     def _module_called(self, frame: FrameType) -> _Trace | None:
         self._modules.started = True
@@ -115,9 +135,11 @@ class LineTracer:
         caller = self._module_caller(frame)
         if caller is None:
             return None
-        call = self._modules.enter(frame, (caller.f_code, line_of(caller)), self._phase())
+        phase = self._phase()
+        call = self._modules.enter(frame, self._path(caller), phase)
         if call is None:
             return None
+        self._enter_beneath(frame, caller, phase)
         self._calls[frame] = call
         frame.f_trace_lines = False
         return self._module_returned
@@ -131,9 +153,16 @@ class LineTracer:
                 return caller
         return None
 
+    def _path(self, caller: FrameType) -> Path:
+        """The user's lines that lead to a call, up to the module around them."""
+        frames = takewhile(lambda frame: frame.f_code is not self._module_call, frames_outwards(caller))
+        lines = ((frame.f_code, line_of(frame)) for frame in frames if owner_of(frame.f_code.co_filename) == USER)
+        return tuple(islice(lines, _MAX_PATH))
+
     def _module_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if event == "return" and (call := self._calls.pop(frame, None)) is not None:
             self._modules.leave(call)
+            self._leave_beneath(frame)
         return self._module_returned
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
@@ -141,6 +170,7 @@ class LineTracer:
         self._close_line(frame, now)
         if event == "return":
             self._constants.leave(frame, arg)
+            self._leave_beneath(frame)
         if event == "line":
             self._events += 1
             if self._events > _MAX_EVENTS:
@@ -167,7 +197,7 @@ class LineTracer:
         modules, constants = self._modules.rows(), self._constants.rows()
         ended = self._end_of_round(modules)
         rows = []
-        for at, ((phase, code, line), (runs, total_ns, before_model)) in enumerate(self._lines.items()):
+        for at, (phase, (code, line), runs, total_ns, before_model) in enumerate(self._traced(modules, constants)):
             file = code.co_filename
             if file not in loops:
                 loops[file] = innermost_loops(file)
@@ -181,16 +211,24 @@ class LineTracer:
                     runs=runs,
                     host_ns=total_ns,
                     loop_line=loops[file].get(line),
-                    before_model=bool(before_model) and at >= ended if self._modules.started else None,
+                    before_model=before_model and at >= ended if self._modules.started else None,
                     modules=modules.pop((code, line), ()),
                     constants=constants.pop((code, line), ()),
-                    callers=tuple(
-                        Location(file=caller.co_filename, line=at, function=function_name(caller))
-                        for caller, at in self._callers.get(code, ())
-                    ),
+                    callers=tuple(map(location_of, self._callers.get(code, ()))),
                 )
             )
         return tuple(sorted(rows, key=lambda row: -row.runs))
+
+    def _traced(self, *called: Iterable[Site]) -> Iterator[tuple[Phase, Site, int, int, bool]]:
+        """Phase, line, runs, ns, and whether it ran before any module; lines that began before tracing come last."""
+        for (phase, code, line), (runs, total_ns, before_model) in self._lines.items():
+            yield phase, (code, line), runs, total_ns, bool(before_model)
+        known = {(code, line) for _, code, line in self._lines}
+        callers = {site for sites in called for site in sites} - known
+        for (site, phase), total_ns in self._beneath.items():
+            if site in callers and self._modules.phases.get(site, phase) == phase:
+                callers.remove(site)
+                yield phase, site, 0, total_ns, False
 
     def _end_of_round(self, modules: Iterable[Site]) -> int:
         """How many lines ended the round before: a step that begins after an update ends in the next round of the loop.

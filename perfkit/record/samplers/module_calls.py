@@ -6,8 +6,11 @@ not compared. It does not count
 
 - if the optimizer changed the module's parameters in between and a backward follows the call: two networks that train
   against each other have to evaluate the same input twice;
-- if dropout is active in it and the call builds a graph: the results differ, and some losses depend on that;
-- if it comes from the very line of the first call: an optimizer's closure is called until it converges;
+- if dropout is active in it and the call builds a graph: the results differ, and some losses depend on that; likewise
+  if the first call drew random numbers without it, as one that samples does;
+- if it comes by the very lines of the first call (the line and those that called its function, up to the module around
+  them): an optimizer's closure is called until it converges. From the line of the first call but by other lines, it
+  counts if the parameters were not updated in between: an optimizer may call its closure from several lines;
 - in the backward, where activation checkpointing recomputes what was not kept.
 """
 
@@ -20,11 +23,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from perfkit._code_owner import function_name
+from perfkit._location import Location
 from perfkit.record.input_slices import slices_of, values_in
 from perfkit.run.records import ModuleCalls, Phase
 
 #: The line that calls: its code and its number.
 Site = tuple[CodeType, int]
+#: The user's lines that lead to a call, innermost first: the line that calls, and those that called its function.
+Path = tuple[Site, ...]
 
 #: Arguments that transformers' models make a loss of, beside the same answer.
 _LOSS_ARGUMENTS = frozenset({"labels", "num_items_in_batch"})
@@ -41,7 +48,7 @@ _MAX_CALLS = 10_000
 class _FirstCall(NamedTuple):
     """The first call with some input; ``alive`` are weak references to the owners of its memory."""
 
-    site: Site
+    path: Path
     version: int
     alive: tuple[Any, ...]
 
@@ -49,11 +56,28 @@ class _FirstCall(NamedTuple):
 class ModuleCall:
     """One call that has started."""
 
-    __slots__ = ("builds_graph", "module", "padded", "parts", "repeated", "site", "started_ns", "updated")
+    __slots__ = (
+        "again_at",
+        "builds_graph",
+        "key",
+        "module",
+        "padded",
+        "parts",
+        "path",
+        "random_state",
+        "repeated",
+        "started_ns",
+        "updated",
+    )
 
-    def __init__(self, site: Site, module: Any) -> None:
-        self.site = site
+    def __init__(self, path: Path, module: Any) -> None:
+        self.path = path
         self.module = module
+        #: The module and its input, if no call had it before.
+        self.key: tuple[Any, ...] | None = None
+        self.random_state = random_state()
+        #: A repeated call from the line of the first: the line that led to it and not to the first.
+        self.again_at: Site | None = None
         #: Whether its input was seen before, and whether the module's parameters were updated since.
         self.repeated = self.updated = False
         #: Whether a backward may follow it.
@@ -70,6 +94,7 @@ class _SiteSums:
 
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
+        self.again_at: Site | None = None
         self.calls = self.host_ns = 0
         #: Per call with an input of rows: its time, and the share of it that is padding in all rows.
         self.padded: list[tuple[int, float]] = []
@@ -84,20 +109,25 @@ class ModuleCallLog:
 
     def __init__(self) -> None:
         self._first_calls: dict[tuple[Any, ...], _FirstCall] = {}
+        #: Inputs whose first call drew random numbers.
+        self._drew: set[tuple[Any, ...]] = set()
         self._sums: dict[tuple[Site, int], _SiteSums] = {}
         self._calls = 0
         #: Backwards that have started and batches that were fetched so far.
         self.backwards = self.fetches = 0
+        #: The phase of the first call from each line.
+        self.phases: dict[Site, Phase] = {}
         #: Whether any module was called yet.
         self.started = False
 
-    def enter(self, frame: FrameType, site: Site, phase: Phase) -> ModuleCall | None:
-        """A module is called in ``frame`` from the user's line ``site``; None where the call does not count."""
+    def enter(self, frame: FrameType, path: Path, phase: Phase) -> ModuleCall | None:
+        """A module is called in ``frame`` by the user's lines ``path``; None where the call does not count."""
         self._calls += 1
         if phase == "backward" or self._calls > _MAX_CALLS:
             return None
         arguments = frame.f_locals
-        call = ModuleCall(site, arguments.get("self"))
+        self.phases.setdefault(path[0], phase)
+        call = ModuleCall(path, arguments.get("self"))
         named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}
         values = list(values_in((arguments.get("args", ()), named)))
         try:
@@ -119,24 +149,34 @@ class ModuleCallLog:
         version = sum(parameter._version for parameter in module.parameters())
         first = self._first_calls.get(key)
         if first is not None and all(reference() is not None for reference in first.alive):
-            call.repeated = first.site != call.site and not (random and call.builds_graph)
             call.updated = first.version != version
+            if call.path[0] == first.path[0]:
+                call.again_at = _again_at(first.path, call.path)
+                elsewhere = call.again_at is not None and not call.updated
+            else:
+                elsewhere = True
+            call.repeated = elsewhere and not (call.builds_graph if random else key in self._drew)
             return
         # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
-        self._first_calls[key] = _FirstCall(call.site, version, alive)
+        self._first_calls[key] = _FirstCall(call.path, version, alive)
+        self._drew.discard(key)
+        call.key = key
 
     def leave(self, call: ModuleCall) -> None:
         """The call has ended."""
         took_ns = time.perf_counter_ns() - call.started_ns
+        if call.key is not None and call.random_state != random_state():
+            self._drew.add(call.key)
         passed = (self.backwards, self.fetches)
-        sums = self._sums.setdefault((call.site, id(call.module)), _SiteSums(call, passed))
+        sums = self._sums.setdefault((call.path[0], id(call.module)), _SiteSums(call, passed))
         sums.calls += 1
         sums.host_ns += took_ns
         sums.sliced &= call.parts == sums.parts and passed == sums.passed
         if call.padded is not None:
             sums.padded.append((took_ns, call.padded))
         if call.repeated:
+            sums.again_at = sums.again_at or call.again_at
             sums.repeated.append((took_ns, call.updated, self.backwards if call.builds_graph else None))
 
     def rows(self) -> dict[Site, tuple[ModuleCalls, ...]]:
@@ -156,11 +196,29 @@ class ModuleCallLog:
                 again=len(again),
                 again_ns=sum(took for took, _ in again),
                 again_backward=any(trained for _, trained in again),
+                again_at=location_of(sums.again_at) if again and sums.again_at is not None else None,
                 sliced=sums.sliced,
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
             )
             rows[site] = (*rows.get(site, ()), row)
         return rows
+
+
+def random_state() -> bytes:
+    """The state of the generator that ops of the CPU draw from; equal as long as none was drawn."""
+    return torch.get_rng_state().numpy().tobytes()
+
+
+def location_of(site: Site) -> Location:
+    """Where a line stands."""
+    code, line = site
+    return Location(file=code.co_filename, line=line, function=function_name(code))
+
+
+def _again_at(first: Path, second: Path) -> Site | None:
+    """The outermost line that led to the second call and not to the first; None where the same lines led to both."""
+    pairs = zip(reversed(first), reversed(second), strict=False)
+    return next((again for before, again in pairs if before != again), None)
 
 
 def _padded(tensor: Any) -> float | None:

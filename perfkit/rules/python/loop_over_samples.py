@@ -105,7 +105,12 @@ def _call_as_step(step: StepBudget, by: StepBoundary, ledger: Ledger) -> Iterato
 
 
 def _loop_ns(row: TracedLine, lines: Lines) -> int:
-    """Time of all lines of the loop around a line; of that line alone where the loop is the one over steps."""
+    """Time of all lines of the loop around a line; of that line alone where the loop is the one over steps.
+
+    Zero for a line that began before the step: the loop is in the library that it calls.
+    """
+    if not row.runs:
+        return 0
     if row.loop_line is None or row.runs < _MIN_CALLS:
         return row.host_ns
     loop = (row.file, row.function, row.loop_line, row.phase)

@@ -3,10 +3,10 @@
 Problem: the model, or a part of it, computes an answer that is already known. Each such call costs a forward, and a
 backward where gradients flow through the answer.
 
-How it shows: in the step that is traced by line, a module object is called from another line with the very tensors of
-an earlier call: the same memory, unchanged. Calls with a reason are left out: dropout is active; the parameters were
-updated in between and a backward follows (two networks that train against each other); activation checkpointing runs
-in the backward.
+How it shows: in the step that is traced by line, a module object is called from another line, or by a function that
+another line calls, with the very tensors of an earlier call: the same memory, unchanged. Calls with a reason are left
+out: dropout is active; the parameters were updated in between and a backward follows (two networks that train against
+each other); activation checkpointing runs in the backward.
 
 Causes: a second forward for a metric after the step; each loss, or each head, calls the encoder itself; a helper calls
 the model although its caller did.
@@ -63,11 +63,12 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
         cost=cost,
         saving=((1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)),
         spent=row,
+        change=calls.again_at or row,
         message=(
             f"{calls.module} is called {times(count)} more per step on an input that it already had: "
             f"{step.shown(cost)}{backward}."
         ),
-        advice=f"Call {calls.module} once per step and pass its answer to {shown_function(row)}.",
+        advice=f"Call {calls.module} once per step and pass its answer to {shown_function(calls.again_at or row)}.",
         evidence=tuple(
             Evidence.ms(
                 f"{calls.module} in line {row.line}",

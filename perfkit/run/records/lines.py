@@ -66,7 +66,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
         host_ns: Time of the calls, forward only.
         again: Calls with the very input that this module had before in the step, with nothing in between that could
             change the answer or make another backward need it: see `perfkit.record.samplers.module_calls`.
-            ``again_ns`` is their time, ``again_backward`` whether a backward followed them.
+            ``again_ns`` is their time, ``again_backward`` whether a backward followed them; ``again_at`` is the line
+            that led to them and not to the first call, None where they come from another line than that call.
         sliced: Whether all calls had inputs of the same shapes that were consecutive parts of the same tensors, as the
             samples of a batch are, with no backward and no fetch between the first and the last.
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
@@ -79,6 +80,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
     again_ns: int = 0
     again_backward: bool = False
+    again_at: Location | None = None
     sliced: bool = False
     padded_ns: int | None = None
 
@@ -95,8 +97,9 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     """One user line in the step that is traced by line.
 
     Attributes:
-        runs: How often the line ran in that step.
-        host_ns: Time in the line with all that it called, in a step that tracing made slower than others.
+        runs: How often the line ran in that step; 0 for a line that began before it, such as the call of a Trainer.
+        host_ns: Time in the line with all that it called, in a step that tracing made slower than others. For a
+            line that began before the step: of the modules and of the user's functions that it called.
         loop_line: The ``for`` or ``while`` statement around the line, if any.
         before_model: Whether it first ran before any module was called in that step; None: none was called.
         modules: The modules that it called.

@@ -13,6 +13,7 @@ from perfkit.ledger.rows import LedgerRow, Owner, Partition, apportion
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.measurements import Measurements
+from perfkit.measures.results.steps import Ranks
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.run.records import ACCESSES, PHASES, Lines, MachineLimits, Phase, Rank
 
@@ -36,12 +37,14 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
     work, limits, lines = found.get(StepWork), found.get(MachineLimits), found.get(Lines)
     others_ns = _without_a_core(budget, found.get(Rank))
     running = 1 - others_ns / budget.wall_ns
-    sources = _Sources(work, found.get(OpShares), limits, lines, found.all(HostWork), running)
+    several = found.get(Ranks) is not None
+    sources = _Sources(work, found.get(OpShares), limits, lines, found.all(HostWork), running, several)
     rows: list[LedgerRow] = []
     if others_ns:
         rows.append(LedgerRow(owner="other programs", name="waiting for a core", ns=others_ns))
-    for phase, ns in _phases(budget, budget.wall_ns - others_ns).items():
-        rows += _rows_of_phase(phase, ns, budget, sources)
+    phases = _phases(budget, budget.wall_ns - others_ns)
+    for phase, ns in phases.items():
+        rows += _rows_of_phase(phase, ns, budget, sources, phases.get("backward"))
     if work is None:
         unknown = "the shapes of ops were not recorded"
     elif limits is None:
@@ -52,7 +55,10 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
 
 
 class _Sources(msgspec.Struct, frozen=True):
-    """What is known about the inside of phases; ``running`` is the share of the step in which the thread had a core."""
+    """What is known about the inside of phases; ``running`` is the share of the step in which the thread had a core.
+
+    ``ranks`` is whether other ranks trained with this one.
+    """
 
     work: StepWork | None
     shares: OpShares | None
@@ -60,6 +66,7 @@ class _Sources(msgspec.Struct, frozen=True):
     lines: Lines | None
     host_work: tuple[HostWork, ...]
     running: float
+    ranks: bool
 
 
 def _without_a_core(budget: StepBudget, rank: Rank | None) -> int:
@@ -82,10 +89,14 @@ def _phases(budget: StepBudget, whole_ns: int) -> dict[Phase | None, int]:
     return dict(zip(named, apportion(whole_ns, list(named.values())), strict=True))
 
 
-def _rows_of_phase(phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources) -> list[LedgerRow]:
+def _rows_of_phase(
+    phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources, backward_ns: int | None
+) -> list[LedgerRow]:
     work = sources.work
     ops = [row for row in work.rows if phase in (None, row.phase)] if work is not None else []
-    in_ops = _in_ops(phase, ns, ops, budget, sources)
+    in_ops = _in_window(phase, ns, budget, sources, backward_ns) if ops else 0
+    if in_ops is None:
+        in_ops = _in_step_for_lines(ns, ops, budget, sources)
     found = [
         *_op_rows(phase, in_ops, ops, sources.limits),
         *_line_rows(phase, ns - in_ops, budget, sources, bool(ops)),
@@ -102,13 +113,32 @@ def _hottest_line(phase: Phase | None, sources: _Sources) -> Location | None:
     return max(own, key=lambda row: row.samples).at if own else None
 
 
-def _in_ops(phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], budget: StepBudget, sources: _Sources) -> int:
-    """The part of a phase in ops: by the share in the window, else by the ops' times in the step for lines."""
-    if not ops or sources.work is None:
+def _in_window(
+    phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources, backward_ns: int | None
+) -> int | None:
+    """The part of a phase in ops, by the window; None where none was recorded.
+
+    Recording lengthens a step outside of ops: by its hooks, the ranges of modules, and torch's profiler. So ops take
+    what they took in the window, at the speed that the machine had then; the backward, which has nothing of that
+    between its ops, shows this speed. With several ranks it shows another rank's. Time in which samples of other steps
+    saw Python without ops stays outside of ops.
+    """
+    shares = sources.shares
+    share = shares.shares.get(phase) if shares is not None and phase is not None else None
+    if shares is None or phase is None or share is None:
+        return None
+    window_ns, window_backward_ns = shares.phases_ns.get(phase), shares.phases_ns.get("backward")
+    ops_ns = 0.0
+    if window_ns and window_backward_ns and backward_ns and not sources.ranks:
+        ops_ns = share * window_ns * backward_ns / window_backward_ns
+        ops_ns = min(ops_ns, ns - sum(part for _, _, part in _sampled(phase, budget, sources, has_ops=True)))
+    return round(min(ns, max(ops_ns, ns * share)))
+
+
+def _in_step_for_lines(ns: int, ops: Sequence[OpWorkTime], budget: StepBudget, sources: _Sources) -> int:
+    """The part of a phase in ops, by their times in the step for lines."""
+    if sources.work is None:
         return 0
-    share = sources.shares.shares.get(phase) if sources.shares is not None and phase is not None else None
-    if share is not None:
-        return round(ns * share)
     return min(ns, round(sum(op.ns for op in ops) * sources.running * budget.wall_ns / max(1, sources.work.step_ns)))
 
 

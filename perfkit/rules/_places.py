@@ -23,6 +23,10 @@ _SET_UP = {
 }
 
 
+#: Callers that are climbed: a loop has few of its own functions above a line.
+_DEEP = 50
+
+
 def trainer_argument(rank: Rank | None, library: str, *arguments: str) -> Location | None:
     """The first of these arguments that the program gives to the Trainer of a library, else the line that makes it.
 
@@ -65,6 +69,44 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     return caller if phases == {"data"} or (in_worker and not phases) else None
 
 
+def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
+    """The line of the training loop's functions below which a line runs: what it calls can be done there less often.
+
+    None for a line of those functions themselves, in a model's forward, or whose callers are not known.
+    """
+    if row is None or lines is None:
+        return None
+    callers = _callers(lines)
+    training: set[tuple[str, str | None]] = {(one.file, one.function) for one in lines.rows if _trains(one)}
+    training |= {(one.file, one.function) for one in lines.traced if _trains(one)}
+    for name in list(training):
+        for _ in range(_DEEP):
+            outer = callers.get(name)
+            if outer is None or outer.function == "<module>":
+                break
+            name = (outer.file, outer.function)
+            training.add(name)
+    at: Location | None = row.at
+    caller = row.called_from
+    for _ in range(_DEEP):
+        if at is None or (at.function or "").endswith("forward"):
+            return None
+        if (at.file, at.function) in training:
+            return at if at != row.at else None
+        at, caller = caller, callers.get((caller.file, caller.function)) if caller is not None else None
+    return None
+
+
+def _callers(lines: Lines) -> dict[tuple[str, str | None], Location]:
+    """The line from which each function was called, most often where that was sampled."""
+    own = [row for row in lines.rows if row.worker is None]
+    found: dict[tuple[str, str | None], Location] = {
+        (one.file, one.function): one.callers[0] for one in lines.traced if one.callers
+    }
+    found |= {(row.file, row.function): row.called_from for row in reversed(own) if row.called_from is not None}
+    return found
+
+
 def loops_over_batch(line: Location, lines: Lines | None) -> bool:
     """Whether a line is in a loop of a function that is called once in the step: that loop takes samples one by one.
 
@@ -103,8 +145,8 @@ def _traced(lines: Lines | None) -> Sequence[TracedLine]:
     return lines.traced if lines is not None else ()
 
 
-def _trains(one: TracedLine) -> bool:
-    return bool(one.modules) or one.phase in ("backward", "optimizer")
+def _trains(one: LineRow | TracedLine) -> bool:
+    return (isinstance(one, TracedLine) and bool(one.modules)) or one.phase in ("backward", "optimizer")
 
 
 def _same_line(one: Location, place: Location) -> bool:

@@ -13,7 +13,7 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.run.merging import merge_pairwise
-from perfkit.run.records import LineRow, Lines, Phase, Phases, Step, TracedLine
+from perfkit.run.records import LineCaller, LineRow, Lines, Phase, Phases, Step, TracedLine
 
 MS = 1_000_000
 
@@ -189,3 +189,23 @@ def test_a_part_without_a_large_share_is_not_in_the_sentence() -> None:
     typical = LoopPart(use="typical", total_ns=96, steps=8)
 
     assert LoopTime(total_ns=100, steps=8, typical_ns=12, parts=(typical, part)).sentence() == ""
+
+
+def test_a_line_that_ordinary_steps_run_too_is_rare_where_its_rare_caller_reached_it() -> None:
+    usual, written = (Location(file="train.py", line=n, function=name) for n, name in ((89, "main"), (35, "sample")))
+    forward = msgspec.structs.replace(
+        line(22, "forward", 900, called_from=usual),
+        callers=(
+            LineCaller(**msgspec.structs.asdict(usual), samples=600),
+            LineCaller(**msgspec.structs.asdict(written), samples=300),
+        ),
+    )
+    call = Location(file="train.py", line=95, function="main")
+    sampled = (line(90, "main", 500, "backward"), forward, line(36, "sample", 9, called_from=call))
+    traced = tuple(
+        TracedLine(file="train.py", line=n, function=name, owner="user", phase="forward", runs=1, host_ns=MS)
+        for n, name in ((22, "forward"), (89, "main"), (90, "main"))
+    )
+    [rare] = measured(steps(*every(16, 400)), Lines(period_ns=10 * MS, steps=200, rows=sampled, traced=traced)).rare
+
+    assert (rare.at, rare.called) == (call, written)

@@ -103,3 +103,29 @@ def test_merged_rows_with_rare_steps_in_their_mean_are_no_shrinking_and_hide_no_
     assert measure_step_growth(rows(0.0)) is None
     assert grown is not None
     assert abs(grown.excess_ns - 16 * MS) < 0.15 * 16 * MS
+
+
+def busy_run(other: Callable[[int], float], seed: int, count: int = 127) -> list[Step]:
+    """Steps on a machine whose other programs slow them for some steps at a time, each phase a bit differently."""
+    chance, rows, start, load = random.Random(seed), [], 0, 1.0
+    for number in range(count):
+        load = max(1.0, 0.9 * load + 0.1 * chance.choice((1.0, 1.0, 3.0, 6.0)) + chance.gauss(0, 0.3))
+        phases = {"forward": 10.0, "backward": 15.0, "other": other(number)}
+        times = {name: round(ms * load * chance.lognormvariate(0, 0.3) * MS) for name, ms in phases.items()}
+        rows.append(Step(step=number, start_ns=start, wall_ns=sum(times.values()), phases_ns=Phases(**times)))
+        start += rows[-1].wall_ns
+    return rows
+
+
+def test_a_phase_that_grows_is_found_where_other_programs_slow_all_phases_of_some_steps() -> None:
+    found = [measure_step_growth(busy_run(lambda n: 1 + 0.2 * n, seed)) for seed in range(40)]
+
+    assert sum(one is not None and one.phase == "other" for one in found) >= 25
+
+
+def test_equal_steps_on_a_busy_machine_are_no_growth() -> None:
+    assert not any(measure_step_growth(busy_run(lambda n: 5.0, seed)) for seed in range(300))
+
+
+def test_a_rest_that_becomes_faster_is_no_growth_of_the_phase_that_stays() -> None:
+    assert measure_step_growth(run(constant, lambda n: 20 / (1 + 0.05 * n), noise=0.03)) is None

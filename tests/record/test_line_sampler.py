@@ -351,3 +351,19 @@ def test_the_expression_that_waited_is_known_as_it_is_in_the_source() -> None:
 
 def test_fetches_are_not_asked_for_waiting_which_they_do_as_a_matter_of_course() -> None:
     assert working(lambda: time.sleep(0.002), "data").waiting is None
+
+
+def test_a_line_that_several_lines_reach_keeps_each_of_them_with_its_samples() -> None:
+    def often() -> None:
+        spin()
+        spin()
+
+    def seldom() -> None:
+        spin()
+
+    row = working(lambda: (often(), seldom()))
+
+    assert {caller.function.rpartition(".")[2] for caller in row.callers} == {"often", "seldom"}
+    assert sum(caller.samples for caller in row.callers) == row.samples
+    assert row.called_from == row.callers[0].at
+    assert [part.samples for part in row.by_caller()] == [caller.samples for caller in row.callers]

@@ -84,3 +84,16 @@ def test_the_memory_that_grows_with_the_step_follows_it(build: Any) -> None:
     follows = {finding.rule: finding.follows for finding in run_rules(rules, measurements).findings}
 
     assert follows == {"growing-step": None, "memory-growth": "growing-step"}
+
+
+def test_a_function_whose_work_grows_is_changed_where_the_training_loop_calls_it(build: Any) -> None:
+    called = Location(file="train.py", line=33, function="main")
+    row = LineRow(
+        file="train.py", line=9, function="compute", owner="user", phase="other", samples=4500, host_ns=225 * MS,
+        called_from=called,
+    )  # fmt: skip
+    lines = msgspec.structs.replace(LINES, rows=(row, *LINES.rows))
+
+    [finding] = found(build, lines, growth=msgspec.structs.replace(GROWTH, phase="other"))
+
+    assert (finding.spent, finding.change) == (row.at, called)

@@ -176,6 +176,39 @@ def test_time_outside_of_ops_belongs_to_the_sampled_lines() -> None:
     ]
 
 
+def window(**phases: tuple[float, float]) -> OpShares:
+    """The share of a phase in ops in the window, and its time there in ms."""
+    return OpShares(
+        shares={name: share for name, (share, _) in phases.items()},
+        phases_ns={name: round(ms * MS) for name, (_, ms) in phases.items()},
+    )
+
+
+def outside_ops(*results: Any) -> int:
+    """Time of the forward outside of ops, in ms."""
+    rows = ledger_of(work(op("aten::mm", 60), op("aten::mm", 60, "backward")), LIMITS, *results).rows
+    return round(sum(row.ns for row in rows if row.owner == "python" and row.phase == "forward") / MS)
+
+
+def test_what_recording_adds_outside_of_ops_is_no_python_of_the_step(build: Any) -> None:
+    typical = step(100, forward=40, backward=60)
+
+    # 36 ms of the forward were in ops, on a machine as fast as in the other steps; as fast as half; and twice as fast.
+    assert outside_ops(typical, window(forward=(0.6, 60), backward=(1.0, 60))) == 4
+    assert outside_ops(typical, window(forward=(0.6, 60), backward=(1.0, 120))) == 16
+    assert outside_ops(typical, window(forward=(0.6, 30), backward=(1.0, 30))) == 4
+
+
+def test_python_that_was_sampled_in_other_steps_stays_and_so_do_shares_whose_speed_is_not_known(build: Any) -> None:
+    typical = step(100, forward=40, backward=60)
+    line = HostLine(file="train.py", line=3, function="f", phase="forward", samples=30, host_ns=10 * MS)
+    python = HostWork(kind="python", samples=30, host_ns=10 * MS, lines=(line,))
+
+    assert outside_ops(typical, window(forward=(0.6, 60), backward=(1.0, 60)), python) == 10
+    assert outside_ops(typical, OpShares(shares={"forward": 0.6, "backward": 1.0})) == 16
+    assert outside_ops(step(100, forward=40), window(forward=(0.6, 60))) == 40
+
+
 def test_time_without_a_core_is_of_other_programs_and_no_proof_against_the_step(build: Any) -> None:
     rows = ledger_of(
         step(100, forward=100),

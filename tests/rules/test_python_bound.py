@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from perfkit._location import Location
 from perfkit.rules.python import python_bound
+from perfkit.run.records import LineRow, Lines
 
 MS = 1_000_000
 
@@ -42,3 +44,41 @@ def test_little_python_few_samples_and_other_work_are_not_reported(build: Any) -
     assert not build.findings(python_bound, step, build.work("logging", 8))
     assert not build.findings(python_bound, step)
     assert not build.findings(python_bound, build.work("python", 8))
+
+
+def place(line: int, function: str) -> Location:
+    return Location(file="train.py", line=line, function=function)
+
+
+def sampled(line: int, function: str, phase: Any, called_from: Location | None) -> LineRow:
+    return LineRow(
+        file="train.py",
+        line=line,
+        function=function,
+        owner="user",
+        phase=phase,
+        samples=50,
+        host_ns=MS,
+        called_from=called_from,
+    )
+
+
+def test_python_below_a_function_is_changed_where_the_training_loop_calls_that_function(build: Any) -> None:
+    rows = (
+        sampled(80, "main", "backward", place(99, "<module>")),
+        sampled(12, "prepare", "other", place(30, "errors")),
+        sampled(30, "errors", "other", place(85, "main")),
+    )
+    lines = Lines(period_ns=10 * MS, steps=50, rows=rows)
+
+    def change(called_from: Location, **fields: Any) -> Location | None:
+        [finding] = build.findings(
+            python_bound, build.step(20), build.work("python", 8, called_from=called_from, **fields), lines
+        )
+        found: Location | None = finding.change
+        return found
+
+    assert change(place(30, "errors")) == place(85, "main")
+    assert change(place(30, "errors"), before_model=True) is None
+    assert change(place(50, "Net.forward")) is None
+    assert change(place(99, "<module>"), function="main") is None

@@ -18,8 +18,8 @@ from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.measures.steps._phase_times import phase_times, phases_at
 from perfkit.measures.steps._trace_steps import main_thread, whole_steps
 from perfkit.run.records import Phase
-from perfkit.trace.columns import Kind, Trace
-from perfkit.trace.intervals import Ints, Union, common, without
+from perfkit.trace.columns import Kind, ProfilerSteps, Trace
+from perfkit.trace.intervals import Ints, Union, clip, common, without
 
 _ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs")
 #: Rows that are kept apart, longest first; what is beyond them counts as ops of unknown work in their phase.
@@ -58,8 +58,15 @@ def measure_op_shares(trace: Trace) -> OpShares | None:
         rest = without(rest, of)
     phases: dict[Phase, Union] = {**known, "other": rest}
     return OpShares(
-        shares={phase: common(of, in_ops).length_ns / of.length_ns for phase, of in phases.items() if of.length_ns}
+        shares={phase: common(of, in_ops).length_ns / of.length_ns for phase, of in phases.items() if of.length_ns},
+        phases_ns={phase: _median_ns(of, steps) for phase, of in phases.items() if of.length_ns},
     )
+
+
+def _median_ns(of: Union, steps: ProfilerSteps) -> int:
+    """How long a phase takes per step: the median, because the first step of a window is often a long one."""
+    each = [clip(of, low, high).length_ns for low, high in zip(steps.start_ns, steps.end_ns, strict=True)]
+    return round(float(np.median(each)))
 
 
 class _Parts:

@@ -45,6 +45,10 @@ class StepWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpShares(msgspec.Struct, frozen=True, kw_only=True):
-    """The share (0 to 1) of each phase's time in which the thread that trains is in an op, in a recorded window."""
+    """The share (0 to 1) of each phase's time in which the thread that trains is in an op, in a recorded window.
+
+    ``phases_ns`` is how long the phases take there per step: recording lengthens a step, most of all outside of ops.
+    """
 
     shares: dict[Phase, float]
+    phases_ns: dict[Phase, int] = {}

@@ -26,7 +26,9 @@ def line_of(lines: Lines | None, phase: Phase | None, total_ns: int) -> tuple[Lo
     if lines is None or phase is None or not lines.rows:
         return None, None
     ordinary = _OrdinaryStep(lines)
-    in_phase = [row for row in lines.in_phase(phase) if row.owner == USER]
+    sampled = [row for row in lines.in_phase(phase) if row.owner == USER]
+    # A function that ordinary steps call as well (the model's forward) has the caller that they have not.
+    in_phase = sorted((one for row in sampled for one in row.by_caller()), key=lambda one: -one.samples)
     rare = [row for row in in_phase if ordinary.rare_part(row)] if lines.traced else []
     enough = _EXPLAINS * total_ns / max(1, lines.period_ns)
     if sum(row.samples for row in rare) < enough:

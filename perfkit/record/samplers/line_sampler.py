@@ -28,7 +28,7 @@ from perfkit._code_owner import USER, expression_at, function_name, line_of, own
 from perfkit._location import Location
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.record.samplers.thread_state import LOOK_S, ThreadState
-from perfkit.run.records import LineRow, Phase
+from perfkit.run.records import LineCaller, LineRow, Phase
 
 #: 10 ms: 100 samples per second at about 30 us each are 0.3% of the training thread's time, and a minute of training
 #: gives 6,000 samples, 1% of which is still 60.
@@ -49,6 +49,8 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _MEAN_OVER = 16
 #: Distinct lines kept; a training loop has hundreds. Beyond that only known lines are counted.
 _MAX_LINES = 10_000
+#: Callers kept of one line: a helper that more lines call is no work of one of them.
+_MAX_CALLERS = 8
 #: Libraries kept of one stack, from the user's line on: what it called, not how that library works inside.
 _MAX_LIBRARIES = 6
 #: Whether the thread waits is looked at in one sample of three: a look wakes the sampler once more, which is a third of
@@ -284,7 +286,13 @@ class LineSampler:
             waiting=waited if looked.total() else None,
             waits_for=expression_at(*longest.at) if longest.at is not None else "",
             called_from=callers.most_common(1)[0][0],
+            callers=_several(callers),
         )
+
+
+def _several(callers: Counter[Location | None]) -> tuple[LineCaller, ...]:
+    known = [(at, samples) for at, samples in callers.most_common(_MAX_CALLERS) if at is not None]
+    return tuple(LineCaller(**msgspec.structs.asdict(at), samples=n) for at, n in known) if len(known) > 1 else ()
 
 
 def _instruction(frame: FrameType | None, line: SampledLine) -> tuple[CodeType, int] | None:

@@ -5,7 +5,7 @@ walked or written as a whole, hooks that are added again. The last step of the r
 
 How it shows: the level of the step rises through the whole run, by at least 10% and four times its uncertainty, and the
 machine is not the reason: a part of the step stays as long as it was, or nearly each step is longer than all before.
-Batches that grow are no growth.
+On a busy machine it is the ratio of one phase to the rest of the same step that rises. Batches that grow are no growth.
 
 Causes: `total = total + loss` with `backward(retain_graph=True)`; a recurrent state that is not detached; a history
 that is averaged, sorted or written in every step; `register_hook` in the loop.
@@ -20,7 +20,7 @@ Saving: what the steps take beyond the first ones' level, in the mean over the r
 finding estimates more. The interval is the uncertainty of that level, and on a CPU 15% more.
 
 Source: levels of eighths of the run, Kendall's test of their order; tensors that stay alive give the line, else samples
-of the phase that grows.
+of the phase that grows, and the line of the training loop from which they were reached.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
-from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.results.measurements import PlannedSteps
+from perfkit.rules._places import call_in_loop
 from perfkit.rules.memory._held_tensors import largest_held, storing_line
-from perfkit.run.records import Lines, Rank
+from perfkit.run.records import LineRow, Lines, Rank
 
 ID = "growing-step"
 #: What is written as a whole in every step grows as well: that rule names what to change.
@@ -61,11 +61,12 @@ def check(
     holds = held is not None and (held.graph or growth.phase != "backward")
     change = storing_line(held, lines) if held is not None and holds else None
     name = held.name if held is not None and holds else None
+    hottest = _hottest(growth, lines)
     yield step.finding(
         cost=cost,
         saving=(max(0, cost - 2 * growth.noise_ns), step.maximum_saving(cost)),
-        spent=_hottest(growth, lines) or change,
-        change=change,
+        spent=hottest.at if hottest is not None else change,
+        change=change or call_in_loop(hottest, lines),
         message=(
             f"The step grows from {ms(growth.first_ns)} to {ms(growth.last_ns)} in {growth.steps:,} steps, most of it "
             f"in the phase {growth.phase}; what it takes beyond the first steps' level is {step.shown(cost)}."
@@ -96,10 +97,10 @@ def _evidence(growth: StepGrowth, planned: PlannedSteps | None) -> Iterator[Evid
         yield Evidence.ms(f"cost per step over {planned.count:,} steps", later, "if the growth goes on")
 
 
-def _hottest(growth: StepGrowth, lines: Lines | None) -> Location | None:
+def _hottest(growth: StepGrowth, lines: Lines | None) -> LineRow | None:
     """The line with most samples in the growing phase, None where it has too few to be the one that grows."""
     own = [row for row in (lines.in_phase(growth.phase) if lines is not None else ()) if row.owner == "user"]
     if lines is None or not own:
         return None
     grown_ns = growth.excess_ns * lines.steps
-    return own[0].at if own[0].samples * lines.period_ns >= _EXPLAINS * grown_ns else None
+    return own[0] if own[0].samples * lines.period_ns >= _EXPLAINS * grown_ns else None

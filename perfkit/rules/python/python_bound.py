@@ -36,6 +36,8 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
+from perfkit.rules._places import call_in_loop
+from perfkit.run.records import Lines
 
 ID = "python-bound"
 CLAIMS = (Selector(owner="python"),)
@@ -51,7 +53,7 @@ _REMAINS = 0.15
 _UNSEEN = 0.25
 
 
-def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
+def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None) -> Iterator[Finding]:
     """Find the user's own Python in the step."""
     work = work_of(works, "python")
     if work is None:
@@ -64,6 +66,8 @@ def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
         spent=work.lines[0],
+        # What runs before the model makes its inputs: no step can do without it.
+        change=None if work.lines[0].before_model else call_in_loop(work.lines[0], lines),
         message=f"Plain Python takes {step.shown(cost)}, most of it in {function}; no op runs meanwhile.",
         advice=f"Do the work of {function} in one call over all items, once before training, or less often.",
         confidence=confidence_in(work),

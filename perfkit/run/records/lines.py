@@ -15,6 +15,12 @@ from perfkit.run.records.version import SCHEMA
 KNOWN_AT_ONCE: frozenset[Phase] = frozenset({"data", "backward", "optimizer", "validation"})
 
 
+class LineCaller(Location, frozen=True, kw_only=True):
+    """A line from which another one was reached in ``samples`` of its samples."""
+
+    samples: int
+
+
 class LineRow(CodeLine, frozen=True, kw_only=True):
     """Host time of one user line, by sampling: ``samples`` stacks whose user line this was, ``host_ns`` per step.
 
@@ -29,6 +35,7 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
             file or another process; estimated from those that were looked at. None: none were.
         waits_for: The expression in which it waited, as it is in the source: ``time.sleep(0.1)``; "" where unknown.
         called_from: The line in another function of the user's from which it was reached most often; None: no other.
+        callers: All such lines where there are several, most samples first, at most 8 of them.
     """
 
     phase: Phase
@@ -39,6 +46,15 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
     waiting: dict[str, int] | None = None
     waits_for: str = ""
     called_from: Location | None = None
+    callers: tuple[LineCaller, ...] = ()
+
+    def by_caller(self) -> list[LineRow]:
+        """The row divided by the lines from which it was reached; itself where there is one at most."""
+        parts = []
+        for one in self.callers:
+            ns = round(self.host_ns * one.samples / self.samples)
+            parts.append(msgspec.structs.replace(self, samples=one.samples, host_ns=ns, called_from=one.at, callers=()))
+        return parts or [self]
 
 
 class Workers(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from trace_timeline import GEMM_BF16, Timeline
 
 from perfkit._location import Location
 from perfkit.diagnosis import diagnose
-from perfkit.measures.results.patterns import HostCollective
+from perfkit.measures.results.patterns import HostCollective, RepeatedReductions
 from perfkit.rules.ranks import exposed_communication
 
 MS = 1_000_000
@@ -43,6 +43,18 @@ def test_few_or_large_collectives_and_short_waits_are_not_reported(build: Any) -
         patterns = build.patterns(step_ms=100, collectives=(healthy,))
 
         assert build.findings(exposed_communication, build.step(100), patterns) == []
+
+
+def test_gradients_averaged_in_each_backward_of_an_update_are_reported_with_no_sync(build: Any) -> None:
+    repeated = RepeatedReductions(backwards=8, count=16, waited_share=0.2, running_share=0.4)
+    rare = RepeatedReductions(backwards=2, count=2, waited_share=0.0, running_share=0.04)
+
+    [finding] = build.findings(exposed_communication, build.step(100), repeated)
+
+    assert (finding.cost_ns, finding.saving_low_ns) == (40 * MS, 20 * MS)
+    assert finding.message.startswith("Each of the 8 backwards of an update averages the gradients between ranks")
+    assert "no_sync" in finding.advice
+    assert build.findings(exposed_communication, build.step(100), rare) == []
 
 
 def test_without_a_device_and_patterns_nothing_is_reported(build: Any) -> None:

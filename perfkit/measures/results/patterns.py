@@ -127,6 +127,21 @@ class HostCollective(msgspec.Struct, frozen=True, kw_only=True):
     at: Location | None = None
 
 
+class RepeatedReductions(msgspec.Struct, frozen=True, kw_only=True):
+    """All-reduces of gradients in each of an update's ``backwards``, ``count`` per step; only the last one needs its.
+
+    Of the others, as shares of a step (0 to 1): ``waited_share`` is the time in which the thread that trains had
+    nothing else to do, ``running_share`` that in which one of them ran, also next to ops.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace of DistributedDataParallel on a CPU with several backwards per update"
+
+    backwards: int
+    count: int
+    waited_share: float
+    running_share: float
+
+
 class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     """Ops that belong together, found by their order, names, types and shapes.
 

@@ -25,7 +25,8 @@ Fix: communicate during the backward pass, less, or less often.
 
 Saving: at most all exposed transfer; the low end is 0, because none is known from one rank. Of the waiting at least
 half: with two ranks equal work takes that much off the late one. For many small collectives on the host 75 to 125% of
-the time waited: one call for all of them pays the latency once and saves the work before each wait too.
+the time waited: one call for all of them pays the latency once and saves the work before each wait too. For repeated
+averages of gradients between the time waited and the time in which one ran: on a CPU they take cores from training.
 
 Source: torch-tb-profiler's advice starts at 10% of communication, hidden or not; only exposed time can be saved, so the
 threshold here is 5% of the step. Collectives of the host were measured in four programs on two cores. Checked on traces
@@ -41,7 +42,9 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import Communication, DeviceTime
-from perfkit.measures.results.patterns import HostCollective, Patterns
+from perfkit.measures.results.patterns import HostCollective, Patterns, RepeatedReductions
+from perfkit.rules._places import busiest_line
+from perfkit.run.records import Lines
 
 ID = "exposed-communication"
 CLAIMS = (Selector(owner="communication"), Selector(owner="waiting for ranks"))
@@ -63,16 +66,21 @@ def check(
     device: DeviceTime | None = None,
     communication: Communication | None = None,
     patterns: Patterns | None = None,
+    repeated: RepeatedReductions | None = None,
+    lines: Lines | None = None,
 ) -> Iterator[Finding]:
-    """Find communication that nothing hides."""
+    """Find communication that nothing hides, and gradients that are exchanged more often than weights are updated."""
     if device is not None:
         waiting = min(device.exposed_communication_ns, communication.exposed_waiting_ns or 0) if communication else 0
         yield from _transfer(device, device.exposed_communication_ns - waiting, step)
         if communication is not None:
             yield from _waiting(communication, waiting, step)
-    elif patterns is not None:
+        return
+    if patterns is not None:
         for collective in patterns.collectives:
             yield from _on_host(collective, patterns, step)
+    if repeated is not None:
+        yield from _repeated(repeated, step, lines)
 
 
 def _transfer(device: DeviceTime, exposed_ns: int, step: StepBudget) -> Iterator[Finding]:
@@ -137,5 +145,26 @@ def _on_host(one: HostCollective, patterns: Patterns, step: StepBudget) -> Itera
             Evidence("calls", round(one.count, 1), "", source),
             Evidence("mean size", size, "KiB", source),
             Evidence.ms("waited", one.waited_ns, source),
+        ),
+    )
+
+
+def _repeated(repeated: RepeatedReductions, step: StepBudget, lines: Lines | None) -> Iterator[Finding]:
+    low, cost = (round(step.wall_ns * share) for share in (repeated.waited_share, repeated.running_share))
+    if step.is_negligible(cost):
+        return
+    yield step.finding(
+        cost=cost,
+        saving=(low, step.maximum_saving(cost)),
+        spent=busiest_line(lines, "backward"),
+        message=(
+            f"Each of the {repeated.backwards} backwards of an update averages the gradients between ranks, and only "
+            f"the last one needs to: the others take {step.shown(cost)}."
+        ),
+        advice="Put all backwards of an update but the last under model.no_sync(), with their forwards.",
+        evidence=(
+            Evidence("all-reduces", repeated.count, "per step", "window"),
+            Evidence.ms("waited for", low, "of those that are repeated"),
+            Evidence.ms("running", cost, "of those that are repeated, also next to ops"),
         ),
     )

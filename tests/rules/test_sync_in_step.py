@@ -15,7 +15,7 @@ from perfkit.measures.gathering import measure
 from perfkit.measures.results.device import LATE_LAUNCHES, DeviceTime
 from perfkit.measures.results.host import SyncCall
 from perfkit.measures.results.measurements import Measurements
-from perfkit.rules._engine import Rule
+from perfkit.rules._engine import Rule, run_rules
 from perfkit.rules.sync import sync_in_step
 from perfkit.rules.sync._blocking_calls import blocking_calls
 from perfkit.run.records import LineRow, Lines, SyncEvent, Syncs
@@ -36,15 +36,33 @@ def line(number: int) -> Location:
     return Location(file="train.py", line=number, function="train")
 
 
-def test_the_cost_of_a_sync_in_a_dry_run_is_unknown(build: Any) -> None:
+def test_a_sync_of_a_run_on_a_cpu_is_information_because_nothing_waits_there(build: Any) -> None:
     [finding] = build.findings(sync_in_step, build.step(50, forward=50), dry(event(42)))
 
-    assert (finding.spent.file, finding.spent.line, finding.severity) == ("train.py", 42, "warning")
+    assert (finding.spent.file, finding.spent.line, finding.severity) == ("train.py", 42, "info")
     assert finding.cost_ns is None
-    assert finding.message == "item() waits for the device once per step."
+    assert finding.message == "item() would wait for a GPU once per step."
     assert [item.source for item in finding.evidence if item.value is None] == [
         "on a CPU there is no device to wait for"
     ]
+
+
+def test_a_sync_of_a_dry_run_is_a_problem_of_unknown_cost_where_the_run_trains_on_a_device(build: Any) -> None:
+    rank = build.rank(devices=("H200",))
+
+    [finding] = build.findings(sync_in_step, build.step(50, forward=50), dry(event(42)), rank)
+
+    assert (finding.severity, finding.cost_ns) == ("warning", None)
+    assert finding.message == "item() waits for the device once per step."
+
+
+def test_a_sync_of_a_run_on_a_cpu_is_no_reason_to_doubt_that_the_step_is_healthy(build: Any) -> None:
+    found = Measurements("run", build.step(50, forward=50), dry(event(42)))
+
+    results = run_rules([Rule.of(sync_in_step)], found)
+
+    assert results.ledger is not None
+    assert results.ledger.unquantified == ()
 
 
 def sampled(number: int, samples: int, within: str = "") -> Lines:
@@ -107,8 +125,8 @@ def test_each_line_is_one_finding_with_the_syncs_of_the_line_together(build: Any
     findings = build.findings(sync_in_step, syncs)
 
     assert [(finding.spent.line, finding.message) for finding in findings] == [
-        (42, "item() and bool(tensor) wait for the device 3 times per step."),
-        (50, "item() waits for the device once per step."),
+        (42, "item() and bool(tensor) would wait for a GPU 3 times per step."),
+        (50, "item() would wait for a GPU once per step."),
     ]
 
 
@@ -129,7 +147,7 @@ def test_a_line_that_synced_in_one_of_two_steps_is_rare_as_that_may_have_been_an
 
     found = build.findings(sync_in_step, dry(once, always, steps=2))
 
-    assert [(finding.severity, finding.spent) for finding in found] == [("warning", line(31)), ("info", None)]
+    assert [(finding.severity, finding.spent) for finding in found] == [("info", line(31)), ("info", None)]
     assert found[1].message == "1 further line syncs in one of 2 steps: train.py:35."
 
 
@@ -138,7 +156,7 @@ def test_a_line_that_syncs_in_several_threads_is_judged_by_the_sum(build: Any) -
 
     [finding] = build.findings(sync_in_step, dry(*threads))
 
-    assert finding.message == "item() waits for the device 1.2 times per step."
+    assert finding.message == "item() would wait for a GPU 1.2 times per step."
 
 
 def test_a_librarys_syncs_are_one_finding_with_its_owner_and_lines(build: Any) -> None:
@@ -149,9 +167,17 @@ def test_a_librarys_syncs_are_one_finding_with_its_owner_and_lines(build: Any) -
 
     assert finding.severity == "info"
     assert (
-        finding.message == "item() and to() wait for the device twice per step, inside lightning: not a line of yours."
+        finding.message == "item() and to() would wait for a GPU twice per step, inside lightning: not a line of yours."
     )
     assert [item.value for item in finding.evidence if item.source == "lightning"] == ["/x/loop.py:3", "/x/bar.py:8"]
+
+
+def test_ones_own_line_comes_before_a_librarys_that_syncs_more_often(build: Any) -> None:
+    library = event(9, 3.0, via="/x/loop.py:3", owner="lightning")
+
+    own, other = build.findings(sync_in_step, dry(library, event(42)))
+
+    assert (own.spent, "inside lightning" in other.message) == (line(42), True)
 
 
 def test_a_sync_without_a_python_line_has_no_place(build: Any) -> None:
@@ -176,7 +202,7 @@ def test_a_sync_without_a_python_line_has_no_place(build: Any) -> None:
 def test_an_op_that_is_a_tensor_method_is_written_as_a_call(build: Any, op: str, written: str) -> None:
     [finding] = build.findings(sync_in_step, dry(event(1, op=op)))
 
-    assert finding.message == f"{written} waits for the device once per step."
+    assert finding.message == f"{written} would wait for a GPU once per step."
 
 
 def test_the_names_written_as_calls_are_methods_of_a_tensor() -> None:

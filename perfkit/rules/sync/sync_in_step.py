@@ -5,8 +5,8 @@ each sync the device is idle until the host has launched the next kernels.
 
 How it shows: `perfkit.detect_syncs` reports the line and how often it synced; a trace shows the blocking call
 (cudaStreamSynchronize, cudaMemcpy, aten::item) and how long it blocked. On a CPU nothing waits: a dry run finds and
-counts the same lines. What they cost there is what they compute, where that takes 5% of the step: a check for NaN reads
-a whole tensor.
+counts the lines that would wait on a GPU, which is information there. What they cost on the CPU is what they compute,
+where that takes 5% of the step: a check for NaN reads a whole tensor.
 
 Causes: `.item()`, `float(loss)`, `.cpu()`, `.tolist()`, `print(loss)`, `if tensor:`, boolean-mask indexing,
 `nonzero()`, copies of pageable memory, `torch.cuda.synchronize()` left over from timing.
@@ -45,7 +45,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from perfkit._format import ms, times
-from perfkit.findings import Evidence, Finding
+from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
 from perfkit.measures.results.host import SyncCall
@@ -144,7 +144,8 @@ def _by_place(syncs: Syncs) -> tuple[list[list[SyncEvent]], list[list[SyncEvent]
             rare.append(found)
         else:
             groups.setdefault((owner, place) if owner == "user" else (owner,), []).extend(found)
-    return list(groups.values()), rare
+    # One's own lines first: most of them have the same unknown cost as a library's, which nobody can edit.
+    return sorted(groups.values(), key=lambda group: group[0].owner != "user"), rare
 
 
 def _blocked(
@@ -228,16 +229,20 @@ def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget |
     rates = [event.per_step for event in events if event.per_step is not None]
     often = f"{times(sum(rates))} per step" if rates else f"{sum(event.count for event in events)} times"
     names = list(dict.fromkeys(readable(event.op) for event in events))
-    verb = "may wait" if not certain else "wait" if len(names) > 1 else "waits"
+    # In a dry run of a program that trains on a CPU nothing waits: an unknown cost is none.
+    waits = syncs.mode == "cuda" or (step is not None and step.on_device)
+    problem: Severity = "warning" if waits else "info"
+    if step is not None and cost.ns is not None:
+        problem = step.severity(cost.ns)
+    verb = "may wait" if not certain else "would wait" if not waits else "wait" if len(names) > 1 else "waits"
     inside = "" if own else f", inside {first.owner}: not a line of yours"
     computes = ""
     if step is not None and cost.ns is not None and cost.blocked_ns is None:
         computes = f", and computing what it reads takes {step.shown(cost.ns)}"
     in_library = dict.fromkeys(event.via for event in events if event.via)
-    problem = step.severity(cost.ns) if step is not None and cost.ns is not None else "warning"
     return Finding(
         severity=problem if own else "info",
-        message=f"{_listed(names)} {verb} for the device {often}{inside}{computes}.",
+        message=f"{_listed(names)} {verb} for {'the device' if waits else 'a GPU'} {often}{inside}{computes}.",
         advice=first.advice or _ADVICE,
         confidence="high" if certain else "low",
         evidence=(

@@ -68,9 +68,9 @@ def advise(kind: SyncKind, op: str, code: str = "", owner: str = "user") -> str:
     """What to change to remove a sync of this kind and operation.
 
     ``code`` is the torch code that synced, as ``folder/file.py:function`` ("" for the user's own call); ``owner`` is
-    "user" or the library that synced.
+    "user" or the library that synced; torch's options are in the text.
     """
     text = next((advice for part, advice in _BY_CODE if part in code), None) or _BY_OP.get(op) or _BY_KIND[kind]
-    if owner == "user":
+    if owner in ("user", "torch"):
         return text
     return f"This sync is in {owner}: find its option to log or check less often. {text}"

@@ -7,6 +7,7 @@ the sync is allowed, and passes it to every detection. The innermost detection a
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,6 +98,9 @@ PAGEABLE = "from pageable memory the driver may wait until the data is staged"
 #: Name of the threads in which torch runs a backward on CUDA, for the thread that called it.
 ENGINE_THREAD = "autograd"
 
+#: The step of an optimizer of torch's: what it reads decides how it goes on (LBFGS), whichever line calls it.
+_OPTIMIZER_STEP = re.compile(r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py:\w+\.step$")
+
 #: Torch code that only leads to other torch code, so its name does not explain a sync.
 _PASSAGES = (
     "torch/_tensor.py",
@@ -171,6 +175,8 @@ def report(
     if "distributed_c10d.py" in code:
         cause = cause._replace(kind="collective")
     owner = site.owner if site.via is None else _code_owner.owner_of(site.via.rsplit(":", 1)[0])
+    if owner == _code_owner.USER and _OPTIMIZER_STEP.match(code):
+        owner = "torch"
     sync = Sync(cause, site, owner, code, thread, raw_syncs, blocked_ns)
     counted = [listener for listener in listeners if listener.count(sync)]
     if counted:

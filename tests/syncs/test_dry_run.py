@@ -423,6 +423,26 @@ def test_the_advice_depends_on_the_torch_code_that_synced() -> None:
     assert "fused=True" in syncs.events[0].advice
 
 
+def test_what_an_optimizer_of_torchs_reads_in_its_step_is_torchs_and_what_its_closure_reads_is_the_users() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    losses = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).square().sum()
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    with perfkit.detect_syncs("dry", device_of=[model]) as syncs:
+        optimizer.step(closure)
+
+    owners = {event.op: event.owner for event in syncs.events}
+    assert owners.pop("item") == "user"
+    assert set(owners.values()) == {"torch"}
+
+
 def test_a_sync_in_a_library_has_its_owner_and_line(tmp_path: Path, run_program: Callable[..., Any]) -> None:
     library = tmp_path / "site-packages" / "bars" / "progress.py"
     library.parent.mkdir(parents=True)

@@ -92,9 +92,6 @@ BOTH = [
     ("x.to('cpu', non_blocking=True)", ""),
     ("x.tolist()", "read: tolist"),
     ("x.numpy(force=True)", "copy-d2h: numpy"),
-    ("host.copy_(x)", "copy-d2h: copy_"),
-    ("x.copy_(host)", "copy-h2d: copy_"),
-    ("x.copy_(host, non_blocking=True)", "may copy-h2d: copy_"),
     ("x[[0, 1]]", "copy-h2d: index by a host tensor or list"),
     ("x[torch.tensor([0, 2])]", "copy-h2d: index by a host tensor or list"),
     ("x[host_mask]", "may copy-h2d: index by a host mask"),
@@ -158,6 +155,9 @@ BOTH = [
 
 #: Lines of a script that requests cuda.
 SIMULATED = [
+    ("host.copy_(x)", "copy-d2h: copy_"),
+    ("x.copy_(host)", "copy-h2d: copy_"),
+    ("x.copy_(host, non_blocking=True)", "may copy-h2d: copy_"),
     ("host.to('cuda')", "copy-h2d: to"),
     ("host.to(0)", "copy-h2d: to"),
     ("host.to(x)", "copy-h2d: to"),
@@ -205,9 +205,10 @@ FOLLOWED = [
     ("x.to(device)", ""),
     ("host += x; host.sum().item()", "read: item"),
     ("torch.add(host, x, out=host); host.sum().item()", "read: item"),
-    ("host.copy_(x); host.sum().item()", "copy-d2h: copy_"),
-    ("host[:2] = x[:2]; host.sum().item()", "copy-d2h: copy_"),
-    ("host[0] = x[0, 0]; host.sum().item()", "read: fill_ of a host tensor by a device value"),
+    ("host.copy_(x); host.sum().item()", "read: item"),
+    ("host[:2] = x[:2]; host.sum().item()", "read: item"),
+    ("host[0] = x[0, 0]; host.sum().item()", "read: item"),
+    ("x.copy_(host); x[:2] = host[:2]", ""),
     ("host.add_(host); host.sum().item()", ""),
     ("host.to(device)", ""),
     ("assert x.device == torch.device('cpu') and not x.is_cuda", ""),

@@ -241,7 +241,8 @@ def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget |
         computes = f", and computing what it reads takes {step.shown(cost.ns)}"
     in_library = dict.fromkeys(event.via for event in events if event.via)
     return Finding(
-        severity=problem if own else "info",
+        # What an optimizer reads in its step is lost on a device: another one does without.
+        severity=problem if own or (waits and first.owner == "torch") else "info",
         message=f"{_listed(names)} {verb} for {'the device' if waits else 'a GPU'} {often}{inside}{computes}.",
         advice=first.advice or _ADVICE,
         confidence="high" if certain else "low",

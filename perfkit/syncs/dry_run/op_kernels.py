@@ -59,6 +59,8 @@ class _Op:
     rule: Rule | None = field(init=False)
     reads_scalar: bool = field(init=False)
     copies: bool = field(init=False)
+    #: Whether it writes its second argument into its first one.
+    writes: bool = field(init=False)
     takes_tensors: bool = field(init=False)
     #: Whether CUDA refuses the op if one of its tensors is on the host and has dimensions.
     one_device: bool = field(init=False)
@@ -82,6 +84,7 @@ class _Op:
         self.rule = rule_for(schema.name, schema.overload_name)
         self.reads_scalar = schema.name == "aten::_local_scalar_dense"
         self.copies = schema.name == "aten::copy_"
+        self.writes = self.copies or schema.name == "aten::fill_"
         self.takes_tensors = bool(tensors)
         self.one_device = tensors.count("Tensor") > 1 and not any(part in schema.name for part in _TAKE_BOTH)
         self.written = () if schema.name.endswith("_") else written
@@ -135,17 +138,22 @@ def _at_op(op: _Op, *args: Any, **kwargs: Any) -> Any:
 
 
 def _stays_on_device(run: DryRun, op: _Op, args: tuple[Any, ...]) -> bool:
-    """Whether a copy_ between host and device in the dry run is inside the device on CUDA."""
-    if not op.copies:
+    """Whether a write between host and device in the dry run is inside the device on CUDA."""
+    if not op.writes:
         return False
+    if not run.simulate:
+        # A script on the CPU does not say where its other tensors would be on CUDA: one that receives a device tensor
+        # would be there too, as for `total += loss`, and such a script makes no copy to the device.
+        mark_on_device(args[0])
+        return True
     if run.calls:
         # x[i] = 1.0 is a fill on CUDA.
         call, call_args, _ = run.calls[-1]
-        return call is torch.Tensor.__setitem__ and not isinstance(call_args[2], torch.Tensor)
-    if run.in_backward:
+        return op.copies and call is torch.Tensor.__setitem__ and not isinstance(call_args[2], torch.Tensor)
+    if run.in_backward and op.copies:
         # C++ copies gradients into buffers that it created unmarked (DDP's buckets).
         mark_on_device(args[0])
-    return run.in_backward
+    return run.in_backward and op.copies
 
 
 def _mark_results(op: _Op, result: Any) -> None:

@@ -29,10 +29,10 @@ def slices_of(tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
     """
     if not tensors or not all(map(_is_slice, tensors)):
         return None
-    return tuple((tuple(one.shape), one.untyped_storage().data_ptr(), _version(one)) for one in tensors)
+    return tuple((tuple(one.shape), one.untyped_storage().data_ptr(), version_of(one)) for one in tensors)
 
 
-def _version(tensor: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
     """How often it was changed in place; 0 for a tensor of inference mode, which does not count that."""
     return 0 if tensor.is_inference() else tensor._version
 

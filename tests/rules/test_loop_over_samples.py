@@ -51,11 +51,18 @@ def test_recurrences_few_calls_and_loaders_are_not_reported(build: Any) -> None:
     assert not build.findings(loop_over_samples)
 
 
-def calls_as_steps(build: Any, *, sliced: float | None, in_ops: float) -> list[Finding]:
+def test_samples_of_a_list_are_found_and_all_rounds_but_that_of_one_item_are_saved(build: Any) -> None:
+    [finding] = found(build, line(20, sliced=False, items=16))
+
+    assert finding.cost_ns == 30 * MS
+    assert not found(build, line(20, sliced=False, items=7))
+
+
+def calls_as_steps(build: Any, *traced: TracedLine, sliced: float | None, in_ops: float) -> list[Finding]:
     by = StepBoundary(by="module", module="Encoder", called_at=Location(file="rag.py", line=30), sliced=sliced)
     op = OpWorkTime(op="aten::mm", phase="other", ns=MS, calls=1, ops=1, at=by.called_at)
     work = StepWork(source="stacks-0", step_ns=MS, rows=(op,))
-    facts = (build.step(1, other=1), build.rank(step_boundary=by), Lines(period_ns=MS, steps=40))
+    facts = (build.step(1, other=1), build.rank(step_boundary=by), Lines(period_ns=MS, steps=40, traced=traced))
     return build.findings(loop_over_samples, *facts, work, OpShares(shares={"other": in_ops}))
 
 
@@ -66,6 +73,28 @@ def test_calls_that_go_through_a_tensor_part_by_part_are_found_where_they_comput
     assert finding.spent.line == 30
     assert finding.saving_low_ns == pytest.approx(0.65 * 0.7 * MS, rel=0.01)
     assert "Encoder is called with one part of the same tensors after the other: 700 µs" in finding.message
+
+
+def test_calls_as_steps_with_the_samples_of_a_list_name_its_loop(build: Any) -> None:
+    calls = ModuleCalls(module="Encoder", calls=1, host_ns=MS, items=16)
+    row = TracedLine(
+        file="rag.py",
+        line=30,
+        function="ask",
+        owner="user",
+        phase="other",
+        runs=1,
+        host_ns=MS,
+        loop_line=28,
+        modules=(calls,),
+    )
+
+    [finding] = calls_as_steps(build, row, sliced=0.0, in_ops=0.3)
+
+    assert finding.spent is not None
+    assert finding.change is not None
+    assert (finding.spent.line, finding.change.line) == (30, 28)
+    assert "Encoder is called with one sample after the other: 700 µs" in finding.message
 
 
 def test_calls_with_tensors_of_their_own_or_with_much_to_compute_are_not(build: Any) -> None:

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from perfkit._code_owner import function_name
+from perfkit._code_owner import frames_outwards, function_name
 from perfkit._location import Location
-from perfkit.record.input_slices import slices_of, values_in
+from perfkit.record.input_slices import slices_of, values_in, version_of
+from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 
 #: The line that calls: its code and its number.
@@ -59,6 +60,7 @@ class ModuleCall:
     __slots__ = (
         "again_at",
         "builds_graph",
+        "items",
         "key",
         "module",
         "padded",
@@ -67,6 +69,7 @@ class ModuleCall:
         "random_state",
         "repeated",
         "started_ns",
+        "state",
         "updated",
     )
 
@@ -76,6 +79,9 @@ class ModuleCall:
         #: The module and its input, if no call had it before.
         self.key: tuple[Any, ...] | None = None
         self.random_state = random_state()
+        #: The items of a loop that sends one sample after the other, and what the module kept before the call.
+        self.items: int | None = None
+        self.state: tuple[Any, ...] = ()
         #: A repeated call from the line of the first: the line that led to it and not to the first.
         self.again_at: Site | None = None
         #: Whether its input was seen before, and whether the module's parameters were updated since.
@@ -95,6 +101,7 @@ class _SiteSums:
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
         self.again_at: Site | None = None
+        self.items = call.items
         self.calls = self.host_ns = 0
         #: Per call with an input of rows: its time, and the share of it that is padding in all rows.
         self.padded: list[tuple[int, float]] = []
@@ -134,8 +141,24 @@ class ModuleCallLog:
             self._inspect(call, values)
         except Exception:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
             call.repeated = False
+        try:
+            self._find_loop(frame, call, values)
+        except Exception:  # noqa: BLE001 - source of any form, modules with attributes of any kind
+            call.items = None
         call.started_ns = time.perf_counter_ns()
         return call
+
+    def _find_loop(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
+        """Look at the loop around the first call of a module from a line."""
+        sums = self._sums.get((call.path[0], id(call.module)))
+        if sums is not None or not _is_one_sample(values):
+            if sums is not None and sums.items is not None and not _is_one_sample(values):
+                sums.items = None
+            return
+        caller = next(one for one in frames_outwards(frame.f_back) if one.f_code is call.path[0][0])
+        call.items = items_of_loop(caller, call.module)
+        if call.items is not None:
+            call.state = _state_of(call.module)
 
     def _inspect(self, call: ModuleCall, values: list[Any]) -> None:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -172,6 +195,8 @@ class ModuleCallLog:
         sums = self._sums.setdefault((call.path[0], id(call.module)), _SiteSums(call, passed))
         sums.calls += 1
         sums.host_ns += took_ns
+        if sums.items is not None and (sums.passed != passed or (call.state and call.state != _state_of(call.module))):
+            sums.items = None
         sums.sliced &= call.parts == sums.parts and passed == sums.passed
         if call.padded is not None:
             sums.padded.append((took_ns, call.padded))
@@ -198,6 +223,7 @@ class ModuleCallLog:
                 again_backward=any(trained for _, trained in again),
                 again_at=location_of(sums.again_at) if again and sums.again_at is not None else None,
                 sliced=sums.sliced,
+                items=sums.items,
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
             )
             rows[site] = (*rows.get(site, ()), row)
@@ -219,6 +245,33 @@ def _again_at(first: Path, second: Path) -> Site | None:
     """The outermost line that led to the second call and not to the first; None where the same lines led to both."""
     pairs = zip(reversed(first), reversed(second), strict=False)
     return next((again for before, again in pairs if before != again), None)
+
+
+def _is_one_sample(values: list[Any]) -> bool:
+    """Whether a batch could hold more such inputs: rows of one, of vectors, or of sequences of them.
+
+    Images may differ in two sizes, and what another object holds is not known: a cache holds what came before.
+    """
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    others = (value for value in values if not isinstance(value, torch.Tensor))
+    return (
+        any(one.dim() for one in tensors)
+        and all(len(one) == 1 if one.dim() > 1 else one.is_floating_point() or not one.dim() for one in tensors)
+        and all(one.dim() <= 3 for one in tensors)
+        and all(value is None or isinstance(value, bool | int | float | str) for value in others)
+    )
+
+
+def _state_of(module: Any) -> tuple[Any, ...]:
+    """Changes when a module keeps something of a call: a tensor that it sets or fills, a list that grows."""
+    kept = (value for one in module.modules() for value in (*vars(one).values(), *one._buffers.values()))
+    return tuple((id(value), _changes_of(value)) for value in kept)
+
+
+def _changes_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return version_of(value)
+    return len(value) if isinstance(value, list | dict) else 0
 
 
 def _padded(tensor: Any) -> float | None:

@@ -34,6 +34,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
+from perfkit.rules._loops import loop_of
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, StepBoundary, TracedLine
 
@@ -51,20 +52,21 @@ _MINIMUM = 0.65
 def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Iterator[Finding]:
     """Find the loop that calls a model per sample, and what one call would leave of it."""
     if ledger is not None and step.counted_by is not None and step.counted_by.module is not None:
-        yield from _call_as_step(step, step.counted_by, ledger)
+        yield from _call_as_step(step, step.counted_by, lines, ledger)
     loops = [
         (calls, row)
         for row in lines.traced
         if row.phase not in ("data", "validation")
         for calls in row.modules
-        if calls.sliced and calls.calls >= _MIN_CALLS
+        if (calls.sliced or (calls.items or 0) >= _MIN_CALLS) and calls.calls >= _MIN_CALLS
     ]
     if not loops:
         return
     # A layer inside a model that is called per sample is called per sample too: the outermost call is the loop.
     calls, row = max(loops, key=lambda loop: loop[0].host_ns)
     loop_ns = max(calls.host_ns, _loop_ns(row, lines))
-    cost = round((1 - 1 / calls.calls) * cost_of_calls(loop_ns, row, lines, step, backward=True))
+    rounds = calls.calls if calls.sliced else calls.items or calls.calls
+    cost = round((1 - 1 / rounds) * cost_of_calls(loop_ns, row, lines, step, backward=True))
     if step.is_negligible(cost):
         return
     yield step.finding(
@@ -80,9 +82,13 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Itera
     )
 
 
-def _call_as_step(step: StepBudget, by: StepBoundary, ledger: Ledger) -> Iterator[Finding]:
-    """Find calls of a model that go through the same tensors part by part, with little to compute in each."""
-    if (by.sliced or 0.0) < _SLICED:
+def _call_as_step(step: StepBudget, by: StepBoundary, lines: Lines, ledger: Ledger) -> Iterator[Finding]:
+    """Find calls of a model with one part of the same tensors, or one sample, each, with little to compute in each."""
+    sliced = (by.sliced or 0.0) >= _SLICED
+    items = max(
+        (calls.items or 0 for row in lines.traced for calls in row.modules if calls.module == by.module), default=0
+    )
+    if not sliced and items < _MIN_CALLS:
         return
     overhead = sum(row.ns for row in ledger.rows if row.owner in ("python", "op overhead"))
     computing = sum(max(0, row.ns - (row.limit_ns or 0)) for row in ledger.rows if row.owner == "computing")
@@ -92,14 +98,17 @@ def _call_as_step(step: StepBudget, by: StepBoundary, ledger: Ledger) -> Iterato
         cost=overhead + computing,
         saving=(_MINIMUM * overhead, overhead + computing),
         spent=by.called_at,
+        change=None if sliced else loop_of(by.called_at, lines),
         message=(
-            f"{by.module} is called with one part of the same tensors after the other: {step.shown(overhead)} is "
-            "Python and the overhead of ops, which a call with many parts has once."
+            f"{by.module} is called with one {'part of the same tensors' if sliced else 'sample'} after the other: "
+            f"{step.shown(overhead)} is Python and the overhead of ops, which a call with many has once."
         ),
         advice=f"Call {by.module} with many samples at once (pad samples of different lengths, or use vmap).",
         evidence=(
             Evidence.percent("overhead of a call", overhead, step.wall_ns, "the ledger"),
-            Evidence("calls with the next part", round(100 * (by.sliced or 0.0)), "% of the first 64", "rank.json"),
+            Evidence("calls with the next part", round(100 * (by.sliced or 0.0)), "% of the first 64", "rank.json")
+            if sliced
+            else Evidence("items of the loop", items, "", "the step traced by line, and the source"),
         ),
     )
 

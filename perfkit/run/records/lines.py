@@ -86,6 +86,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
             that led to them and not to the first call, None where they come from another line than that call.
         sliced: Whether all calls had inputs of the same shapes that were consecutive parts of the same tensors, as the
             samples of a batch are, with no backward and no fetch between the first and the last.
+        items: The items of a collection that the loop around the calls goes through, one sample per call, where no
+            answer flows into a later call; None: no such loop is known.
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
             end, if time follows their length; None where no input had rows of whole numbers on a CPU.
     """
@@ -98,6 +100,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     again_backward: bool = False
     again_at: Location | None = None
     sliced: bool = False
+    items: int | None = None
     padded_ns: int | None = None
 
 

@@ -1,0 +1,234 @@
+"""Whether a loop of the user's sends the items of a collection through a model one at a time, and none needs another.
+
+The line of the call stands in a ``for`` statement or a comprehension whose collection is there before the loop begins
+(a list, a tensor), what is passed follows from the item, and no answer flows into a later call. Where a name may carry
+an answer on, it is taken to do so: assignments, methods and functions that an answer is passed to, tests of an answer.
+A loop that stops early, yields, awaits, takes a step or starts a backward is not examined.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from perfkit._code_owner import line_of
+from perfkit.record.samplers.source_lookup import parsed
+
+_Loop = ast.For | ast.ListComp | ast.SetComp | ast.GeneratorExp
+#: What cannot keep an answer: nothing changes it, or it is a function.
+_FIXED = (ModuleType, FunctionType, BuiltinFunctionType, type, bool, int, float, str, bytes, tuple)
+#: What a loop must not contain: it may end early, or wait for something, or what it does is not seen here.
+_UNCLEAR = (
+    *(ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr, ast.Global, ast.Nonlocal),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.While, ast.AsyncFor, ast.Try, ast.Match),
+)
+#: Methods that change what later calls answer: of an optimizer, an environment, a loss.
+_CHANGES = ("step", "backward")
+#: Functions through which a loop goes over the same items.
+_SAME_ITEMS = ("enumerate", "zip", "reversed", "sorted", "list", "tuple", "tqdm", "len")
+_COLLECTIONS = (list, tuple, dict, set, torch.Tensor)
+
+
+def items_of_loop(frame: FrameType, module: Any) -> int | None:
+    """The items that a loop goes through, each for itself, that calls a module in ``frame``; None: none is known."""
+    line = line_of(frame)
+    scope = {**frame.f_globals, **frame.f_locals}
+    # Before Python 3.12 a comprehension has a frame of its own.
+    if frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<genexpr>") and frame.f_back is not None:
+        frame = frame.f_back
+        scope = {**frame.f_globals, **frame.f_locals, **scope}
+    found = [
+        length
+        for node in ast.walk(parsed(frame.f_code.co_filename))
+        if isinstance(node, _Loop)
+        and frame.f_code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)
+        and (length := _length(_iterated(node), scope)) is not None
+        and _is_independent(node, _Call(line, module, scope))
+    ]
+    return max(found, default=None)
+
+
+def _iterated(loop: _Loop) -> ast.expr:
+    return loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter
+
+
+def _length(node: ast.expr, scope: Mapping[str, Any]) -> int | None:
+    """The length of the collection that a loop goes through; None where it may be made on the way."""
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else None
+        if name == "range" and node.args:
+            # The indices of a collection.
+            inner = node.args[-1]
+            is_len = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "len"
+            return _length(inner, scope) if is_len else None
+        return _length(node.args[0], scope) if name in _SAME_ITEMS and node.args else None
+    path = _path(node)
+    value = _value_of(path, scope) if path else None
+    if isinstance(value, torch.Tensor):
+        return len(value) if value.dim() else None
+    return len(value) if isinstance(value, _COLLECTIONS) else None
+
+
+def _value_of(path: str, scope: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for, read without running code of the user's; None where that is not known."""
+    first, *rest = path.split(".")
+    value = scope.get(first)
+    for name in rest:
+        held = getattr(value, "__dict__", {})
+        value = held[name] if name in held else held.get("_modules", {}).get(name)
+    return value
+
+
+class _Call(NamedTuple):
+    """The call of a module: its line, the module, and the values of the names at its time."""
+
+    line: int
+    module: Any
+    scope: Mapping[str, Any]
+
+    def is_made_by(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call) or not node.lineno <= self.line <= (node.end_lineno or node.lineno):
+            return False
+        return (
+            isinstance(node.func, ast.Name | ast.Attribute) and _value_of(_path(node.func), self.scope) is self.module
+        )
+
+
+def _path(node: ast.AST) -> str:
+    """The dotted name of a variable or of what contains it: ``self.found`` of ``self.found[0]``; empty for others."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Subscript | ast.Starred):
+        return _path(node.value)
+    if isinstance(node, ast.Attribute):
+        base = _path(node.value)
+        return f"{base}.{node.attr}" if base and isinstance(node.value, ast.Name | ast.Attribute) else base
+    return ""
+
+
+def _is_independent(loop: _Loop, call: _Call) -> bool:
+    """Whether what is passed to the call follows from the item and from no answer to an item before."""
+    nodes = [*ast.walk(loop)]
+    methods = {one.func.attr for one in nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)}
+    if any(isinstance(one, _UNCLEAR) for one in nodes) or not methods.isdisjoint(_CHANGES):
+        return False
+    if not isinstance(loop, ast.For):
+        item = _Flow(call, {_path(name) for name in _names(loop.generators[0].target)}, answers=False)
+        item.follow(loop.elt)
+        return item.passed and len(loop.generators) == 1
+    targets = {_path(name) for name in _names(loop.target)}
+    item = _Flow(call, set(targets), answers=False)
+    item.run(loop.body)
+    before = _Flow(call, set(), answers=True)
+    before.run(loop.body)
+    after = _Flow(call, before.marked - targets, answers=False)
+    after.run(loop.body)
+    return item.passed and not after.passed and not after.reads(loop.iter)
+
+
+def _names(target: ast.expr) -> Iterator[ast.expr]:
+    """What an assignment sets."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for one in target.elts:
+            yield from _names(one)
+    else:
+        yield target
+
+
+class _Flow:
+    """Follows marked names through statements; with ``answers``, what the call returns is marked too."""
+
+    def __init__(self, call: _Call, marked: set[str], *, answers: bool) -> None:
+        self.marked = marked
+        #: Whether something marked was passed to the call.
+        self.passed = False
+        self._call = call
+        self._answers = answers
+
+    def run(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self._statement(statement)
+
+    def reads(self, node: ast.AST) -> bool:
+        """Whether an expression has something marked in it."""
+        return any(
+            (self._answers and self._call.is_made_by(one))
+            or (isinstance(one, ast.Name | ast.Attribute) and self._is_marked(_path(one)))
+            for one in ast.walk(node)
+        )
+
+    def _is_marked(self, path: str) -> bool:
+        return any(path == one or path.startswith(one + ".") for one in self.marked) if path else False
+
+    def _statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.For | ast.If | ast.With):
+            self._block(node)
+            return
+        self.follow(node)
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
+            marks = self.reads(node.value)
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in (name for one in targets for name in _names(one)):
+                self._assign(target, marks, replaces=not isinstance(node, ast.AugAssign))
+
+    def _block(self, node: ast.For | ast.If | ast.With) -> None:
+        if isinstance(node, ast.With):
+            for item in node.items:
+                self.follow(item.context_expr)
+                if item.optional_vars is not None:
+                    self._assign(item.optional_vars, self.reads(item.context_expr), replaces=True)
+            self.run(node.body)
+            return
+        before = set(self.marked)
+        condition = node.test if isinstance(node, ast.If) else node.iter
+        self.follow(condition)
+        marks = self.reads(condition)
+        if isinstance(node, ast.For):
+            # Twice: what the first round marks, the second reads.
+            for _ in range(2):
+                for target in _names(node.target):
+                    self._assign(target, marks, replaces=True)
+                self.run(node.body)
+            self.marked |= before
+            return
+        self.run(node.body)
+        after, self.marked = self.marked, before
+        self.run(node.orelse)
+        self.marked |= after
+        if marks:
+            assigned = (one for one in ast.walk(node) if isinstance(getattr(one, "ctx", None), ast.Store))
+            self.marked |= {path for one in assigned if (path := _path(one))}
+
+    def follow(self, node: ast.AST) -> None:
+        """What is passed on: a call may keep something marked in its object or in its other arguments."""
+        for one in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
+            arguments = [*one.args, *(keyword.value for keyword in one.keywords)]
+            if not any(map(self.reads, arguments)):
+                continue
+            if self._call.is_made_by(one):
+                self.passed = True
+            elif isinstance(one.func, ast.Attribute):
+                self.marked |= self._same_as(_path(one.func.value))
+            elif _path(one.func) in self._call.scope:
+                self.marked |= {path for argument in arguments for path in self._same_as(_path(argument))}
+
+    def _assign(self, target: ast.expr, marks: bool, *, replaces: bool) -> None:
+        path = _path(target)
+        if not path:
+            return
+        if marks:
+            self.marked |= self._same_as(path) if isinstance(target, ast.Subscript) else {path}
+        elif replaces and not isinstance(target, ast.Subscript):
+            self.marked -= {one for one in self.marked if one == path or one.startswith(path + ".")}
+
+    def _same_as(self, path: str) -> set[str]:
+        """The name, and the others of the same object; none for a module, a class or a function."""
+        value = _value_of(path, self._call.scope) if path else None
+        if not path or isinstance(value, _FIXED):
+            return set()
+        others = {name for name, one in self._call.scope.items() if one is value} if value is not None else set()
+        return {path, *others}

@@ -6,7 +6,7 @@ products too small to fill the processor, and the same again in the backward.
 How it shows: in the step that is traced by line, one module object is called 8 times or more from one line, each time
 with the next part of the same tensor and equal shapes, with no backward and no fetch in between. Where a call of the
 model is the step, its first calls get one part of the same tensors after the other, and half of the step or more is
-what a call costs apart from computing: Python and the overhead of ops.
+what a call costs apart from computing: Python and the overhead of ops (of the time that no other program has the core).
 
 Causes: a model written for one sample; a queue of requests that are answered one by one; a loss that runs a network per
 sample.
@@ -92,7 +92,8 @@ def _call_as_step(step: StepBudget, by: StepBoundary, lines: Lines, ledger: Ledg
         return
     overhead = sum(row.ns for row in ledger.rows if row.owner in ("python", "op overhead"))
     computing = sum(max(0, row.ns - (row.limit_ns or 0)) for row in ledger.rows if row.owner == "computing")
-    if overhead < MAJORITY * step.wall_ns:
+    # What other programs had of the processor says nothing of this step.
+    if overhead < MAJORITY * (step.wall_ns - ledger.others_ns):
         return
     yield step.finding(
         cost=overhead + computing,

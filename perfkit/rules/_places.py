@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.measures.results.host import HostLine
 from perfkit.rules._settings import first_call
-from perfkit.run.records import LineRow, Lines, Phase, Rank, TracedLine
+from perfkit.run.records import RANK_SLICE, LineRow, Lines, Phase, Rank, TracedLine
 
 #: What a program writes to set up the Trainer of a library: the first that it has is the line to edit.
 _HUGGING_FACE = ("TrainingArguments", "HfArgumentParser", "Trainer")
@@ -133,6 +133,24 @@ def busiest_line(lines: Lines | None, *phases: Phase) -> Location | None:
     rows = [row for row in lines.rows if row.phase in phases and row.owner == "user"] if lines is not None else []
     busiest = max(rows, key=lambda row: row.samples, default=None)
     return busiest.at if busiest is not None else None
+
+
+def data_of_a_rank(rank: Rank | None, lines: Lines | None, loader_made_at: Location | None) -> Location | None:
+    """The line that decides what a rank trains on: its part of the data, its sampler, its loader, or its input.
+
+    The input is made by the longest line of the training function that runs before the model; None where it has none.
+    """
+    made = first_call(rank, RANK_SLICE, "DistributedSampler", "batch_sampler") if rank is not None else None
+    if made is not None or loader_made_at is not None or lines is None:
+        return made or loader_made_at
+    training = {(row.file, row.function) for row in lines.rows if row.owner == "user" and _trains(row)}
+    inputs = (
+        one
+        for one in lines.traced
+        if one.before_model and not one.modules and one.line != one.loop_line and (one.file, one.function) in training
+    )
+    longest = max(inputs, key=lambda one: one.host_ns, default=None)
+    return longest.at if longest is not None else None
 
 
 def helper_call(place: Location, lines: Lines | None) -> Location | None:

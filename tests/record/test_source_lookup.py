@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_filling_lines
+from perfkit.run.records import RANK_SLICE
 
 
 def written(folder: Path, text: str) -> str:
@@ -67,3 +68,13 @@ def test_arrays_that_stay_doubles_are_found(tmp_path: Path) -> None:
 
     assert [at.line for at in find_double_arrays((file,))] == [1, 4]
     assert [at.line for at in find_calls(("float64",), (file,))["float64"]] == [5]
+
+
+def test_lines_that_take_a_ranks_part_are_found_and_other_slices_are_not(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "mine = rows[rank::ranks]\nother = rows[2::3]\nranked = rows[ranked:]\n"
+        "part = self.rows[self.rank * n : (self.rank + 1) * n]\n",
+    )
+
+    assert [at.line for at in find_calls((RANK_SLICE,), (file,))[RANK_SLICE]] == [1, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import pickle
 import random
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker
 
 from perfkit.record.samplers.worker_sampler import WorkerSampler
+from perfkit.run.records import SHARED
 
 MODULE = """
 import time
@@ -33,6 +35,13 @@ class Hot(torch.utils.data.Dataset):
         end = time.thread_time() + 0.02
         while time.thread_time() < end: sum(range(2_000))  # the hot line
         return torch.tensor([index, torch.randint(1_000_000, ()).item()])
+
+class Shared(Hot):
+    def __init__(self, count, store):
+        self.count, self.store = count, store
+
+    def __getitem__(self, index):
+        return torch.tensor([index, sum(self.store[key] for key in range(200))])  # another process
 
 class Broken(Hot):
     def __getitem__(self, index):
@@ -71,6 +80,19 @@ def test_the_hot_line_of_a_dataset_is_found_inside_its_workers(data: ModuleType,
     assert rows[0].samples > 0.8 * sum(row.samples for row in rows)
     assert workers.busy_ns <= workers.alive_ns
     assert workers.cpu_ns >= 24 * 15_000_000
+
+
+def test_a_line_that_asks_a_manager_for_shared_objects_is_in_multiprocessing(data: ModuleType, tmp_path: Path) -> None:
+    with multiprocessing.Manager() as manager:
+        store = manager.dict({key: key for key in range(200)})
+        sampler = WorkerSampler(tmp_path / "workers")
+        sampler.attach()
+        batches = epoch(data.Shared(40, store))
+        sampler.detach()
+
+    rows, _ = sampler.rows(len(batches))
+    assert rows[0].function.startswith("Shared.__getitem__")
+    assert rows[0].within[SHARED] > 0.8 * rows[0].samples
 
 
 def test_a_waiting_worker_is_not_busy_and_not_on_the_line_of_the_loop(data: ModuleType, tmp_path: Path) -> None:

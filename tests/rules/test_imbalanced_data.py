@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit._location import Location
 from perfkit.measures.results.steps import BatchTime, Ranks, RankSummary
 from perfkit.rules.data import imbalanced_data
-from perfkit.run.records import LineRow, Lines, Phases, TracedLine
+from perfkit.run.records import RANK_SLICE, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
 
@@ -36,6 +37,29 @@ def test_ranks_that_wait_in_turn_for_the_most_data_have_imbalanced_data(build: A
     for follows in (None, 0.2):
         noise = msgspec.structs.replace(ranks, follows_size=follows)
         assert build.findings(imbalanced_data, noise) == []
+
+
+def test_ranks_that_wait_in_turn_do_so_in_the_backward_and_their_part_of_the_data_is_changed(build: Any) -> None:
+    ranks = Ranks(
+        steps=60,
+        wall_ns=40 * MS,
+        waiting_ns=6 * MS,
+        ranks=(summary(0, 10, 0.5), summary(1, 10, 0.5)),
+        follows_size=0.9,
+    )
+    part = Location(file="train.py", line=8, function="rows[rank::ranks]")
+    backward = LineRow(
+        file="train.py", line=34, function="main", owner="user", phase="backward", samples=90, host_ns=MS
+    )
+
+    [finding] = build.findings(
+        imbalanced_data,
+        ranks,
+        build.rank(calls={RANK_SLICE: (part,)}),
+        Lines(period_ns=10 * MS, steps=60, rows=(backward,)),
+    )
+
+    assert (finding.spent, finding.change) == (backward.at, part)
 
 
 def test_a_rank_that_is_always_the_slowest_is_left_to_slow_rank(build: Any) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit._location import Location
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.rules.data import input_bound
-from perfkit.run.records import LineRow, Lines, TracedLine, Workers
+from perfkit.run.records import SHARED, LineRow, Lines, TracedLine, Workers
 
 MS = 1_000_000
 
@@ -163,6 +164,21 @@ def test_workers_that_wait_for_a_store_share_no_processor_with_training(build: A
     assert finding.saving_low_ns == round((60 - 1.3) * MS)
     assert "num_workers=4" in finding.advice
     assert "would hide" not in finding.message
+
+
+def test_workers_that_ask_a_manager_are_changed_where_the_program_makes_it(build: Any) -> None:
+    made = Location(file="train.py", line=31, function="Manager(...)")
+    facts = build.rank(workers=2, calls={"Manager": (made,)})
+    fetch = msgspec.structs.replace(line(10, "Reviews.__getitem__", 60), worker="Reviews")
+
+    def change(samples: int) -> Any:
+        row = msgspec.structs.replace(fetch, within={SHARED: samples, "": fetch.samples - samples})
+        lines = Lines(period_ns=MS, steps=40, rows=(row,))
+        [finding] = build.findings(input_bound, build.step(100, data=60, forward=40), facts, lines)
+        return finding.change
+
+    assert change(fetch.samples) == made
+    assert change(0) != made
 
 
 def test_workers_are_not_advised_where_they_would_hide_nothing(build: Any) -> None:

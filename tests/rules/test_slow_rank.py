@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from perfkit._location import Location
 from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.rules.ranks import slow_rank
-from perfkit.run.records import LineRow, Phases
+from perfkit.run.records import RANK_SLICE, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
 
@@ -59,3 +60,32 @@ def test_a_rank_that_is_slow_without_more_work_is_not_reported(build: Any) -> No
 
     assert at(20, 20) == []
     assert len(at(10, 30)) == 1
+
+
+def test_the_line_to_change_decides_what_the_rank_trains_on(build: Any) -> None:
+    of = ranks(summary(0, 2, 36, 0.0), summary(1, 12, 24, 1.0))
+    part = Location(file="train.py", line=8, function="rows[rank::ranks]")
+
+    def traced(line: int, before_model: bool, host_ns: int) -> TracedLine:
+        return TracedLine(
+            file="train.py", line=line, function="main", owner="user", phase="other", runs=1, host_ns=host_ns,
+            loop_line=29, before_model=before_model,
+        )  # fmt: skip
+
+    backward = LineRow(
+        file="train.py", line=34, function="main", owner="user", phase="backward", samples=90, host_ns=MS
+    )
+    lines = Lines(
+        period_ns=10 * MS,
+        steps=60,
+        rows=(backward,),
+        traced=(traced(29, True, 9 * MS), traced(30, True, 3 * MS), traced(32, False, 7 * MS)),
+    )
+
+    def change(*more: Any, **facts: Any) -> Any:
+        [finding] = build.findings(slow_rank, of, build.rank(loaders=(), **facts), *more)
+        return finding.change
+
+    assert change(lines, calls={RANK_SLICE: (part,)}) == part
+    assert change(lines).line == 30
+    assert change() is None

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
+from perfkit.run.records import RANK_SLICE
 
 #: Files that are read, and lines kept of one name: a program has dozens of files, not thousands.
 _MAX_FILES = 200
@@ -72,6 +73,11 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         for keyword in node.keywords:
             if keyword.arg is not None and not _is_off(keyword.value):
                 yield keyword.arg, keyword.value.lineno, f"{keyword.arg}="
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.lower is not None:
+        # rows[rank::ranks], rows[self.rank * part : (self.rank + 1) * part]
+        names = [(_last_name(inner) or "").lower() for inner in ast.walk(node.slice.lower)]
+        if any(name == "rank" or name.endswith("_rank") for name in names):
+            yield RANK_SLICE, node.lineno, ast.unparse(node)
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and not _is_off(value):

@@ -16,7 +16,7 @@ import shutil
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -33,7 +33,7 @@ from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.run.atomic import write_atomically
 from perfkit.run.follower import process_runs
 from perfkit.run.merging import merged_by
-from perfkit.run.records import Amount, LineRow, Workers
+from perfkit.run.records import SHARED, Amount, LineRow, Workers
 
 #: 20 ms: a sample takes about 0.1 ms of a busy worker's process (waking up, and waiting for the interpreter lock),
 #: which at 10 ms would be 1% of it. There are several workers, and they work for a whole epoch.
@@ -49,9 +49,17 @@ _WRITTEN_LINES = 200
 _MAX_ROWS = 10_000
 #: torch's file whose functions fetch and collate: a worker with one of them on its stack is busy.
 _FETCH = os.path.join("data", "_utils", "fetch.py")
+#: Part of the files of Python's own library for what processes share.
+_MULTIPROCESSING = f"{os.sep}multiprocessing{os.sep}"
 
 
-_LineCounts = tuple[tuple[Location, int], ...]
+class _WorkerLine(Location, frozen=True, kw_only=True):
+    """A line, and whether it waited for another process: a queue, a lock or a manager of ``multiprocessing``."""
+
+    shared: bool = False
+
+
+_LineCounts = tuple[tuple[_WorkerLine, int], ...]
 
 
 def _add_lines(first: _LineCounts, second: _LineCounts) -> _LineCounts:
@@ -77,15 +85,19 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.alive_ns * samples / self.samples) if self.samples else 0
 
     def rows(self, steps: int) -> list[LineRow]:
+        within: dict[Location, Counter[str]] = defaultdict(Counter)
+        for line, count in self.lines:
+            within[line.at][SHARED if line.shared else ""] += count
         return [
             LineRow(
                 **msgspec.structs.asdict(at),
                 phase="data",
-                samples=count,
-                host_ns=round(self.ns(count) / steps),
+                samples=libraries.total(),
+                host_ns=round(self.ns(libraries.total()) / steps),
                 worker=self.dataset,
+                within=dict(libraries) if SHARED in libraries else {},
             )
-            for at, count in self.lines
+            for at, libraries in within.items()
         ]
 
     def workers(self) -> Workers:
@@ -205,7 +217,7 @@ class _StackSampler:
         # A name with a dot: the file may vanish at any moment, and nobody copies such files out of a run.
         self._path = folder / f".{os.getpid()}.json"
         self._sampled = threading.get_ident()
-        self._lines: Counter[Location] = Counter()
+        self._lines: Counter[_WorkerLine] = Counter()
         self._samples = self._busy = 0
         self._started_ns = 0
         self._stop = threading.Event()
@@ -259,23 +271,25 @@ class _StackSampler:
         write_atomically(self._path, msgspec.json.encode(counts))
 
 
-def _line_of(stack: Sequence[tuple[CodeType, int]]) -> tuple[Location | None, bool]:
+def _line_of(stack: Sequence[tuple[CodeType, int]]) -> tuple[_WorkerLine | None, bool]:
     """The user's line of a worker's stack (else a library's), and whether the worker is busy.
 
     Outside the worker loop a forked worker still has the frames of the training loop: they are ignored.
     """
-    user: Location | None = None
-    library: Location | None = None
-    busy = False
+    user: _WorkerLine | None = None
+    library: _WorkerLine | None = None
+    busy = shared = False
     for code, line in stack:
         file = code.co_filename
         if code is _ENTRY:
             break
         owner = owner_of(file)
         if owner == USER:
-            user = user or Location(file=file, line=line, function=function_name(code))
+            user = user or _WorkerLine(file=file, line=line, function=function_name(code), shared=shared)
         elif owner not in ("perfkit", "torch", "python"):
-            library = library or Location(file=file, line=line, function=function_name(code), owner=owner)
+            library = library or _WorkerLine(file=file, line=line, function=function_name(code), owner=owner)
         elif file.endswith(_FETCH):
             busy = True
+        elif _MULTIPROCESSING in file:
+            shared = True
     return user or library, busy

@@ -24,7 +24,7 @@ from perfkit._location import Location
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, user_files
-from perfkit.run.records import OptimizerFacts
+from perfkit.run.records import RANK_SLICE, OptimizerFacts
 
 #: Functions and arguments that are searched in the user's source, so that a finding names the line.
 _CALLS = (
@@ -37,6 +37,11 @@ _CALLS = (
     "set_to_none",
     "collate_fn",
     "DataLoader",
+    # What a rank trains on, and what processes share.
+    RANK_SLICE,
+    "DistributedSampler",
+    "batch_sampler",
+    "Manager",
     # Data in float64, as numpy makes it.
     "double",
     "float64",

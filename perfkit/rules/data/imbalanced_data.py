@@ -36,6 +36,7 @@ from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MeanStepBudget, StepBudget
 from perfkit.measures.results.steps import BatchTime, Ranks
+from perfkit.rules._places import busiest_line, data_of_a_rank
 from perfkit.rules._settings import first_call
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import Lines, Rank
@@ -67,7 +68,9 @@ def check(
         change = loader.change if loader is not None else None
         yield from _padding(batches, step, _collating_line(lines, rank), change)
     if ranks is not None:
-        yield from _in_turn(ranks)
+        change = data_of_a_rank(rank, lines, loader.change if loader is not None else None)
+        # Ranks wait where gradients are averaged.
+        yield from _in_turn(ranks, busiest_line(lines, "backward") or ranks.ranks[0].line, change)
 
 
 def _padding(
@@ -102,7 +105,7 @@ def _padding(
     )
 
 
-def _in_turn(ranks: Ranks) -> Iterator[Finding]:
+def _in_turn(ranks: Ranks, spent: Location | None, change: Location | None) -> Iterator[Finding]:
     source = f"steps.jsonl of {len(ranks.ranks)} ranks, {ranks.steps} steps"
     step = StepBudget(wall_ns=ranks.wall_ns, per="step", source=source)
     follows, waiting = ranks.follows_size, ranks.waiting_ns
@@ -113,7 +116,8 @@ def _in_turn(ranks: Ranks) -> Iterator[Finding]:
     yield step.finding(
         cost=waiting,
         saving=(waiting // 2, waiting),
-        spent=ranks.ranks[0].line,
+        spent=spent,
+        change=change,
         message=(
             f"In each step the ranks wait for the one with the most data, in turn: {ms(waiting)} of the "
             f"{ms(step.wall_ns)} step."

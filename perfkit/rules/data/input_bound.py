@@ -47,10 +47,11 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._places import call_of, phases_of
+from perfkit.rules._settings import first_call
 from perfkit.rules.data._fetch_line import fetch_line
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Processor
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import SHARED, LineRow, Lines, Rank
 
 ID = "input-bound"
 CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
@@ -75,6 +76,7 @@ def check(
     workers: WorkerUse | None = None,
     lines: Lines | None = None,
     source_lines: SourceLines | None = None,
+    rank: Rank | None = None,
 ) -> Iterator[Finding]:
     """Find the wait for data, the user's function behind it, and what workers would hide of it."""
     if loader.starts:
@@ -105,7 +107,7 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=_change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
+        change=_shared(hottest, rank) or _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."
@@ -177,6 +179,13 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
         ns = max(0, min(ns, starved_ns - HANDOVER_NS))
         assumption += f", no more than device {step.device.device} was idle for data"
     return min(ns, cost), assumption
+
+
+def _shared(hottest: LineRow | None, rank: Rank | None) -> Location | None:
+    """The line that makes a manager, where workers spend most of the fetch asking another process for its objects."""
+    if hottest is None or rank is None or hottest.within.get(SHARED, 0) <= MAJORITY * hottest.samples:
+        return None
+    return first_call(rank, "Manager")
 
 
 def _change(

@@ -37,7 +37,9 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.steps import Ranks, RankSummary
-from perfkit.run.records import PHASES, Rank
+from perfkit.rules._places import data_of_a_rank
+from perfkit.rules.data._loader_use import LoaderUse
+from perfkit.run.records import PHASES, Lines, Rank
 
 ID = "slow-rank"
 CLAIMS = (Selector(owner="waiting for ranks"),)
@@ -56,7 +58,13 @@ _BACKWARD_ON_DEVICE = (0.5, 1.0)
 _MORE_DATA = 1.05
 
 
-def check(ranks: Ranks, rank: Rank | None = None, devices: tuple[DeviceTime, ...] = ()) -> Iterator[Finding]:
+def check(
+    ranks: Ranks,
+    rank: Rank | None = None,
+    devices: tuple[DeviceTime, ...] = (),
+    lines: Lines | None = None,
+    loader: LoaderUse | None = None,
+) -> Iterator[Finding]:
     """Find the rank that the others wait for, the phase in which it does more, and what equal work would save."""
     slow = ranks.waited_for
     if slow is None or ranks.wall_ns <= 0:
@@ -83,10 +91,13 @@ def check(ranks: Ranks, rank: Rank | None = None, devices: tuple[DeviceTime, ...
             Evidence(f"data of rank {one.rank}", one.size_per_step, "elements per step", source)
             for one in ranks.ranks[:4]
         ]
+    # Logging, validation and checkpoints of one rank are changed where they are; its forward follows its data.
+    made_at = loader.change if loader is not None else None
     yield step.finding(
         cost=high,
         saving=(low, high),
         spent=slow.line,
+        change=data_of_a_rank(rank, lines, made_at) if phase == "forward" else None,
         message=(
             f"All ranks wait for rank {slow.rank}: its {phase} takes {ms(beyond_ns)} longer than the mean rank's"
             f"{more} (step: {ms(step.wall_ns)})."

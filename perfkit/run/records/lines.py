@@ -15,6 +15,10 @@ from perfkit.run.records.version import SCHEMA
 KNOWN_AT_ONCE: frozenset[Phase] = frozenset({"data", "backward", "optimizer", "validation"})
 
 
+#: In `LineRow.within` of a worker's line: it was in ``multiprocessing``, which holds what processes share.
+SHARED = "multiprocessing"
+
+
 class LineCaller(Location, frozen=True, kw_only=True):
     """A line from which another one was reached in ``samples`` of its samples."""
 
@@ -30,7 +34,8 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
             in parallel to training: it is not part of the step's wall time.
         within: The samples by the libraries that the line had called, outermost first: ``"json"``,
             ``"torch.serialization > pickle"``; ``""`` is the line's own code with the C functions that it calls itself,
-            ``"checkpoint"`` a library's function that saves one. Empty where that was not recorded.
+            ``"checkpoint"`` a library's function that saves one. Empty where that was not recorded; in a worker only
+            `SHARED` is.
         waiting: Those of ``within`` in which the thread used no processor: it slept, or waited for a lock, a socket, a
             file or another process; estimated from those that were looked at. None: none were.
         waits_for: The expression in which it waited, as it is in the source: ``time.sleep(0.1)``; "" where unknown.

@@ -22,6 +22,9 @@ from perfkit.run.records.program import (
 from perfkit.run.records.steps import Phase
 from perfkit.run.records.version import SCHEMA
 
+#: In `Rank.calls`: the lines that take a rank's part of something, as ``rows[rank::ranks]``.
+RANK_SLICE = "[rank:]"
+
 #: What a user writes to record a run.
 StartedBy = Literal["perfkit run", "perfkit.profile"]
 
@@ -76,7 +79,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         thread_ns_per_step: Processor time of the thread that trains, in an ordinary step.
         core_wait_share: The share of ordinary steps in which that thread could run and had no core (0 to 1).
         graph_breaks: Why torch.compile broke graphs, and how often.
-        calls: The user's lines that call a function which changes a setting, by the function's name.
+        calls: The user's lines that call a function which changes a setting, by the function's name, and `RANK_SLICE`.
         evaluated_with_grad: The line of an evaluation whose result carried a graph.
     """
 

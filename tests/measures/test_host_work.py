@@ -231,6 +231,19 @@ def test_what_uses_no_processor_is_waiting_and_neither_python_nor_preprocessing(
     assert [(line.line, line.waits_for) for line in got["waiting"].lines] == [(5, "time.sleep(0.01)"), (7, "")]
 
 
+def test_an_event_loop_around_the_model_waits_for_requests_and_one_that_the_step_runs_is_waiting() -> None:
+    idle = row(64, {"asyncio > selectors": 60, "": 12}, "run", waiting={"asyncio > selectors": 30})
+    asked = msgspec.structs.replace(idle, line=65, function="reward")
+    inside = row(37, {"torch.nn": 20}, "serve", called_from=idle.at)
+    layers = row(23, {"torch.nn": 20}, "forward", called_from=inside.at)
+
+    found = measured(idle, inside, layers, asked)
+
+    assert {line.line for line in found["waiting"].lines} == {65}
+    assert found["waiting"].samples == 30
+    assert {line.line: line.samples for line in found["python"].lines} == {64: 12, 65: 42}
+
+
 def test_waiting_in_an_op_in_the_loader_in_a_log_and_in_a_checkpoint_is_theirs() -> None:
     rows = (
         row(5, {"": 20}, waiting={"": 20}),

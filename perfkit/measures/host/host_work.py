@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from perfkit._code_owner import USER
 from perfkit._location import Location
+from perfkit.measures.host._event_loops import lines_around_the_model, waits_for_requests
 from perfkit.measures.host._libraries import kind_of
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
 from perfkit.measures.results.steps import MeanStep
@@ -130,8 +131,12 @@ class _LineTimes:
 
 
 def _without_collections(lines: Lines, steps: int | None) -> Iterator[_Piece]:
-    """The samples of the training thread's own lines, outside fetches and validation, less the garbage collections."""
+    """The samples of the training thread's own lines, outside fetches and validation, less the garbage collections.
+
+    Nor what an event loop around the model waits for requests: that belongs to no step of work.
+    """
     period = max(1, lines.period_ns)
+    around_model = lines_around_the_model(lines.rows)
     collected = {(row.file, row.line): row.total_ns for row in lines.collected}
     for row in lines.rows:
         if row.worker is not None or row.owner != USER or row.phase in ("data", "validation"):
@@ -139,6 +144,8 @@ def _without_collections(lines: Lines, steps: int | None) -> Iterator[_Piece]:
         # Collections count over the whole run, samples over the sampled steps of it.
         collecting = collected.pop((row.file, row.line), 0) / period * lines.steps / max(steps or lines.steps, 1)
         for within, samples in row.within.items():
+            if row.at in around_model and waits_for_requests(within):
+                continue
             left = max(0.0, samples - collecting) if within == "" else samples
             waiting = min(left, (row.waiting or {}).get(within, 0))
             if waiting:

@@ -87,3 +87,84 @@ def test_what_draws_reads_state_calls_a_model_or_takes_a_tensor_is_not() -> None
         of_batch(torch.ones(SIDE))
 
     assert found(step) == []
+
+
+class Attention:
+    def __init__(self, heads: int) -> None:
+        self.heads, self.seen = heads, 0
+
+    def bias(self, length: int) -> Tensor:
+        return self.slopes()[:, None] * torch.arange(length)
+
+    def slopes(self) -> Tensor:
+        return 2.0 ** -torch.arange(self.heads)
+
+    def seen_so_far(self) -> Tensor:
+        return torch.full((SIDE,), self.seen)
+
+    def counted(self) -> Tensor:
+        self.seen += 1
+        return torch.full((SIDE,), self.seen)
+
+
+def spread(features: Tensor, links: Tensor) -> Tensor:
+    return torch.zeros_like(features).index_add_(0, links[1], features[links[0]])
+
+
+def in_two_steps(step: Callable[[], Any]) -> list[str]:
+    """The functions with a constant result in a step that another one follows."""
+    tracer = LineTracer(lambda: "forward")
+    tracer.start()
+    step()
+    tracer.stop()
+    tracer.start_again()
+    step()
+    tracer.stop_again()
+    assert tracer.refused is None
+    return sorted(str(calls.called.function) for row in tracer.rows() for calls in row.constants)
+
+
+def test_a_method_that_reads_plain_attributes_is_constant_in_every_block_if_the_next_step_shows_the_same() -> None:
+    blocks = [Attention(SIDE), Attention(SIDE)]
+
+    def step() -> None:
+        for block in blocks:
+            block.bias(SIDE)
+
+    assert in_two_steps(step) == ["Attention.bias"]
+    assert found(step) == []
+
+
+def test_tensors_that_stay_the_same_make_a_constant_result() -> None:
+    features, links = torch.randn(SIDE, 2), torch.tensor([[0, 1], [2, 3]])
+
+    assert in_two_steps(lambda: spread(features, links)) == ["spread"]
+
+
+def test_what_the_next_step_passes_reads_or_gets_otherwise_is_not_constant() -> None:
+    batches = iter([torch.ones(SIDE, 2), torch.ones(SIDE, 2)])
+    kept = list(batches)
+    links, written, block = torch.tensor([[0, 1], [2, 3]]), torch.ones(SIDE, 2), Attention(SIDE)
+    numbers, left = iter([3, 4]), iter(kept)
+
+    def step() -> None:
+        spread(next(left), links)
+        spread(torch.ones(SIDE, 2), links)
+        written.add_(1)
+        spread(written, links)
+        mask(next(numbers))
+        block.seen += 1
+        block.seen_so_far()
+        block.counted()
+
+    assert in_two_steps(step) == []
+
+
+def test_a_tensor_with_a_graph_or_weights_is_no_constant() -> None:
+    weights, links = torch.randn(SIDE, 2, requires_grad=True), torch.tensor([[0, 1], [2, 3]])
+
+    def step() -> None:
+        with torch.no_grad():
+            spread(weights, links)
+
+    assert in_two_steps(step) == []

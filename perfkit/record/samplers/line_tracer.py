@@ -74,6 +74,8 @@ class LineTracer:
         self._open: dict[FrameType, tuple[int, int, Phase]] = {}
         self._running_frames: list[tuple[FrameType, _Trace | None]] = []
         self._events = 0
+        #: Functions that are looked at again in another step.
+        self._watched: frozenset[CodeType] = frozenset()
         #: Why nothing was traced, or None.
         self.refused: str | None = None
 
@@ -99,6 +101,32 @@ class LineTracer:
             self._close_line(frame, time.perf_counter_ns())
         self._calls.clear()
         self._outermost.clear()
+
+    def start_again(self) -> None:
+        """See in another step which calls come with the same arguments again."""
+        if sys.gettrace() is None:
+            self._watched = self._constants.functions()
+            if self._watched:
+                sys.settrace(self._called_again)
+
+    def stop_again(self) -> None:
+        """Stop seeing calls."""
+        if sys.gettrace() == self._called_again:
+            sys.settrace(None)
+
+    def _called_again(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        if frame.f_code not in self._watched:
+            return None
+        frame.f_trace_lines = False
+        self._constants.enter_again(frame)
+        return self._returned_again
+
+    def _returned_again(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        if event == "return":
+            caller = user_caller(frame)
+            site = (caller.f_code, line_of(caller)) if caller is not None else None
+            self._constants.leave_again(frame, site, arg)
+        return self._returned_again
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         code = frame.f_code
@@ -246,7 +274,13 @@ class LineTracer:
 
 
 # The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
-dynamo.leave_alone(*(one.__code__ for one in (LineTracer._called, LineTracer._line, LineTracer._module_returned)))
+dynamo.leave_alone(
+    LineTracer._called.__code__,
+    LineTracer._line.__code__,
+    LineTracer._module_returned.__code__,
+    LineTracer._called_again.__code__,
+    LineTracer._returned_again.__code__,
+)
 
 
 def _code_of(function: Any) -> CodeType | None:

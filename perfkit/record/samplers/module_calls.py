@@ -168,7 +168,7 @@ class ModuleCallLog:
         call.padded = max((share for one in tensors if (share := _padded(one)) is not None), default=None)
         module = call.module
         random = _has_active_dropout(module)
-        key = (id(module), module.training, *map(_fingerprint, values))
+        key = (id(module), module.training, *map(fingerprint, values))
         version = sum(parameter._version for parameter in module.parameters())
         first = self._first_calls.get(key)
         if first is not None and all(reference() is not None for reference in first.alive):
@@ -289,7 +289,7 @@ def _padded(tensor: Any) -> float | None:
     return run / columns if 1 < run < columns else 0.0
 
 
-def _fingerprint(value: Any) -> Any:
+def fingerprint(value: Any) -> Any:
     """Equal for two values that are certainly the same."""
     if isinstance(value, torch.Tensor):
         return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)

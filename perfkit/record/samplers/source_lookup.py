@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import linecache
 import sys
@@ -129,6 +130,7 @@ def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:
     return (assigned,) if assigned is not None else ()
 
 
+@functools.lru_cache(maxsize=8)
 def parsed(file: str) -> ast.Module:
     """The tree of a file; an empty one where there is no source."""
     try:

@@ -80,6 +80,7 @@ class ExtraSteps:
         if compiled_graphs():
             return "the program compiles graphs, whose ops cannot be seen"
         self._counter.start()
+        self._tracer.start_again()
         return None
 
     def _run_dry(self) -> str | None:
@@ -101,6 +102,7 @@ class ExtraSteps:
         if ending == "lines":
             self._tracer.stop()
         elif ending == "ops":
+            self._tracer.stop_again()
             self._counter.stop()
         elif ending == "dry" and self._detector is not None:
             self._detector.stop()

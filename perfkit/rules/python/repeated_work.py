@@ -4,8 +4,9 @@ Problem: a table of positions, a mask or a bank of filters that depends on no ba
 step.
 
 How it shows: in the step that is traced by line, a function of the user's returns tensors, although nothing that it
-reads changes: plain arguments that are the same in all calls of a line, constants of its module, no random numbers, no
-model. Its calls take 5% of the step or more.
+reads changes: plain arguments that are the same in all calls of a line, tensors that are not written, plain attributes
+of its object, constants of its module, no random numbers, no model. The step after it shows the same arguments and
+results again. Its calls take 5% of the step or more.
 
 Causes: a helper that is called in `forward` instead of in `__init__`.
 
@@ -19,8 +20,8 @@ Fix: compute it once and keep it.
 Saving: the time of the calls, with an error of a quarter.
 
 Source: one step that is traced by line, in which Python is slower than in others. The threshold is 5% of the step. A
-function with tensors among its arguments, a method, or one that reads an object is not examined. 25% for the error of a
-single step was chosen, as for unexpected-call-count.
+function or method that reads another object, or calls a module, is not examined. 25% for the error of a single step was
+chosen, as for unexpected-call-count.
 """
 
 from __future__ import annotations

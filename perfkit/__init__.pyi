@@ -26,6 +26,7 @@ from perfkit.record.windows.schedules import schedule as schedule
 from perfkit.run.records import Phase as Phase
 from perfkit.syncs import allow_sync as allow_sync
 from perfkit.syncs import detect_syncs as detect_syncs
+from perfkit.trial.applied import changes as changes
 
 __version__: str
 __all__: list[str]

@@ -27,6 +27,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "allow_sync",
         "annotate_modules",
+        "changes",
         "compare",
         "detect_syncs",
         "diagnose",

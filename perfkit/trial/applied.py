@@ -1,0 +1,94 @@
+"""``changes``: applies changes of the catalogue in this process, and undoes them."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import msgspec
+
+from perfkit._location import CodeLine
+from perfkit.errors import UsageError
+from perfkit.trial.catalog import ChosenChange, parse_changes
+from perfkit.trial.site import Site
+
+
+class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one change: how often it changed something of the program's, and the user's lines that made it."""
+
+    change: str
+    count: int
+    places: tuple[CodeLine, ...] = ()
+    refused: str | None = None
+
+
+class changes:
+    """Apply changes to what a program makes inside: its loaders, optimizers and modules.
+
+        with perfkit.changes("fused-optimizer", "workers=4") as applied:
+            train()
+        print(applied)
+
+    Afterwards, or after an exception, torch is as it was; what the program has made inside keeps what it was made with.
+
+    Raises:
+        UsageError: no change has this name or value, or it cannot be applied on this machine.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._chosen = parse_changes(names)
+        if not self._chosen:
+            raise UsageError("perfkit.changes needs the name of a change, as in changes('workers=4'): got none")
+        self._sites: dict[ChosenChange, Site] = {}
+
+    def __enter__(self) -> changes:
+        self._sites.clear()
+        # The last wrapper is called first.
+        for chosen in sorted(self._chosen, key=lambda chosen: chosen.change.first):
+            reason = chosen.change.refuse()
+            site = Site()
+            try:
+                if reason is not None:
+                    raise UsageError(f"the change {chosen} cannot be applied: {reason}")
+                self._sites[chosen] = site
+                chosen.change.apply(site, chosen.value)
+            except BaseException:
+                self._undo()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._undo()
+
+    def _undo(self) -> None:
+        errors = []
+        for site in reversed(self._sites.values()):
+            try:
+                site.undo()
+            except Exception as error:  # noqa: BLE001 - the others are undone first
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def report(self) -> tuple[AppliedChange, ...]:
+        """What became of each change so far."""
+        return tuple(
+            AppliedChange(
+                change=str(chosen),
+                count=site.count,
+                places=tuple(
+                    CodeLine(file=at.file, line=at.line, function=at.function, owner=at.owner) for at in site.places
+                ),
+            )
+            for chosen in self._chosen
+            if (site := self._sites.get(chosen)) is not None
+        )
+
+    def __repr__(self) -> str:
+        if not self._sites:
+            return f"<perfkit.changes {', '.join(map(str, self._chosen))}, not applied>"
+        done = (
+            f"{one.change} ({one.count} times)" if one.count else f"{one.change} (no effect)" for one in self.report()
+        )
+        return f"<perfkit.changes {', '.join(done)}>"

@@ -1,0 +1,127 @@
+"""The changes that exist (`perfkit.trial.changes`), and what a user wrote about them: ``tf32``, ``workers=2``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
+
+import perfkit.trial.changes
+from perfkit.errors import UsageError
+
+#: Whether the numbers of the training stay the same, all of them or within rounding.
+Exactness = Literal["exact", "numeric"]
+
+
+class Change(NamedTuple):
+    """One change of the catalogue; `perfkit.trial.changes` describes what its module defines."""
+
+    id: str
+    family: str
+    explanation: str
+    kind: Exactness
+    answers: tuple[str, ...]
+    lines: str
+    parse: Callable[[str | None], Any] | None
+    suggested: Callable[[], Iterable[Any]]
+    refuse: Callable[[], str | None]
+    apply: Callable[[Any, Any], None]
+    first: bool = False
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Change:
+        """The change that a module defines."""
+        return cls(
+            module.ID,
+            module.__name__.split(".")[-2],
+            inspect.getdoc(module) or "",
+            module.KIND,
+            module.ANSWERS,
+            module.LINES,
+            getattr(module, "parse", None),
+            getattr(module, "suggested", tuple),
+            getattr(module, "refuse", lambda: None),
+            module.apply,
+            getattr(module, "FIRST", False),
+        )
+
+    @property
+    def title(self) -> str:
+        """What it is, in one line."""
+        return self.explanation.partition("\n")[0].rstrip(".")
+
+
+class ChosenChange(NamedTuple):
+    """A change with its value; its text is what a user writes: ``workers=2``."""
+
+    change: Change
+    value: Any = None
+
+    def __str__(self) -> str:
+        return self.change.id if self.change.parse is None else f"{self.change.id}={self.value}"
+
+    @property
+    def lines(self) -> str:
+        """What a user would write instead."""
+        return self.change.lines.format(value=self.value)
+
+
+@cache
+def find_changes() -> dict[str, Change]:
+    """All changes by id, by family. Needs no torch: a change imports it when it is applied."""
+    found = {}
+    for _, family, is_family in pkgutil.iter_modules(perfkit.trial.changes.__path__, "perfkit.trial.changes."):
+        if is_family:
+            for _, name, _ in pkgutil.iter_modules(import_module(family).__path__, f"{family}."):
+                if not name.rsplit(".", 1)[-1].startswith("_"):
+                    change = Change.of(import_module(name))
+                    found[change.id] = change
+    return found
+
+
+def parse_change(text: str) -> ChosenChange:
+    """The change that ``text`` names: ``tf32``, ``workers=2``.
+
+    Raises:
+        UsageError: no change has this name, or it takes no such value; the text says which there are.
+    """
+    name, equals, value = text.strip().partition("=")
+    changes = find_changes()
+    change = changes.get(name)
+    if change is None:
+        near = difflib.get_close_matches(name, changes, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the changes are {', '.join(changes)}"
+        raise UsageError(f"no change is called {name!r}: {hint}")
+    if change.parse is None:
+        if equals:
+            raise UsageError(f"the change {name} takes no value, got {text!r}")
+        return ChosenChange(change)
+    try:
+        return ChosenChange(change, change.parse(value if equals else None))
+    except ValueError as error:
+        got = f"got {value!r}" if equals else "got none"
+        raise UsageError(f"the change {name} must have {error}, as in {change.id}={_example(change)}; {got}") from None
+
+
+def _example(change: Change) -> Any:
+    return next(iter(change.suggested()), 1)
+
+
+def parse_changes(texts: Iterable[str]) -> list[ChosenChange]:
+    """Several changes, also with commas and several values: ``["tf32,workers=0,2"]`` names three.
+
+    Raises:
+        UsageError: see `parse_change`.
+    """
+    chosen: list[ChosenChange] = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        if chosen and part and not part[0].isalpha() and chosen[-1].change.parse is not None:
+            part = f"{chosen[-1].change.id}={part}"  # one more value of the same change
+        if part:
+            chosen.append(parse_change(part))
+    return list(dict.fromkeys(chosen))

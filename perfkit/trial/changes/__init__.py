@@ -1,0 +1,17 @@
+"""The changes that perfkit applies to a program without an edit to it: one module each, in the folder of its family.
+
+A module defines what `perfkit.trial.catalog.Change` holds: ``ID``, its docstring, and
+
+- ``ANSWERS``: ids of the rules whose advice it is;
+- ``KIND``: "exact" where all numbers stay the same, "numeric" where they stay the same within rounding;
+- ``LINES``: what a user would write, with ``{value}`` for the value;
+- ``parse(text)``: the value after ``=``, or its default where there is none (raises ``ValueError``); a change without
+  ``parse`` has no value;
+- ``suggested()``: the values that are tried where none is given;
+- ``refuse()``: why it cannot be applied in this process, or None (optional);
+- ``FIRST = True`` where other changes build on what this one has changed (optional);
+- ``apply(site, value)``: puts it in place through ``site.patches``, which undo it, and calls ``site.used()`` each time
+  that it changes something of the program's, so that a change without effect is reported as that.
+
+A change takes effect where the program makes a loader, an optimizer or a module: apply it before.
+"""

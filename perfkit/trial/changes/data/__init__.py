@@ -1,0 +1,1 @@
+"""How batches come: loaders and copies."""

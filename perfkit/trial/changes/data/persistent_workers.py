@@ -1,0 +1,26 @@
+"""Keep the workers of loaders between epochs.
+
+Every DataLoader with workers gets ``persistent_workers=True``: they are not started again for each epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfkit.trial.site import Site
+
+ID = "persistent-workers"
+ANSWERS = ("input-bound",)
+KIND = "exact"
+LINES = "DataLoader(..., persistent_workers=True)"
+
+
+def apply(site: Site, value: None) -> None:
+    """Construct loaders that have workers so that they keep them."""
+    # torch is imported where a change is applied, not where changes are listed.
+    from perfkit.trial.changes.data._loaders import with_arguments
+
+    def changed(given: dict[str, Any]) -> dict[str, Any]:
+        return {"persistent_workers": True} if given.get("num_workers") else {}
+
+    with_arguments(site, changed)

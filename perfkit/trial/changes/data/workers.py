@@ -1,0 +1,49 @@
+"""Load batches in N worker processes.
+
+Every DataLoader that the program makes gets ``num_workers=N``. A stream of data (an ``IterableDataset``) is left as it
+is unless its code asks `torch.utils.data.get_worker_info` for its part: each worker would read all of it. Workers have
+random states of their own, so random augmentation gives other numbers from the same distribution.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from perfkit.trial.changes._numbers import whole_number
+from perfkit.trial.site import Site
+
+ID = "workers"
+ANSWERS = ("input-bound", "cpu-preprocessing")
+KIND = "exact"
+FIRST = True
+LINES = "DataLoader(..., num_workers={value})"
+parse = whole_number(0)
+
+
+def suggested() -> list[int]:
+    """None, and as many as there are cores beside the training's, by halves."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return sorted({0, 2, *(cores >> shift for shift in range(3) if cores >> shift)})
+
+
+def apply(site: Site, value: int) -> None:
+    """Construct loaders with this many workers."""
+    # torch is imported where a change is applied, not where changes are listed.
+    from perfkit.trial.changes.data._loaders import can_be_shared, with_arguments
+
+    def changed(given: dict[str, Any]) -> dict[str, Any]:
+        if value and not can_be_shared(given.get("dataset")):
+            return {}
+        if value == 0:
+            # These need workers: DataLoader raises ValueError where there are none.
+            without = {
+                "prefetch_factor": None,
+                "persistent_workers": False,
+                "timeout": 0,
+                "multiprocessing_context": None,
+            }
+            return {"num_workers": 0, **{name: other for name, other in without.items() if name in given}}
+        return {"num_workers": value}
+
+    with_arguments(site, changed)

@@ -1,0 +1,22 @@
+"""Update all weights with one fused call.
+
+Optimizers of torch that have ``fused=`` (Adam, AdamW, Adagrad and SGD) get ``fused=True``. Their results differ by
+rounding.
+"""
+
+from __future__ import annotations
+
+from perfkit.trial.site import Site
+
+ID = "fused-optimizer"
+ANSWERS = ("unfused-optimizer", "launch-bound", "many-small-ops")
+KIND = "numeric"
+LINES = "torch.optim.AdamW(..., fused=True)"
+
+
+def apply(site: Site, value: None) -> None:
+    """Construct optimizers with ``fused=True``."""
+    # torch is imported where a change is applied, not where changes are listed.
+    from perfkit.trial.changes.optimizer._defaults import with_options
+
+    with_options(site, {"fused": True, "foreach": False})

@@ -1,0 +1,1 @@
+"""What the numbers are computed in, and in which layout."""

@@ -1,0 +1,1 @@
+"""What Python does in the step."""

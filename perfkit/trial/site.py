@@ -1,0 +1,34 @@
+"""Where changes are put in place: what undoes them, and where in the program they took effect."""
+
+from __future__ import annotations
+
+import sys
+
+from perfkit._callsite import CallSite, find_callsite
+from perfkit._patches import Patches
+
+#: Places that are kept of one change: a program makes few loaders and optimizers.
+_MAX_PLACES = 16
+
+
+class Site:
+    """One change in place."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+        #: False once it is undone: a wrapper that the program has wrapped in turn stays, and must then do nothing.
+        self.active = True
+        #: How often it has changed something, and the user's lines that were running then.
+        self.count = 0
+        self.places: dict[CallSite, None] = {}
+
+    def used(self) -> None:
+        """It changes something of the program's now."""
+        self.count += 1
+        if len(self.places) < _MAX_PLACES and (place := find_callsite(sys._getframe(1))) is not None:
+            self.places[place] = None
+
+    def undo(self) -> None:
+        """Put everything back."""
+        self.active = False
+        self.patches.undo()

@@ -9,18 +9,23 @@ import typer
 from perfkit import ledger
 from perfkit.rules._engine import explain as explain_rule
 from perfkit.rules._engine import find_rules
+from perfkit.trial.catalog import find_changes
 
 #: What can be explained beside rules: the text of each.
 _TOPICS = {"ledger": inspect.getdoc(ledger) or ""}
+_KINDS = {"exact": "all numbers stay the same", "numeric": "all numbers stay the same within rounding"}
 
 
 def explain(
-    rule: str | None = typer.Argument(None, help="A rule's id, as in a finding: sync-in-step; or ledger."),
+    rule: str | None = typer.Argument(
+        None, help="A rule's id, as in a finding: sync-in-step; or ledger, changes, or the name of a change: workers."
+    ),
     every: bool = typer.Option(False, "--all", help="Print all rules as one text."),
 ) -> None:
     """Explain a rule: the problem, how it shows, what to change, and how the saving is estimated.
 
-    `perfkit explain ledger` explains what "at the limit", "claimed" and "unexplained" mean. Without a rule, list all.
+    `perfkit explain ledger` explains what "at the limit", "claimed" and "unexplained" mean; `perfkit explain changes`
+    lists what `perfkit run --with` can apply without an edit. Without a rule, list all.
     """
     if every:
         typer.echo("\n\n".join(explain_rule(known.id) for known in find_rules()))
@@ -29,6 +34,15 @@ def explain(
             typer.echo(f"{known.id:24} {known.explanation.splitlines()[0]}")
         for topic, text in _TOPICS.items():
             typer.echo(f"{topic:24} {text.splitlines()[0]}")
+        typer.echo(f"{'changes':24} What can be applied to a program without an edit.")
+    elif rule == "changes":
+        for change in find_changes().values():
+            name = change.id if change.parse is None else f"{change.id}=N"
+            typer.echo(f"{name:24} {change.title} ({change.kind}).")
+    elif rule in find_changes():
+        change = find_changes()[rule]
+        typer.echo(f"{change.id}: {change.explanation}\n\n    {change.lines.format(value='N')}\n")
+        typer.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {_KINDS[change.kind]}.")
     elif rule in _TOPICS:
         typer.echo(f"{rule}: {_TOPICS[rule]}")
     else:

@@ -16,11 +16,15 @@ import typer
 
 from perfkit import _env, _import_hook
 from perfkit._code_owner import claim
+from perfkit._patches import Patches
 from perfkit._stderr import print_message
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
 from perfkit.record.triggers.trigger_settings import DEFAULT
 from perfkit.record.windows.schedules import schedule as make_schedule
+from perfkit.run.rank_writer import write_record
+from perfkit.run.records import AppliedChanges
+from perfkit.trial.applied import changes
 
 #: Everything after SCRIPT belongs to the script, options too.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -57,6 +61,16 @@ def run(
     ),
     with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (expensive)."),
     record_shapes: bool = typer.Option(False, "--record-shapes", help="Record input shapes in windows."),
+    with_: list[str] = typer.Option(
+        [],
+        "--with",
+        metavar="CHANGE",
+        help="Apply a change without an edit: workers=4, fused-optimizer, tf32 ... May be repeated. "
+        "perfkit explain changes lists them.",
+    ),
+    log_loss: bool = typer.Option(
+        False, "--log-loss", help="Log the loss that each step's first backward() starts from: reading it is a sync."
+    ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace an existing run in the folder."),
     quiet: bool = typer.Option(False, "--quiet", help="Print no verdict."),
 ) -> int:
@@ -79,7 +93,8 @@ def run(
         stop_after=stop_after,
         quiet=quiet,
     )
-    return execute(prof, target, script, [*context.args], module)
+    additions = Additions(changes(*with_) if with_ else None, log_loss)
+    return execute(prof, target, script, [*context.args], module, additions)
 
 
 def _detect_mode(word: str) -> Literal["auto", "cuda", "dry"]:
@@ -129,7 +144,54 @@ def _find(script: str, module: bool) -> Path:
     return path
 
 
-def execute(prof: profile, target: Path, script: str, arguments: list[str], module: bool = False) -> int:
+class Additions:
+    """What happens to the program beside its recording: changes are applied, losses logged."""
+
+    def __init__(self, applied: changes | None = None, log_loss: bool = False) -> None:
+        self._applied = applied
+        self._log_loss = log_loss
+        self._losses: Patches | None = None
+
+    def start(self, prof: profile) -> None:
+        """Apply the changes, once torch is imported, and start the profile.
+
+        Raises:
+            SystemExit: a change cannot be applied; the program would not be the one that was asked for.
+        """
+        if self._applied is not None:
+            try:
+                self._applied.__enter__()
+            except UsageError as error:
+                print_message(str(error))
+                raise SystemExit(2) from None
+        start(prof)
+        if self._log_loss:
+            from perfkit.record.hooks.losses import log_losses  # imports torch
+
+            self._losses = log_losses(prof)
+
+    def stop(self, prof: profile) -> None:
+        """Undo the changes, and write what became of them into the run folder."""
+        if self._losses is not None:
+            self._losses.undo()
+        if self._applied is None:
+            return
+        self._applied.__exit__(None, None, None)
+        if prof.folder is not None and (rank := prof.folder / f"rank-{_env.rank()}").is_dir():
+            write_record(rank, AppliedChanges(changes=self._applied.report()))
+        for one in self._applied.report():
+            if not one.count:
+                print_message(f"the change {one.change} had no effect: the program made nothing that it applies to")
+
+
+def execute(
+    prof: profile,
+    target: Path,
+    script: str,
+    arguments: list[str],
+    module: bool = False,
+    additions: Additions | None = None,
+) -> int:
     """Run the program with ``prof`` around it and return its exit code.
 
     The profile attaches when the program imports torch, so that environment variables which the program sets before
@@ -138,7 +200,8 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     claim(str(target.parent if module and target.parent != Path() else target))
     sys.argv = [str(target) if module else script, *arguments]
     prof.started_by = "perfkit run"
-    cancel = _import_hook.when_imported("torch", lambda: start(prof)) if not _env.disabled() else lambda: None
+    additions = additions or Additions()
+    cancel = _import_hook.when_imported("torch", lambda: additions.start(prof)) if not _env.disabled() else lambda: None
     error: BaseException | None = None
     code: int = 0
     try:
@@ -156,6 +219,7 @@ def execute(prof: profile, target: Path, script: str, arguments: list[str], modu
     cancel()
     # While the verdict is computed, a second Ctrl-C must still end the program at once.
     prof.stop(error)
+    additions.stop(prof)
     if prof.folder is None and not _env.disabled():
         how = "imported torch where perfkit does not see it" if "torch" in sys.modules else "never imported torch"
         print_message(f"{script} {how}; nothing was recorded")

@@ -11,7 +11,7 @@ import msgspec
 from perfkit.run.arrays import write_range_rows
 from perfkit.run.atomic import write_atomically
 from perfkit.run.merging import merge_pairwise
-from perfkit.run.records import Failure, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs
+from perfkit.run.records import AppliedChanges, Failure, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs
 
 #: Rows after which the older half of steps.jsonl is merged pairwise: 8 MB of text, and still 10,000 rows of detail for
 #: the newest steps of a month-long run.
@@ -25,10 +25,11 @@ _FILES = {
     Syncs: "syncs.json",
     Failure: "failure.json",
     MachineLimits: "limits.json",
+    AppliedChanges: "changes.json",
 }
 
 
-def write_record(folder: Path, record: Run | Rank | Lines | Syncs | Failure | MachineLimits) -> None:
+def write_record(folder: Path, record: Run | Rank | Lines | Syncs | Failure | MachineLimits | AppliedChanges) -> None:
     """Write a record into its file: run.json in the run's folder, all others in a rank's."""
     write_atomically(folder / _FILES[type(record)], msgspec.json.format(_ENCODER.encode(record), indent=2))
 

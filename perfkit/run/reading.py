@@ -16,7 +16,7 @@ from perfkit.errors import RunError
 from perfkit.run.arrays import MAX_BYTES, Spans, read_range_rows, read_spans
 from perfkit.run.file_names import nsys_name, spans_name
 from perfkit.run.older_folders import converted, decode_step
-from perfkit.run.records import SCHEMA, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs, Window
+from perfkit.run.records import SCHEMA, AppliedChanges, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs, Window
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -112,6 +112,11 @@ class RankFolder:
     def lines(self) -> Lines | None:
         """lines.json; None: nothing was sampled, or the file is damaged."""
         return _decode(self.folder / "lines.json", Lines, self.lost)
+
+    @cached_property
+    def changes(self) -> AppliedChanges | None:
+        """changes.json; None: no change was applied to the program, or the file is damaged."""
+        return _decode(self.folder / "changes.json", AppliedChanges, self.lost)
 
     @property
     def has_program(self) -> bool:

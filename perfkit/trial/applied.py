@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from types import TracebackType
 
-import msgspec
-
 from perfkit._location import CodeLine
 from perfkit.errors import UsageError
+from perfkit.run.records import AppliedChange
 from perfkit.trial.catalog import ChosenChange, parse_changes
 from perfkit.trial.site import Site
-
-
-class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one change: how often it changed something of the program's, and the user's lines that made it."""
-
-    change: str
-    count: int
-    places: tuple[CodeLine, ...] = ()
-    refused: str | None = None
 
 
 class changes:

@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # share what takes long to make (a wheel, a browser, a trained run).
 TOGETHER := -n 2 --dist loadfile
 
-.PHONY: help demo test test-all test-verdict test-lightning check bench bench-verdict gpu-check fake-gpu readme clean
+.PHONY: help demo test test-all test-verdict test-lightning test-torch check bench bench-verdict gpu-check fake-gpu readme clean
 
 help:  ## Show this.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ test-lightning: $(VENV)/.ready  ## The Lightning tests against older versions fr
 	$$d/bin/pip install -q --no-deps lightning==$$v pytorch-lightning==$$v && \
 	$$d/bin/python -m pytest tests/integrations/test_lightning_*.py || exit 1; rm -rf $$d; done
 
+test-torch:  ## The tests with another torch (3 to 6 GB): make test-torch VERSION=2.6.0 [PYTHON=python3.10].
+	$(PYTHON) tests/other_torch.py "$(VERSION)" $(TOGETHER)
+
 check: $(VENV)/.ready  ## Lint, format, types, and who may import whom.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -80,4 +83,4 @@ readme: $(VENV)/.ready  ## Put the output of a real demo into README.md.
 	$(BIN)/python tests/test_readme.py
 
 clean:  ## Remove what the targets above have made.
-	rm -rf $(VENV) $(FAKE_GPU) build dist *.egg-info .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-torch-* $(FAKE_GPU) build dist *.egg-info .mypy_cache .ruff_cache

@@ -40,7 +40,7 @@ _LIGHTNING = (
 )
 
 #: Private names that perfkit uses, by module, and what does not work without each. An attribute of an object is named
-#: after the class that sets it in its ``__init__``.
+#: after the class that sets it in its ``__init__``. Of names with | between them one is enough.
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter._index_sampler", "the batch sizes of loaders"),
@@ -66,7 +66,8 @@ PRIVATE_NAMES = (
     ),
     (
         "torch._C._dynamo.eval_frame",
-        "_FrameAction _FrameExecStrategy set_code_exec_strategy",
+        # Before torch 2.7 there is skip_code alone.
+        "_FrameAction|skip_code _FrameExecStrategy|skip_code set_code_exec_strategy|skip_code",
         "ranges in compiled functions without graph breaks",
     ),
     ("torch.nn", "Module._call_impl Module._compiled_call_impl", "annotate_modules and the times of modules"),
@@ -78,7 +79,7 @@ PRIVATE_NAMES = (
     ("torch._C", "_cuda_isHistoryEnabled", "leaving alone a memory history that the program records"),
     ("torch._C", "_cuda_attach_out_of_memory_observer", "snapshots of out-of-memory errors"),
     ("torch", "Tensor._version Tensor._base", "calls of modules with the same input"),
-    ("torch.autograd.graph", "Node._sequence_nr", "graphs that grow from step to step"),
+    ("torch", "_C._functions.AccumulateGrad._sequence_nr", "graphs that grow from step to step"),
     ("torch._ops", "OpOverload._overloadpacket", "floating point operations of a step"),
     ("torch.utils._python_dispatch", "TorchDispatchMode", "floating point operations of a step"),
     ("torch._C", "_current_graph_task_id", "the syncs of a backward on a GPU"),
@@ -207,7 +208,8 @@ def _private_names() -> list[tuple[str, str]]:
         for name in names.split():
             if name.startswith("_cuda_") and not _env.cuda_in_use():
                 continue  # only builds for CUDA have it
-            fact = "found" if _exists(module, name) else f"MISSING: {what} will not work with this {package}"
+            found = any(_exists(module, one) for one in name.split("|"))
+            fact = "found" if found else f"MISSING: {what} will not work with this {package}"
             lines.append(("" if lines else "private names", f"{module}.{name}: {fact}"))
     return lines
 
@@ -217,10 +219,11 @@ def _exists(module: str, name: str) -> bool:
     try:
         found = importlib.import_module(module)
         found = operator.attrgetter(owner)(found) if owner else found
+        set_by_objects = getattr(getattr(found, "__init__", None), "__code__", None)
+        return hasattr(found, attribute) or attribute in getattr(set_by_objects, "co_names", ())
     except (ImportError, AttributeError):
+        # transformers' classes raise ImportError at any attribute where torch is older than they need.
         return False
-    set_by_objects = getattr(getattr(found, "__init__", None), "__code__", None)
-    return hasattr(found, attribute) or attribute in getattr(set_by_objects, "co_names", ())
 
 
 def patched() -> list[str]:

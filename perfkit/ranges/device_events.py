@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from perfkit import _env
+from perfkit import _env, _torch_versions
 from perfkit._patches import Patches, SharedPatches
 
 
@@ -45,8 +45,9 @@ class DeviceEvents:
         self.current_stream: Callable[[], Any]
         #: A new event; it belongs to the device of the stream on which it is recorded first.
         self.new: Callable[[], DeviceEvent]
-        if hasattr(torch, "accelerator"):
-            self.current_stream = torch.accelerator.current_stream
+        accelerator = _torch_versions.accelerator(torch)
+        if accelerator is not None:
+            self.current_stream = accelerator.current_stream
             self.new = functools.partial(torch.Event, device="cuda", enable_timing=True)
         else:  # torch before 2.6
             self.current_stream = torch.cuda.current_stream

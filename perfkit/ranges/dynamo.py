@@ -92,13 +92,34 @@ def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
         return
     try:
         # perfkit does not import torch before the program does
-        from torch._C._dynamo.eval_frame import (
-            _FrameAction,
-            _FrameExecStrategy,
-            set_code_exec_strategy,
-        )
+        from torch._C._dynamo import eval_frame as of_torch
     except ImportError:
         # Another version of torch, or torch half imported: a compiled range may then break its graph.
         return
-    callees = _FrameAction.SKIP if callees_too else _FrameAction.DEFAULT
-    set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.SKIP, callees))
+    eval_frame: Any = of_torch  # torch types the names of its own version alone
+    if not hasattr(eval_frame, "set_code_exec_strategy"):
+        # Torch before 2.7 cannot leave callees alone, so each function of perfkit's is named.
+        for one in (code, *_called_by_ranges()) if callees_too else (code,):
+            eval_frame.skip_code(one)
+        return
+    action = eval_frame._FrameAction
+    callees = action.SKIP if callees_too else action.DEFAULT
+    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, callees))
+
+
+def _called_by_ranges() -> Iterator[CodeType]:
+    """The code of all functions that a range may call, in the modules that are loaded."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("perfkit.ranges.", "perfkit._")):
+            for owner in (module, *(one for one in vars(module).values() if isinstance(one, type))):
+                for function in vars(owner).values():
+                    code = getattr(getattr(function, "__func__", function), "__code__", None)
+                    if isinstance(code, CodeType):
+                        yield from _with_inner(code)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _with_inner(one)

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from perfkit import _clock
+from perfkit import _clock, _torch_versions
 from perfkit._patches import Patches, SharedPatches
 from perfkit.run.records import SyncKind
 from perfkit.syncs.sync_expression import cause_of_line
@@ -194,10 +194,12 @@ class CudaSyncs:
     def _wrap_waits(self, patches: Patches) -> None:
         for owner, op in (
             (torch.cuda, "cuda.synchronize"),
-            (torch.accelerator, "accelerator.synchronize"),
+            (_torch_versions.accelerator(torch), "accelerator.synchronize"),
             (torch.cuda.Stream, "Stream.synchronize"),
             (torch.cuda.Event, "Event.synchronize"),
         ):
+            if owner is None:
+                continue
             original = owner.synchronize
             cause = Cause("explicit", op, explicit=True)
             patches.set(owner, "synchronize", functools.wraps(original)(self._waiting(original, cause)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -67,9 +68,7 @@ def test_every_private_name_that_recording_uses_is_listed() -> None:
         elif isinstance(node, ast.Tuple | ast.Call):
             texts = node.elts if isinstance(node, ast.Tuple) else node.args
             used.update(text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str))
-    listed = {
-        part for module, names, _ in doctor.PRIVATE_NAMES for part in f"{module} {names}".replace(".", " ").split()
-    }
+    listed = {part for module, names, _ in doctor.PRIVATE_NAMES for part in re.split(r"[ .|]", f"{module} {names}")}
     private = {name for name in used - own if name.isidentifier() and name[0] == "_" and not name.startswith("__")}
 
     assert private - listed - {"_"} == NOT_OF_A_FRAMEWORK

@@ -67,9 +67,11 @@ def waits_of(do: Callable[[], object]) -> list[Event]:
     # A runtime call is placed where the op began that it belongs to: the times of both come from different clocks.
     began = {one.correlation_id(): one.start_ns() for one in found if not one.linked_correlation_id()}
     events = [
-        Event(one.name(), began.get(one.linked_correlation_id(), one.start_ns()), one.end_ns())
-        if one.name() in BLOCKING
-        else Event(one.name(), one.start_ns(), one.end_ns())
+        Event(
+            one.name(),
+            began.get(one.linked_correlation_id(), one.start_ns()) if one.name() in BLOCKING else one.start_ns(),
+            one.start_ns() + one.duration_ns(),
+        )
         for one in found
     ]
     end = max((one.start_ns for one in events if one.name == f"{_MARK}end"), default=0)

@@ -14,13 +14,16 @@ import torch._dynamo  # replaces functions of torch when it is loaded, which mus
 import torch.overrides
 from torch.utils import _python_dispatch
 
+from perfkit import _torch_versions
 from perfkit._patches import installed
+
+_ACCELERATOR = [found for found in [_torch_versions.accelerator(torch)] if found is not None]
 
 
 @pytest.fixture(autouse=True)
 def nothing_of_a_detection_is_left() -> Iterator[None]:
     """After each test torch, the mode stacks and the warnings filters are as they were before it."""
-    watched = (torch, torch.cuda, torch.accelerator, torch.Tensor, torch.autograd.graph, torch._C, warnings)
+    watched = (torch, torch.cuda, torch.Tensor, torch.autograd.graph, torch._C, warnings, *_ACCELERATOR)
     before = [dict(vars(owner)) for owner in watched]
     assert installed() == []
 
@@ -44,7 +47,7 @@ def run_program(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(source: str, **names: Any) -> dict[str, Any]:
         file = tmp_path / f"program{next(numbers)}.py"
         file.write_text(source)
-        exec(compile(source, str(file), "exec"), names)
+        exec(compile(source, str(file), "exec", dont_inherit=True), names)
         return names
 
     return run

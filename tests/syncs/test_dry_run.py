@@ -500,6 +500,7 @@ def test_the_mark_stays_with_a_model_between_two_dry_runs() -> None:
     assert [event.op for event in syncs.events] == ["item"]
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.15 says that torch.jit.trace is on its way out
 def test_an_op_in_a_thread_that_torch_starts_from_a_dry_run_is_unchanged() -> None:
     def forked(x: torch.Tensor) -> torch.Tensor:
         return x.relu()

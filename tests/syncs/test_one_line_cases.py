@@ -21,6 +21,10 @@ from perfkit.syncs.dry_run.op_table import rule_for
 #: Since torch 2.14 `normal` checks the std tensor on the device.
 NORMAL = "read: normal with a std tensor" if rule_for("aten::normal", "Tensor_Tensor") else ""
 
+#: Since torch 2.15 a number that is assigned to indices fills them, and no copy is made of it.
+_RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
+ASSIGNED = "copy-h2d: index assignment of a host value" if _RELEASE < (2, 15) else ""
+
 #: Lines that report the same in a script that requests cuda and in one that runs on the CPU.
 BOTH = [
     # reading one value
@@ -68,7 +72,7 @@ BOTH = [
     ("x[mask].sum()", "shape: boolean mask index"),
     ("x[x[:, 0] > 0, 1]", "shape: boolean mask index"),
     ("x[mask] = x[mask] * 2", "shape: boolean mask index + shape: boolean mask assignment"),
-    ("x[index] = 0.0", "copy-h2d: index assignment of a host value"),
+    ("x[index] = 0.0", ASSIGNED),
     ("x[mask[:, 0], index[:1]] = 0.0", "shape: boolean mask assignment"),
     ("x[mask] += 1", "shape: boolean mask index + shape: boolean mask assignment"),
     ("x.masked_select(mask)", "shape: masked_select"),
@@ -176,7 +180,7 @@ SIMULATED = [
     ("torch.zeros_like(x, device='cpu').sum().item()", ""),
     ("with torch.device('cuda'): torch.ones(3).tolist()", "read: tolist"),
     ("torch.cuda.synchronize()", "explicit: cuda.synchronize"),
-    ("torch.accelerator.synchronize()", "explicit: accelerator.synchronize"),
+    *([("torch.accelerator.synchronize()", "explicit: accelerator.synchronize")] if _RELEASE >= (2, 6) else []),
     ("torch.cuda.current_stream().synchronize()", "explicit: Stream.synchronize"),
     ("e = torch.cuda.Event(enable_timing=True); e.record(); e.synchronize()", "explicit: Event.synchronize"),
     ("s = torch.cuda.Stream(); s.wait_stream(torch.cuda.current_stream())", ""),

@@ -189,10 +189,9 @@ def _register() -> None:
     if _libraries:
         return
     library: Any = torch.library.Library  # Any: torch leaves it untyped
-    passing = torch.library.fallthrough_kernel
     aten, every = library("aten", "IMPL"), library("_", "IMPL")
-    # Ops of extensions and of the program pass: they are made of torch's.
-    every.fallback(passing, _KEY_NAME)
+    # Ops of extensions and of the program pass: they are made of torch's. `Library.fallback` came with torch 2.6.
+    every.m.fallback_fallthrough(_KEY_NAME)
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::") and not _passes(name):
             aten.impl(name.removeprefix("aten::"), functools.partial(_at_op, _Op(name)), _KEY_NAME)
@@ -208,7 +207,7 @@ def start() -> None:
     if _KEY is None or _include is None:
         raise UsageError(
             f"the dry run does not work with torch {torch.__version__}, which has no dispatch key {_KEY_NAME}: "
-            'use torch 2.11 to 2.13, or mode="cuda" on a machine with a GPU'
+            'use torch 2.4 to 2.15, or mode="cuda" on a machine with a GPU'
         )
     _register()
     _include(_KEY, True)

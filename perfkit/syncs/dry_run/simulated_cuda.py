@@ -17,7 +17,7 @@ import torch.utils.data
 from torch.nn.parallel import comm
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from perfkit import _clock
+from perfkit import _clock, _torch_versions
 from perfkit._patches import Patches, SharedPatches
 from perfkit.syncs.dry_run.device_marks import mark_on_device, mark_pinned, on_device
 from perfkit.syncs.dry_run.thread_state import CUDA, simulation
@@ -55,6 +55,8 @@ _CUDA_ZERO = (
     *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"),
 )
 
+_ACCELERATOR = _torch_versions.accelerator(torch)
+
 #: Module -> its functions -> what they return in a dry run.
 _RESULTS: dict[Any, dict[str, Any]] = {
     torch.cuda: {
@@ -76,7 +78,7 @@ _RESULTS: dict[Any, dict[str, Any]] = {
     },
     # These raise in a CPU build.
     torch.cuda.nvtx: {"range_push": 0, "range_pop": 0, "range_start": 0, "range_end": None, "mark": None},
-    torch.accelerator: {
+    _ACCELERATOR: {
         "is_available": True,
         "current_accelerator": torch.device("cuda"),
         "device_count": 1,
@@ -173,11 +175,12 @@ class _SimulatedStream:
 def _simulate_functions(patches: Patches) -> None:
     for module, results in _RESULTS.items():
         for name, result in results.items():
-            # Not all of them exist in every version of torch.
+            # Not all of them, nor each module, exist in every version of torch.
             if hasattr(module, name):
                 patches.set(module, name, _simulated(getattr(module, name), _returning(result)))
-    for module, op in ((torch.cuda, "cuda.synchronize"), (torch.accelerator, "accelerator.synchronize")):
-        patches.set(module, "synchronize", _simulated(module.synchronize, _waiting(op)))
+    for module, op in ((torch.cuda, "cuda.synchronize"), (_ACCELERATOR, "accelerator.synchronize")):
+        if module is not None:
+            patches.set(module, "synchronize", _simulated(module.synchronize, _waiting(op)))
 
 
 def _waiting(op: str) -> Function:
@@ -206,9 +209,10 @@ def _simulate_streams(patches: Patches) -> None:
         (torch.cuda, "current_stream"),
         (torch.cuda, "default_stream"),
         (torch.cuda, "stream"),
-        (torch.accelerator, "current_stream"),
+        (_ACCELERATOR, "current_stream"),
     ):
-        patches.set(module, name, _simulated(getattr(module, name), _returning(_SimulatedStream())))
+        if module is not None:
+            patches.set(module, name, _simulated(getattr(module, name), _returning(_SimulatedStream())))
     # Its C++ code accepts only torch's own streams.
     patches.set(torch.Tensor, "record_stream", _simulated(torch.Tensor.record_stream, _returning(None)))
 

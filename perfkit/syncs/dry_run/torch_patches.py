@@ -15,6 +15,7 @@ import torch
 import torch.autograd.graph
 import torch.overrides
 
+from perfkit import _torch_versions
 from perfkit._patches import Patches, SharedPatches
 from perfkit.syncs.dry_run.device_marks import any_on_device
 from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
@@ -81,8 +82,7 @@ def _follow_save(patches: Patches) -> None:
 def _compile_eagerly(patches: Patches) -> None:
     # Dynamo would trace the modes into its graphs, and a fused kernel hides the ops that sync.
     def force_eager() -> None:
-        stance = torch.compiler.set_stance("force_eager")
-        patches.add("torch.compiler stance", lambda: stance.__exit__(None, None, None))
+        patches.add("torch.compiler stance", _torch_versions.compile_nothing(torch))
 
     if "torch._dynamo" in sys.modules:
         force_eager()

@@ -1,0 +1,34 @@
+"""What differs between the versions of torch that perfkit runs with; each difference has its one place.
+
+The oldest is 2.4. A private name that may be missing is looked up where it is used, with a fallback
+(``perfkit doctor`` lists them); here are the differences of what torch documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def accelerator(torch: Any) -> Any | None:
+    """``torch.accelerator``, which came with torch 2.6; None before."""
+    return getattr(torch, "accelerator", None)
+
+
+def compile_nothing(torch: Any) -> Callable[[], None]:
+    """Run compiled functions as they were written, in each thread; returns what puts that back.
+
+    ``torch.compiler.set_stance`` came with torch 2.6. Before, each call of a compiled function hands its compiler to
+    Dynamo's private ``set_eval_frame``, which takes None for none.
+    """
+    if hasattr(torch.compiler, "set_stance"):
+        stance = torch.compiler.set_stance("force_eager")
+        return lambda: stance.__exit__(None, None, None)
+    dynamo = torch._dynamo.eval_frame
+    set_eval_frame = dynamo.set_eval_frame
+    dynamo.set_eval_frame = lambda compiler: set_eval_frame(None)
+
+    def put_back() -> None:
+        dynamo.set_eval_frame = set_eval_frame
+
+    return put_back

@@ -72,12 +72,10 @@ gpu-check:  ## On a machine with a GPU and its own torch: every test that needs 
 	$(PYTHON) -m pytest tests/gpu -m gpu
 
 # torch's CUDA build on a simulated runtime (tests/fake_gpu/README.md): 5 GB, about a minute to install and some to run.
-# With caching off, memory that no kernel wrote is mostly zero: what the tests of values count on.
 # Those marked slow take minutes each: $(BIN)/python tests/fake_gpu/run.py -m pytest tests/gpu -m "semantics and slow"
 fake-gpu: $(VENV)/.ready  ## Without a GPU: the tests of CUDA's semantics on a simulated runtime.
 	$(BIN)/python tests/fake_gpu/build.py $(FAKE_GPU)
-	FAKE_GPU_DEVICES=2 $(BIN)/python tests/fake_gpu/run.py -m pytest tests/fake_gpu tests/gpu -m "semantics and not slow"
-	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(BIN)/python tests/fake_gpu/run.py -m pytest tests/gpu -m values
+	FAKE_GPU_DEVICES=2 $(BIN)/python tests/fake_gpu/run.py -m pytest tests/fake_gpu tests/gpu -m "(semantics or values) and not slow"
 
 readme: $(VENV)/.ready  ## Put the output of a real demo into README.md.
 	$(BIN)/python tests/test_readme.py

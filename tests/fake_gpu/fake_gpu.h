@@ -36,6 +36,7 @@ void fg_map(void *start, size_t bytes, int device);
 void fg_unmap(void *start, size_t bytes);
 bool fg_take_memory(int device, size_t bytes);
 void fg_give_memory(int device, size_t bytes);
+void fg_clear(void *start, size_t bytes); /* zeros, of memory that is private to this process */
 
 /* ---- work ---- */
 

@@ -10,6 +10,7 @@
 
 /* Up to here a copy from pageable memory goes with the command, and the host does not wait for staging. */
 enum { INLINE_BYTES = 64 << 10 };
+enum { PAGE = 4096 };
 
 struct block {
     char *start;
@@ -177,19 +178,22 @@ static double copy_rate(const struct fg_work *work) {
     return work->from == FG_PAGEABLE || work->to == FG_PAGEABLE ? 6 : 50;
 }
 
-/* Zeros for whole pages of the device are pages given back: a large tensor of zeros takes no memory of the machine. */
-static bool zeroed_by_pages(const struct fg_work *work) {
-    return work->kind == FG_SET && !work->value && work->bytes >= FG_GRANULE && !((uintptr_t)work->target & 4095) &&
-           !(work->bytes & 4095) && !madvise(work->target, work->bytes, MADV_DONTNEED);
+/* Whole pages are given back to the machine: a large tensor of zeros takes no memory of it. */
+void fg_clear(void *start, size_t bytes) {
+    char *end = (char *)start + bytes, *first = (char *)(((uintptr_t)start + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    char *last = (char *)((uintptr_t)end & ~(uintptr_t)(PAGE - 1));
+    if (bytes < 16 * PAGE || madvise(first, (size_t)(last - first), MADV_DONTNEED)) first = last = end;
+    memset(start, 0, (size_t)(first - (char *)start));
+    memset(last, 0, (size_t)(end - last));
 }
 
 void move_bytes(const struct fg_work *work) {
-    if (work->kind == FG_KERNEL || zeroed_by_pages(work)) return;
-    for (size_t row = 0; row < work->height; row++) {
+    for (size_t row = 0; row < work->height && work->kind != FG_KERNEL; row++) {
         char *target = (char *)work->target + row * work->target_pitch;
         size_t bytes = work->bytes / work->height;
         if (work->kind == FG_COPY) memmove(target, (const char *)work->source + row * work->source_pitch, bytes);
-        else memset(target, work->value, bytes);
+        else if (work->value) memset(target, work->value, bytes);
+        else fg_clear(target, bytes);
     }
 }
 

@@ -347,6 +347,28 @@ def test_memory_ends_where_the_device_does(program: Callable[..., Any]) -> None:
     assert lines == ["out of memory", "700"]
 
 
+def test_memory_that_is_handed_out_again_is_zero_and_so_are_sizes_that_no_kernel_computed(
+    program: Callable[..., Any],
+) -> None:
+    # Left as it was, the number of rows would be what the bytes say, and memory for them, on the host, without end.
+    lines, _ = program(
+        """
+        import torch
+        sizes = (1, 600, 2**19, 2**21, 2**25 + 4000)
+        used = [torch.full((size,), 127, dtype=torch.uint8).cuda() for size in sizes for _ in range(3)]
+        addresses = {one.data_ptr() for one in used}
+        del used
+        again = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes for _ in range(3)]
+        print({one.data_ptr() for one in again} == addresses, [one.cpu().any().item() for one in again].count(True))
+        del again
+        x = torch.ones(4, 4, device="cuda")
+        rows = x.unique(dim=0), x.nonzero(), x[x > 0], torch.bincount(torch.zeros(4, dtype=torch.long).cuda())
+        print([len(one) for one in rows], repr(x)[:6])
+        """
+    )
+    assert lines == ["True 0", "[0, 0, 0, 1] tensor"]
+
+
 def test_expandable_segments_grow_and_give_their_memory_back(program: Callable[..., Any]) -> None:
     lines, _ = program(
         """

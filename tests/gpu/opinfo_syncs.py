@@ -5,8 +5,8 @@
 Writes {"torch", "cuda", "device", "ops": {overload: {"calls", "syncs", "reported"}}, "failed": {operator: error}}, and
 the ops of this torch into ``perfkit/syncs/dry_run/waiting_ops.py``. A call syncs if it makes one of `BLOCKING`, which
 torch's profiler records; it is reported if torch's sync debug mode warns of it. Runs on a GPU and on a simulated CUDA
-runtime, there with PYTORCH_NO_CUDA_MEMORY_CACHING=1: what no kernel wrote is then zero. A wait inside the C++ of a
-composite op counts for the op inside it that waited.
+runtime, where what kernels should have written is zero. A wait inside the C++ of a composite op counts for the op
+inside it that waited.
 """
 
 from __future__ import annotations

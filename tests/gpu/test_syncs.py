@@ -63,6 +63,7 @@ LINES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:CUDA reports that you have")  # fork_rng, where there are several devices
 @pytest.mark.parametrize(("line", "label"), LINES)
 def test_the_gpu_agrees_with_the_dry_run_on_each_line(
     line: str, label: str, run_line: Callable[[str, dict[str, Any]], None]

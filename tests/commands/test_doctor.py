@@ -49,7 +49,7 @@ def test_private_names_of_torch_lightning_and_transformers_are_found() -> None:
 #: Private names that are Python's, and texts that are parts of the names of ops.
 NOT_OF_A_FRAMEWORK = {
     *("_DummyThread", "_add_filter", "_current_frames", "_filters_mutated_lock_held", "_getframe", "_initializing"),
-    *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like"),
+    *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like", "_rank"),
 }
 
 

@@ -264,7 +264,7 @@ def _is_one_sample(values: list[Any]) -> bool:
 
 def _state_of(module: Any) -> tuple[Any, ...]:
     """Changes when a module keeps something of a call: a tensor that it sets or fills, a list that grows."""
-    kept = (value for one in module.modules() for value in (*vars(one).values(), *one._buffers.values()))
+    kept = (value for one in module.modules() for value in (*vars(one).values(), *one.buffers(recurse=False)))
     return tuple((id(value), _changes_of(value)) for value in kept)
 
 

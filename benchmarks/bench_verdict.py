@@ -7,9 +7,10 @@ traces of tests/planted_traces.
 The two halves are counted apart: `tuning` has the programs that took part in choosing numbers, `judging` those that did
 not. Each program runs under `perfkit run`, with one thread, and then twice in turns with its corrected twin
 (in_turns.py). That gives the share of the step that the correction saves, independent of the machine's other load, so
-several programs may run at a time (--jobs). The measured saving is this share of the judged run's step; steps are
-medians, or means if the cost comes in bursts. The predicted saving is the interval of the first finding. With --again,
-the recordings that --keep stored are judged by the current rules.
+several programs may run at a time (--jobs). It is a fact about the program: what a folder of --keep has of it is not
+measured again. The measured saving is this share of the judged run's step; steps are medians, or means if the cost
+comes in bursts. The predicted saving is the interval of the first finding. With --again, the recordings that --keep
+stored are judged by the current rules.
 
 A false alarm is a healthy program, or a corrected twin, with a warning. A false all-clear is a broken program called
 healthy although its correction saves more than 15 % of the step.
@@ -157,9 +158,14 @@ def judge(program: Program, folder: Path) -> Verdict:
     if program.rule is None:
         return Verdict(program, None, fixed, None, alarms(fixed), [])
     broken = run(program, folder / "broken", fixed=False)
-    pairs = [measure(program, folder / f"pair-{index}") for index in range(_PAIRS if program.quantified else 0)]
-    (folder / _PAIRS_FILE).write_text(json.dumps(pairs))
-    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), pairs)
+    if not (folder / _PAIRS_FILE).exists():
+        pairs = [measure(program, folder / f"pair-{index}") for index in range(_PAIRS if program.quantified else 0)]
+        (folder / _PAIRS_FILE).write_text(json.dumps(pairs))
+    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), _kept_pairs(folder))
+
+
+def _kept_pairs(folder: Path) -> list[StepPair]:
+    return [StepPair(*pair) for pair in json.loads((folder / _PAIRS_FILE).read_text())]
 
 
 def judge_again(program: Program, folder: Path) -> Verdict:
@@ -168,8 +174,7 @@ def judge_again(program: Program, folder: Path) -> Verdict:
     if program.rule is None:
         return Verdict(program, None, fixed, None, alarms(fixed), [])
     broken = reread(program, folder / "broken")
-    pairs = [StepPair(*pair) for pair in json.loads((folder / _PAIRS_FILE).read_text())]
-    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), pairs)
+    return Verdict(program, broken, fixed, answer(program, broken), alarms(fixed), _kept_pairs(folder))
 
 
 def left_out(verdicts: Sequence[Verdict]) -> list[bool]:

@@ -66,7 +66,7 @@ PRIVATE_NAMES = (
     ),
     (
         "torch._C._dynamo.eval_frame",
-        # Before torch 2.7 there is skip_code alone.
+        # Torch 2.4 and 2.6 have skip_code alone.
         "_FrameAction|skip_code _FrameExecStrategy|skip_code set_code_exec_strategy|skip_code",
         "ranges in compiled functions without graph breaks",
     ),

@@ -98,7 +98,7 @@ def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
         return
     eval_frame: Any = of_torch  # torch types the names of its own version alone
     if not hasattr(eval_frame, "set_code_exec_strategy"):
-        # Torch before 2.7 cannot leave callees alone, so each function of perfkit's is named.
+        # Torch 2.4 and 2.6 cannot leave callees alone, so each function of perfkit's is named.
         for one in (code, *_called_by_ranges()) if callees_too else (code,):
             eval_frame.skip_code(one)
         return

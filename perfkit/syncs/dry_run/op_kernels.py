@@ -190,7 +190,7 @@ def _register() -> None:
         return
     library: Any = torch.library.Library  # Any: torch leaves it untyped
     aten, every = library("aten", "IMPL"), library("_", "IMPL")
-    # Ops of extensions and of the program pass: they are made of torch's. `Library.fallback` came with torch 2.6.
+    # Ops of extensions and of the program pass: they are made of torch's. Torch 2.4 has no `Library.fallback`.
     every.m.fallback_fallthrough(_KEY_NAME)
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("aten::") and not _passes(name):

@@ -211,7 +211,7 @@ def _waiting_ops(version: str) -> dict[str, str]:
 
 def rule_for(name: str, overload: str, version: str = torch.__version__) -> Rule | None:
     """The rule of an op by schema name ("aten::nonzero") and overload name, None if it never syncs in this torch."""
-    if "dimname" in overload:  # named dimensions, before torch 2.13: it calls the op that has none
+    if "dimname" in overload:  # named dimensions, which torch 2.4 has: it calls the op that has none
         return None
     op = f"{name}.{overload}" if overload else name
     rule = _RULES.get(op) or _RULES.get(name)

@@ -249,7 +249,7 @@ def test_with_workers_the_line_is_the_one_that_is_hot_inside_them(build: Any) ->
     assert (evidence["workers at work"], evidence["of that on a CPU"]) == (90.0, 50.0)
 
 
-@pytest.mark.parametrize(("busy", "waits", "severity"), [(40, 10, "info"), (90, 10, "warning"), (40, 60, "critical")])
+@pytest.mark.parametrize(("busy", "waits", "severity"), [(40, 10, "info"), (90, 20, "warning"), (40, 60, "critical")])
 def test_a_short_wait_for_workers_that_have_time_to_spare_is_no_problem(
     build: Any, busy: int, waits: int, severity: str
 ) -> None:

@@ -25,10 +25,10 @@ from perfkit.run.records import Phase, Rank, StepBoundary
 #: and the mean steps of two equal runs on a shared machine differ by about as much.
 NEGLIGIBLE = 0.05
 
-#: A cost from this share of a step on a CPU is a warning, a smaller one information. Of the 98 corrections of the labelled
-#: suite's tuning half that were measured, 93 save more than a tenth of the step, and none saves 5 to 11% of it: what is
-#: that small is a difference between two healthy programs rather than why one is slow. On a device costs are measured
-#: by its own clock, and warnings begin where reports do.
+#: A cost from this share of a step on a CPU is a warning, a smaller one information. Of the 98 corrections that were
+#: measured in the labelled suite's tuning half, 93 save more than a tenth of the step, and none saves 5 to 11% of it:
+#: what is that small is a difference between two healthy programs rather than why one is slow. On a device costs are
+#: measured by its own clock, and warnings begin where reports do.
 WARNING = 0.1
 
 #: From this share on a finding is critical: the training takes a third longer than it has to (1 / 0.75).

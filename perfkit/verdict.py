@@ -68,7 +68,12 @@ def verdict_of(
         return Verdict(" ".join(one.message for one in findings if one.rule == "cannot-tell"), "cannot-tell")
     elif quantified and budget is not None:
         unknown = _unknown(ledger, unquantified=len(causes) - len(quantified))
-        parts = [_largest_part(budget), _conditions(found, ledger), _fix_first(quantified, found, budget), unknown]
+        parts = [
+            _largest_part(budget),
+            _conditions(found, ledger),
+            _fix_first(quantified, found, budget, ledger),
+            unknown,
+        ]
     else:
         verdicts = {rule.id: rule for rule in find_rules() if rule.is_verdict}
         own = [finding for finding in findings if finding.rule in verdicts]
@@ -195,7 +200,9 @@ def _parts(budget: StepBudget) -> dict[str, int]:
     return {name: budget.of_device(ns) for name, field in _DEVICE_PARTS.items() if (ns := getattr(device, field))}
 
 
-def _fix_first(quantified: Sequence[Finding], found: Measurements, budget: StepBudget) -> str:
+def _fix_first(
+    quantified: Sequence[Finding], found: Measurements, budget: StepBudget, ledger: ClaimedLedger | None
+) -> str:
     first = quantified[0]
     low_ns, high_ns = first.saving_low_ns or 0, first.saving_high_ns or 0
     place = f" at {target}" if (target := shown_target(first)) else ""
@@ -208,8 +215,9 @@ def _fix_first(quantified: Sequence[Finding], found: Measurements, budget: StepB
     )
     if len(quantified) == 1:
         return f"{sentence}."
-    # Each has claimed time of its own, and no sum saves more than the step.
-    total_ns = min(whole_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
+    # Each has claimed time of its own, and what runs at the limit of this machine stays.
+    stays_ns = ledger.at_limit_ns if ledger is not None else 0
+    total_ns = min(whole_ns - stays_ns, sum(finding.saving_high_ns or 0 for finding in quantified))
     together = "both" if len(quantified) == 2 else f"all {len(quantified)}"
     return f"{sentence}; {together} together save up to {ms(total_ns)}{per}."
 

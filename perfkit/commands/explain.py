@@ -13,7 +13,7 @@ from perfkit.trial.catalog import find_changes
 
 #: What can be explained beside rules: the text of each.
 _TOPICS = {"ledger": inspect.getdoc(ledger) or ""}
-_KINDS = {"exact": "all numbers stay the same", "numeric": "all numbers stay the same within rounding"}
+_KINDS = {"exact": "no number is computed in another way", "numeric": "results differ by rounding"}
 
 
 def explain(

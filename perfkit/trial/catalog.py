@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import perfkit.trial.changes
 from perfkit.errors import UsageError
 
-#: Whether the numbers of the training stay the same, all of them or within rounding.
+#: Whether no number is computed in another way, or results differ by rounding.
 Exactness = Literal["exact", "numeric"]
 
 

@@ -3,7 +3,7 @@
 A module defines what `perfkit.trial.catalog.Change` holds: ``ID``, its docstring, and
 
 - ``ANSWERS``: ids of the rules whose advice it is;
-- ``KIND``: "exact" where all numbers stay the same, "numeric" where they stay the same within rounding;
+- ``KIND``: "exact" where no number is computed in another way, "numeric" where results differ by rounding;
 - ``LINES``: what a user would write, with ``{value}`` for the value;
 - ``parse(text)``: the value after ``=``, or its default where there is none (raises ``ValueError``); a change without
   ``parse`` has no value;

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+import psutil
+import pytest
 
-from perfkit.record.watchers.step_memory import EVERY, OVER, MemoryWatch, resident_bytes, watch_memory
+from perfkit.record.watchers.step_memory import EVERY, OVER, MemoryWatch, watch_memory
 
 
 class Allocator:
@@ -87,11 +88,8 @@ def test_before_the_program_has_used_the_device_its_memory_is_unknown() -> None:
 
 def test_on_a_cpu_the_size_of_the_process_is_known_and_no_device_memory() -> None:
     reading = watch_memory().at_end_of(OVER - 1)
-    held = torch.ones(16 * 2**20)
-    after = resident_bytes()
 
-    before = reading["rss_bytes"]
     assert "memory_bytes" not in reading
-    assert before is not None
-    assert after is not None
-    assert after - before > held.nbytes // 2
+    assert reading["rss_bytes"] is not None
+    # Read a moment later: the system may take pages of files away at any time.
+    assert reading["rss_bytes"] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)

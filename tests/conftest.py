@@ -121,7 +121,7 @@ def record_with_nsys(real_nsys: str, tmp_path: Path) -> Callable[..., Path]:
 
     def record(*program: str, trace: str) -> Path:
         options = ["-t", trace, "-s", "none", "--cpuctxsw", "none", "--force-overwrite=true", "-o", "r"]
-        # On a machine at its limit nsys now and then does not reach its own agent: that is no fact about perfkit.
+        # On a busy machine nsys sometimes fails to start recording, which says nothing about perfkit.
         for _ in range(3):
             done = tool(real_nsys, "profile", *options, *program)
             if done.returncode == 0:

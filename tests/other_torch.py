@@ -24,7 +24,7 @@ DISK_BYTES = 8 * 10**9
 #: The constraints are pins for this Python and later ones: not all of these versions have wheels for older ones.
 PINNED_FROM = (3, 11)
 
-#: torch before this -> what goes with it in place of the pins of these packages. transformers 5 needs torch 2.6.
+#: torch older than this -> what is installed instead of the pinned packages: transformers 5 needs torch 2.6.
 OLDER = {
     (2, 6): {"transformers": "transformers<5", "huggingface_hub": "", "tokenizers": "", "accelerate": ""},
 }

@@ -161,8 +161,8 @@ class Additions:
         if self._applied is not None:
             try:
                 self._applied.__enter__()
-            except UsageError as error:
-                print_message(str(error))
+            except Exception as error:  # noqa: BLE001 - else it would be another program than was asked for
+                print_message(str(error) if isinstance(error, UsageError) else f"a change cannot be applied: {error!r}")
                 raise SystemExit(2) from None
         start(prof)
         if self._log_loss:
@@ -171,7 +171,13 @@ class Additions:
             self._losses = log_losses(prof)
 
     def stop(self, prof: profile) -> None:
-        """Undo the changes, and write what became of them into the run folder."""
+        """Undo the changes, and write what became of them into the run folder; the program has ended by now."""
+        try:
+            self._stop(prof)
+        except Exception as error:  # noqa: BLE001 - the program's own exit code must be returned
+            print_message(f"writing what became of the changes: {type(error).__name__}: {error}")
+
+    def _stop(self, prof: profile) -> None:
         if self._losses is not None:
             self._losses.undo()
         if self._applied is None:

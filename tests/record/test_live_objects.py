@@ -59,7 +59,7 @@ def test_every_tracked_object_counts() -> None:
 
 @pytest.fixture
 def often_switched() -> Iterator[None]:
-    """Threads take turns often: what goes wrong once in a million steps goes wrong within a second."""
+    """Threads take turns often, so that a rare interleaving comes within a second."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield

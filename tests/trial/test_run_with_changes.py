@@ -77,6 +77,23 @@ def test_the_loss_of_each_step_is_logged_without_an_edit(tmp_path: Path) -> None
     assert all(loss is not None and loss > 0 for loss in losses)
 
 
+def test_a_loss_that_is_no_real_number_is_not_logged_and_training_goes_on(tmp_path: Path) -> None:
+    complex_loss = TRAIN.replace("loss.backward()", "(loss * 1j).backward(torch.tensor(-1j))")
+    done = run(tmp_path, "--log-loss", program=complex_loss)
+
+    assert done.returncode == 0, done.stderr
+    assert "workers 0" in done.stdout
+    assert {row.loss for row in rank(tmp_path).steps} == {None}
+
+
+def test_a_folder_that_goes_away_does_not_change_the_exit_code_of_the_program(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, "--with", "workers=0", program=TRAIN + "import shutil\nshutil.rmtree('run')\nraise SystemExit(7)\n"
+    )
+
+    assert done.returncode == 7, done.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ def log_losses(prof: profile) -> Patches:
             first = tensors[0] if isinstance(tensors, tuple | list) and tensors else tensors
             if logged < step and isinstance(first, torch.Tensor) and first.numel() == 1:
                 logged = step
-                prof.log(loss=first.item())
+                # A complex number, or a tensor without values: a loss that cannot be logged ends no training.
+                with contextlib.suppress(Exception):
+                    prof.log(loss=first.item())
             backward(tensors, *args, **kwargs)
 
         return run_backward

@@ -49,7 +49,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _MEAN_OVER = 16
 #: Distinct lines kept; a training loop has hundreds. Beyond that only known lines are counted.
 _MAX_LINES = 10_000
-#: Callers kept of one line: a helper that more lines call is no work of one of them.
+#: Callers kept of one line: the time of a helper that more lines call is not the work of any one of them.
 _MAX_CALLERS = 8
 #: Libraries kept of one stack, from the user's line on: what it called, not how that library works inside.
 _MAX_LIBRARIES = 6

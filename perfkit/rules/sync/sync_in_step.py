@@ -144,7 +144,7 @@ def _by_place(syncs: Syncs) -> tuple[list[list[SyncEvent]], list[list[SyncEvent]
             rare.append(found)
         else:
             groups.setdefault((owner, place) if owner == "user" else (owner,), []).extend(found)
-    # One's own lines first: most of them have the same unknown cost as a library's, which nobody can edit.
+    # The user's lines first: most have the same unknown cost as a library's, which the user cannot edit.
     return sorted(groups.values(), key=lambda group: group[0].owner != "user"), rare
 
 

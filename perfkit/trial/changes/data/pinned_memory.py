@@ -15,7 +15,7 @@ LINES = "DataLoader(..., pin_memory=True)"
 
 
 def refuse() -> str | None:
-    """Without CUDA there is nothing to pin for."""
+    """Refuse a build without CUDA: pinned memory is for copies to a GPU."""
     import torch  # where a change is applied, not where changes are listed
 
     return None if torch.version.cuda or torch.version.hip else "this build of torch has no CUDA"

@@ -14,7 +14,7 @@ LINES = "torch.backends.cudnn.benchmark = True"
 
 
 def refuse() -> str | None:
-    """Without CUDA there is no cuDNN."""
+    """Refuse a build without CUDA: cuDNN comes with it."""
     import torch  # where a change is applied, not where changes are listed
 
     return None if torch.version.cuda or torch.version.hip else "this build of torch has no CUDA"

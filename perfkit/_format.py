@@ -32,6 +32,16 @@ def percent(part: float, whole: float) -> str:
     return "<1%" if 0 < share <= 0.5 else f"{share:.0f}%"
 
 
+def share_of(share: float) -> str:
+    """A share with as many digits as a person reads: ``41%``, ``2.4%``, ``0.05%``; ``1e-05`` below."""
+    size = abs(100 * share)
+    if size >= 10:
+        return f"{100 * share:.0f}%"
+    return (
+        f"{100 * share:.1f}%" if size >= 0.95 else f"{100 * share:.2g}%" if size >= 0.01 or not size else f"{share:.0e}"
+    )
+
+
 def ms_range(low_ns: float, high_ns: float) -> str:
     """A range of times: ``20.1-45.2 ms``, ``up to 45.2 ms`` from zero on, one number where both read the same."""
     high = ms(high_ns)

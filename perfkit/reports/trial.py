@@ -1,0 +1,69 @@
+"""What `perfkit try` has measured, on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from perfkit._format import ms, share_of
+from perfkit.ledger.ledger_text import TextTable
+from perfkit.reports.console import print_line, print_table, print_text
+from perfkit.run.records import Trial, TriedChange
+
+_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+_LOSSES = {"same": "same", "within-seeds": "as with other seeds", "differs": "differs", "unknown": "not seen"}
+
+
+def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
+    """Write the verdict, a table of what was measured, a line for every other change, and with ``patch`` the diff."""
+    floor = f" · two unchanged runs differ by {share_of(trial.floor)}" if trial.floor is not None else ""
+    print_line(Text(f"{trial.program} · {trial.seconds:.0f} s{floor}", style="dim"), console)
+    print_text(Text(trial.verdict, style="bold"), console)
+    console.print()
+    measured = [one for one in trial.changes if one.saving is not None and one.ci is not None]
+    together = trial.together
+    if together is not None and len(together.names) > 1:
+        measured.append(together)
+    if measured:
+        print_table(trial_table(measured), console)
+        console.print()
+    for one in trial.changes:
+        if one not in measured:
+            print_text(Text.assemble((f"{one.name}: ", "bold"), one.sentence), console)
+    for one in measured:
+        if one.kind == "bound":
+            print_text(Text(f"{one.name} is an upper bound: what a correction could save at most."), console)
+        if one.pays_after is not None:
+            print_text(Text(f"{one.name} pays after {one.pays_after:,} steps: until then it costs time."), console)
+        if one.loss is not None and one.loss.outcome == "differs":
+            print_text(Text(f"{one.name}: {one.loss.sentence}.", style="yellow"), console)
+    for note in trial.notes:
+        print_text(Text(f"Note: {note}"), console)
+    if patch and trial.patch:
+        console.print()
+        for line in trial.patch.splitlines():
+            print_line(Text(line, style=_STYLES.get(line[:1], "")), console)
+    for line in trial.unpatched:
+        print_text(Text(f"By hand: {line}"), console)
+
+
+def trial_table(measured: list[TriedChange]) -> TextTable:
+    """A row for each change with its steps, savings in percent of the step, and losses."""
+    rows = [
+        (
+            one.name,
+            _LOSSES[one.loss.outcome] if one.loss is not None else "",
+            ms(one.before_ns) if one.before_ns is not None else "",
+            ms(one.after_ns) if one.after_ns is not None else "",
+            _saving(one),
+            f"{share_of(one.ci[0])} to {share_of(one.ci[1])}" if one.ci is not None else "",
+            f"{share_of(one.predicted[0])} to {share_of(one.predicted[1])}" if one.predicted is not None else "",
+        )
+        for one in measured
+    ]
+    return TextTable(("change", "loss", "step before", "after", "saves", "95% interval", "predicted"), rows, 2)
+
+
+def _saving(one: TriedChange) -> str:
+    """What it saves; a saving that cannot be told from none is no number."""
+    return "nothing seen" if one.outcome == "no-difference" or one.saving is None else share_of(one.saving)

@@ -115,6 +115,8 @@ class profile:
         self.folder: Path | None = None
         #: What the user wrote; sentences about marking steps depend on it.
         self.started_by: StartedBy = "perfkit.profile"
+        #: Whether the run is diagnosed when it ends, and the limits of this machine are written.
+        self.diagnoses = True
         #: The result, once the run has ended and rank 0 has diagnosed it.
         self.diagnosis: Diagnosis | None = None
         self._live: RunRecorder | None = None
@@ -183,8 +185,9 @@ class profile:
         atexit.unregister(self.stop)
         live.end(error)
         _active = None
-        live.write_limits(error)
-        if live.recording.rank.rank == 0:
+        if self.diagnoses:
+            live.write_limits(error)
+        if self.diagnoses and live.recording.rank.rank == 0:
             live.recording.guarded("the diagnosis", lambda: self._diagnose(live))
             live.recording.guarded("the figures", lambda: self._draw(live))
         live.copy_out()

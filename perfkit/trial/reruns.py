@@ -1,0 +1,273 @@
+"""One rerun of the user's program: started in a folder of its own, waited for, ended with all that it has started.
+
+The program runs as ``python -m perfkit.trial.child PLAN.json``, or under its launcher. What it writes is in the rerun's
+folder: ``run`` (the run folder), ``work`` (where the program works), ``output.txt``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+
+from perfkit.run.reading import RankFolder, rank_folders
+from perfkit.run.records import AppliedChange
+from perfkit.trial.processes import MARK_VARIABLE, family_of, marked_with, send
+
+#: How a rerun ended.
+#:
+#: - "stopped": after the steps that it was to do, or because the caller ended it;
+#: - "ended": the program was over before;
+#: - "failed": it raised, or was killed;
+#: - "out-of-memory": of the device's memory or the machine's;
+#: - "timed-out": its time was over before its steps were;
+#: - "refused": it would have changed something outside of its own folder, or asked for input.
+RerunEnding = Literal["stopped", "ended", "failed", "out-of-memory", "timed-out", "refused"]
+
+#: What a program gets to end by itself after Ctrl-C, before it is killed: its rows are written then.
+_GRACE_S = 10.0
+#: What a program gets after its last step, or after a refusal, to end by itself.
+_END_S = 20.0
+#: Time between two looks at a program: short beside a step of a second, and 20 looks cost nothing.
+_LOOK_S = 0.05
+
+_numbers = itertools.count(1)
+
+
+class TriedProgram(msgspec.Struct, frozen=True):
+    """What the user asked to try.
+
+    Attributes:
+        script: A file, or a module's name with ``module``.
+        launcher: What starts the ranks, as ``("torchrun", "--nproc-per-node", "2")``.
+        writable: Folders in which the program may write, beside its own.
+    """
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    launcher: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+
+
+class RerunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is different in a rerun.
+
+    Attributes:
+        changes: As a user writes them: ``workers=2``.
+        steps: The program is stopped cleanly after them.
+        log_loss: Log the loss of each step.
+        seed_offset: Added to every seed that the program sets.
+        record: Record a window and diagnose the run, as ``perfkit run`` does; else steps alone are recorded.
+    """
+
+    changes: tuple[str, ...] = ()
+    steps: int = 40
+    log_loss: bool = True
+    seed_offset: int = 0
+    record: bool = False
+
+
+class RerunTask(msgspec.Struct, frozen=True):
+    """plan.json, which the child reads. ``source`` is the user's current folder."""
+
+    program: TriedProgram
+    plan: RerunPlan
+    source: str
+
+
+class ProgramEnding(msgspec.Struct, frozen=True):
+    """ending-RANK.json, which the child writes: how the program ended on this rank."""
+
+    ending: RerunEnding
+    message: str
+
+
+class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rerun has recorded.
+
+    Attributes:
+        message: How it ended, in one sentence for a person.
+        folder: The run folder.
+        steps: Timed steps of rank 0.
+        losses: By step, of rank 0; None where none was logged.
+        applied: What became of the changes on rank 0; the places are in the user's files.
+        peak_bytes: The largest resident memory that rank 0 recorded.
+        peak_device_bytes: The largest memory of its device.
+    """
+
+    ending: RerunEnding
+    message: str
+    folder: Path
+    steps: int
+    losses: tuple[float | None, ...]
+    applied: tuple[AppliedChange, ...]
+    peak_bytes: int | None
+    peak_device_bytes: int | None
+
+
+class Rerun:
+    """A program that runs; leaving the ``with`` block ends it and all that it has started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, task: RerunTask, word: str) -> None:
+        self.process = process
+        #: plan.json, output.txt, run/ and work/ are in it.
+        self.folder = folder
+        self._task = task
+        self._word = word
+        self._ended_by: RerunEnding | None = None
+
+    def __enter__(self) -> Rerun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def wait(self, limit_s: float) -> RerunResult:
+        """Wait until the program ends, and end it after ``limit_s`` seconds."""
+        until = time.monotonic() + limit_s
+        while self.process.poll() is None:
+            if time.monotonic() >= until:
+                self.end("timed-out")
+                break
+            if self._is_over():
+                until = min(until, time.monotonic() + _END_S)
+            time.sleep(_LOOK_S)
+        return self.result()
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is measured: the program was refused, or its main thread has ended."""
+        return any(self.folder.glob("ending-*.json"))
+
+    def pause(self) -> None:
+        """Stop the program, its ranks and its workers until `resume`."""
+        send(family_of(self.process.pid), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        send(family_of(self.process.pid), signal.SIGCONT)
+
+    def end(self, ending: RerunEnding = "stopped") -> None:
+        """End the program with all that it has started: Ctrl-C first, so that its rows are written."""
+        if self.process.poll() is None:
+            self._ended_by = ending
+            self.resume()
+            # Ctrl-C is for the program: workers ignore it, and ranks get it from their launcher.
+            send([self.process.pid], signal.SIGINT)
+            try:
+                self.process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                send(family_of(self.process.pid)[::-1], signal.SIGKILL)
+                self.process.wait()
+        # Again until none is found: each may have started another.
+        while left := self._left():
+            send(left, signal.SIGKILL)
+            time.sleep(_LOOK_S)
+
+    def _left(self) -> list[int]:
+        return [each for each in marked_with(self._word) if each != os.getpid()]
+
+    def result(self) -> RerunResult:
+        """What has been recorded; a program that still runs is ended."""
+        self.end()
+        run = self.folder / "run"
+        rank = RankFolder(rank_folders(run).get(0, run / "rank-0"), 0)
+        timed = [row for row in rank.steps if row.kind == "timed"]
+        ending, message = self._ending(len(rank.steps))
+        return RerunResult(
+            ending=ending,
+            message=message,
+            folder=run,
+            steps=len(timed),
+            losses=tuple(row.loss for row in rank.steps),
+            applied=tuple(self._in_user_files(change) for change in (rank.changes.changes if rank.changes else ())),
+            peak_bytes=max((row.rss_bytes for row in rank.steps if row.rss_bytes is not None), default=None),
+            peak_device_bytes=max(
+                (row.memory_peak_bytes for row in rank.steps if row.memory_peak_bytes is not None), default=None
+            ),
+        )
+
+    def _in_user_files(self, change: AppliedChange) -> AppliedChange:
+        """The program ran in its own folder, and its places are wanted in the user's."""
+        work = f"{self.folder / 'work'}{os.sep}"
+        places = tuple(
+            msgspec.structs.replace(place, file=os.path.join(self._task.source, place.file.removeprefix(work)))
+            for place in change.places
+        )
+        return msgspec.structs.replace(change, places=places)
+
+    def _ending(self, steps: int) -> tuple[RerunEnding, str]:
+        wanted, code = self._task.plan.steps, self.process.returncode
+        written = [
+            msgspec.json.decode(file.read_bytes(), type=ProgramEnding)
+            for file in sorted(self.folder.glob("ending-*.json"))
+        ]
+        # What happened first is the cause; the other ranks end because of it.
+        for ending in ("refused", "out-of-memory", "failed"):
+            for each in written:
+                if each.ending == ending:
+                    return each.ending, each.message
+        if steps >= wanted:
+            return "stopped", f"the program was stopped after {steps} steps"
+        if self._ended_by == "timed-out":
+            return "timed-out", f"the program had done {steps} of {wanted} steps when its time was over"
+        if self._ended_by is not None:
+            return self._ended_by, f"the program was ended after {steps} steps"
+        if written:
+            return "ended", f"the program was over after {steps} of {wanted} steps"
+        if code == -signal.SIGKILL:
+            return "out-of-memory", "the program was killed, as the system does where the machine's memory is used up"
+        if code < 0:
+            return "failed", f"the program was ended by {signal.Signals(-code).name}"
+        return "failed", self._last_line() or f"the program ended with exit code {code}"
+
+    def _last_line(self) -> str:
+        text = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def start_rerun(program: TriedProgram, plan: RerunPlan, workspace: Path) -> Rerun:
+    """Start the program once more, in a new folder of the workspace.
+
+    Raises:
+        OSError: the program's launcher cannot be started.
+    """
+    folder = workspace.resolve() / f"rerun-{next(_numbers)}"
+    work = folder / "work"
+    work.mkdir(parents=True)
+    source = Path.cwd()
+    for entry in source.iterdir():
+        (work / entry.name).symlink_to(entry)
+    task = RerunTask(program, plan, str(source))
+    (folder / "plan.json").write_bytes(msgspec.json.encode(task))
+    word = uuid.uuid4().hex
+    command = [*(program.launcher or (sys.executable,)), "-m", "perfkit.trial.child", str(folder / "plan.json")]
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=work,
+            env=_environment() | {MARK_VARIABLE: word},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Rerun(process, folder, task, word)
+
+
+def _environment() -> dict[str, str]:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    # It would switch the recording off.
+    environment.pop("PERFKIT_DISABLE", None)
+    return environment

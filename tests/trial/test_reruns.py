@@ -1,0 +1,137 @@
+"""A rerun of a program: what it was asked to do differently, how it ended, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfkit.trial.child import ending_of
+from perfkit.trial.processes import MARK_VARIABLE, family_of, marked_with
+from perfkit.trial.reruns import RerunPlan, RerunResult, TriedProgram, start_rerun
+
+TRAIN = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=4)
+for epoch in range(int(sys.argv[1])):
+    for inputs, targets in loader:
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's current folder."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return folder
+
+
+def rerun(user: Path, source: str, *arguments: str, limit_s: float = 100, **plan: object) -> RerunResult:
+    (user / "train.py").write_text(source)
+    program = TriedProgram("train.py", arguments)
+    with start_rerun(program, RerunPlan(**plan), user.parent / "workspace") as running:  # type: ignore[arg-type]
+        return running.wait(limit_s)
+
+
+def test_a_rerun_stops_after_its_steps_with_its_changes_applied_and_its_losses_logged(user: Path) -> None:
+    result = rerun(user, TRAIN, "1000", steps=12, changes=("fused-optimizer",))
+
+    assert (result.ending, result.message) == ("stopped", "the program was stopped after 12 steps")
+    assert result.steps == len(result.losses) == 12
+    assert all(loss is not None and loss > 0 for loss in result.losses)
+    (change,) = result.applied
+    assert (change.change, change.count) == ("fused-optimizer", 1)
+    assert change.places[0].file == str(user / "train.py")
+    assert not (result.folder / "diagnosis.json").exists()
+
+
+def test_a_program_that_is_over_before_its_steps_has_ended(user: Path) -> None:
+    result = rerun(user, TRAIN, "1", steps=40, log_loss=False)
+
+    assert (result.ending, result.steps) == ("ended", 16)
+    assert result.message == "the program was over after 16 of 40 steps"
+    assert set(result.losses) == {None}
+
+
+@pytest.mark.parametrize(
+    ("error", "ending", "message"),
+    [
+        (None, "ended", "the program was over"),
+        (SystemExit(0), "ended", "the program was over"),
+        (SystemExit(3), "failed", "the program ended with exit code 3"),
+        (SystemExit("no such data"), "failed", "the program ended: no such data"),
+        (MemoryError(), "out-of-memory", "MemoryError"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore"),
+            "out-of-memory",
+            "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB",
+        ),
+        (
+            RuntimeError("Caught it in worker 0.\nOriginal Traceback (most recent call last):\nKeyError: 3"),
+            "failed",
+            "KeyError: 3",
+        ),
+    ],
+)
+def test_an_ending_names_its_cause(error: BaseException | None, ending: str, message: str) -> None:
+    found = ending_of(error)
+    assert (found.ending, found.message) == (ending, message)
+
+
+HANGS = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+ignoring = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+if os.fork() == 0:
+    os.setsid()  # a daemon
+    subprocess.Popen([sys.executable, "-c", ignoring])
+    os._exit(0)
+open("begun", "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are found through /proc")
+def test_a_program_that_hangs_is_ended_with_the_daemon_that_it_has_started(
+    user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfkit.trial.reruns._GRACE_S", 0.5)
+    (user / "train.py").write_text(HANGS)
+    with start_rerun(TriedProgram("train.py"), RerunPlan(), user.parent / "workspace") as running:
+        while not (running.folder / "work" / "begun").exists():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        word = running._word
+        assert len(marked_with(word)) >= 2
+        result = running.wait(0.1)
+
+    assert (result.ending, result.steps) == ("timed-out", 0)
+    assert result.message == "the program had done 0 of 40 steps when its time was over"
+    assert marked_with(word) == []
+
+
+def test_a_family_is_a_process_with_all_below_it() -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    assert {os.getpid(), child} <= set(family_of(os.getpid()))
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    assert family_of(child) == []
+    assert MARK_VARIABLE not in os.environ

@@ -212,6 +212,11 @@ def devices() -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
+def cores() -> int:
+    """CPU cores that this process may use; those of the machine where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def memory_bytes() -> int | None:
     """The memory that this process may use: the machine's, or the limit of its control group (a container)."""
     try:

@@ -9,11 +9,10 @@ import typer
 from perfkit import ledger
 from perfkit.rules._engine import explain as explain_rule
 from perfkit.rules._engine import find_rules
-from perfkit.trial.catalog import find_changes
+from perfkit.trial.catalog import KINDS, find_changes
 
 #: What can be explained beside rules: the text of each.
 _TOPICS = {"ledger": inspect.getdoc(ledger) or ""}
-_KINDS = {"exact": "no number is computed in another way", "numeric": "results differ by rounding"}
 
 
 def explain(
@@ -42,7 +41,9 @@ def explain(
     elif rule in find_changes():
         change = find_changes()[rule]
         typer.echo(f"{change.id}: {change.explanation}\n\n    {change.lines.format(value='N')}\n")
-        typer.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {_KINDS[change.kind]}.")
+        typer.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {KINDS[change.kind]}.")
+        if change.toggle:
+            typer.echo("It can be switched off and on between any two steps, so one process measures both.")
     elif rule in _TOPICS:
         typer.echo(f"{rule}: {_TOPICS[rule]}")
     else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-from perfkit import _clock
+from perfkit import _clock, _env
 from perfkit._code_owner import own_work
 from perfkit.latency.stability import Conditions
 
@@ -79,7 +78,7 @@ class PreemptionCounter:
         return Conditions(
             on_device=on_device,
             threads=torch.get_num_threads(),
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            cores=_env.cores(),
             preemptions_per_s=(now - self._count) / seconds if now is not None and self._count is not None else None,
         )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import os
 import socket
 import sys
 import time
@@ -135,7 +134,7 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
     finally:
         gc.enable()
         torch.set_num_threads(before)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _env.cores()
     tables: dict[str, dict[str, Rates]] = {"products": {}, "convolutions": {}, "functions": {}, "bandwidth": {}}
     disturbed = one.disturbed
     for (table, name, size), alone in one.rates.items():

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from importlib import import_module
 from types import ModuleType, NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 import perfkit.rules
+from perfkit._families import family_of, members
 from perfkit.errors import UsageError
 from perfkit.findings import Finding, Outcome
 from perfkit.ledger.claims import claim
@@ -76,7 +75,7 @@ class Rule(NamedTuple):
         """The rule that a module defines by ``ID``, ``check`` and its docstring."""
         return cls(
             module.ID,
-            module.__name__.split(".")[-2],
+            family_of(module),
             inspect.getdoc(module) or "",
             module.check,
             tuple(_needs_of(module.check)),
@@ -152,14 +151,7 @@ def _values(kind: Any, found: Measurements) -> tuple[Any, ...]:
 @cache
 def find_rules() -> tuple[Rule, ...]:
     """All rules, by family and id."""
-    rules = []
-    for _, family, is_family in pkgutil.iter_modules(perfkit.rules.__path__, "perfkit.rules."):
-        if is_family:
-            package = import_module(family)
-            for _, name, _ in pkgutil.iter_modules(package.__path__, f"{family}."):
-                if not name.rsplit(".", 1)[-1].startswith("_"):
-                    rules.append(Rule.of(import_module(name)))
-    return tuple(rules)
+    return tuple(map(Rule.of, members(perfkit.rules)))
 
 
 def explain(rule_id: str) -> str:

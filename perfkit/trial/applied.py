@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from perfkit._location import CodeLine
 from perfkit.errors import UsageError
@@ -34,13 +36,11 @@ class changes:
         self._sites.clear()
         # The last wrapper is called first.
         for chosen in sorted(self._chosen, key=lambda chosen: chosen.change.first):
-            reason = chosen.change.refuse()
             site = Site()
             try:
-                if reason is not None:
-                    raise UsageError(f"the change {chosen} cannot be applied: {reason}")
+                apply = _applicable(chosen)
                 self._sites[chosen] = site
-                chosen.change.apply(site, chosen.value)
+                apply(site, chosen.value)
             except BaseException:
                 self._undo()
                 raise
@@ -50,6 +50,35 @@ class changes:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._undo()
+
+    def suspend(self) -> None:
+        """Switch the changes off: the program goes on as without them, until `resume`.
+
+        Call it between two steps. What the program makes meanwhile is made without them.
+
+        Raises:
+            UsageError: one of the changes cannot be switched off while the program runs.
+        """
+        for site in reversed(self._switchable()):
+            site.suspend()
+
+    def resume(self) -> None:
+        """Switch the changes on again.
+
+        Raises:
+            UsageError: one of the changes cannot be switched on while the program runs.
+        """
+        for site in self._switchable():
+            site.resume()
+
+    def _switchable(self) -> list[Site]:
+        fixed = [str(chosen) for chosen in self._chosen if not chosen.change.toggle]
+        if fixed:
+            raise UsageError(
+                f"only changes whose effect can be taken back while the program runs can be switched off and on: got "
+                f"{', '.join(fixed)}; apply those in a perfkit.changes of their own"
+            )
+        return list(self._sites.values())
 
     def _undo(self) -> None:
         errors = []
@@ -82,3 +111,17 @@ class changes:
             f"{one.change} ({one.count} times)" if one.count else f"{one.change} (no effect)" for one in self.report()
         )
         return f"<perfkit.changes {', '.join(done)}>"
+
+
+def _applicable(chosen: ChosenChange) -> Callable[[Site, Any], None]:
+    """What applies the change.
+
+    Raises:
+        UsageError: nothing does, or not on this machine.
+    """
+    reason = chosen.change.refuse()
+    if chosen.change.apply is None:
+        reason = "its saving is computed from a run without it; perfkit try reports it"
+    if chosen.change.apply is None or reason is not None:
+        raise UsageError(f"the change {chosen} cannot be applied: {reason}")
+    return chosen.change.apply

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import perfkit.trial.changes
+from perfkit._families import family_of, members
 from perfkit.errors import UsageError
 
-#: Whether no number is computed in another way, or results differ by rounding.
-Exactness = Literal["exact", "numeric"]
+#: What a change does to the results of a program, and so what a measurement of it means.
+Kind = Literal["exact", "numeric", "sweep", "bound", "computed"]
+#: Each kind, in words that follow "Its kind is ...: ".
+KINDS: dict[Kind, str] = {
+    "exact": "no number is computed in another way",
+    "numeric": "results differ by rounding",
+    "sweep": "the training is another one, and values are compared with each other",
+    "bound": "it shows the most that could be saved; the results are wrong, and no patch contains it",
+    "computed": "its saving is computed from the cost that a run shows, and nothing is run",
+}
 
 
 class Change(NamedTuple):
@@ -24,13 +31,14 @@ class Change(NamedTuple):
     id: str
     family: str
     explanation: str
-    kind: Exactness
+    kind: Kind
     answers: tuple[str, ...]
     lines: str
     parse: Callable[[str | None], Any] | None
     suggested: Callable[[], Iterable[Any]]
     refuse: Callable[[], str | None]
-    apply: Callable[[Any, Any], None]
+    apply: Callable[[Any, Any], None] | None
+    toggle: bool = False
     first: bool = False
 
     @classmethod
@@ -38,7 +46,7 @@ class Change(NamedTuple):
         """The change that a module defines."""
         return cls(
             module.ID,
-            module.__name__.split(".")[-2],
+            family_of(module),
             inspect.getdoc(module) or "",
             module.KIND,
             module.ANSWERS,
@@ -46,7 +54,8 @@ class Change(NamedTuple):
             getattr(module, "parse", None),
             getattr(module, "suggested", tuple),
             getattr(module, "refuse", lambda: None),
-            module.apply,
+            getattr(module, "apply", None),
+            getattr(module, "TOGGLE", False),
             getattr(module, "FIRST", False),
         )
 
@@ -74,14 +83,7 @@ class ChosenChange(NamedTuple):
 @cache
 def find_changes() -> dict[str, Change]:
     """All changes by id, by family. Needs no torch: a change imports it when it is applied."""
-    found = {}
-    for _, family, is_family in pkgutil.iter_modules(perfkit.trial.changes.__path__, "perfkit.trial.changes."):
-        if is_family:
-            for _, name, _ in pkgutil.iter_modules(import_module(family).__path__, f"{family}."):
-                if not name.rsplit(".", 1)[-1].startswith("_"):
-                    change = Change.of(import_module(name))
-                    found[change.id] = change
-    return found
+    return {change.id: change for change in map(Change.of, members(perfkit.trial.changes))}
 
 
 def parse_change(text: str) -> ChosenChange:
@@ -105,11 +107,8 @@ def parse_change(text: str) -> ChosenChange:
         return ChosenChange(change, change.parse(value if equals else None))
     except ValueError as error:
         got = f"got {value!r}" if equals else "got none"
-        raise UsageError(f"the change {name} must have {error}, as in {change.id}={_example(change)}; {got}") from None
-
-
-def _example(change: Change) -> Any:
-    return next(iter(change.suggested()), 1)
+        example = "".join(f", as in {name}={value}" for value in [*change.suggested()][:1])
+        raise UsageError(f"the change {name} must have {error}{example}; {got}") from None
 
 
 def parse_changes(texts: Iterable[str]) -> list[ChosenChange]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from perfkit._callsite import CallSite, find_callsite
 from perfkit._patches import Patches
@@ -16,17 +17,38 @@ class Site:
 
     def __init__(self) -> None:
         self.patches = Patches()
-        #: False once it is undone: a wrapper that the program has wrapped in turn stays, and must then do nothing.
+        #: False while it is suspended, and once it is undone: a wrapper that the program has wrapped in turn stays, and
+        #: must then do nothing.
         self.active = True
         #: How often it has changed something, and the user's lines that were running then.
         self.count = 0
         self.places: dict[CallSite, None] = {}
+        self._switches: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
     def used(self) -> None:
         """It changes something of the program's now."""
         self.count += 1
         if len(self.places) < _MAX_PLACES and (place := find_callsite(sys._getframe(1))) is not None:
             self.places[place] = None
+
+    def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
+        """Call ``on`` now and at each `resume`, ``off`` at each `suspend`. What undoes ``on`` belongs into `patches`."""
+        on()
+        self._switches.append((on, off))
+
+    def suspend(self) -> None:
+        """Switch the change off: the program runs as without it."""
+        if self.active:
+            self.active = False
+            for _, off in reversed(self._switches):
+                off()
+
+    def resume(self) -> None:
+        """Switch it on again."""
+        if not self.active:
+            self.active = True
+            for on, _ in self._switches:
+                on()
 
     def undo(self) -> None:
         """Put everything back."""

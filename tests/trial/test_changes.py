@@ -86,9 +86,14 @@ def test_no_change_at_all_is_an_error() -> None:
 # -- in place, and undone
 
 
+#: Values of those that suggest none.
+_VALUES = {"batch-size": 2}
+
+
 def values_of(change_id: str) -> str:
     change = find_changes()[change_id]
-    return change_id if change.parse is None else f"{change_id}={next(iter(change.suggested()))}"
+    value = next(iter(change.suggested()), _VALUES.get(change_id))
+    return change_id if change.parse is None else f"{change_id}={value}"
 
 
 def train_and_fail(change: str) -> None:

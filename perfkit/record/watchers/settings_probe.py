@@ -6,7 +6,6 @@ read where steps end: a few microseconds, at most once in ten steps.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -110,9 +109,9 @@ class SettingsProbe:
         self._values["torch.num_threads"] = str(threads)
         self._check_gradient()
         if self._readings <= _MEASURED_READINGS:
-            cpus = _cpus()
-            if not _env.cuda_in_use() and cpus is not None and threads > cpus:
-                self._add_cost("threads.beyond_ns", _cost_of_threads(threads, cpus))
+            cores = _env.cores()
+            if not _env.cuda_in_use() and threads > cores:
+                self._add_cost("threads.beyond_ns", _cost_of_threads(threads, cores))
             if anomaly:
                 self._add_cost("anomaly.stack_ns", _stack_cost())
         for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
@@ -185,11 +184,6 @@ def _describe(optimizer: Any) -> OptimizerFacts:
 def _stack_cost() -> int:
     """What it takes to format the stack, as anomaly detection does for every node of a graph, in ns."""
     return _median_ns(lambda: traceback.format_list(traceback.extract_stack()))
-
-
-def _cpus() -> int | None:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _cost_of_threads(threads: int, cpus: int) -> int:

@@ -7,7 +7,6 @@ and msgspec. It ends when its parent ends, because its pipe ends.
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
+from perfkit import _env
 from perfkit.trace.file_text import FileText
 from perfkit.trace.kineto._event_chunks import TraceHeader, last_boundary
 from perfkit.trace.kineto._event_table import EventTable
@@ -50,8 +50,7 @@ def count_workers(text: FileText, processes: int | None) -> int:
     # In a process of a multiprocessing pool: the pool has divided the cores already.
     if "multiprocessing" in sys.modules and sys.modules["multiprocessing"].parent_process() is not None:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, MAX_WORKERS, expected_text(text) // TEXT_PER_WORKER))
+    return max(1, min(_env.cores(), MAX_WORKERS, expected_text(text) // TEXT_PER_WORKER))
 
 
 def expected_text(text: FileText) -> int:

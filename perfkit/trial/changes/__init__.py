@@ -3,12 +3,16 @@
 A module defines what `perfkit.trial.catalog.Change` holds: ``ID``, its docstring, and
 
 - ``ANSWERS``: ids of the rules whose advice it is;
-- ``KIND``: "exact" where no number is computed in another way, "numeric" where results differ by rounding;
+- ``KIND``: "exact" where no number is computed in another way, "numeric" where results differ by rounding, "sweep"
+  where the training is another one, "bound" where results are wrong and only the most that could be saved is
+  measured, "computed" where nothing is run (then there is no ``apply``);
 - ``LINES``: what a user would write, with ``{value}`` for the value;
 - ``parse(text)``: the value after ``=``, or its default where there is none (raises ``ValueError``); a change without
   ``parse`` has no value;
 - ``suggested()``: the values that are tried where none is given;
 - ``refuse()``: why it cannot be applied in this process, or None (optional);
+- ``TOGGLE = True`` where it can be switched off and on between any two steps, and the program is then really without it
+  (optional): wrappers that do nothing unless ``site.active``, and what ``site.switch`` calls each time;
 - ``FIRST = True`` where other changes build on what this one has changed (optional);
 - ``apply(site, value)``: puts it in place through ``site.patches``, which undo it, and calls ``site.used()`` each time
   that it changes something of the program's, so that a change without effect is reported as that.

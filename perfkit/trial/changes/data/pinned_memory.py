@@ -6,19 +6,14 @@ Every DataLoader gets ``pin_memory=True``: copies of its batches to the GPU need
 
 from __future__ import annotations
 
+from perfkit.trial.changes._cuda import needs_cuda
 from perfkit.trial.site import Site
 
 ID = "pinned-memory"
 ANSWERS = ("pageable-copy", "blocking-copy", "copies-dominate")
 KIND = "exact"
 LINES = "DataLoader(..., pin_memory=True)"
-
-
-def refuse() -> str | None:
-    """Refuse a build without CUDA: pinned memory is for copies to a GPU."""
-    import torch  # where a change is applied, not where changes are listed
-
-    return None if torch.version.cuda or torch.version.hip else "this build of torch has no CUDA"
+refuse = needs_cuda
 
 
 def apply(site: Site, value: None) -> None:

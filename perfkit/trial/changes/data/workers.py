@@ -7,9 +7,9 @@ random states of their own, so random augmentation gives other numbers from the 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from perfkit import _env
 from perfkit.trial.changes._numbers import whole_number
 from perfkit.trial.site import Site
 
@@ -23,7 +23,7 @@ parse = whole_number(0)
 
 def suggested() -> list[int]:
     """None, and as many as there are cores beside the training's, by halves."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _env.cores()
     return sorted({0, 2, *(cores >> shift for shift in range(3) if cores >> shift)})
 
 

@@ -11,6 +11,7 @@ from perfkit.trial.site import Site
 ID = "foreach-optimizer"
 ANSWERS = ("unfused-optimizer", "launch-bound", "many-small-ops")
 KIND = "numeric"
+TOGGLE = True
 LINES = "torch.optim.AdamW(..., foreach=True)"
 
 

@@ -11,6 +11,7 @@ from perfkit.trial.site import Site
 ID = "fused-optimizer"
 ANSWERS = ("unfused-optimizer", "launch-bound", "many-small-ops")
 KIND = "numeric"
+TOGGLE = True
 LINES = "torch.optim.AdamW(..., fused=True)"
 
 

@@ -15,6 +15,7 @@ from perfkit.trial.site import Site
 ID = "gradients-to-none"
 ANSWERS = ("gradients-not-set-to-none",)
 KIND = "exact"
+TOGGLE = True
 LINES = "optimizer.zero_grad(set_to_none=True)"
 
 

@@ -14,6 +14,7 @@ from perfkit.trial.site import Site
 ID = "bf16-autocast"
 ANSWERS = ("low-precision-unused",)
 KIND = "numeric"
+TOGGLE = True
 LINES = "with torch.autocast(device, dtype=torch.bfloat16): output = model(batch)"
 
 

@@ -16,6 +16,7 @@ from perfkit.trial.site import Site
 ID = "no-collections"
 ANSWERS = ("gc-pauses",)
 KIND = "exact"
+TOGGLE = True
 LINES = "gc.collect(); gc.freeze()  # once, before the loop"
 
 
@@ -42,8 +43,8 @@ def apply(site: Site, value: None) -> None:
             if site.active and not frozen:
                 frozen = True
                 real_collect()
-                gc.freeze()
                 site.patches.add("gc.freeze", gc.unfreeze)
+                site.switch(gc.freeze, gc.unfreeze)
                 site.used()
             original(self, set_to_none)
 

@@ -15,6 +15,7 @@ from perfkit.trial.site import Site
 ID = "no-grad-in-evaluation"
 ANSWERS = ("grad-in-evaluation",)
 KIND = "exact"
+TOGGLE = True
 LINES = "with torch.no_grad(): evaluate(model)"
 
 

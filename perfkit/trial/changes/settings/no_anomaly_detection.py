@@ -10,25 +10,32 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.changes._held_settings import HeldSetting
 from perfkit.trial.site import Site
 
 ID = "no-anomaly-detection"
 ANSWERS = ("anomaly-detection",)
 KIND = "exact"
+TOGGLE = True
 LINES = "torch.autograd.set_detect_anomaly(False)"
 
 
 def apply(site: Site, value: None) -> None:
-    """Have the mode set to off wherever the program sets it."""
+    """Leave the mode off, wherever the program sets it."""
     import torch  # where a change is applied, not where changes are listed
 
+    def mode_of(enabled: bool, check_nan: bool) -> tuple[bool, bool]:
+        return enabled, check_nan or not enabled  # one value for off
+
+    def read() -> tuple[bool, bool]:
+        return mode_of(torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
+
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        setting = HeldSetting(site, "torch.anomaly_enabled", read, lambda mode: original(*mode), (False, True))
+
         @functools.wraps(original)
         def set_anomaly_enabled(enabled: bool, check_nan: bool = True) -> None:
-            if site.active and enabled:
-                site.used()
-                enabled = False
-            original(enabled, check_nan)
+            setting.ask(mode_of(enabled, check_nan))
 
         return set_anomaly_enabled
 

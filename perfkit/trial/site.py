@@ -32,7 +32,7 @@ class Site:
             self.places[place] = None
 
     def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
-        """Call ``on`` now and at each `resume`, ``off`` at each `suspend`. What undoes ``on`` belongs into `patches`."""
+        """Call ``on`` now and at each `resume`, ``off`` at each `suspend`; `patches` holds what undoes ``on``."""
         on()
         self._switches.append((on, off))
 

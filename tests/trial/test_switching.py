@@ -131,7 +131,7 @@ def test_collections_run_and_nothing_is_frozen_while_the_change_is_off() -> None
 
 def test_what_cannot_be_taken_back_is_not_switched() -> None:
     with perfkit.changes("tf32", "workers=2") as applied:
-        with pytest.raises(UsageError, match="got workers=2; apply these in a perfkit.changes of their own"):
+        with pytest.raises(UsageError, match=r"got workers=2; apply those in a perfkit.changes of their own"):
             applied.suspend()
         assert torch.get_float32_matmul_precision() == "high"
 

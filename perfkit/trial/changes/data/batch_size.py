@@ -1,8 +1,8 @@
 """Load N samples per batch.
 
 Every DataLoader that puts samples together by itself (it has a ``batch_size``) gets ``batch_size=N``. Each step then
-trains on another number of samples, so the training is another one: ``perfkit try --sweep batch-size`` compares sizes by
-samples per second.
+trains on another number of samples, so the training is another one: ``perfkit try --sweep batch-size`` compares sizes
+by samples per second.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def with_options(site: Site, options: dict[str, Any]) -> None:
 class _Options:
     """The options of one optimizer: the program's, and those of the change."""
 
-    # `torch.amp.GradScaler` leaves its scale to an optimizer with this attribute. The constructors of fused ones set it.
+    # `torch.amp.GradScaler` leaves its scale to an optimizer that has it; the constructors of fused ones set it.
     _TAKES_SCALE = "_step_supports_amp_scaling"
 
     def __init__(self, program: dict[str, Any], changed: dict[str, Any]) -> None:

@@ -1,0 +1,145 @@
+"""Runs two programs in turns: while one runs, the other is stopped.
+
+A shared machine can be a quarter slower in one minute than in the next. That is more than many changes save, so two
+runs one after the other show little. Here both are started at once and one of them is always stopped. They change
+places every fifth of a second, so the machine's other load affects both alike.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from perfkit.errors import UsageError
+from perfkit.run.reading import RankFolder
+from perfkit.run.records import Step
+from perfkit.trial.processes import family_of, send
+from perfkit.trial.shift import Blocks
+
+#: Shortest turn. Far shorter than the periods in which a machine is slow, and far longer than a stop costs: some
+#: milliseconds to find the processes, and caches that the other program has filled.
+TURN_S = 0.2
+#: Steps in a turn, where they take longer than that: with one, each would contain a stop.
+_STEPS = 2
+#: Steps at the start that are not compared: memory is touched, and algorithms are chosen, for the first time.
+WARMUP_STEPS = 5
+
+_Span = tuple[int, int]
+
+
+class Turns(NamedTuple):
+    """When each program ran, in ns of the run's clock: its turns, first to last, and the end of the last one."""
+
+    running: tuple[list[_Span], list[_Span]]
+    ended_ns: int
+
+
+def can_stop_programs() -> bool:
+    """Whether this system can stop a process and continue it later; Windows cannot."""
+    return hasattr(signal, "SIGSTOP")
+
+
+def turn_s(step_s: float | None) -> float:
+    """How long a turn is for programs with steps of ``step_s``."""
+    return max(TURN_S, _STEPS * step_s if step_s is not None else 0.0)
+
+
+def run_in_turns(
+    children: Sequence[subprocess.Popen[Any]],
+    *,
+    turn_s: float = TURN_S,
+    limit_s: float,
+    progress: Callable[[float], None] = lambda elapsed_s: None,
+) -> Turns:
+    """Let two programs run in turns until one ends or the time is over; the rest of both then runs undisturbed.
+
+    Turns differ in length by up to a quarter, so that nothing that comes regularly, in the programs or in the machine,
+    always falls into the turns of the same one.
+
+    Args:
+        children: Two programs that have just been started.
+        turn_s: The mean length of a turn.
+        limit_s: Time for both together.
+        progress: Called after each turn with the seconds that have passed.
+
+    Raises:
+        UsageError: the system cannot stop a process.
+    """
+    if not can_stop_programs():
+        raise UsageError("programs can run in turns where processes can be stopped (SIGSTOP), which this system lacks")
+    chance = random.Random(0)  # turns of a comparison that is repeated have the same lengths
+    running: tuple[list[_Span], list[_Span]] = ([], [])
+    began = time.perf_counter()
+    try:
+        send(family_of(children[1].pid), signal.SIGSTOP)
+        since_ns = time.perf_counter_ns()
+        now, other = 0, 1
+        while all(child.poll() is None for child in children) and time.perf_counter() - began < limit_s:
+            time.sleep(turn_s * chance.uniform(0.75, 1.25))
+            # Both are looked up before: that takes milliseconds, in which a program runs that is listed as stopped.
+            ending, beginning = family_of(children[now].pid), family_of(children[other].pid)
+            send(ending, signal.SIGSTOP)
+            running[now].append((since_ns, time.perf_counter_ns()))
+            since_ns = time.perf_counter_ns()
+            send(beginning, signal.SIGCONT)
+            now, other = other, now
+            progress(time.perf_counter() - began)
+        ended_ns = time.perf_counter_ns()
+        running[now].append((since_ns, ended_ns))
+    finally:
+        for child in children:
+            send(family_of(child.pid), signal.SIGCONT)
+    return Turns(running, ended_ns)
+
+
+class RunningTime(NamedTuple):
+    """The turn in which a step ended, and the time that it took without what its program was stopped for, ns."""
+
+    turn: int
+    ns: int
+
+
+def running_times(rows: Iterable[Step], spans: Sequence[_Span], ended_ns: int) -> list[RunningTime]:
+    """The times of the steps that ended before ``ended_ns``; ``spans`` are the turns of their program."""
+    times = []
+    first = turn = 0
+    for row in rows:
+        begin_ns, end_ns = row.start_ns, row.start_ns + row.wall_ns
+        if end_ns > ended_ns:
+            break
+        while first < len(spans) and spans[first][1] <= begin_ns:
+            first += 1
+        while turn + 1 < len(spans) and spans[turn][1] < end_ns:
+            turn += 1
+        within = spans[first : turn + 1]
+        ran_ns = sum(max(0, min(end_ns, to_ns) - max(begin_ns, from_ns)) for from_ns, to_ns in within)
+        times.append(RunningTime(turn, ran_ns))
+    return times
+
+
+def blocks_of_turns(folders: Sequence[Path], turns: Turns) -> Blocks:
+    """Each turn of the first program with the second one's that follows; pairs without a step of both are left out.
+
+    Every turn is in one pair only, so that the pairs are independent of each other.
+    """
+    means = [_means(folder, spans, turns.ended_ns) for folder, spans in zip(folders, turns.running, strict=True)]
+    both = sorted(means[0].keys() & means[1].keys())
+    return Blocks([means[0][turn] for turn in both], [means[1][turn] for turn in both])
+
+
+def _means(folder: Path, spans: Sequence[_Span], ended_ns: int) -> dict[int, float]:
+    times = running_times(compared_steps(folder), spans, ended_ns)
+    return {turn: fmean(one.ns for one in steps) for turn, steps in groupby(times, key=lambda one: one.turn)}
+
+
+def compared_steps(folder: Path) -> list[Step]:
+    """Rank 0's ordinary training steps in a run folder, without the first ones."""
+    rows = RankFolder(folder / "rank-0", 0).steps
+    return [row for row in rows if row.kind == "timed" and row.mode == "train" and row.step >= WARMUP_STEPS]

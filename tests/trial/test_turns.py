@@ -1,0 +1,156 @@
+"""Two programs in turns: one runs while the other is stopped, and the steps are timed without the stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, median
+
+import pytest
+
+from perfkit.errors import UsageError
+from perfkit.trial import turns as turns_module
+from perfkit.trial.processes import family_of, send
+from perfkit.trial.turns import WARMUP_STEPS, Turns, blocks_of_turns, compared_steps, run_in_turns, running_times
+
+#: Steps of a given length, as `steps.jsonl` has them, until it is ended or has made all. A child of it writes too.
+PROGRAM = """
+import json, os, sys, time
+folder, step_s, steps = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+is_child = os.fork() == 0
+os.makedirs(folder + "/rank-0", exist_ok=True)
+rows = open(folder + ("/child" if is_child else "/rank-0/steps.jsonl"), "w", buffering=1)
+for step in range(steps):
+    began = time.perf_counter_ns()
+    time.sleep(step_s)
+    wall = time.perf_counter_ns() - began
+    print(json.dumps({"step": step, "start_ns": began, "wall_ns": wall, "phases_ns": {"other": wall}}), file=rows)
+"""
+
+
+class Started(list[subprocess.Popen[bytes]]):
+    """Programs of this test, ended with it."""
+
+    def program(self, folder: Path, step_s: float, steps: int = 10_000) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), str(step_s), str(steps)])
+        self.append(child)
+        return child
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    children = Started()
+    yield children
+    for child in children:
+        send(family_of(child.pid), signal.SIGKILL)
+        child.wait()
+
+
+def ends_of(file: Path) -> list[int]:
+    rows = [json.loads(line) for line in file.read_text().splitlines()[:-1]]
+    return [row["start_ns"] + row["wall_ns"] for row in rows]
+
+
+def share_within(ends: list[int], spans: list[tuple[int, int]], until_ns: int) -> float:
+    ends = [end for end in ends if spans[0][0] < end < until_ns]
+    return fmean(any(since <= end <= until for since, until in spans) for end in ends)
+
+
+def test_one_program_runs_while_the_other_is_stopped_with_its_workers(tmp_path: Path, started: Started) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+    heard: list[float] = []
+
+    turns = run_in_turns(
+        [started.program(folder, 0.01) for folder in folders], turn_s=0.1, limit_s=2.5, progress=heard.append
+    )
+
+    for folder, spans in zip(folders, turns.running, strict=True):
+        assert len(spans) >= 5
+        for file in ("rank-0/steps.jsonl", "child"):
+            assert share_within(ends_of(folder / file), spans, turns.ended_ns) > 0.9
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(2.5, abs=1)
+    first, second = turns.running
+    assert not any(a < d and c < b for a, b in first for c, d in second)
+
+
+def test_steps_are_timed_without_the_stops(tmp_path: Path, started: Started) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+
+    turns = run_in_turns(
+        [started.program(folder, step_s) for folder, step_s in zip(folders, (0.06, 0.03), strict=True)],
+        turn_s=0.2,
+        limit_s=5,
+    )
+    blocks = blocks_of_turns(folders, turns)
+
+    assert len(blocks.first) == len(blocks.second) >= 5
+    assert median(blocks.first) / median(blocks.second) == pytest.approx(2, rel=0.25)
+
+
+def test_turns_end_with_the_first_program_and_the_other_runs_on(tmp_path: Path, started: Started) -> None:
+    short, long = started.program(tmp_path / "a", 0.01, steps=20), started.program(tmp_path / "b", 0.01)
+
+    turns = run_in_turns([short, long], turn_s=0.1, limit_s=30)
+    steps = len(ends_of(tmp_path / "b" / "child"))
+    time.sleep(0.5)
+
+    assert turns.ended_ns < time.perf_counter_ns()
+    assert short.poll() is not None
+    assert long.poll() is None
+    assert len(ends_of(tmp_path / "b" / "child")) > steps
+
+
+def test_programs_run_on_after_ctrl_c(tmp_path: Path, started: Started) -> None:
+    children = [started.program(tmp_path / name, 0.01) for name in "ab"]
+
+    def interrupt(elapsed_s: float) -> None:
+        if elapsed_s > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_turns(children, turn_s=0.1, limit_s=30, progress=interrupt)
+    steps = [len(ends_of(tmp_path / name / "child")) for name in "ab"]
+    time.sleep(0.5)
+
+    assert all(len(ends_of(tmp_path / name / "child")) > n for name, n in zip("ab", steps, strict=True))
+
+
+def test_a_system_that_cannot_stop_programs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "can_stop_programs", lambda: False)
+
+    with pytest.raises(UsageError, match="which this system lacks"):
+        run_in_turns([], limit_s=1)
+
+
+def write_steps(folder: Path, spans: list[tuple[int, int]]) -> Path:
+    """Steps from ``WARMUP_STEPS`` on, after some that do not count; ns."""
+    (folder / "rank-0").mkdir(parents=True)
+    rows = [(-10 + step, 1) for step in range(WARMUP_STEPS)] + [(since, until - since) for since, until in spans]
+    (folder / "rank-0" / "steps.jsonl").write_text(
+        "".join(
+            json.dumps({"step": step, "start_ns": since, "wall_ns": wall, "phases_ns": {}}) + "\n"
+            for step, (since, wall) in enumerate(rows)
+        )
+    )
+    return folder
+
+
+def test_a_step_belongs_to_the_turn_in_which_it_ended_and_pairs_have_steps_of_both(tmp_path: Path) -> None:
+    # The second step of a began at 60, was stopped from 100 to 200, and ended at 220.
+    a = write_steps(tmp_path / "a", [(0, 60), (60, 220), (220, 290), (290, 450), (450, 700)])
+    b = write_steps(tmp_path / "b", [(100, 350), (350, 380), (550, 560), (560, 580)])
+    turns = Turns(([(0, 100), (200, 300), (400, 500)], [(100, 200), (300, 400), (500, 600)]), ended_ns=600)
+
+    assert [tuple(one) for one in running_times(compared_steps(a), turns.running[0], 600)] == [
+        (0, 60), (1, 60), (1, 70), (2, 60),
+    ]  # fmt: skip
+    blocks = blocks_of_turns([a, b], turns)
+
+    assert blocks.first == [65, 60]
+    assert blocks.second == [(150 + 30) / 2, 15]

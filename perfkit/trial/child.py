@@ -15,7 +15,9 @@ from perfkit.profiler import profile
 from perfkit.run.atomic import write_atomically
 from perfkit.script import Additions, execute, find
 from perfkit.trial.applied import changes
+from perfkit.trial.protection import Refusal, protect_process
 from perfkit.trial.reruns import ProgramEnding, RerunTask
+from perfkit.trial.seeds import fix_seeds
 
 #: How errors of memory are worded that are no MemoryError and no torch.OutOfMemoryError.
 _OUT_OF_MEMORY = (
@@ -40,6 +42,8 @@ def main(plan: str) -> int:
 
 def _run(task: RerunTask, folder: Path) -> int:
     program, wanted = task.program, task.plan
+    protect_process()
+    fix_seeds(wanted.seed_offset)
     target = find(program.script, program.module)
     prof = profile(
         folder / "run",
@@ -78,6 +82,8 @@ def ending_of(error: BaseException | None) -> ProgramEnding:
     if isinstance(error, SystemExit):
         text = f"ended with exit code {error.code}" if isinstance(error.code, int) else f"ended: {error.code}"
         return ProgramEnding("failed", f"the program {text}")
+    if isinstance(error, Refusal):
+        return ProgramEnding("refused", str(error))
     text = _text_of(error)
     out_of_memory = isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
     return ProgramEnding("out-of-memory" if out_of_memory else "failed", text)

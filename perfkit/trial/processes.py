@@ -1,7 +1,7 @@
 """The processes of a rerun: the program, its ranks, its workers, and what they have left behind.
 
 A launcher puts its ranks into sessions of their own, and a daemon leaves its parent. So a rerun is given a variable
-with a word of its own, which all that it starts inherit.
+that all it starts inherits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-#: Set in a rerun's environment to the rerun's word.
-MARK_VARIABLE = "PERFKIT_RERUN"
+#: Set in a rerun's environment to the path of its plan.json.
+PLAN_VARIABLE = "PERFKIT_RERUN"
 
 _PROC = Path("/proc")
 
@@ -32,9 +32,9 @@ def family_of(process: int) -> list[int]:
     return found
 
 
-def marked_with(word: str) -> list[int]:
-    """The processes that were started with `MARK_VARIABLE` set to ``word``, wherever they belong; Linux only."""
-    variable = f"{MARK_VARIABLE}={word}\0".encode()
+def started_for(plan: Path) -> list[int]:
+    """The processes that were started for a plan, whatever has become of their parents; Linux only."""
+    variable = f"{PLAN_VARIABLE}={plan}\0".encode()
     found = []
     for folder in _PROC.glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or it is another user's

@@ -1,7 +1,7 @@
 """One rerun of the user's program: started in a folder of its own, waited for, ended with all that it has started.
 
 The program runs as ``python -m perfkit.trial.child PLAN.json``, or under its launcher. What it writes is in the rerun's
-folder: ``run`` (the run folder), ``work`` (where the program works), ``output.txt``.
+folder: ``run`` (the run folder), ``root`` (see `perfkit.trial.work_folder`), ``output.txt``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -21,7 +20,9 @@ import msgspec
 
 from perfkit.run.reading import RankFolder, rank_folders
 from perfkit.run.records import AppliedChange
-from perfkit.trial.processes import MARK_VARIABLE, family_of, marked_with, send
+from perfkit.trial.processes import PLAN_VARIABLE, family_of, send, started_for
+from perfkit.trial.protection import QUIET_TRACKERS
+from perfkit.trial.work_folder import WorkFolder
 
 #: How a rerun ended.
 #:
@@ -36,9 +37,14 @@ RerunEnding = Literal["stopped", "ended", "failed", "out-of-memory", "timed-out"
 #: What a program gets to end by itself after Ctrl-C, before it is killed: its rows are written then.
 _GRACE_S = 10.0
 #: What a program gets after its last step, or after a refusal, to end by itself.
-_END_S = 20.0
+_END_S = 10.0
 #: Time between two looks at a program: short beside a step of a second, and 20 looks cost nothing.
 _LOOK_S = 0.05
+
+#: The longest path for temporary files: multiprocessing adds 32 characters for a socket, whose path may have 103.
+_MAX_TEMPORARY = 70
+#: Python imports its ``sitecustomize``, which protects the process.
+_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
 _numbers = itertools.count(1)
 
@@ -118,12 +124,11 @@ class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
 class Rerun:
     """A program that runs; leaving the ``with`` block ends it and all that it has started."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, task: RerunTask, word: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, task: RerunTask) -> None:
         self.process = process
-        #: plan.json, output.txt, run/ and work/ are in it.
+        #: plan.json, output.txt, run/ and root/ are in it.
         self.folder = folder
         self._task = task
-        self._word = word
         self._ended_by: RerunEnding | None = None
 
     def __enter__(self) -> Rerun:
@@ -176,7 +181,7 @@ class Rerun:
             time.sleep(_LOOK_S)
 
     def _left(self) -> list[int]:
-        return [each for each in marked_with(self._word) if each != os.getpid()]
+        return started_for(self.folder / "plan.json")
 
     def result(self) -> RerunResult:
         """What has been recorded; a program that still runs is ended."""
@@ -200,11 +205,8 @@ class Rerun:
 
     def _in_user_files(self, change: AppliedChange) -> AppliedChange:
         """The program ran in its own folder, and its places are wanted in the user's."""
-        work = f"{self.folder / 'work'}{os.sep}"
-        places = tuple(
-            msgspec.structs.replace(place, file=os.path.join(self._task.source, place.file.removeprefix(work)))
-            for place in change.places
-        )
+        root = str(self.folder / "root")
+        places = tuple(msgspec.structs.replace(place, file=place.file.removeprefix(root)) for place in change.places)
         return msgspec.structs.replace(change, places=places)
 
     def _ending(self, steps: int) -> tuple[RerunEnding, str]:
@@ -244,30 +246,46 @@ def start_rerun(program: TriedProgram, plan: RerunPlan, workspace: Path) -> Reru
         OSError: the program's launcher cannot be started.
     """
     folder = workspace.resolve() / f"rerun-{next(_numbers)}"
-    work = folder / "work"
-    work.mkdir(parents=True)
-    source = Path.cwd()
-    for entry in source.iterdir():
-        (work / entry.name).symlink_to(entry)
-    task = RerunTask(program, plan, str(source))
+    folder.mkdir(parents=True)
+    shown = WorkFolder(Path.cwd(), folder / "root")
+    shown.make()
+    if not program.module and os.path.isabs(program.script):
+        program = msgspec.structs.replace(program, script=f"{shown.root}{program.script}")
+    writable = tuple(os.path.abspath(path) for path in program.writable)
+    task = RerunTask(msgspec.structs.replace(program, writable=writable), plan, str(shown.source))
     (folder / "plan.json").write_bytes(msgspec.json.encode(task))
-    word = uuid.uuid4().hex
     command = [*(program.launcher or (sys.executable,)), "-m", "perfkit.trial.child", str(folder / "plan.json")]
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             command,
-            cwd=work,
-            env=_environment() | {MARK_VARIABLE: word},
+            cwd=shown.work,
+            env=_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Rerun(process, folder, task, word)
+    return Rerun(process, folder, task)
 
 
-def _environment() -> dict[str, str]:
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+def _environment(folder: Path) -> dict[str, str]:
+    """The environment of a rerun: protected, quiet, and as like that of another rerun as can be."""
+    environment = (
+        os.environ
+        | QUIET_TRACKERS
+        | {
+            PLAN_VARIABLE: str(folder / "plan.json"),
+            "PYTHONPATH": os.pathsep.join((_STARTUP, *filter(None, (os.environ.get("PYTHONPATH"),)))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+    )
+    # Sets of strings have the same order then, and what one rerun compiles, no other compiles again.
+    environment.setdefault("PYTHONHASHSEED", "0")
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "compiled"))
     # It would switch the recording off.
     environment.pop("PERFKIT_DISABLE", None)
+    temporary = folder / "tmp"
+    if len(str(temporary)) <= _MAX_TEMPORARY:
+        temporary.mkdir()
+        environment["TMPDIR"] = str(temporary)
     return environment

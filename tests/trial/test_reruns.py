@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.trial.child import ending_of
-from perfkit.trial.processes import MARK_VARIABLE, family_of, marked_with
+from perfkit.trial.processes import PLAN_VARIABLE, family_of, started_for
 from perfkit.trial.reruns import RerunPlan, RerunResult, TriedProgram, start_rerun
 
 TRAIN = """
@@ -31,25 +31,17 @@ for epoch in range(int(sys.argv[1])):
 """
 
 
-@pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's current folder."""
-    folder = tmp_path / "user"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return folder
-
-
-def rerun(user: Path, source: str, *arguments: str, limit_s: float = 100, **plan: object) -> RerunResult:
-    (user / "train.py").write_text(source)
+def rerun(workspace: Path, source: str, *arguments: str, limit_s: float = 100, **plan: object) -> RerunResult:
+    Path("train.py").write_text(source)
     program = TriedProgram("train.py", arguments)
-    with start_rerun(program, RerunPlan(**plan), user.parent / "workspace") as running:  # type: ignore[arg-type]
+    with start_rerun(program, RerunPlan(**plan), workspace) as running:  # type: ignore[arg-type]
         return running.wait(limit_s)
 
 
-def test_a_rerun_stops_after_its_steps_with_its_changes_applied_and_its_losses_logged(user: Path) -> None:
-    result = rerun(user, TRAIN, "1000", steps=12, changes=("fused-optimizer",))
+def test_a_rerun_stops_after_its_steps_with_its_changes_applied_and_its_losses_logged(
+    user: Path, workspace: Path
+) -> None:
+    result = rerun(workspace, TRAIN, "1000", steps=12, changes=("fused-optimizer",))
 
     assert (result.ending, result.message) == ("stopped", "the program was stopped after 12 steps")
     assert result.steps == len(result.losses) == 12
@@ -60,8 +52,8 @@ def test_a_rerun_stops_after_its_steps_with_its_changes_applied_and_its_losses_l
     assert not (result.folder / "diagnosis.json").exists()
 
 
-def test_a_program_that_is_over_before_its_steps_has_ended(user: Path) -> None:
-    result = rerun(user, TRAIN, "1", steps=40, log_loss=False)
+def test_a_program_that_is_over_before_its_steps_has_ended(user: Path, workspace: Path) -> None:
+    result = rerun(workspace, TRAIN, "1", steps=40, log_loss=False)
 
     assert (result.ending, result.steps) == ("ended", 16)
     assert result.message == "the program was over after 16 of 40 steps"
@@ -108,21 +100,21 @@ time.sleep(600)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are found through /proc")
 def test_a_program_that_hangs_is_ended_with_the_daemon_that_it_has_started(
-    user: Path, monkeypatch: pytest.MonkeyPatch
+    user: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perfkit.trial.reruns._GRACE_S", 0.5)
     (user / "train.py").write_text(HANGS)
-    with start_rerun(TriedProgram("train.py"), RerunPlan(), user.parent / "workspace") as running:
-        while not (running.folder / "work" / "begun").exists():
+    with start_rerun(TriedProgram("train.py"), RerunPlan(), workspace) as running:
+        while not (running.folder / f"root{user}" / "begun").exists():
             time.sleep(0.05)
         time.sleep(0.5)
-        word = running._word
-        assert len(marked_with(word)) >= 2
+        plan = running.folder / "plan.json"
+        assert len(started_for(plan)) >= 2
         result = running.wait(0.1)
 
     assert (result.ending, result.steps) == ("timed-out", 0)
     assert result.message == "the program had done 0 of 40 steps when its time was over"
-    assert marked_with(word) == []
+    assert started_for(plan) == []
 
 
 def test_a_family_is_a_process_with_all_below_it() -> None:
@@ -134,4 +126,4 @@ def test_a_family_is_a_process_with_all_below_it() -> None:
     os.kill(child, 9)
     os.waitpid(child, 0)
     assert family_of(child) == []
-    assert MARK_VARIABLE not in os.environ
+    assert PLAN_VARIABLE not in os.environ

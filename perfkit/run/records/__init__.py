@@ -2,7 +2,7 @@
 
 One module for each file of the folder: `steps` (steps.jsonl), `rank` (run.json, rank.json, failure.json) with `program`
 and `gpu`, `lines` (lines.json, stacks-N.lines.npz), `syncs` (syncs.json), `ranges` (ranges.npz, ranges-N.npz),
-`limits` (limits.json), `changes` (changes.json), `trial` (trial.json).
+`limits` (limits.json), `changes` (changes.json), `trial` (trial.json), `sweep` (sweep.json).
 All names can be imported from here.
 """
 
@@ -14,6 +14,7 @@ from perfkit.run.records.program import *  # noqa: F403
 from perfkit.run.records.ranges import *  # noqa: F403
 from perfkit.run.records.rank import *  # noqa: F403
 from perfkit.run.records.steps import *  # noqa: F403
+from perfkit.run.records.sweep import *  # noqa: F403
 from perfkit.run.records.syncs import *  # noqa: F403
 from perfkit.run.records.trial import *  # noqa: F403
 from perfkit.run.records.version import *  # noqa: F403

@@ -12,6 +12,7 @@ from perfkit import _env
 from perfkit._code_owner import USER, owner_of
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
+from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.run.atomic import write_atomically
 from perfkit.script import Additions, execute, find
 from perfkit.trial.applied import changes
@@ -70,7 +71,8 @@ class _RerunAdditions(Additions):
         super().stop(prof, error)
         # A program that was interrupted was ended from outside, which knows why.
         if not isinstance(error, KeyboardInterrupt):
-            _write_ending(self._folder, ending_of(error))
+            ending = ending_of(error)
+            _write_ending(self._folder, msgspec.structs.replace(ending, peak_bytes=peak_resident_bytes()))
 
 
 def ending_of(error: BaseException | None) -> ProgramEnding:

@@ -92,10 +92,11 @@ class RerunTask(msgspec.Struct, frozen=True):
 
 
 class ProgramEnding(msgspec.Struct, frozen=True):
-    """ending-RANK.json, which the child writes: how the program ended on this rank."""
+    """ending-RANK.json, which the child writes: how the program ended on this rank, and its largest resident memory."""
 
     ending: RerunEnding
     message: str
+    peak_bytes: int | None = None
 
 
 class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +108,7 @@ class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
         steps: Timed steps of rank 0.
         losses: By step, of rank 0; None where none was logged.
         applied: What became of the changes on rank 0; the places are in the user's files.
-        peak_bytes: The largest resident memory that rank 0 recorded.
+        peak_bytes: The largest resident memory of rank 0, without its workers'; None where it was ended from outside.
         peak_device_bytes: The largest memory of its device.
     """
 
@@ -197,11 +198,15 @@ class Rerun:
             steps=len(timed),
             losses=tuple(row.loss for row in rank.steps),
             applied=tuple(self._in_user_files(change) for change in (rank.changes.changes if rank.changes else ())),
-            peak_bytes=max((row.rss_bytes for row in rank.steps if row.rss_bytes is not None), default=None),
+            peak_bytes=self._peak_bytes(),
             peak_device_bytes=max(
                 (row.memory_peak_bytes for row in rank.steps if row.memory_peak_bytes is not None), default=None
             ),
         )
+
+    def _peak_bytes(self) -> int | None:
+        file = self.folder / "ending-0.json"
+        return msgspec.json.decode(file.read_bytes(), type=ProgramEnding).peak_bytes if file.is_file() else None
 
     def _in_user_files(self, change: AppliedChange) -> AppliedChange:
         """The program ran in its own folder, and its places are wanted in the user's."""

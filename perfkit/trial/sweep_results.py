@@ -1,17 +1,20 @@
-"""What the reruns of a sweep show: throughput, how memory follows the batch, which value to choose. No rerun starts here."""
+"""What the reruns of a sweep show: throughput, how memory follows the batch, which value to choose."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
-from perfkit._format import rate
+import msgspec
+
+from perfkit._format import rate, size
 from perfkit.measures.steps._timed_rows import own_rows
-from perfkit.run.records import MemoryLine, Step, Sweep, SweepPoint
+from perfkit.run.records import Memory, MemoryLine, Step, Sweep, SweepPoint
+from perfkit.trial.reruns import RerunResult
 
-#: Share of the memory that a recommended batch leaves: above 90 % the allocator has to search, split and release blocks,
-#: and a slightly longer batch ends the run (the rule memory-near-limit, and its source).
+#: Share of the memory that a recommended batch leaves: above 90 % the allocator has to search, split and release
+#: blocks, and a slightly longer batch ends the run (the rule memory-near-limit, and its source).
 RESERVE = 0.10
 #: Throughputs within this share of the best one are equally good. Two reruns of one program differ by 1 to 3 % on a
 #: machine that other programs use, so that a smaller share would choose by chance.
@@ -79,13 +82,77 @@ def batch_of(rows: Sequence[Step]) -> int | None:
 
 
 def elements_per_sample(rows: Sequence[Step]) -> float | None:
-    """The elements of a batch over the batch size of its loader: less than with other sizes where batches are not full."""
+    """The elements of a batch over the batch size of its loader: where batches are not full, fewer than elsewhere."""
     known = [
         row.batch_elements / row.samples
         for row in own_rows(rows)
         if row.batch_elements is not None and row.samples is not None and row.samples
     ]
     return statistics.median(known) if known else None
+
+
+class MeasuredValue:
+    """What is known of one value, over its reruns."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.results: list[RerunResult] = []
+        self.halves: list[Half] = []
+        self.elements: float | None = None
+        #: Why it has no number.
+        self.failure: SweepPoint | None = None
+
+    @property
+    def per_s(self) -> float | None:
+        """Samples or steps per second; None where none was measured."""
+        ns = sum(half.ns for half in self.halves)
+        return sum(half.amount for half in self.halves) / ns * 1e9 if ns else None
+
+    @property
+    def step_ns(self) -> float | None:
+        """Mean step."""
+        steps = sum(half.steps for half in self.halves)
+        return sum(half.ns for half in self.halves) / steps if steps else None
+
+    def peak_bytes(self, memory: Memory | None) -> int | None:
+        """The largest peak of its reruns."""
+        found = (one.peak_device_bytes if memory == "device" else one.peak_bytes for one in self.results)
+        return max((peak for peak in found if peak is not None), default=None)
+
+    def point(self, memory: Memory | None, total_bytes: int | None) -> SweepPoint:
+        """What is reported of it."""
+        if self.failure is not None or self.step_ns is None:
+            return self.failure or SweepPoint(value=self.value, outcome="not-tried")
+        rates, peak = [half.per_s for half in self.halves], self.peak_bytes(memory)
+        point = SweepPoint(
+            value=self.value,
+            reruns=len(self.results),
+            steps=sum(half.steps for half in self.halves),
+            step_ns=round(self.step_ns),
+            per_s=self.per_s,
+            low=min(rates),
+            high=max(rates),
+            peak_bytes=peak,
+            left_bytes=total_bytes - peak if total_bytes is not None and peak is not None else None,
+        )
+        if leaves_reserve(point, total_bytes):
+            return point
+        note = f"leaves less than {RESERVE:.0%} of {size(total_bytes or 0)}"
+        return msgspec.structs.replace(point, note=note)
+
+
+def memory_of(values: Sequence[MeasuredValue]) -> Memory | None:
+    """What the peaks are of: the device's memory where the program uses one."""
+    for memory in get_args(Memory):
+        if peaks_of(values, memory):
+            return cast("Memory", memory)
+    return None
+
+
+def peaks_of(values: Sequence[MeasuredValue], memory: Memory | None) -> dict[int, int]:
+    """The peak of each measured value."""
+    found = {one.value: one.peak_bytes(memory) for one in values if one.halves}
+    return {value: peak for value, peak in found.items() if peak is not None}
 
 
 def fit_line(peaks: Mapping[int, int], points: int = _LINE_POINTS) -> MemoryLine | None:
@@ -99,9 +166,7 @@ def fit_line(peaks: Mapping[int, int], points: int = _LINE_POINTS) -> MemoryLine
     )
     fixed = peak_mean - slope * batch_mean
     deviation = max(abs(fixed + slope * batch - peak) / peak for batch, peak in peaks.items())
-    return MemoryLine(
-        fixed_bytes=round(fixed), bytes_per_sample=round(slope), deviation=deviation, points=len(peaks)
-    )
+    return MemoryLine(fixed_bytes=round(fixed), bytes_per_sample=round(slope), deviation=deviation, points=len(peaks))
 
 
 def leaves_reserve(point: SweepPoint, total_bytes: int | None) -> bool:
@@ -152,6 +217,6 @@ def _effect(sweep: Sweep) -> str:
         return f" Accumulating gradients over {sweep.accumulate} steps keeps the effective batch of {own}."
     factor = chosen / own
     return (
-        f" The effective batch becomes {factor:.3g} times as large: a program that accumulates gradients can do so over "
-        "fewer steps; how another effective batch converges was not measured."
+        f" The effective batch becomes {factor:.3g} times as large: a program that accumulates gradients can do so "
+        "over fewer steps; how another effective batch converges was not measured."
     )

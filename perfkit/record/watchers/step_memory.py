@@ -133,3 +133,16 @@ def resident_bytes() -> int | None:
         return int(os.read(statm, 64).split()[1]) * _PAGE
     finally:
         os.close(statm)
+
+
+def peak_resident_bytes() -> int | None:
+    """The largest memory of this process in RAM so far; None where there is no /proc.
+
+    Not ``ru_maxrss``, which counts the process that started this one until ``exec``.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            found = next((line for line in status if line.startswith("VmHWM:")), None)
+    except OSError:
+        return None
+    return int(found.split()[1]) * 1024 if found is not None else None

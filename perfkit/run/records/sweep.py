@@ -15,6 +15,9 @@ Swept = Literal["batch-size", "workers"]
 #: fewer samples than one batch; the program failed; it was not tried.
 SweptOutcome = Literal["measured", "out-of-memory", "too-short", "not-full", "failed", "not-tried"]
 
+#: What a peak is of: the memory of the device, or the process's resident memory.
+Memory = Literal["device", "resident"]
+
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One value.
@@ -84,7 +87,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     own: int | None = None
     unit: Literal["samples", "steps"] = "samples"
     points: tuple[SweepPoint, ...] = ()
-    memory: Literal["device", "resident"] | None = None
+    memory: Memory | None = None
     total_bytes: int | None = None
     reserve: float
     line: MemoryLine | None = None

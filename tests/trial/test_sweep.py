@@ -237,8 +237,8 @@ def test_a_smaller_batch_comes_with_the_accumulation_that_keeps_the_effective_on
     sweep, started = swept("batch-size=256,64,128", own=4096, per_step=-19.0)
 
     assert started[:4] == ["", "batch-size=64", "batch-size=128", "batch-size=256"]
-    assert (sweep.recommended, sweep.accumulate) == (64, 64)
-    assert "Accumulating gradients over 64 steps keeps the effective batch of 4096." in sweep.verdict
+    assert (sweep.recommended, sweep.accumulate) == (256, 16)
+    assert "Accumulating gradients over 16 steps keeps the effective batch of 4096." in sweep.verdict
 
 
 def test_a_machine_without_a_device_is_not_made_to_swap(swept: Callable[..., tuple[Sweep, list[str]]]) -> None:
@@ -321,3 +321,70 @@ def test_the_verdict_says_what_the_programs_own_batch_reaches() -> None:
     )
     none = msgspec.structs.replace(sweep, recommended=None)
     assert verdict_of(none) == "No batch-size that was measured leaves 10% of the memory."
+
+
+# -- real programs
+
+TRAIN = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(20_000, 4), torch.randn(20_000, 1))
+for inputs, targets in DataLoader(data, batch_size=8):
+    if len(inputs) > 128:
+        raise MemoryError("no more than 128")
+    time.sleep(0.01 + 0.0002 * len(inputs))
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+"""
+BY_HAND = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def sweep_of(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, asked: str) -> Sweep:
+    user = folder / "user"
+    user.mkdir()
+    monkeypatch.chdir(user)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (user / "train.py").write_text(source)
+    return Sweeping(TriedProgram("train.py"), folder / "space", steps=30, budget_s=240).run(parse_sweep(asked))
+
+
+@pytest.mark.slow
+def test_a_real_program_becomes_faster_with_its_batch_until_it_has_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfkit.trial.sweep._MEASURED_NS", 1e9)
+    sweep = sweep_of(tmp_path, monkeypatch, TRAIN, "batch-size=8,32,128,256,512")
+
+    assert [(one.value, one.outcome) for one in sweep.points] == [
+        (8, "measured"), (32, "measured"), (128, "measured"), (256, "out-of-memory"), (512, "not-tried"),
+    ]  # fmt: skip
+    small, middle, large = (one.per_s or 0.0 for one in sweep.points[:3])
+    # The sleeps alone: 690, 1950 and 3600 samples per second; they are never shorter.
+    assert small < 700
+    assert middle < 1960
+    assert large < 3610
+    assert 1.5 < middle / small < 3.5
+    assert 1.2 < large / middle < 2.5
+    assert sweep.points[3].note.startswith("MemoryError: no more than 128")
+    assert (sweep.own, sweep.recommended, sweep.memory) == (8, 128, "resident")
+    assert sweep.line is not None
+    assert sweep.line.fixed_bytes > 100e6
+
+
+@pytest.mark.slow
+def test_a_real_program_without_a_loader_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="builds them by hand"):
+        sweep_of(tmp_path, monkeypatch, BY_HAND, "batch-size")

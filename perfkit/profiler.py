@@ -28,6 +28,7 @@ from perfkit.run.records import MODES, PHASES, Mode, Phase, StartedBy
 if TYPE_CHECKING:
     from perfkit.diagnosis import Diagnosis
     from perfkit.record.run_recorder import RunRecorder
+    from perfkit.run.rank_recording import LateLoss
 
 T = TypeVar("T")
 
@@ -275,6 +276,11 @@ class profile:
             self._live.log_step(samples, tokens, None if loss is None else float(loss))
         elif _active is not None and _active is not self:
             _active.log(samples=samples, tokens=tokens, loss=loss)
+
+    def log_later(self, loss: LateLoss) -> None:
+        """As `log`, for a loss that is read when the step's row is written; for perfkit's own hooks."""
+        if self._running and self._live is not None:
+            self._live.recording.late_losses[self.step_num] = loss
 
     def step(
         self,

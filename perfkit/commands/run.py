@@ -56,7 +56,9 @@ def run(
         "perfkit explain changes lists them.",
     ),
     log_loss: bool = typer.Option(
-        False, "--log-loss", help="Log the loss that each step's first backward() starts from: reading it is a sync."
+        False,
+        "--log-loss",
+        help="Log the loss that each step's first backward() starts from; on a device other than CUDA a sync.",
     ),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace an existing run in the folder."),
     quiet: bool = typer.Option(False, "--quiet", help="Print no verdict."),

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -40,6 +40,13 @@ class Parts(msgspec.Struct, kw_only=True):
     syncs: Syncs | None = None
 
 
+class LateLoss(Protocol):
+    """A loss that is not on the host yet when it is logged."""
+
+    def read(self, *, wait: bool) -> float | None:
+        """The loss; None where it is not there yet, unless ``wait``."""
+
+
 class RankRecording:
     """Writes one rank's folder during a run. ``parts()`` returns what to rewrite, when that is due."""
 
@@ -49,6 +56,8 @@ class RankRecording:
         self._parts = parts
         self._rows: list[Step] = []
         self._waiting: deque[Step] = deque()
+        #: Losses by step that are read when the step's row is written: by then the device has done the step.
+        self.late_losses: dict[int, LateLoss] = {}
         self._flushed = self._rewritten = _clock.now_ns()
         self._reported: set[str] = set()
         self.errors: list[str] = []
@@ -103,14 +112,27 @@ class RankRecording:
         """Record the run's clock and unix time at this instant: at the start and after each window."""
         self._pairs.append(ClockPair(*_clock.clock_pair()))
 
-    def flush(self) -> None:
-        """Write the buffered rows."""
+    def flush(self, *, last: bool = False) -> None:
+        """Write the buffered rows; the last ones wait for their losses."""
         self._flushed = _clock.now_ns()
         rows, self._rows = self._rows, []
+        if self.late_losses and rows:
+            rows = [self._with_loss(row, wait=last) for row in rows]
+            self.late_losses = {step: loss for step, loss in self.late_losses.items() if step > rows[-1].step}
         try:
             self._writer.append_steps(rows)
         except OSError as error:
             self.trouble("writing steps.jsonl", error)
+
+    def _with_loss(self, row: Step, *, wait: bool) -> Step:
+        late = self.late_losses.get(row.step)
+        if late is None:
+            return row
+        try:
+            return msgspec.structs.replace(row, loss=late.read(wait=wait))
+        except Exception as error:  # noqa: BLE001 - an error of the device; its other rows are written
+            self.trouble("reading a loss", error)
+            return row
 
     def rewrite(self, ending: str | None = None) -> None:
         """Rewrite rank.json, lines.json, ranges.npz and syncs.json; ``ending`` is how the run ended."""
@@ -137,7 +159,7 @@ class RankRecording:
         try:
             self._rows.extend(self._waiting)
             self._waiting.clear()
-            self.flush()
+            self.flush(last=True)
             self.rewrite(ending)
         finally:
             self._writer.close()

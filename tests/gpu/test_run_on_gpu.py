@@ -14,6 +14,7 @@ import perfkit
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import RangeTime
+from perfkit.record.hooks.losses import log_losses
 from perfkit.run.reading import read_run
 from perfkit.trace import read_trace
 from perfkit.trace.columns import Kind
@@ -128,3 +129,21 @@ def test_the_demo_runs_on_the_gpu_and_prices_the_sync(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "sync-in-step" in done.stdout
+
+
+@pytest.mark.semantics
+def test_logging_the_loss_is_no_sync(tmp_path: Path) -> None:
+    training = Training()
+    training.step()
+    with perfkit.profile(tmp_path / "x", quiet=True, recorders=(), triggers=()) as prof:
+        patches = log_losses(prof)
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            for _ in prof.steps(range(40)):
+                training.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            patches.undo()
+
+    rows = read_run(tmp_path / "x").ranks[0].steps
+    assert [row.step for row in rows if row.loss is None] == []

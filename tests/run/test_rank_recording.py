@@ -50,6 +50,29 @@ def test_a_row_is_held_for_64_steps_and_then_written_without(tmp_path: Path) -> 
     assert [step for step, _ in steps(tmp_path)] == list(range(66))
 
 
+class Loss:
+    """A loss that is there from the moment somebody waits."""
+
+    def __init__(self, value: float, *, there: bool) -> None:
+        self.value, self.there = value, there
+
+    def read(self, *, wait: bool) -> float | None:
+        return self.value if self.there or wait else None
+
+
+def test_a_loss_on_a_device_is_read_when_its_row_is_written_and_only_the_last_rows_wait(tmp_path: Path) -> None:
+    record = recording(tmp_path)
+    for step, there in ((0, True), (1, False), (2, False)):
+        record.late_losses[step] = Loss(step + 0.5, there=there)
+    record.add([row(0), row(1)])
+    record.flush()
+    assert list(record.late_losses) == [2]
+    record.add([row(2), row(3)], await_device=True)
+    record.finish("finished")
+
+    assert [each.loss for each in read_run(tmp_path).ranks[0].steps] == [0.5, None, 2.5, None]
+
+
 def launched(monkeypatch: pytest.MonkeyPatch, **env: str) -> str:
     """The launch id under a launcher that sets these variables; the count of runs of this process left out."""
     with monkeypatch.context() as patch:

@@ -92,8 +92,7 @@ def ending_of(error: BaseException | None) -> ProgramEnding:
 
 
 def _text_of(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-    # A worker's error has its own traceback in its text; the last line is the error.
+    lines = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()
     if isinstance(error, PerfkitError):
         return str(error)
     line = lines[-1] if any(line.startswith("Original Traceback") for line in lines) else lines[0]

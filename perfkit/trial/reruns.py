@@ -41,6 +41,9 @@ _END_S = 10.0
 #: Time between two looks at a program: short beside a step of a second, and 20 looks cost nothing.
 _LOOK_S = 0.05
 
+#: What happened to a program that nobody here killed, and how torchrun reports it of a rank.
+_KILLED = "the program was killed, as the system does where the machine's memory is used up"
+_RANK_KILLED = "Signal 9 (SIGKILL) received by PID"
 #: The longest path for temporary files: multiprocessing adds 32 characters for a socket, whose path may have 103.
 _MAX_TEMPORARY = 70
 #: Python imports its ``sitecustomize``, which protects the process.
@@ -216,32 +219,34 @@ class Rerun:
 
     def _ending(self, steps: int) -> tuple[RerunEnding, str]:
         wanted, code = self._task.plan.steps, self.process.returncode
-        written = [
-            msgspec.json.decode(file.read_bytes(), type=ProgramEnding)
-            for file in sorted(self.folder.glob("ending-*.json"))
-        ]
-        # What happened first is the cause; the other ranks end because of it.
-        for ending in ("refused", "out-of-memory", "failed"):
-            for each in written:
-                if each.ending == ending:
-                    return each.ending, each.message
+        written = self._written()
+        # What happened first is the cause: the other ranks end because of it.
+        for each in sorted(written, key=lambda each: each.ending != "refused"):
+            if each.ending != "ended":
+                killed = each.ending == "failed" and _RANK_KILLED in self._output()
+                return ("out-of-memory", _KILLED) if killed else (each.ending, each.message)
         if steps >= wanted:
             return "stopped", f"the program was stopped after {steps} steps"
         if self._ended_by == "timed-out":
             return "timed-out", f"the program had done {steps} of {wanted} steps when its time was over"
         if self._ended_by is not None:
             return self._ended_by, f"the program was ended after {steps} steps"
-        if written:
+        if written or code == 0:
             return "ended", f"the program was over after {steps} of {wanted} steps"
-        if code == -signal.SIGKILL:
-            return "out-of-memory", "the program was killed, as the system does where the machine's memory is used up"
+        if code == -signal.SIGKILL or _RANK_KILLED in self._output():
+            return "out-of-memory", _KILLED
         if code < 0:
             return "failed", f"the program was ended by {signal.Signals(-code).name}"
-        return "failed", self._last_line() or f"the program ended with exit code {code}"
+        lines = (line.strip() for line in reversed(self._output().splitlines()))
+        return "failed", next(filter(None, lines), f"the program ended with exit code {code}")
 
-    def _last_line(self) -> str:
-        text = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    def _written(self) -> list[ProgramEnding]:
+        """What the ranks have written about their endings, the first one first."""
+        files = sorted(self.folder.glob("ending-*.json"), key=lambda file: file.stat().st_mtime_ns)
+        return [msgspec.json.decode(file.read_bytes(), type=ProgramEnding) for file in files]
+
+    def _output(self) -> str:
+        return (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
 
 
 def start_rerun(program: TriedProgram, plan: RerunPlan, workspace: Path) -> Rerun:

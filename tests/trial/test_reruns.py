@@ -129,3 +129,73 @@ def test_a_family_is_a_process_with_all_below_it() -> None:
     os.waitpid(child, 0)
     assert family_of(child) == []
     assert PLAN_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("source", "ending", "message"),
+    [
+        ("import os; os._exit(0)", "ended", "the program was over after 0 of 40 steps"),
+        ("print(1)", "ended", "the program was over after 0 of 40 steps"),
+        ("raise ValueError('no such model')", "failed", "ValueError: no such model (train.py:1)"),
+        ("import os; os.kill(os.getpid(), 9)", "out-of-memory", "the program was killed, as the system does"),
+        ("import os; os.kill(os.getpid(), 11)", "failed", "the program was ended by SIGSEGV"),
+        ("import os; os._exit(3)", "failed", "the program ended with exit code 3"),
+        ("import os; print('bad data'); os.sys.stdout.flush(); os._exit(3)", "failed", "bad data"),
+        ("def train(:", "failed", "SyntaxError: invalid syntax (train.py, line 1)"),
+    ],
+)
+def test_a_program_without_steps_ends_with_its_reason(
+    user: Path, workspace: Path, source: str, ending: str, message: str
+) -> None:
+    result = rerun(workspace, source)
+    assert (result.ending, result.steps) == (ending, 0)
+    assert result.message.startswith(message)
+
+
+@pytest.mark.slow
+def test_a_run_is_recorded_and_diagnosed_where_that_is_wanted(user: Path, workspace: Path) -> None:
+    result = rerun(workspace, TRAIN, "1000", steps=25, record=True)
+
+    assert (result.ending, len(result.losses)) == ("stopped", 25)
+    assert result.steps < 25
+    assert (result.folder / "diagnosis.json").exists()
+
+
+RANKS = """
+import os
+import torch
+import torch.distributed
+
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    optimizer.zero_grad()
+    if step == 5 and os.environ["RANK"] == FAILING:
+        raise ValueError("no such sample")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("failing", "ending", "message"),
+    [
+        ("None", "stopped", "the program was stopped after 8 steps"),
+        ("'1'", "failed", "ValueError: no such sample (train.py:12)"),
+    ],
+)
+def test_ranks_of_torchrun_stop_together_or_fail_with_the_first_error(
+    user: Path, workspace: Path, failing: str, ending: str, message: str
+) -> None:
+    (user / "train.py").write_text(RANKS.replace("FAILING", failing))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    with start_rerun(TriedProgram("train.py", launcher=torchrun), RerunPlan(steps=8), workspace) as running:
+        result = running.wait(200)
+        plan = running.folder / "plan.json"
+
+    assert (result.ending, result.message) == (ending, message)
+    assert started_for(plan) == []
+    if ending == "stopped":
+        assert sorted(path.name for path in result.folder.glob("rank-*")) == ["rank-0", "rank-1"]

@@ -116,15 +116,28 @@ def line_of(frame: FrameType) -> int:
 
 def expression_at(code: CodeType, instruction: int) -> str:
     """The source of the expression at an instruction; "" if it spans several lines, or on Python 3.10."""
-    positions = getattr(code, "co_positions", None)
-    if positions is None or instruction < 0:
-        return ""
-    # Two bytes of bytecode per entry.
-    first, last, start, end = next(itertools.islice(positions(), instruction // 2, None))
+    first, last, start, end = _position(code, instruction)
     if first is None or first != last or start is None or end is None:
         return ""
     # Columns count bytes of UTF-8.
     return linecache.getline(code.co_filename, first).encode()[start:end].decode(errors="replace").strip()
+
+
+def expression_end(code: CodeType, instruction: int) -> tuple[int, int] | None:
+    """Where the expression at an instruction ends: line, and column in bytes of UTF-8; None on Python 3.10."""
+    _, line, _, column = _position(code, instruction)
+    return None if line is None or column is None else (line, column)
+
+
+def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
+    """First and last line, first and last column."""
+    positions = getattr(code, "co_positions", None)
+    if positions is None or instruction < 0:
+        return None, None, None, None
+    # Two bytes of bytecode per entry.
+    found: tuple[int | None, int | None, int | None, int | None]
+    found = next(itertools.islice(positions(), instruction // 2, None))
+    return found
 
 
 def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:

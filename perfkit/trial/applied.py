@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from perfkit._location import CodeLine
 from perfkit.errors import UsageError
 from perfkit.run.records import AppliedChange
 from perfkit.trial.catalog import ChosenChange, parse_changes
@@ -96,9 +95,7 @@ class changes:
             AppliedChange(
                 change=str(chosen),
                 count=site.count,
-                places=tuple(
-                    CodeLine(file=at.file, line=at.line, function=at.function, owner=at.owner) for at in site.places
-                ),
+                places=tuple(site.places),
             )
             for chosen in self._chosen
             if (site := self._sites.get(chosen)) is not None

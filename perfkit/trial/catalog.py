@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import perfkit.trial.changes
 from perfkit._families import family_of, members
 from perfkit.errors import UsageError
+from perfkit.trial.patches.edits import Edit, TrainerArgument
 
 #: What a change does to the results of a program, and so what a measurement of it means.
 Kind = Literal["exact", "numeric", "sweep", "bound", "computed"]
@@ -40,6 +41,8 @@ class Change(NamedTuple):
     apply: Callable[[Any, Any], None] | None
     toggle: bool = False
     first: bool = False
+    edits: tuple[Edit, ...] = ()
+    trainer: TrainerArgument = TrainerArgument()
 
     @classmethod
     def of(cls, module: ModuleType) -> Change:
@@ -57,6 +60,8 @@ class Change(NamedTuple):
             getattr(module, "apply", None),
             getattr(module, "TOGGLE", False),
             getattr(module, "FIRST", False),
+            getattr(module, "EDITS", ()),
+            getattr(module, "TRAINER", TrainerArgument()),
         )
 
     @property

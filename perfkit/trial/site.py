@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 
-from perfkit._callsite import CallSite, find_callsite
+from perfkit._callsite import find_callsite
+from perfkit._code_owner import expression_end, user_and_library_frame
 from perfkit._patches import Patches
+from perfkit.run.records import ChangedLine
 
 #: Places that are kept of one change: a program makes few loaders and optimizers.
 _MAX_PLACES = 16
@@ -22,13 +25,13 @@ class Site:
         self.active = True
         #: How often it has changed something, and the user's lines that were running then.
         self.count = 0
-        self.places: dict[CallSite, None] = {}
         self._switches: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self.places: dict[ChangedLine, None] = {}
 
     def used(self) -> None:
         """It changes something of the program's now."""
         self.count += 1
-        if len(self.places) < _MAX_PLACES and (place := find_callsite(sys._getframe(1))) is not None:
+        if len(self.places) < _MAX_PLACES and (place := _changed_line(sys._getframe(1))) is not None:
             self.places[place] = None
 
     def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
@@ -54,3 +57,18 @@ class Site:
         """Put everything back."""
         self.active = False
         self.patches.undo()
+
+
+def _changed_line(frame: FrameType) -> ChangedLine | None:
+    place = find_callsite(frame)
+    if place is None:
+        return None
+    user, _ = user_and_library_frame(frame)
+    return ChangedLine(
+        file=place.file,
+        line=place.line,
+        function=place.function,
+        owner=place.owner,
+        via=place.via,
+        end=None if user is None else expression_end(user.f_code, user.f_lasti),
+    )

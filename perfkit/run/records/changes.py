@@ -8,6 +8,17 @@ from perfkit._location import CodeLine
 from perfkit.run.records.version import SCHEMA
 
 
+class ChangedLine(CodeLine, frozen=True, kw_only=True):
+    """A line of the user's that was running when a change took effect.
+
+    ``via`` is the library's ``file:line`` inside it that did the work, None where there is none. ``end`` is where the
+    running call ends: line and column in bytes of UTF-8, as `ast` counts them; None on Python 3.10.
+    """
+
+    via: str | None = None
+    end: tuple[int, int] | None = None
+
+
 class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one change: how often it changed something of the program's, and the lines that were running.
 
@@ -16,7 +27,7 @@ class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
 
     change: str
     count: int
-    places: tuple[CodeLine, ...] = ()
+    places: tuple[ChangedLine, ...] = ()
 
 
 class AppliedChanges(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import BeforeLoop, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "compile"
 ANSWERS = ("unfused-elementwise", "launch-bound", "many-small-ops", "memory-bound", "cuda-graph-candidate")
 KIND = "numeric"
 LINES = "model.compile()"
+EDITS = (BeforeLoop("{model}.compile()"),)
+TRAINER = TrainerArgument(huggingface="torch_compile=True", accelerate='dynamo_backend="inductor"')
 
 
 def apply(site: Site, value: None) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "persistent-workers"
 ANSWERS = ("input-bound",)
 KIND = "exact"
 LINES = "DataLoader(..., persistent_workers=True)"
+EDITS = (SetArgument(("DataLoader",), "persistent_workers=True"),)
+TRAINER = TrainerArgument(huggingface="dataloader_persistent_workers=True")
 
 
 def apply(site: Site, value: None) -> None:

@@ -7,6 +7,7 @@ Every DataLoader gets ``pin_memory=True``: copies of its batches to the GPU need
 from __future__ import annotations
 
 from perfkit.trial.changes._cuda import needs_cuda
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "pinned-memory"
@@ -14,6 +15,8 @@ ANSWERS = ("pageable-copy", "blocking-copy", "copies-dominate")
 KIND = "exact"
 LINES = "DataLoader(..., pin_memory=True)"
 refuse = needs_cuda
+EDITS = (SetArgument(("DataLoader",), "pin_memory=True", position=7),)
+TRAINER = TrainerArgument(huggingface="dataloader_pin_memory=True")
 
 
 def apply(site: Site, value: None) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.trial.changes._numbers import whole_number
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "prefetch"
 ANSWERS = ("input-bound",)
 KIND = "exact"
 LINES = "DataLoader(..., prefetch_factor={value})"
+EDITS = (SetArgument(("DataLoader",), "prefetch_factor={value}"),)
+TRAINER = TrainerArgument(huggingface="dataloader_prefetch_factor={value}")
 parse = whole_number(1)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfkit import _env
 from perfkit.trial.changes._numbers import whole_number
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "workers"
@@ -18,6 +19,15 @@ ANSWERS = ("input-bound", "cpu-preprocessing")
 KIND = "exact"
 FIRST = True
 LINES = "DataLoader(..., num_workers={value})"
+EDITS = (
+    SetArgument(
+        ("DataLoader",),
+        "num_workers={value}",
+        position=5,
+        without_at_zero=("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"),
+    ),
+)
+TRAINER = TrainerArgument(huggingface="dataloader_num_workers={value}")
 parse = whole_number(0)
 
 

@@ -74,4 +74,5 @@ def _move_steps(optimizer: Any) -> None:
 
 
 def _is_set(defaults: dict[str, Any], options: dict[str, Any]) -> bool:
-    return all(defaults[name] == value for name, value in options.items())
+    # An option that is None is off where another one is on.
+    return all(bool(defaults[name]) == value for name, value in options.items())

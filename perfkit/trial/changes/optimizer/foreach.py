@@ -6,6 +6,7 @@ as much more memory as the weights take.
 
 from __future__ import annotations
 
+from perfkit.trial.patches.edits import SetArgument
 from perfkit.trial.site import Site
 
 ID = "foreach-optimizer"
@@ -13,6 +14,13 @@ ANSWERS = ("unfused-optimizer", "launch-bound", "many-small-ops")
 KIND = "numeric"
 TOGGLE = True
 LINES = "torch.optim.AdamW(..., foreach=True)"
+EDITS = (
+    SetArgument(
+        ("Adam", "AdamW", "SGD", "Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
+        "foreach=True",
+        without=("fused",),
+    ),
+)
 
 
 def apply(site: Site, value: None) -> None:

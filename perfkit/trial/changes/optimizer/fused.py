@@ -6,6 +6,7 @@ rounding.
 
 from __future__ import annotations
 
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "fused-optimizer"
@@ -13,6 +14,8 @@ ANSWERS = ("unfused-optimizer", "launch-bound", "many-small-ops")
 KIND = "numeric"
 TOGGLE = True
 LINES = "torch.optim.AdamW(..., fused=True)"
+EDITS = (SetArgument(("Adam", "AdamW", "Adagrad", "SGD"), "fused=True", without=("foreach",)),)
+TRAINER = TrainerArgument(huggingface='optim="adamw_torch_fused"')
 
 
 def apply(site: Site, value: None) -> None:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import SetArgument
 from perfkit.trial.site import Site
 
 ID = "gradients-to-none"
@@ -17,6 +18,7 @@ ANSWERS = ("gradients-not-set-to-none",)
 KIND = "exact"
 TOGGLE = True
 LINES = "optimizer.zero_grad(set_to_none=True)"
+EDITS = (SetArgument(("zero_grad",), "set_to_none=True", position=0),)
 
 
 def apply(site: Site, value: None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import TrainerArgument, Wrap
 from perfkit.trial.site import Site
 
 ID = "bf16-autocast"
@@ -16,6 +17,14 @@ ANSWERS = ("low-precision-unused",)
 KIND = "numeric"
 TOGGLE = True
 LINES = "with torch.autocast(device, dtype=torch.bfloat16): output = model(batch)"
+EDITS = (
+    Wrap(
+        'with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16):', until="backward"
+    ),
+)
+TRAINER = TrainerArgument(
+    huggingface="bf16=True", lightning='precision="bf16-mixed"', accelerate='mixed_precision="bf16"'
+)
 
 
 def apply(site: Site, value: None) -> None:

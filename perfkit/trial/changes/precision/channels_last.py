@@ -10,12 +10,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import BeforeLoop
 from perfkit.trial.site import Site
 
 ID = "channels-last"
 ANSWERS = ("layout-conversion",)
 KIND = "numeric"
 LINES = "model = model.to(memory_format=torch.channels_last); images = images.to(memory_format=torch.channels_last)"
+# The layout of convolutions' weights decides: what comes in takes it at the first one.
+EDITS = (BeforeLoop("{model}.to(memory_format=torch.channels_last)"),)
 
 
 def apply(site: Site, value: None) -> None:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 
 from perfkit.trial.changes._held_settings import HeldSetting
+from perfkit.trial.patches.edits import FirstStatement, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "tf32"
@@ -17,6 +18,8 @@ ANSWERS = ("fp32-without-tf32",)
 KIND = "numeric"
 TOGGLE = True
 LINES = 'torch.set_float32_matmul_precision("high")'
+EDITS = (FirstStatement(LINES),)
+TRAINER = TrainerArgument(huggingface="tf32=True")
 
 
 def apply(site: Site, value: None) -> None:

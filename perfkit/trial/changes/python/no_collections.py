@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import BeforeLoop, RemoveStatement
 from perfkit.trial.site import Site
 
 ID = "no-collections"
@@ -18,6 +19,7 @@ ANSWERS = ("gc-pauses",)
 KIND = "exact"
 TOGGLE = True
 LINES = "gc.collect(); gc.freeze()  # once, before the loop"
+EDITS = (RemoveStatement(("collect",)), BeforeLoop("gc.collect()\ngc.freeze()"))
 
 
 def apply(site: Site, value: None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import Wrap
 from perfkit.trial.site import Site
 
 ID = "no-grad-in-evaluation"
@@ -17,6 +18,7 @@ ANSWERS = ("grad-in-evaluation",)
 KIND = "exact"
 TOGGLE = True
 LINES = "with torch.no_grad(): evaluate(model)"
+EDITS = (Wrap("with torch.no_grad():"),)
 
 
 def apply(site: Site, value: None) -> None:

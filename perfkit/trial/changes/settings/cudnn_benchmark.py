@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from perfkit.trial.changes._cuda import needs_cuda
 from perfkit.trial.changes._held_settings import HeldSetting
+from perfkit.trial.patches.edits import FirstStatement, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "cudnn-benchmark"
@@ -15,6 +16,8 @@ KIND = "numeric"
 TOGGLE = True
 LINES = "torch.backends.cudnn.benchmark = True"
 refuse = needs_cuda
+EDITS = (FirstStatement(LINES),)
+TRAINER = TrainerArgument(lightning="benchmark=True")
 
 
 def apply(site: Site, value: None) -> None:

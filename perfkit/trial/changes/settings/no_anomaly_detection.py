@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perfkit.trial.changes._held_settings import HeldSetting
+from perfkit.trial.patches.edits import ReplaceCall, SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "no-anomaly-detection"
@@ -18,6 +19,11 @@ ANSWERS = ("anomaly-detection",)
 KIND = "exact"
 TOGGLE = True
 LINES = "torch.autograd.set_detect_anomaly(False)"
+EDITS = (
+    SetArgument(("set_detect_anomaly",), "mode=False", position=0),
+    ReplaceCall(("detect_anomaly",), "torch.autograd.set_detect_anomaly(False)"),
+)
+TRAINER = TrainerArgument(lightning="detect_anomaly=False")
 
 
 def apply(site: Site, value: None) -> None:

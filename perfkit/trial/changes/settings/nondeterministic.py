@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perfkit.trial.changes._held_settings import HeldSetting
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "nondeterministic"
@@ -17,6 +18,8 @@ ANSWERS = ("deterministic-mode",)
 KIND = "numeric"
 TOGGLE = True
 LINES = "torch.use_deterministic_algorithms(False)"
+EDITS = (SetArgument(("use_deterministic_algorithms",), "mode=False", position=0),)
+TRAINER = TrainerArgument(huggingface="full_determinism=False", lightning="deterministic=False")
 
 
 def apply(site: Site, value: None) -> None:

@@ -278,6 +278,8 @@ def test_collections_are_taken_out_and_what_lives_is_frozen_before_the_loop(tmp_
             "torch.use_deterministic_algorithms(mode=True)",
             "torch.use_deterministic_algorithms(mode=False)",
         ),
+        ("threads=2", "torch.set_num_threads(8)", "torch.set_num_threads(2)"),
+        ("tf32", "torch.set_float32_matmul_precision('highest')", 'torch.set_float32_matmul_precision("high")'),
         ("pinned-memory", "f(torch.utils.data.DataLoader(x))", "f(torch.utils.data.DataLoader(x, pin_memory=True))"),
     ],
 )

@@ -29,7 +29,7 @@ class HeldSetting:
     def _hold(self) -> None:
         self._asked = self._read()
         if self._asked != self._value:
-            self._site.used()
+            self._site.count += 1  # by no line of the program's
             self._write(self._value)
 
     def ask(self, value: Any) -> None:

@@ -65,10 +65,11 @@ class _Writer:
     def add(self, chosen: ChosenChange, places: Sequence[ChangedLine]) -> None:
         """Write one change at each of its places."""
         change = chosen.change
-        if change.kind not in ("exact", "numeric"):
+        first = next((edit for edit in change.edits if isinstance(edit, FirstStatement)), None)
+        if change.kind == "bound":
             self._leave(chosen, "is an upper bound, never an edit")
-        elif any(isinstance(edit, FirstStatement) for edit in change.edits):
-            self._add_first(chosen, places)
+        elif first is not None:
+            self._add_first(chosen, first, places)
         elif not places:
             self._leave(chosen, f"took effect at no line of the program's: write {chosen.lines} by hand")
         else:
@@ -85,14 +86,16 @@ class _Writer:
             edited += [(change, self._name(path, line)) for _, change, line in kept]
         return Patch(data=b"".join(pieces), edited=tuple(dict.fromkeys(edited)), left=tuple(self._left))
 
-    def _add_first(self, chosen: ChosenChange, places: Sequence[ChangedLine]) -> None:
+    def _add_first(self, chosen: ChosenChange, first: FirstStatement, places: Sequence[ChangedLine]) -> None:
+        """Write it where the program itself sets it, or else for the whole program."""
+        if [place for place in dict.fromkeys(places) if place.owner == "user" and self._is_edited(chosen, place)]:
+            return
         if self._script is None:
             self._leave(chosen, f"holds for the whole program: write {chosen.lines} by hand")
             return
         try:
             if self._give_to_trainer(chosen, [self._script], None):
                 return
-            first = next(edit for edit in chosen.change.edits if isinstance(edit, FirstStatement))
             self._do(self._script, chosen, 1, lambda draft: first.write(draft, None, chosen.value))
         except CannotWriteError as reason:
             self._leave(chosen, f"{self._name(self._script)} {reason}: write {chosen.lines} by hand")
@@ -116,9 +119,18 @@ class _Writer:
         except CannotWriteError as reason:
             self._leave(chosen, f"{here} {reason}: write {self._by_hand(chosen, library)} by hand")
 
+    def _is_edited(self, chosen: ChosenChange, place: ChangedLine) -> bool:
+        try:
+            self._edit(chosen, (self._root / place.file).resolve(), place)
+        except CannotWriteError:
+            return False
+        return True
+
     def _edit(self, chosen: ChosenChange, path: Path, place: ChangedLine) -> None:
         reason = CannotWriteError("cannot be edited by machine")
         for edit in chosen.change.edits:
+            if isinstance(edit, FirstStatement):
+                continue
             try:
                 self._do(path, chosen, place.line, _writing(edit, place, chosen))
                 return

@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit.trial.changes._numbers import whole_number
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "batch-size"
 ANSWERS = ("launch-bound", "small-grid", "low-occupancy", "many-small-ops", "python-bound")
 KIND = "sweep"
 LINES = "DataLoader(..., batch_size={value})"
+EDITS = (SetArgument(("DataLoader",), "batch_size={value}", position=1),)
+TRAINER = TrainerArgument(huggingface="per_device_train_batch_size={value}")
 parse = whole_number(1)
 
 

@@ -22,7 +22,8 @@ def with_options(site: Site, options: dict[str, Any]) -> None:
         @functools.wraps(original)
         def construct(self: Any, params: Any, defaults: dict[str, Any]) -> None:
             has_them = options.keys() <= defaults.keys() and not defaults.get("differentiable")
-            if has_them and not _is_set(defaults, options):
+            # An option that is None is off where another one is on.
+            if has_them and any(bool(defaults[name]) != value for name, value in options.items()):
                 changed[self] = _Options(defaults, options)
             original(self, params, defaults)
             if site.active and self in changed:
@@ -74,5 +75,4 @@ def _move_steps(optimizer: Any) -> None:
 
 
 def _is_set(defaults: dict[str, Any], options: dict[str, Any]) -> bool:
-    # An option that is None is off where another one is on.
-    return all(bool(defaults[name]) == value for name, value in options.items())
+    return all(defaults[name] == value for name, value in options.items())

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 
 from perfkit.trial.changes._held_settings import HeldSetting
-from perfkit.trial.patches.edits import FirstStatement, TrainerArgument
+from perfkit.trial.patches.edits import FirstStatement, SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "tf32"
@@ -18,7 +18,7 @@ ANSWERS = ("fp32-without-tf32",)
 KIND = "numeric"
 TOGGLE = True
 LINES = 'torch.set_float32_matmul_precision("high")'
-EDITS = (FirstStatement(LINES),)
+EDITS = (SetArgument(("set_float32_matmul_precision",), 'precision="high"', position=0), FirstStatement(LINES))
 TRAINER = TrainerArgument(huggingface="tf32=True")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from perfkit import _env
 from perfkit.trial.changes._held_settings import HeldSetting
 from perfkit.trial.changes._numbers import whole_number
-from perfkit.trial.patches.edits import FirstStatement
+from perfkit.trial.patches.edits import FirstStatement, SetArgument
 from perfkit.trial.site import Site
 
 ID = "threads"
@@ -19,7 +19,7 @@ ANSWERS = ("thread-counts",)
 KIND = "numeric"
 TOGGLE = True
 LINES = "torch.set_num_threads({value})"
-EDITS = (FirstStatement(LINES),)
+EDITS = (SetArgument(("set_num_threads",), "int={value}", position=0), FirstStatement(LINES))
 parse = whole_number(1)
 
 

@@ -45,13 +45,13 @@ def write_patch(
 
     What holds for the whole program is written at the beginning of ``script``. Nothing is written to disk.
     """
-    writer = _Writer(root.resolve(), script and script.resolve())
+    writer = _PatchWriter(root.resolve(), script and script.resolve())
     for chosen, places in applied:
         writer.add(chosen, places)
     return writer.patch()
 
 
-class _Writer:
+class _PatchWriter:
     """Files, the edits to make in each, and what is left."""
 
     def __init__(self, root: Path, script: Path | None) -> None:

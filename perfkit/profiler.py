@@ -225,6 +225,27 @@ class profile:
             if not self._options.quiet:
                 print_message(f"report: {page}")
 
+    def _follow_steps(self, what: str, follow: Callable[[int], None]) -> None:
+        """Call ``follow`` with the number of each step that begins; its time is the step's.
+
+        An error of it is reported as one of ``what``, and it is not called again.
+        """
+        live = self._live
+        if live is None:
+            return
+        clock, recording, earlier = live.clock, live.recording, live.clock.at_close
+
+        def at_close(step: int) -> None:
+            if earlier is not None:
+                earlier(step)
+            try:
+                follow(step + 1)
+            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+                clock.at_close = earlier
+                recording.trouble(what, error)
+
+        clock.at_close = at_close
+
     # -- what a loop calls
 
     @property

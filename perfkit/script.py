@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,8 @@ def find(script: str, module: bool) -> Path:
 class Additions:
     """What happens to the program beside its recording: changes are applied, losses logged."""
 
-    def __init__(self, applied: changes | None = None, log_loss: bool = False) -> None:
-        self._applied = applied
+    def __init__(self, applied: Iterable[changes] = (), log_loss: bool = False) -> None:
+        self._applied = tuple(applied)
         self._log_loss = log_loss
         self._losses: Patches | None = None
 
@@ -61,9 +62,9 @@ class Additions:
         Raises:
             SystemExit: a change cannot be applied; the program would not be the one that was asked for.
         """
-        if self._applied is not None:
+        for applied in self._applied:
             try:
-                self._applied.__enter__()
+                applied.__enter__()
             except Exception as error:  # else it would be another program than was asked for
                 print_message(str(error) if isinstance(error, UsageError) else f"a change cannot be applied: {error!r}")
                 raise SystemExit(2) from error
@@ -83,12 +84,14 @@ class Additions:
     def _stop(self, prof: profile) -> None:
         if self._losses is not None:
             self._losses.undo()
-        if self._applied is None:
+        if not self._applied:
             return
-        self._applied.__exit__(None, None, None)
+        for applied in reversed(self._applied):
+            applied.__exit__(None, None, None)
+        report = tuple(one for applied in self._applied for one in applied.report())
         if prof.folder is not None and (rank := prof.folder / f"rank-{_env.rank()}").is_dir():
-            write_record(rank, AppliedChanges(changes=self._applied.report()))
-        for one in self._applied.report():
+            write_record(rank, AppliedChanges(changes=report))
+        for one in report:
             if not one.count:
                 print_message(f"the change {one.change} had no effect: the program made nothing that it applies to")
 

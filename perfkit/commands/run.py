@@ -82,7 +82,7 @@ def run(
         stop_after=stop_after,
         quiet=quiet,
     )
-    additions = Additions(changes(*with_) if with_ else None, log_loss)
+    additions = Additions([changes(*with_)] if with_ else [], log_loss)
     return execute(prof, target, script, [*context.args], module, additions)
 
 

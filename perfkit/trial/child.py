@@ -19,6 +19,7 @@ from perfkit.trial.applied import changes
 from perfkit.trial.protection import Refusal, protect_process
 from perfkit.trial.reruns import ProgramEnding, RerunTask
 from perfkit.trial.seeds import fix_seeds
+from perfkit.trial.switchback import follow
 
 #: How errors of memory are worded that are no MemoryError and no torch.OutOfMemoryError.
 _OUT_OF_MEMORY = (
@@ -64,8 +65,17 @@ class _RerunAdditions(Additions):
 
     def __init__(self, task: RerunTask, folder: Path) -> None:
         wanted = task.plan
-        super().__init__(changes(*wanted.changes) if wanted.changes else None, wanted.log_loss)
+        self._switching = wanted.switch
+        chosen = (wanted.changes, wanted.switch.changes if wanted.switch is not None else ())
+        applied = [changes(*names) for names in chosen if names]
+        super().__init__(applied, wanted.log_loss)
+        self._last = applied[-1] if applied else None
         self._folder = folder
+
+    def start(self, prof: profile) -> None:
+        super().start(prof)
+        if self._switching is not None and self._last is not None:
+            follow(self._switching, self._last, prof)
 
     def stop(self, prof: profile, error: BaseException | None) -> None:
         super().stop(prof, error)

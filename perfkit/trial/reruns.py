@@ -22,6 +22,7 @@ from perfkit.run.reading import RankFolder, rank_folders
 from perfkit.run.records import AppliedChange
 from perfkit.trial.processes import PLAN_VARIABLE, family_of, send, started_for
 from perfkit.trial.protection import QUIET_TRACKERS
+from perfkit.trial.switchback import Switching
 from perfkit.trial.work_folder import WorkFolder
 
 #: How a rerun ended.
@@ -73,6 +74,7 @@ class RerunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         changes: As a user writes them: ``workers=2``.
+        switch: Further changes, which are switched off and on while the program runs.
         steps: The program is stopped cleanly after them.
         log_loss: Log the loss of each step.
         seed_offset: Added to every seed that the program sets.
@@ -80,6 +82,7 @@ class RerunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     changes: tuple[str, ...] = ()
+    switch: Switching | None = None
     steps: int = 40
     log_loss: bool = True
     seed_offset: int = 0

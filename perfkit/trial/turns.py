@@ -46,9 +46,9 @@ def can_stop_programs() -> bool:
     return hasattr(signal, "SIGSTOP")
 
 
-def turn_s(step_s: float | None) -> float:
+def turn_of(step_s: float) -> float:
     """How long a turn is for programs with steps of ``step_s``."""
-    return max(TURN_S, _STEPS * step_s if step_s is not None else 0.0)
+    return max(TURN_S, _STEPS * step_s)
 
 
 def run_in_turns(

@@ -1,0 +1,285 @@
+"""Measures a program with some changes against the same program with others: ``Comparer``.
+
+In one process where all that differs can be switched off and on while the program runs (`switchback`); in two processes
+that run in turns otherwise (`turns`); in whole runs, one after the other, where the memory does not hold both or the
+system cannot stop a process.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+import msgspec
+
+from perfkit.trial.catalog import ChosenChange
+from perfkit.trial.reruns import Rerun, RerunPlan, RerunResult, TriedProgram, start_rerun
+from perfkit.trial.shift import MIN_PAIRS, Blocks
+from perfkit.trial.switchback import Switching, blocks_of_switched
+from perfkit.trial.turns import (
+    TURN_S,
+    WARMUP_STEPS,
+    blocks_of_turns,
+    can_stop_programs,
+    compared_steps,
+    run_in_turns,
+    turn_of,
+)
+
+#: Steps of less than 100 ms are compared for this long in each program, or in each state: twenty turns.
+_COMPARED_S = 20 * TURN_S
+#: Shortest block of a program that is switched: some steps of 5 ms, and far more than a switch costs.
+_BLOCK_S = 0.1
+#: Steps of a block at least: the first is not compared, and of the rest the mean is taken.
+_BLOCK_STEPS = 5
+#: Blocks of a program that is switched: ten pairs at least, and no more than a bootstrap is quick with.
+_MIN_BLOCKS, _MAX_BLOCKS = 20, 60
+#: Shortest turn of a program that has too few steps for longer ones: ten times what changing places costs.
+_MIN_TURN_S = 0.03
+#: Steps in a block of a whole run: eight blocks in 40 steps.
+_RUN_BLOCK_STEPS = 4
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """The same program twice, with the changes ``before`` and with those ``after``.
+
+    Attributes:
+        blocks: Steps of both, measured next to one another; empty where one took too few steps.
+        before, after: How both runs ended; the same object where one process was switched. Its losses are then those
+            of steps with and without the changes, and its ``applied`` has those of both.
+        switched: Whether one process was switched.
+        seconds: How long it took.
+        step_ns: Typical step before and after; None where there are no blocks.
+    """
+
+    blocks: Blocks
+    before: RerunResult
+    after: RerunResult
+    switched: bool
+    seconds: float
+
+    @property
+    def step_ns(self) -> tuple[float, float] | None:
+        return (median(self.blocks.first), median(self.blocks.second)) if self.blocks.first else None
+
+    @property
+    def completed(self) -> bool:
+        """Whether neither run failed, was refused or was ended before its time."""
+        return {self.before.ending, self.after.ending} <= {"stopped", "ended"}
+
+
+class _Size(NamedTuple):
+    """How much is run: steps of each program; blocks, and their steps, where one is switched; the length of a turn."""
+
+    steps: int
+    blocks: int
+    block_steps: int
+    turn_s: float
+
+
+class Comparer:
+    """Compares one program with itself under different changes.
+
+    Args:
+        program: What the user asked to try.
+        workspace: An existing folder, in which the reruns work.
+        steps: What each program is stopped after, at least; programs with short steps make more.
+        progress: Gets what is running, and the seconds since it began.
+        step_s: How long a step takes, where that is known; else the first comparison finds out.
+    """
+
+    def __init__(
+        self,
+        program: TriedProgram,
+        workspace: Path,
+        *,
+        steps: int,
+        progress: Callable[[str, float], None],
+        step_s: float | None = None,
+    ) -> None:
+        self._program = program
+        self._workspace = workspace
+        self._steps = steps
+        self._progress = progress
+        self._step_s = step_s
+        #: Steps of the whole program, once it was over before it was stopped.
+        self._total: int | None = None
+        #: Whether whole runs are compared, one after the other.
+        self._alone = not can_stop_programs()
+        self._seed = 0
+
+    def compare(
+        self,
+        before: Sequence[ChosenChange],
+        after: Sequence[ChosenChange],
+        *,
+        limit_s: float,
+        steps: int | None = None,
+        in_turns: bool = False,
+    ) -> Compared:
+        """Run both until they have made their steps, or end them after ``limit_s`` seconds.
+
+        Where the first attempt shows that the steps are too short or too few for what was planned, there is a second.
+
+        Args:
+            before: Changes that the first program has.
+            after: Changes that the second one has. Equal ones (A against A) run in turns.
+            limit_s: Time for all of it.
+            steps: Instead of those of the constructor.
+            in_turns: Run two processes in turns also where one could be switched.
+
+        Returns:
+            A program that fails is a result too: see `RerunResult.ending`.
+        """
+        began = time.monotonic()
+        plans = _names(before), _names(after)
+        switch = None if in_turns else _switchable(before, after)
+        while True:
+            size = self._size(steps or self._steps)
+            left_s = limit_s - (time.monotonic() - began)
+            compared = self._switched(switch, plans, size, left_s) if switch else self._apart(plans, size, left_s)
+            self._learn(compared)
+            again = compared.completed and len(compared.blocks.first) < MIN_PAIRS
+            if not again or self._size(steps or self._steps) == size or time.monotonic() - began > limit_s / 2:
+                return msgspec.structs.replace(compared, seconds=time.monotonic() - began)
+
+    def _learn(self, compared: Compared) -> None:
+        """Note how long a step takes, and how many there are."""
+        for result in (compared.before, compared.after):
+            if result.ending == "ended" and result.steps > WARMUP_STEPS:
+                self._total = min(result.steps, self._total or result.steps)
+        times = [row.wall_ns for row in compared_steps(compared.before.folder)]
+        if compared.step_ns is not None:
+            self._step_s = compared.step_ns[0] / 1e9
+        elif times:
+            self._step_s = median(times) / 1e9
+
+    def _size(self, steps: int) -> _Size:
+        if self._step_s is None:
+            return _Size(steps, _even(max(_MIN_BLOCKS, 2 * steps / _BLOCK_STEPS)), _BLOCK_STEPS, TURN_S)
+        block_steps = max(_BLOCK_STEPS, math.ceil(_BLOCK_S / self._step_s))
+        wanted = 2 * max(steps / block_steps, _COMPARED_S / (block_steps * self._step_s))
+        blocks = _even(min(max(_MIN_BLOCKS, wanted), _MAX_BLOCKS))
+        turn_s = turn_of(self._step_s)
+        steps = max(steps, WARMUP_STEPS + math.ceil(_COMPARED_S / self._step_s))
+        if self._total is not None and self._total < steps:
+            steps = self._total
+            turn_s = max(_MIN_TURN_S, min(turn_s, (steps - WARMUP_STEPS) * self._step_s / (2 * MIN_PAIRS)))
+        if self._total is not None:
+            warmup = Switching(changes=()).warmup_steps
+            block_steps = max(2, min(block_steps, (self._total - warmup) // _MIN_BLOCKS))
+            blocks = _even(max(2, min(blocks, (self._total - warmup) / block_steps)))
+        return _Size(steps, blocks, block_steps, turn_s)
+
+    # -- one process
+
+    def _switched(
+        self, switch: tuple[str, ...], plans: tuple[tuple[str, ...], ...], size: _Size, limit_s: float
+    ) -> Compared:
+        common = tuple(name for name in plans[0] if name in plans[1])
+        switching = Switching(changes=switch, blocks=size.blocks, block_steps=size.block_steps, seed=self._seed)
+        self._seed += 1
+        plan = RerunPlan(changes=common, switch=switching, steps=switching.steps)
+        result = self._alone_until_it_ends(plan, limit_s)
+        blocks = blocks_of_switched(result.folder, switching)
+        if switch[0] in plans[0]:
+            blocks = Blocks(blocks.second, blocks.first)
+        return Compared(blocks=blocks, before=result, after=result, switched=True, seconds=0.0)
+
+    def _alone_until_it_ends(self, plan: RerunPlan, limit_s: float) -> RerunResult:
+        names = plan.changes + (plan.switch.changes if plan.switch is not None else ())
+        self._progress(_shown(names), 0.0)
+        with start_rerun(self._program, plan, self._workspace) as rerun:
+            return rerun.wait(max(0.0, limit_s))
+
+    # -- two processes
+
+    def _apart(self, plans: tuple[tuple[str, ...], ...], size: _Size, limit_s: float) -> Compared:
+        began = time.monotonic()
+        if not self._alone:
+            compared = self._in_turns(plans, size, limit_s)
+            if "out-of-memory" not in (compared.before.ending, compared.after.ending):
+                return compared
+        compared = self._in_whole_runs(plans, size, limit_s - (time.monotonic() - began))
+        # One alone had the memory that both together had not.
+        self._alone = self._alone or compared.completed
+        return compared
+
+    def _in_turns(self, plans: tuple[tuple[str, ...], ...], size: _Size, limit_s: float) -> Compared:
+        began = time.monotonic()
+        first, second = (RerunPlan(changes=names, steps=size.steps) for names in plans)
+        shown = f"{_shown(plans[0])} and {_shown(plans[1])} in turns"
+        with (
+            start_rerun(self._program, first, self._workspace) as before,
+            start_rerun(self._program, second, self._workspace) as after,
+        ):
+            turns = run_in_turns(
+                [before.process, after.process],
+                turn_s=size.turn_s,
+                limit_s=max(0.0, limit_s),
+                progress=lambda elapsed_s: self._progress(shown, elapsed_s),
+            )
+            took_s = time.monotonic() - began
+            results = [_result(rerun, limit_s - took_s, took_s) for rerun in (before, after)]
+        blocks = blocks_of_turns([result.folder for result in results], turns)
+        return Compared(blocks=blocks, before=results[0], after=results[1], switched=False, seconds=0.0)
+
+    def _in_whole_runs(self, plans: tuple[tuple[str, ...], ...], size: _Size, limit_s: float) -> Compared:
+        """Each twice, as before, after, after, before: what changes steadily in the machine then adds to both alike."""
+        began = time.monotonic()
+        runs: tuple[list[RerunResult], list[RerunResult]] = ([], [])
+        for number, which in enumerate((0, 1, 1, 0)):
+            share_s = (limit_s - (time.monotonic() - began)) / (4 - number)
+            runs[which].append(self._alone_until_it_ends(RerunPlan(changes=plans[which], steps=size.steps), share_s))
+            if runs[which][-1].ending not in ("stopped", "ended"):
+                break
+        blocks = Blocks([], [])
+        for one, other in zip(*runs, strict=False):
+            for first, second in zip(_blocks_of_run(one.folder), _blocks_of_run(other.folder), strict=False):
+                blocks.first.append(first)
+                blocks.second.append(second)
+        before, after = runs[0][-1], (runs[1] or runs[0])[-1]
+        return Compared(blocks=blocks, before=before, after=after, switched=False, seconds=0.0)
+
+
+def _result(rerun: Rerun, left_s: float, took_s: float) -> RerunResult:
+    """What a program has recorded; the slower one may make its last steps for as long as the turns have taken."""
+    with suppress(subprocess.TimeoutExpired):
+        rerun.process.wait(max(0.0, min(left_s, took_s)))
+    rerun.end("stopped" if left_s > 0 else "timed-out")
+    return rerun.result()
+
+
+def _switchable(before: Sequence[ChosenChange], after: Sequence[ChosenChange]) -> tuple[str, ...] | None:
+    """The changes that one side has more than the other, if one process can be switched between both sides."""
+    added = [one for one in after if one not in before]
+    removed = [one for one in before if one not in after]
+    different = added + removed
+    # Two changes of the same thing, as threads=1 and threads=2, would be in place together.
+    if not different or (added and removed) or not all(one.change.toggle for one in different):
+        return None
+    return _names(different)
+
+
+def _names(chosen: Sequence[ChosenChange]) -> tuple[str, ...]:
+    return tuple(map(str, chosen))
+
+
+def _shown(names: Sequence[str]) -> str:
+    return " + ".join(names) or "unchanged"
+
+
+def _blocks_of_run(folder: Path) -> list[float]:
+    times = [row.wall_ns for row in compared_steps(folder)]
+    ends = range(_RUN_BLOCK_STEPS, len(times) + 1, _RUN_BLOCK_STEPS)
+    return [fmean(times[end - _RUN_BLOCK_STEPS : end]) for end in ends]
+
+
+def _even(number: float) -> int:
+    return 2 * math.ceil(number / 2)

@@ -81,7 +81,7 @@ def _json(data: FigureData) -> str:
 
 
 def _without_script(data: FigureData) -> Iterator[str]:
-    """What the page shows if its script does not run: the verdict, the parts and the findings."""
+    """What the page shows if its script does not run: the verdict, the parts, the findings, what was tried."""
     yield f"<p>{escape(data.verdict)}</p>\n"
     for bar in data.bars:
         parts = "".join(f"<li>{escape(part.name)} {ms(part.ns)}</li>" for part in bar.parts)
@@ -92,4 +92,7 @@ def _without_script(data: FigureData) -> Iterator[str]:
         yield f"<h2>{escape(found.rule)} {escape(found.place)}</h2>"
         change = f"Change {found.change}: " if found.change else ""
         yield f"<p>{escape(found.message)}</p><p>{escape(change + found.advice)}</p>\n"
+    for measured in (data.trial, data.sweep):
+        if measured is not None:
+            yield f"<h2>What was tried</h2><p>{escape(measured.verdict)}</p>\n"
     yield "".join(f"<p>Missing: {escape(sentence)}</p>\n" for sentence in data.missing)

@@ -12,11 +12,27 @@ from typing import TypeVar
 
 import msgspec
 
+from perfkit._versioned_json import decode_versioned
 from perfkit.errors import RunError
 from perfkit.run.arrays import MAX_BYTES, Spans, read_range_rows, read_spans
 from perfkit.run.file_names import nsys_name, spans_name
 from perfkit.run.older_folders import converted, decode_step
-from perfkit.run.records import SCHEMA, AppliedChanges, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs, Window
+from perfkit.run.records import (
+    SCHEMA,
+    SWEEP_SCHEMA,
+    TRIAL_SCHEMA,
+    AppliedChanges,
+    Lines,
+    MachineLimits,
+    RangeRow,
+    Rank,
+    Run,
+    Step,
+    Sweep,
+    Syncs,
+    Trial,
+    Window,
+)
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -176,6 +192,29 @@ class RunFolder:
     def lost(self) -> list[str]:
         """What was damaged in the files read so far, one sentence each."""
         return [*self._lost, *(sentence for rank in self.ranks.values() for sentence in rank.lost)]
+
+    @cached_property
+    def trial(self) -> Trial | None:
+        """trial.json; None: no change was tried, or the file is damaged or of another version."""
+        return self._measured("trial.json", Trial, TRIAL_SCHEMA, "perfkit try")
+
+    @cached_property
+    def sweep(self) -> Sweep | None:
+        """sweep.json; None: no values were compared, or the file is damaged or of another version."""
+        return self._measured("sweep.json", Sweep, SWEEP_SCHEMA, "perfkit try --sweep")
+
+    def _measured(self, name: str, kind: type[_Record], schema: int, command: str) -> _Record | None:
+        file = self.path / name
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                self._lost.append(f"{name}: larger than {MAX_BYTES >> 20} MiB, not read")
+                return None
+            return decode_versioned(file.read_bytes(), kind, schema, name, f"{command} measures it again")
+        except FileNotFoundError:
+            return None
+        except (OSError, RunError) as error:
+            self._lost.append(str(error))
+            return None
 
     @property
     def missing_ranks(self) -> list[int]:

@@ -29,6 +29,7 @@ from perfkit.reports.figures.ledger import ledger_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
 from perfkit.reports.figures.tables import rules_not_asked, tables_of
 from perfkit.reports.figures.timeline import timeline_of
+from perfkit.reports.figures.tried import sweep_of, trial_of
 from perfkit.run.arrays import read_line_times
 from perfkit.run.atomic import write_atomically
 from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_run
@@ -105,6 +106,8 @@ def figures_of(
         bars=tuple(bars_of(diagnosis)),
         findings=findings_of(diagnosis, sources),
         ledger=figure("the ledger", lambda: ledger_of(diagnosis, sources)),
+        trial=figure("what was tried", lambda: trial_of(run) if run is not None else None),
+        sweep=figure("the sweep", lambda: sweep_of(run) if run is not None else None),
         steps=steps,
         timeline=timeline,
         lines=lines_of(diagnosis, sources),
@@ -113,7 +116,7 @@ def figures_of(
         memory=tuple(memory_of(diagnosis)),
         flame=flame,
         traces=tuple(f"{rank.folder.name}/{file.name}" for file in rank.windows) if rank is not None else (),
-        missing=tuple(missing[:_MISSING]),
+        missing=tuple(dict.fromkeys((*missing, *(run.lost if run is not None else ()))))[:_MISSING],
         not_asked=rules_not_asked(diagnosis),
     )
     return msgspec.convert(cleaned(msgspec.to_builtins(data, builtin_types=(bytes,))), FigureData)

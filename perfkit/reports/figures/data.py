@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from perfkit.measures.results.kernels import RooflinePoint
-from perfkit.run.records import Window
+from perfkit.run.records import SweepPoint, Window
 
 #: Version of figures.json. 2: packed columns of the timeline. 3: costs and savings, rules that were not asked. Other
 #: versions are not read: the figures can be made again. page.js draws the same version.
@@ -279,6 +279,50 @@ class Flame(msgspec.Struct, frozen=True, kw_only=True):
     hidden_ns: int = 0
 
 
+class TriedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """One change that was tried, or several together.
+
+    ``saving``, its interval ``ci`` and what was ``predicted`` are shares of the step; the words of ``outcome`` and
+    ``loss`` are in `perfkit.run.records.trial`.
+    """
+
+    name: str
+    outcome: str
+    saving: float | None = None
+    ci: tuple[float, float] | None = None
+    predicted: tuple[float, float] | None = None
+    before_ns: float | None = None
+    after_ns: float | None = None
+    loss: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class TrialFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """What `perfkit try` measured; ``floor`` is the share by which two unchanged runs differ, ``patch`` has lines."""
+
+    program: str
+    verdict: str
+    floor: float | None
+    seconds: float
+    changes: tuple[TriedFigure, ...]
+    patch: tuple[str, ...] = ()
+    unpatched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class SweepFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """Throughput and memory by batch size, or by the number of workers."""
+
+    swept: str
+    verdict: str
+    unit: str
+    own: int | None
+    recommended: int | None
+    points: tuple[SweepPoint, ...]
+    memory: str = ""
+    notes: tuple[str, ...] = ()
+
+
 class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a page draws of one diagnosis, or of a comparison of two; bounded whatever the size of its source.
 
@@ -297,6 +341,8 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     bars: tuple[Bar, ...] = ()
     findings: tuple[FindingFigure, ...] = ()
     ledger: LedgerFigure | None = None
+    trial: TrialFigure | None = None
+    sweep: SweepFigure | None = None
     steps: StepSeries | None = None
     timeline: Timeline | None = None
     lines: LinesFigure | None = None

@@ -12,6 +12,7 @@ PARTS = (
     "verdict.js",
     "ledger.js",
     "findings.js",
+    "tried.js",
     "steps.js",
     "timeline.js",
     "lines.js",

@@ -24,8 +24,10 @@ DISK_BYTES = 8 * 10**9
 #: The constraints are pins for this Python and later ones: not all of these versions have wheels for older ones.
 PINNED_FROM = (3, 11)
 
-#: torch older than this -> what is installed instead of the pinned packages: transformers 5 needs torch 2.6.
+#: torch older than this -> what is installed instead of the pinned packages: 2.6 asks for one release of sympy,
+#: transformers 5 for torch 2.6.
 OLDER = {
+    (2, 7): {"sympy": ""},
     (2, 6): {"transformers": "transformers<5", "huggingface_hub": "", "tokenizers": "", "accelerate": ""},
 }
 

@@ -36,6 +36,11 @@ def test_an_older_torch_has_an_older_transformers() -> None:
     assert "transformers<5" not in pins("2.6.0", "(3, 11)")
 
 
+def test_a_torch_that_asks_for_one_release_of_sympy_gets_it() -> None:
+    assert not [one for one in pins("2.6.0", "(3, 11)") if one.startswith("sympy")]
+    assert [one for one in pins("2.7.0", "(3, 11)") if one.startswith("sympy")]
+
+
 def test_an_older_python_has_no_pins_but_torchs() -> None:
     assert pins("2.8.0", "(3, 10)") == ["torch===2.8.0"]
 

@@ -218,6 +218,32 @@ def test_another_torch_profiler_stays_on_and_the_skipped_window_is_reported(
     assert theirs.key_averages()
 
 
+@pytest.mark.parametrize(
+    ("at", "what"), [(2, "the warm-up"), (3, "the window"), (4, "the window's last step"), (6, "the step for lines")]
+)
+def test_a_profiler_that_the_program_starts_gets_its_events_and_ends_what_perfkit_records(
+    tmp_path: Path, at: int, what: str
+) -> None:
+    theirs = torch.profiler.profile()
+    training = Training()
+    with record(tmp_path / "x") as prof:
+        for number, batch in enumerate(prof.steps(training.loader)):
+            if number == at:
+                theirs.start()
+            training.step(batch)
+            if number == at + 1:
+                theirs.stop()
+
+    rank = rank_of(tmp_path / "x")
+    assert [row.name for row in theirs.events()].count("aten::linear") == 2
+    assert rank.rank is not None
+    assert rank.rank.errors == ()
+    (window,) = rank.rank.windows
+    assert window.complete == (what == "the step for lines")
+    if not window.complete:
+        assert window.problem == "the program started a torch profiler of its own in it, which ended it"
+
+
 def test_two_profiles_at_once_leave_the_first_in_charge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with record(tmp_path / "x"), record(tmp_path / "y") as inner:
         Training().run(inner.steps(Training().loader))

@@ -365,4 +365,5 @@ def any_device_memory() -> bool:
         stats = [torch.cuda.memory_stats(index) for index in range(torch.cuda.device_count())]
     except RuntimeError:  # an allocator of the program's own keeps no statistics
         return True
-    return any(stat.get("reserved_bytes.all.allocated", 0) for stat in stats)
+    # cudaMallocAsync has no sum of what was ever allocated, and its pool keeps what it reserved.
+    return any(stat.get(f"reserved_bytes.all.{kind}", 0) for stat in stats for kind in ("allocated", "current"))

@@ -43,7 +43,9 @@ class Library:
 
 
 LIBRARIES = (
-    Library("libcudart.so.13", ("machine.c", "calls.c", "memory.c", "streams.c", "capture.c", "kernels.c"), "cuda"),
+    Library(
+        "libcudart.so.13", ("machine.c", "calls.c", "memory.c", "pool.c", "streams.c", "capture.c", "kernels.c"), "cuda"
+    ),
     Library("libcuda.so.1", ("driver.c",), "cuda"),
     Library("libcublasLt.so.13", ("cublaslt.c",), "cublas"),
     Library("libcublas.so.13", ("cublas.c",), "cublas", "cublas_api.h"),

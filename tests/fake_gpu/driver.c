@@ -9,6 +9,7 @@
 int cudaGetDeviceCount(int *count);
 int cudaGetDevice(int *device);
 int cudaSetDevice(int device);
+int cudaDeviceSynchronize(void);
 int cudaDeviceGetAttribute(int *value, int attribute, int device);
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
@@ -41,17 +42,50 @@ CUresult cuGetErrorString(CUresult error, const char **text) {
 
 CUresult cuGetErrorName(CUresult error, const char **text) { return cuGetErrorString(error, text); }
 
-/* ---- contexts: one for each device, which the runtime has made ---- */
+/* ---- contexts: one for each device, which the runtime has made, and those that a library makes for itself ---- */
 
-static CUcontext context_of(int device) { return (CUcontext)(intptr_t)(device + 1); }
+static CUcontext context_of(int id, int device) { return (CUcontext)(intptr_t)(id * FG_MAX_DEVICES + device + 1); }
+static int id_of(CUcontext context) { return (int)((intptr_t)context - 1) / FG_MAX_DEVICES; }
+static int device_of(CUcontext context) { return (int)((intptr_t)context - 1) % FG_MAX_DEVICES; }
 
 CUresult cuCtxGetCurrent(CUcontext *context) {
-    *context = fg_has_context(fg_current_device()) ? context_of(fg_current_device()) : NULL;
+    int id = fg_current_context(), device = fg_current_device();
+    *context = id || fg_has_context(device) ? context_of(id, device) : NULL;
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetCurrent(CUcontext context) { return context ? cudaSetDevice((int)(intptr_t)context - 1) : CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) {
+    if (!context) return CUDA_SUCCESS;
+    if (!id_of(context)) return cudaSetDevice(device_of(context));
+    fg_set_context(id_of(context), device_of(context));
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetDevice(CUdevice *device) { return cudaGetDevice(device); }
+CUresult cuCtxSynchronize(void) { return cudaDeviceSynchronize(); }
+
+CUresult cuCtxPushCurrent(CUcontext context) {
+    return fg_push_context(id_of(context), device_of(context)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context) {
+    CUresult refused = cuCtxGetCurrent(context);
+    return refused || fg_pop_context() ? refused : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* It is current to the thread that made it, until that thread pops it. */
+CUresult cuCtxCreate(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice device) {
+    static int last;
+    (void)parameters, (void)flags;
+    *context = context_of(__atomic_add_fetch(&last, 1, __ATOMIC_RELAXED), device);
+    fg_log("context", "cuCtxCreate", "\"device\": %d", device);
+    return cuCtxPushCurrent(*context);
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    if (fg_current_context() == id_of(context)) fg_pop_context();
+    return CUDA_SUCCESS;
+}
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     *flags = 0;
@@ -60,7 +94,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    *context = context_of(device);
+    *context = context_of(0, device);
     return cudaSetDevice(device);
 }
 

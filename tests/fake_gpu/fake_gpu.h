@@ -26,14 +26,20 @@ int fg_cards(void);                       /* how many the machine has, whatever 
 struct fg_card fg_card(int index);        /* by NVML's index */
 int fg_current_device(void);              /* of this thread */
 bool fg_has_context(int device);          /* whether a call has made the device's primary context */
+int fg_current_context(void);             /* of this thread; 0: the device's primary one, else one that cuCtxCreate made */
+void fg_set_context(int id, int device);
+bool fg_push_context(int id, int device);
+bool fg_pop_context(void);
 
 /* ---- memory, for the driver's virtual memory: address space first, and device memory for parts of it ---- */
 
 enum { FG_GRANULE = 2 << 20 }; /* of cudaMalloc and cuMemCreate; torch's allocator counts on the alignment */
+static inline size_t fg_whole(size_t bytes) { return (bytes + FG_GRANULE - 1) & ~(size_t)(FG_GRANULE - 1); }
 void *fg_reserve(size_t bytes);
 void fg_unreserve(void *start, size_t bytes);
 void fg_map(void *start, size_t bytes, int device);
 void fg_unmap(void *start, size_t bytes);
+int fg_forget(void *start, size_t *bytes);
 bool fg_take_memory(int device, size_t bytes);
 void fg_give_memory(int device, size_t bytes);
 void fg_clear(void *start, size_t bytes); /* zeros, of memory that is private to this process */
@@ -70,7 +76,7 @@ int fg_product(void *stream, int type, bool tensor_float, double m, double n, do
 /* Name, and the version that CUPTI's enumerator for it ends in. */
 #define FG_CALLS(X)                                                                                                    \
     X(cudaGetDeviceCount, v3020) X(cudaSetDevice, v3020) X(cudaDeviceSynchronize, v3020)                               \
-    X(cudaMalloc, v3020) X(cudaFree, v3020) X(cudaHostAlloc, v3020) X(cudaFreeHost, v3020)                             \
+    X(cudaMalloc, v3020) X(cudaFree, v3020) X(cudaMallocAsync, v11020) X(cudaFreeAsync, v11020) X(cudaHostAlloc, v3020) X(cudaFreeHost, v3020)                             \
     X(cudaHostRegister, v4000) X(cudaHostUnregister, v4000) X(cudaMemGetInfo, v3020)                                   \
     X(cudaMemcpy, v3020) X(cudaMemcpyAsync, v3020) X(cudaMemcpy2DAsync, v3020) X(cudaMemcpyPeerAsync, v4000)           \
     X(cudaMemcpyToSymbol, v3020) X(cudaMemset, v3020) X(cudaMemsetAsync, v3020)                                        \

@@ -17,7 +17,8 @@ static bool poisoned; /* forked from a process in which it was started */
 static int visible = -1, card_of[FG_MAX_DEVICES];
 static bool context[FG_MAX_DEVICES];
 static uint64_t used_bytes[FG_MAX_DEVICES];
-static __thread int current;
+static __thread struct { int id, device; } stack[8]; /* of contexts; the first is the thread's own */
+static __thread int depth;
 static __thread cudaError_t last;
 
 /* "CUDA driver functions must not be called from the child of fork()": cudaErrorInitializationError there. */
@@ -70,7 +71,8 @@ cudaError_t usable(void) {
 cudaError_t use_context(enum fg_name call, int device) {
     cudaError_t refused = usable();
     if (refused) return refused;
-    if (!context[device]) {
+    /* "If a non-primary context is current to the calling thread, the runtime uses it" (Interactions with the Driver API) */
+    if (!fg_current_context() && !context[device]) {
         context[device] = true;
         fg_log("context", fg_names[call], "\"device\": %d", device);
     }
@@ -79,7 +81,22 @@ cudaError_t use_context(enum fg_name call, int device) {
 
 int visible_devices(void) { return visible; }
 int fg_cards(void) { return cards; }
-int fg_current_device(void) { return current; }
+int fg_current_device(void) { return stack[depth].device; }
+int fg_current_context(void) { return stack[depth].id; }
+
+void fg_set_context(int id, int device) {
+    stack[depth].id = id;
+    stack[depth].device = device;
+}
+
+bool fg_push_context(int id, int device) {
+    if (depth + 1 == sizeof stack / sizeof *stack) return false;
+    depth++;
+    fg_set_context(id, device);
+    return true;
+}
+
+bool fg_pop_context(void) { return depth ? depth-- : false; }
 bool fg_has_context(int device) { return device >= 0 && device < FG_MAX_DEVICES && context[device] && !poisoned; }
 
 struct fg_card fg_card(int index) {
@@ -132,17 +149,17 @@ cudaError_t cudaGetDeviceCount(int *count) {
 }
 
 cudaError_t cudaGetDevice(int *device) {
-    *device = current;
+    *device = fg_current_device();
     return failed(usable());
 }
 
-/* Since CUDA 12 it also makes the device's context (Runtime API, "cudaSetDevice"). */
+/* Since CUDA 12 it also makes the device's context (Runtime API, "cudaSetDevice"), and that one is then current. */
 cudaError_t cudaSetDevice(int device) {
     struct call call = begin(FG_cudaSetDevice);
     cudaError_t refused = usable();
     if (!refused && (device < 0 || device >= visible)) refused = cudaErrorInvalidDevice;
+    if (!refused) fg_set_context(0, device);
     if (!refused) refused = use_context(FG_cudaSetDevice, device);
-    if (!refused) current = device;
     return end(&call, refused);
 }
 
@@ -247,7 +264,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     BEGIN(cudaMemGetInfo);
     *total_bytes = memory_bytes;
-    *free_bytes = memory_bytes - used_bytes[current];
+    *free_bytes = memory_bytes - used_bytes[fg_current_device()];
     return end(&call, cudaSuccess);
 }
 

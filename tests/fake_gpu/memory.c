@@ -88,6 +88,14 @@ void fg_map(void *start, size_t bytes, int device) {
     pthread_mutex_unlock(&fg_lock);
 }
 
+/* Removes the device memory that begins there from what is known; returns its device, or -1. */
+int fg_forget(void *start, size_t *bytes) {
+    struct block block;
+    if (kind_of(start) != FG_DEVICE || !remove_block(start, &block)) return -1;
+    *bytes = block.bytes;
+    return block.device;
+}
+
 /* All that was mapped from there on, however many pieces it was mapped in; the next to be mapped there finds zeros. */
 void fg_unmap(void *start, size_t bytes) {
     struct block block;
@@ -98,7 +106,7 @@ void fg_unmap(void *start, size_t bytes) {
 cudaError_t cudaMalloc(void **address, size_t bytes) {
     BEGIN(cudaMalloc);
     int device = fg_current_device();
-    size_t whole = (bytes + FG_GRANULE - 1) & ~(size_t)(FG_GRANULE - 1);
+    size_t whole = fg_whole(bytes);
     *address = NULL;
     if ((refused = unsafe_call())) return end(&call, refused);
     if (!bytes) return end(&call, cudaSuccess);
@@ -112,13 +120,14 @@ cudaError_t cudaMalloc(void **address, size_t bytes) {
 /* Waits for the device: memory is not freed under a kernel ("cudaFree ... implicit synchronization"). */
 cudaError_t cudaFree(void *address) {
     BEGIN(cudaFree);
-    struct block block;
+    size_t bytes;
     if (!address) return end(&call, cudaSuccess);
     if ((refused = unsafe_call())) return end(&call, refused);
     host_waits(&call, "free", NULL, device_tail(fg_current_device()), 0);
-    if (!remove_block(address, &block)) return end(&call, cudaErrorInvalidValue);
-    munmap(block.start, block.bytes);
-    fg_give_memory(block.device, block.bytes);
+    int device = fg_forget(address, &bytes);
+    if (device < 0) return end(&call, cudaErrorInvalidValue);
+    fg_unreserve(address, bytes);
+    fg_give_memory(device, bytes);
     return end(&call, cudaSuccess);
 }
 

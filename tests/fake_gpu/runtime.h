@@ -39,7 +39,7 @@ struct stream {
 };
 
 struct CUevent_st {
-    int device;
+    int device, context;
     bool timed, recorded;
     int64_t at_ns;
     struct capture *capture; /* it was last recorded in: then it has a place and no time */

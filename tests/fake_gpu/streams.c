@@ -149,6 +149,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 static cudaEvent_t new_event(unsigned flags) {
     struct CUevent_st *event = calloc(1, sizeof *event);
     event->device = fg_current_device();
+    event->context = fg_current_context();
     event->timed = !(flags & cudaEventDisableTiming);
     return event;
 }
@@ -172,7 +173,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 static cudaError_t record(cudaEvent_t event, struct stream *stream, unsigned flags) {
-    if (event->device != stream->device) return cudaErrorInvalidResourceHandle; /* "cudaEventRecord" */
+    /* "event and stream must be on the same CUDA context" (cudaEventRecord) */
+    if (event->device != stream->device || event->context != fg_current_context()) return cudaErrorInvalidResourceHandle;
     pthread_mutex_lock(&fg_lock);
     cudaError_t refused = cudaSuccess;
     if (stream->capture && !(flags & cudaEventRecordExternal)) {

@@ -6,7 +6,13 @@ Each is marked with what it needs: `semantics`, `values` or `real` (pyproject.to
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
@@ -26,3 +32,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
     if unmarked:
         raise pytest.UsageError(f"mark each test with one of {', '.join(NEEDS)}: {', '.join(unmarked)}")
+
+
+@pytest.fixture
+def run_source(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
+    """Run source in this process, from a real file, with these names."""
+
+    def run(source: str, names: dict[str, Any]) -> None:
+        file = tmp_path / "source.py"
+        file.write_text(source)
+        exec(compile(source, str(file), "exec"), dict(names))
+
+    return run
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[..., str]:
+    """Run a program in a process of its own, in the test's folder; returns what it printed.
+
+    It has ``os``, ``sys``, ``torch`` and ``perfkit``. ``command`` are options of Python before its file, and
+    ``environment`` further variables.
+    """
+
+    def run(source: str, *command: str, **environment: str) -> str:
+        (tmp_path / "program.py").write_text("import os, sys, torch, perfkit\n" + dedent(source))
+        done = subprocess.run(
+            [sys.executable, *command, "program.py"],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

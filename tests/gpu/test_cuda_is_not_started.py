@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from perfkit.run.reading import RankFolder, read_run
 pytestmark = pytest.mark.semantics
 
 TRAINING = """
-import os, sys, torch, perfkit
-
 def training(device="cpu"):
     model = torch.nn.Linear(64, 64).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -39,15 +36,10 @@ def in_child(work):
 """
 
 
-def run(folder: Path, program: str, *command: str) -> str:
+@pytest.fixture
+def run(program: Callable[..., str]) -> Callable[..., str]:
     """Run a program that may use `TRAINING`; returns what it printed."""
-    file = folder / "program.py"
-    file.write_text(TRAINING + textwrap.dedent(program))
-    done = subprocess.run(
-        [sys.executable, *command, str(file)], cwd=folder, capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return lambda source, *command: program(TRAINING + textwrap.dedent(source), *command)
 
 
 def rank_of(folder: Path) -> RankFolder:
@@ -57,9 +49,8 @@ def rank_of(folder: Path) -> RankFolder:
     return found
 
 
-def test_a_training_on_the_cpu_with_windows_makes_no_context(tmp_path: Path) -> None:
+def test_a_training_on_the_cpu_with_windows_makes_no_context(tmp_path: Path, run: Callable[..., str]) -> None:
     run(
-        tmp_path,
         """
         step = training()
         with perfkit.profile("x", quiet=True, detect_syncs="auto") as prof:
@@ -75,10 +66,9 @@ def test_a_training_on_the_cpu_with_windows_makes_no_context(tmp_path: Path) -> 
     assert len(found.windows) == 1
 
 
-def test_children_that_are_forked_in_and_after_a_run_can_use_cuda(tmp_path: Path) -> None:
+def test_children_that_are_forked_in_and_after_a_run_can_use_cuda(tmp_path: Path, run: Callable[..., str]) -> None:
     # No backward: torch's own counts the devices at the first one, which alone keeps forked children from CUDA.
     run(
-        tmp_path,
         """
         step = lambda: torch.ones(8, 8) @ torch.ones(8, 8)
         with perfkit.profile("x", quiet=True, recorders=("ranges",), triggers="out-of-memory") as prof:
@@ -93,9 +83,8 @@ def test_children_that_are_forked_in_and_after_a_run_can_use_cuda(tmp_path: Path
     assert len(rank_of(tmp_path).steps) == 30
 
 
-def test_ranks_that_are_forked_out_of_a_recorded_process_train_on_their_devices(tmp_path: Path) -> None:
+def test_ranks_that_are_forked_out_of_a_recorded_process_train_on_their_devices(run: Callable[..., str]) -> None:
     out = run(
-        tmp_path,
         """
         def rank(number):
             torch.cuda.set_device(number)
@@ -112,9 +101,8 @@ def test_ranks_that_are_forked_out_of_a_recorded_process_train_on_their_devices(
     assert "trained on 0" in out
 
 
-def test_devices_that_the_program_hides_during_a_run_are_hidden(tmp_path: Path) -> None:
+def test_devices_that_the_program_hides_during_a_run_are_hidden(run: Callable[..., str]) -> None:
     run(
-        tmp_path,
         """
         step = training()
         with perfkit.profile("x", quiet=True, recorders=()) as prof:
@@ -129,7 +117,7 @@ def test_devices_that_the_program_hides_during_a_run_are_hidden(tmp_path: Path) 
 
 @pytest.mark.parametrize("command", [(), ("-m", "perfkit", "run", "--out", "x", "--syncs=auto")])
 def test_a_program_that_starts_cuda_in_its_first_step_gets_device_times_memory_and_syncs(
-    tmp_path: Path, command: tuple[str, ...]
+    tmp_path: Path, command: tuple[str, ...], run: Callable[..., str]
 ) -> None:
     loop = """
         from torch.utils.data import DataLoader
@@ -147,7 +135,7 @@ def test_a_program_that_starts_cuda_in_its_first_step_gets_device_times_memory_a
     if not command:
         loop = textwrap.indent(textwrap.dedent(loop), "    ")
         loop = 'with perfkit.profile("x", quiet=True, detect_syncs="auto"):\n' + loop
-    run(tmp_path, loop, *command)
+    run(loop, *command)
     found = rank_of(tmp_path)
 
     steps = list(found.steps)
@@ -162,9 +150,10 @@ def test_a_program_that_starts_cuda_in_its_first_step_gets_device_times_memory_a
     assert any(step.memory_bytes for step in steps)
 
 
-def test_a_dry_run_of_syncs_that_simulates_a_device_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_dry_run_of_syncs_that_simulates_a_device_is_not_taken_for_one(
+    tmp_path: Path, run: Callable[..., str]
+) -> None:
     run(
-        tmp_path,
         """
         with perfkit.profile("x", quiet=True, recorders=()) as prof, perfkit.detect_syncs(mode="dry") as syncs:
             step = training("cuda")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,6 +190,24 @@ def test_a_profiler_that_the_program_runs_before_and_after_a_window_has_its_kern
     assert kernels() == before
 
 
+def test_a_profiler_that_the_program_starts_in_a_window_has_its_kernels(tmp_path: Path) -> None:
+    training = Training()
+    users = torch.profiler.profile()
+
+    def body(number: int) -> None:
+        if number == 13:  # in the window
+            users.start()
+        training.step()
+        if number == 15:
+            torch.cuda.synchronize()
+            users.stop()
+
+    found = recorded(tmp_path / "x", range(40), body)
+
+    assert len([event for event in users.events() if event.device_type == torch.autograd.DeviceType.CUDA]) > 20
+    assert [window.complete for window in found.rank.windows] == [False] if found.rank else False
+
+
 def test_the_queue_is_done_before_the_capture_range_of_nsight_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,31 +305,9 @@ def test_steps_that_take_turns_on_streams_keep_their_times(tmp_path: Path) -> No
     assert all(device_total(step) >= 0 for step in found.steps)
 
 
-PROGRAM = """
-import os, sys, torch, perfkit
-"""
-
-
-def program(folder: Path, source: str, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of its own with these variables."""
-    (folder / "program.py").write_text(PROGRAM + textwrap.dedent(source))
-    done = subprocess.run(
-        [sys.executable, *command, "program.py"],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 @several_devices
-def test_ranks_of_ddp_on_two_devices_with_gloo_record_their_own_device(tmp_path: Path) -> None:
+def test_ranks_of_ddp_on_two_devices_with_gloo_record_their_own_device(tmp_path: Path, program: Any) -> None:
     program(
-        tmp_path,
         """
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel as DDP
@@ -346,10 +338,9 @@ def test_ranks_of_ddp_on_two_devices_with_gloo_record_their_own_device(tmp_path:
 
 
 @pytest.mark.parametrize("fails", ["NVMLError_GpuIsLost", "NVMLError_Unknown"])
-def test_a_card_that_nvml_loses_ends_the_watch_and_not_the_training(tmp_path: Path, fails: str) -> None:
+def test_a_card_that_nvml_loses_ends_the_watch_and_not_the_training(tmp_path: Path, fails: str, program: Any) -> None:
     pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     program(
-        tmp_path,
         f"""
         import pynvml
         def lost(*arguments):
@@ -371,9 +362,8 @@ def test_a_card_that_nvml_loses_ends_the_watch_and_not_the_training(tmp_path: Pa
     assert any("health is not watched any more" in note for note in found.rank.notes)
 
 
-def test_with_torchs_cache_of_memory_off_memory_is_unknown_and_syncs_are_found(tmp_path: Path) -> None:
+def test_with_torchs_cache_of_memory_off_memory_is_unknown_and_syncs_are_found(tmp_path: Path, program: Any) -> None:
     program(
-        tmp_path,
         """
         x = torch.ones(64, 64, device="cuda")
         with perfkit.profile("x", quiet=True, recorders=("memory",), detect_syncs="cuda") as prof:
@@ -394,9 +384,8 @@ def test_with_torchs_cache_of_memory_off_memory_is_unknown_and_syncs_are_found(t
     assert "item" in {event.op for event in found.syncs.events}
 
 
-def test_workers_of_a_loader_that_set_their_device_leave_the_run_alone(tmp_path: Path) -> None:
+def test_workers_of_a_loader_that_set_their_device_leave_the_run_alone(tmp_path: Path, program: Any) -> None:
     program(
-        tmp_path,
         """
         from torch.utils.data import DataLoader
         def work(number):

@@ -5,12 +5,8 @@ The runtime's are its blocking calls, which torch's profiler records (`opinfo_sy
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,22 +17,8 @@ import torch
 import perfkit
 from perfkit.run.reading import read_run
 from perfkit.syncs import SyncDetector
-
-HERE = Path(__file__).resolve().parent
-
-
-def load(file: Path) -> Any:
-    """A module of the tests by its file."""
-    spec = importlib.util.spec_from_file_location(f"perfkit_tests_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases = load(HERE.parent / "syncs" / "test_one_line_cases.py")
-opinfo_syncs = load(HERE / "opinfo_syncs.py")
+from tests.gpu import opinfo_syncs
+from tests.syncs import test_one_line_cases as cases
 
 #: Program -> the number of syncs that a user would count in it. `x` is on the device, `host` and `pinned` are not.
 PROGRAMS = {
@@ -97,39 +79,27 @@ def counted(syncs: SyncDetector) -> list[str]:
     return sorted(op for event in syncs.events for op in [event.op] * event.count)
 
 
-@pytest.fixture
-def run_program(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
-    """Run a program from a real file."""
-
-    def run(program: str, names: dict[str, Any]) -> None:
-        file = tmp_path / "program.py"
-        file.write_text(program)
-        exec(compile(program, str(file), "exec"), dict(names))
-
-    return run
-
-
 @pytest.mark.values
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_runtime_the_detection_and_the_dry_run_agree_on(program: str, run_program: Any) -> None:
+@pytest.mark.parametrize("source", PROGRAMS)
+def test_the_runtime_the_detection_and_the_dry_run_agree_on(source: str, run_source: Any) -> None:
     on_device = names()
-    run_program(program, on_device)  # what happens only the first time: handles, workspaces, kernels
+    run_source(source, on_device)  # what happens only the first time: handles, workspaces, kernels
 
-    waits = [one for one in opinfo_syncs.waits_of(lambda: run_program(program, on_device)) if not one.is_mark]
+    waits = [one for one in opinfo_syncs.waits_of(lambda: run_source(source, on_device)) if not one.is_mark]
     with perfkit.detect_syncs("cuda") as seen:
-        run_program(program, on_device)
+        run_source(source, on_device)
     with perfkit.detect_syncs("dry", simulate=True):
         simulated = names()
         with perfkit.detect_syncs("dry") as foreseen:
-            run_program(program, simulated)
+            run_source(source, simulated)
 
-    wanted = PROGRAMS[program]
+    wanted = PROGRAMS[source]
     assert (len(waits), len(counted(seen)), len(counted(foreseen))) == (wanted, wanted, wanted)
 
 
 @pytest.mark.values
 @pytest.mark.parametrize(("line", "label"), [*cases.BOTH, *cases.SIMULATED])
-def test_the_runtime_waits_where_the_dry_run_says_so(line: str, label: str, run_program: Any) -> None:
+def test_the_runtime_waits_where_the_dry_run_says_so(line: str, label: str, run_source: Any) -> None:
     names = {name: tensor.detach().cuda() for name, tensor in cases._tensors().items()}
     names["weight"].requires_grad_().grad = torch.ones(4, device="cuda")
     names |= cases._others()
@@ -137,7 +107,7 @@ def test_the_runtime_waits_where_the_dry_run_says_so(line: str, label: str, run_
     def run() -> None:
         # A program may raise at values that no kernel of the simulated runtime computed: after it has read them.
         with suppress(*([Exception] if "FAKE_GPU" in os.environ else [])):
-            run_program(line, names)
+            run_source(line, names)
 
     run()
     waits = [one for one in opinfo_syncs.waits_of(run) if not one.is_mark]
@@ -169,10 +139,8 @@ def test_latency_waits_in_nobodys_name() -> None:
 
 
 @pytest.mark.semantics
-def test_starting_a_detection_creates_no_cuda_context(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch, perfkit\n"
+def test_starting_a_detection_creates_no_cuda_context(program: Any) -> None:
+    program(
         "with perfkit.detect_syncs('cuda') as syncs:\n"
         "    torch.ones(3).sum().item()\n"
         "assert not torch.cuda.is_initialized()\n"
@@ -181,9 +149,6 @@ def test_starting_a_detection_creates_no_cuda_context(tmp_path: Path) -> None:
         "    torch.ones(3).cuda().sum().item()\n"
         "assert syncs.observed and len(syncs.events) == 2, syncs\n"
     )
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.semantics
@@ -198,25 +163,18 @@ def test_a_debug_mode_that_the_program_sets_meanwhile_stays(mode: int) -> None:
 
 
 @pytest.mark.semantics
-def test_a_program_without_the_caching_allocator_is_checked(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch, perfkit\n"
-        "with perfkit.detect_syncs('cuda') as syncs:\n"
-        "    torch.zeros(3, device='cuda')\n"
-        "syncs.assert_max(0)\n"
+def test_a_program_without_the_caching_allocator_is_checked(program: Any) -> None:
+    program(
+        "with perfkit.detect_syncs('cuda') as syncs:\n    torch.zeros(3, device='cuda')\nsyncs.assert_max(0)\n",
+        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
     )
-    variables = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, env=variables)
-
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.semantics
 @pytest.mark.parametrize("call", ["torch.unique(x, dim=0)", "x.unique(dim=0)", "x.unique_consecutive(dim=0)"])
-def test_the_waits_inside_thrust_are_reported_as_one_sync(call: str, run_program: Any) -> None:
+def test_the_waits_inside_thrust_are_reported_as_one_sync(call: str, run_source: Any) -> None:
     with perfkit.detect_syncs("cuda") as syncs:
-        run_program(call, {"torch": torch, "x": torch.zeros(4, 4, device="cuda")})
+        run_source(call, {"torch": torch, "x": torch.zeros(4, 4, device="cuda")})
 
     (event,) = syncs.events
     assert (event.kind, event.count) == ("shape", 1)
@@ -281,10 +239,10 @@ def test_a_graph_is_captured_and_replayed_under_a_detection() -> None:
 
 
 @pytest.mark.values
-def test_printing_is_one_sync_of_several_waits(run_program: Any) -> None:
+def test_printing_is_one_sync_of_several_waits(run_source: Any) -> None:
     names = {"x": torch.zeros(4).cuda()}
     with perfkit.detect_syncs("cuda") as syncs:
-        run_program("repr(x)", names)
+        run_source("repr(x)", names)
 
     (event,) = syncs.events
     assert (event.op, event.count) == ("print(tensor)", 1)
@@ -292,10 +250,8 @@ def test_printing_is_one_sync_of_several_waits(run_program: Any) -> None:
 
 
 @pytest.mark.semantics
-def test_a_copy_between_devices_does_not_wait(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch, perfkit\n"
+def test_a_copy_between_devices_does_not_wait(program: Any) -> None:
+    program(
         "x, other = torch.ones(4, device='cuda:0'), torch.device('cuda', torch.cuda.device_count() - 1)\n"
         "x.to(other)\n"
         "with perfkit.detect_syncs('cuda') as syncs:\n"
@@ -306,10 +262,7 @@ def test_a_copy_between_devices_does_not_wait(tmp_path: Path) -> None:
         "assert not syncs.events, syncs\n"
         "with perfkit.detect_syncs('cuda') as syncs:\n"
         "    y.sum().item() + x.sum().item()\n"
-        "assert sum(event.count for event in syncs.events) == 2, syncs\n"
+        "assert sum(event.count for event in syncs.events) == 2, syncs\n",
+        # Of use on the simulated runtime only: a machine has the devices that it has.
+        FAKE_GPU_DEVICES="2",
     )
-    # Of use on the simulated runtime only: a machine has the devices that it has.
-    variables = {**os.environ, "FAKE_GPU_DEVICES": "2"}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, env=variables)
-
-    assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import threading
@@ -17,35 +16,8 @@ import torch
 import perfkit
 from perfkit._patches import installed
 from perfkit.syncs.dry_run.op_table import rule_for
-
-HERE = Path(__file__).resolve().parent
-
-
-def load(file: Path) -> Any:
-    """A module of the tests by its file."""
-    spec = importlib.util.spec_from_file_location(f"perfkit_tests_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases = load(HERE.parent / "syncs" / "test_one_line_cases.py")
-opinfo_syncs = load(HERE / "opinfo_syncs.py")
-
-
-@pytest.fixture
-def run_line(tmp_path: Path) -> Callable[[str, dict[str, Any]], None]:
-    """Run one line of a program from a real file."""
-
-    def run(line: str, names: dict[str, Any]) -> None:
-        file = tmp_path / "program.py"
-        file.write_text(line)
-        exec(compile(line, str(file), "exec"), dict(names))
-
-    return run
-
+from tests.gpu import opinfo_syncs
+from tests.syncs import test_one_line_cases as cases
 
 #: Lines that raise, or take another branch in torch, unless kernels compute their numbers.
 NUMBERS = (
@@ -66,15 +38,15 @@ LINES = [
 @pytest.mark.filterwarnings("ignore:CUDA reports that you have")  # fork_rng, where there are several devices
 @pytest.mark.parametrize(("line", "label"), LINES)
 def test_the_gpu_agrees_with_the_dry_run_on_each_line(
-    line: str, label: str, run_line: Callable[[str, dict[str, Any]], None]
+    line: str, label: str, run_source: Callable[[str, dict[str, Any]], None]
 ) -> None:
     names = {name: tensor.detach().cuda() for name, tensor in cases._tensors().items()}
     names["weight"].requires_grad_().grad = torch.ones(4, device="cuda")
     names |= cases._others()
-    run_line(line, names)  # what happens only the first time: handles, workspaces, kernels
+    run_source(line, names)  # what happens only the first time: handles, workspaces, kernels
 
     with perfkit.detect_syncs("cuda", certainty="may") as syncs:
-        run_line(line, names)
+        run_source(line, names)
 
     found = cases._labels(syncs.events)
     if label.startswith("may"):
@@ -101,7 +73,7 @@ def test_the_table_of_this_torch_is_written_and_the_rules_agree_with_it(tmp_path
 
 
 @pytest.mark.semantics
-def test_a_sync_in_a_backward_hook_is_reported_at_the_hooks_line(tmp_path: Path, run_line: Any) -> None:
+def test_a_sync_in_a_backward_hook_is_reported_at_the_hooks_line(tmp_path: Path, run_source: Any) -> None:
     program = """\
 y = x * 2
 y.register_hook(lambda grad: print(grad.sum().item()))
@@ -109,16 +81,16 @@ y.sum().backward()
 """
     x = torch.ones(4, device="cuda", requires_grad=True)
     with perfkit.detect_syncs("cuda") as syncs:
-        run_line(program, {"x": x})
+        run_source(program, {"x": x})
 
     assert [(event.line, event.op, event.count) for event in syncs.events] == [(2, "item", 1)]
 
 
 @pytest.mark.values
-def test_a_sync_in_the_cpp_code_of_a_backward_is_reported_at_the_line_of_backward(run_line: Any) -> None:
+def test_a_sync_in_the_cpp_code_of_a_backward_is_reported_at_the_line_of_backward(run_source: Any) -> None:
     x = torch.ones(4, device="cuda", requires_grad=True)
     with perfkit.detect_syncs("cuda") as syncs:
-        run_line("y = x[x > 0]\ny.sum().backward()", {"x": x})
+        run_source("y = x[x > 0]\ny.sum().backward()", {"x": x})
 
     assert sorted({event.line for event in syncs.events}) == [1, 2]
 

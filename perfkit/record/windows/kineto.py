@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perfkit._code_owner import own_work
 from perfkit.record.options import Options
 from perfkit.record.windows import lines_step, torch_profiler
 from perfkit.record.windows.lines_step import LinesStep
@@ -53,9 +54,18 @@ class KinetoRecorder(WindowRecorder):
             return "another torch profiler is running; perfkit's windows are skipped"
         self._index, self._active_steps, self._step_bytes, self._early = index, 0, 0, False
         self._profiler = torch_profiler.start(
-            step, self._action, self._ready, self._options.activities, self._options.flags
+            step, self._action, self._ready, self._options.activities, self._options.flags, self._give_way
         )
         return None
+
+    @own_work
+    def _give_way(self) -> None:
+        """The program starts a profiler of its own: it gets what is left of the window."""
+        self._problems[self._index] = "the program started a torch profiler of its own in it, which ended it"
+        try:
+            self.end(self._index, early=True)
+        except Exception as error:  # noqa: BLE001 - the program's profiler must start
+            self._recording.trouble("ending a window for a profiler of the program", error)
 
     def activate(self, index: int) -> None:
         """The running step is the first that is kept."""
@@ -65,7 +75,8 @@ class KinetoRecorder(WindowRecorder):
         """Continue with the next step."""
         if self._active_steps:
             self._active_steps += 1
-        torch_profiler.advance(self._profiler)
+        if self._profiler is not None:
+            torch_profiler.advance(self._profiler)
 
     def end(self, index: int, *, early: bool) -> None:
         """Stop recording; what was recorded is written, also early."""

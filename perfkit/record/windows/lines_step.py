@@ -13,12 +13,13 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from perfkit import _clock
-from perfkit._code_owner import USER, function_name, line_of, owner_of
+from perfkit._code_owner import USER, function_name, line_of, own_work, owner_of
 from perfkit.record.samplers.line_tracer import LineTracer, user_caller
 from perfkit.record.samplers.source_lookup import user_files
 from perfkit.record.windows import torch_profiler
@@ -166,9 +167,15 @@ class LinesStep:
         """Step ``step`` begins."""
         self.step = step
         self._profiler = torch_profiler.start(
-            step, lambda number: "record", lambda profiler: None, self._activities, self._flags
+            step, lambda number: "record", lambda profiler: None, self._activities, self._flags, self._give_way
         )
         self._lines.start()
+
+    @own_work
+    def _give_way(self) -> None:
+        """The program starts a profiler of its own: nothing of this step is kept."""
+        with suppress(Exception):  # the program's profiler must start
+            self.end(whole=False)
 
     def end(self, *, whole: bool) -> Path | None:
         """The step is over; if it is not ``whole``, nothing is kept. Nothing is on afterwards.

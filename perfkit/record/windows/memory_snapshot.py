@@ -34,7 +34,13 @@ class _Allocator:
         """Why this torch can write no snapshot, None where it can."""
         names = ("_record_memory_history", "_dump_snapshot")
         missing = next((name for name in names if not hasattr(self._memory, name)), None)
-        return f"this torch has no torch.cuda.memory.{missing}" if missing is not None else None
+        if missing is not None:
+            return f"this torch has no torch.cuda.memory.{missing}"
+        # A build for the CPU does not have it.
+        backend = getattr(self._c, "_cuda_getAllocatorBackend", lambda: "native")()
+        if backend != "native":
+            return f"the program's allocator is {backend}: only torch's own keeps a history and reports such errors"
+        return None
 
     def recording(self) -> bool:
         """Whether somebody records the history already; False where this torch does not report that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,9 @@ _autograd: Any = torch.autograd
 
 #: Whether a profiler that was started here hooks every Python call.
 _with_stack = False
+
+#: In place while one that was started here is on.
+_giving_way = Patches()
 
 
 def _after_fork_in_child() -> None:
@@ -92,11 +96,16 @@ def start(
     ready: Callable[[Any], None],
     activities: Iterable[Any] | None,
     flags: Mapping[str, Any],
+    give_way: Callable[[], None],
 ) -> Any:
     """Start torch's profiler with step ``step``; it numbers its steps like the run: ``ProfilerStep#N`` is row N.
 
-    ``ready`` is called with it at the first step that saves, after which it records nothing more. If it cannot be
-    started, it is off again when the error is raised.
+    ``ready`` is called with it at the first step that saves, after which it records nothing more. ``give_way`` is
+    called when the program starts a profiler of its own in this thread, and must stop this one: torch has one at a
+    time, and the second records nothing. If it cannot be started, it is off again when the error is raised.
+
+    Kineto counts the devices, which starts CUDA's driver (no context): children that are forked later cannot use CUDA,
+    as after torch's first backward.
     """
     global _with_stack
     constructed = False
@@ -127,12 +136,29 @@ def start(
         with suppress(Exception):
             stop(profiler)
         raise
+    _giving_way.wrap(
+        _autograd.profiler.profile, "__init__", functools.partial(_others, threading.get_ident(), give_way)
+    )
     return profiler
+
+
+def _others(thread: int, give_way: Callable[[], None], construct: Callable[..., None]) -> Callable[..., None]:
+    """For the class that is made for each recording of any torch profiler, right before it begins."""
+
+    @functools.wraps(construct)
+    def construct_other(profiler: Any, enabled: bool = True, *args: Any, **kwargs: Any) -> None:
+        if enabled and _giving_way and threading.get_ident() == thread:
+            _giving_way.undo()
+            give_way()
+        construct(profiler, enabled, *args, **kwargs)
+
+    return construct_other
 
 
 def stop(profiler: Any) -> None:
     """End the step's mark and the recording; nothing is on afterwards, even if torch's own stop fails."""
     global _with_stack
+    _giving_way.undo()
     try:
         with _starting_no_device():
             profiler.stop()

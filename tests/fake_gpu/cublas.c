@@ -1,8 +1,7 @@
 /* cuBLAS: handles. build.py generates the calculations from cublas_api.h: each is a kernel that takes its time. */
 #include <cublas_v2.h>
-#include <stdlib.h>
-#include <string.h>
 #include "fake_cublas.h"
+#include "fake_handle.h"
 
 struct cublasContext {
     cudaStream_t stream;
@@ -17,15 +16,9 @@ cublasStatus_t fake_cublas(cublasHandle_t handle, int type, double m, double n, 
                                                                           : CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasCreate_v2(cublasHandle_t *handle) {
-    *handle = calloc(1, sizeof **handle);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
-    free(handle);
-    return CUBLAS_STATUS_SUCCESS;
-}
+HANDLE(cublasStatus_t, cublasHandle_t, cublasCreate_v2, cublasDestroy_v2, cublasSetStream_v2, cublasGetStream_v2)
+ACCESS(cublasStatus_t, cublasSetMathMode, cublasGetMathMode, cublasHandle_t, cublasMath_t, math)
+ACCESS(cublasStatus_t, cublasSetPointerMode_v2, cublasGetPointerMode_v2, cublasHandle_t, cublasPointerMode_t, pointers)
 
 cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version) {
     (void)handle;
@@ -33,38 +26,8 @@ cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
-    handle->stream = stream;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetStream_v2(cublasHandle_t handle, cudaStream_t *stream) {
-    *stream = handle->stream;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes) {
     (void)handle, (void)workspace, (void)bytes;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-    handle->math = mode;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t *mode) {
-    *mode = handle->math;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
-    handle->pointers = mode;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t *mode) {
-    *mode = handle->pointers;
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -1,6 +1,6 @@
 /* cuSOLVER: handles. build.py generates the rest from cusolverDn.h: workspaces are small, every factorisation succeeds. */
-#include <stdlib.h>
 #include "fake_cusolver.h"
+#include "fake_handle.h"
 
 struct cusolverDnContext { cudaStream_t stream; };
 
@@ -11,25 +11,7 @@ cusolverStatus_t fake_cusolver(cusolverDnHandle_t handle, const char *name, doub
     return fg_launch(handle->stream, name, ns, grid, block, 0) ? CUSOLVER_STATUS_EXECUTION_FAILED : CUSOLVER_STATUS_SUCCESS;
 }
 
-cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t *handle) {
-    *handle = calloc(1, sizeof **handle);
-    return CUSOLVER_STATUS_SUCCESS;
-}
-
-cusolverStatus_t cusolverDnDestroy(cusolverDnHandle_t handle) {
-    free(handle);
-    return CUSOLVER_STATUS_SUCCESS;
-}
-
-cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t stream) {
-    handle->stream = stream;
-    return CUSOLVER_STATUS_SUCCESS;
-}
-
-cusolverStatus_t cusolverDnGetStream(cusolverDnHandle_t handle, cudaStream_t *stream) {
-    *stream = handle->stream;
-    return CUSOLVER_STATUS_SUCCESS;
-}
+HANDLE(cusolverStatus_t, cusolverDnHandle_t, cusolverDnCreate, cusolverDnDestroy, cusolverDnSetStream, cusolverDnGetStream)
 
 /* Parameters that nothing here reads. */
 #define OPAQUE(type, create, destroy)                                                                                  \

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 
-from perfkit._callsite import find_callsite
-from perfkit._code_owner import expression_end, user_and_library_frame
+from perfkit._code_owner import expression_end, function_name, line_of, owner_of, user_and_library_frame
 from perfkit._patches import Patches
 from perfkit.run.records import ChangedLine
 
@@ -27,12 +26,18 @@ class Site:
         self.count = 0
         self._switches: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self.places: dict[ChangedLine, None] = {}
+        self._seen: set[tuple[CodeType, int]] = set()
 
     def used(self) -> None:
         """It changes something of the program's now."""
         self.count += 1
-        if len(self.places) < _MAX_PLACES and (place := _changed_line(sys._getframe(1))) is not None:
-            self.places[place] = None
+        if len(self.places) >= _MAX_PLACES:
+            return
+        user, library = user_and_library_frame(sys._getframe(1))
+        found = user or library
+        if found is not None and (at := (found.f_code, found.f_lasti)) not in self._seen:
+            self._seen.add(at)
+            self.places[_changed_line(found, library if user is not None else None)] = None
 
     def switch(self, on: Callable[[], None], off: Callable[[], None]) -> None:
         """Call ``on`` now and at each `resume`, ``off`` at each `suspend`; `patches` holds what undoes ``on``."""
@@ -59,16 +64,13 @@ class Site:
         self.patches.undo()
 
 
-def _changed_line(frame: FrameType) -> ChangedLine | None:
-    place = find_callsite(frame)
-    if place is None:
-        return None
-    user, _ = user_and_library_frame(frame)
+def _changed_line(frame: FrameType, library: FrameType | None) -> ChangedLine:
+    code = frame.f_code
     return ChangedLine(
-        file=place.file,
-        line=place.line,
-        function=place.function,
-        owner=place.owner,
-        via=place.via,
-        end=None if user is None else expression_end(user.f_code, user.f_lasti),
+        file=code.co_filename,
+        line=line_of(frame),
+        function=function_name(code),
+        owner=owner_of(code.co_filename),
+        via=None if library is None else f"{library.f_code.co_filename}:{line_of(library)}",
+        end=expression_end(code, frame.f_lasti),
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import perfkit
 from perfkit.run.records import ChangedLine
 from perfkit.trial.catalog import find_changes, parse_change
-from perfkit.trial.patches.edits import TrainerKind
+from perfkit.trial.patches.edits import TrainerArgument, TrainerKind
 from perfkit.trial.patches.patch import Patch, write_patch
 from perfkit.trial.patches.trainers import write_config
 
@@ -363,6 +363,21 @@ def test_a_patch_applies_with_patch_too(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").read_text().endswith("DataLoader(data, num_workers=4)")
 
 
+def test_a_change_that_no_machine_writes_names_its_lines_and_what_to_write(tmp_path: Path) -> None:
+    by_hand = find_changes()["workers"]._replace(edits=(), trainer=TrainerArgument())
+    chosen = parse_change("workers=4")._replace(change=by_hand)
+    patch = write_patch([(chosen, [place(3), place(5)])], tmp_path)
+    why = "train.py:3, train.py:5 cannot be edited by machine: write DataLoader(..., num_workers=4) by hand"
+    assert patch.left == (("workers=4", why),)
+
+
+def test_an_upper_bound_is_never_written(tmp_path: Path) -> None:
+    bound = parse_change("workers=4")._replace(change=find_changes()["workers"]._replace(kind="bound"))
+    (tmp_path / "train.py").write_text("x = DataLoader(data)")
+    patch = write_patch([(bound, [place(1)])], tmp_path)
+    assert patch == Patch(data=b"", left=(("workers=4", "is an upper bound, never an edit"),))
+
+
 def test_a_change_without_a_line_says_what_to_write(tmp_path: Path) -> None:
     _, patch = patched(tmp_path, "x = 1\n", {"workers=4": []})
     assert patch.left == (
@@ -566,6 +581,100 @@ def test_what_a_trainer_does_and_cannot_be_written_names_the_argument(
 ) -> None:
     given = reason(tmp_path, source, change, ".train()", via=in_library("transformers"))
     assert given.startswith(why), given
+
+
+HUGGINGFACE_PROGRAM = """\
+import torch
+from transformers import Trainer, TrainingArguments
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        seen.append(logits.dtype)
+        return {"loss": (logits - labels).square().mean(), "logits": logits}
+
+
+seen = []
+examples = [{"x": torch.ones(4), "labels": torch.ones(1)} for _ in range(8)]
+arguments = TrainingArguments("out", max_steps=2, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True)
+trainer = Trainer(Model(), arguments, train_dataset=examples)
+trainer.train()
+"""
+LIGHTNING_PROGRAM = """\
+import lightning as L
+import torch
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, x):
+        logits = self.layer(x)
+        seen.append(logits.dtype)
+        return logits.square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+seen = []
+trainer = L.Trainer(
+    max_steps=2,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    detect_anomaly=True,
+)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(8, 4), 2))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("program", "names", "call"),
+    [
+        (
+            HUGGINGFACE_PROGRAM,
+            ("workers=1", "persistent-workers", "bf16-autocast"),
+            "disable_tqdm=True, dataloader_num_workers=1, dataloader_persistent_workers=True, bf16=True)",
+        ),
+        (
+            LIGHTNING_PROGRAM,
+            ("workers=1", "fused-optimizer", "no-anomaly-detection", "bf16-autocast"),
+            'detect_anomaly=False,\n    precision="bf16-mixed",\n)\n',
+        ),
+    ],
+    ids=["huggingface", "lightning"],
+)
+def test_in_a_patched_program_with_a_trainer_the_changes_are_in_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, names: tuple[str, ...], call: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "train.py"
+    file.write_text(program)
+    with perfkit.changes(*names) as applied:
+        runpy.run_path(str(file))
+    patch = write_patch([(parse_change(one.change), one.places) for one in applied.report()], tmp_path, file)
+    assert not patch.left
+    apply(tmp_path, patch)
+    assert call in file.read_text()
+
+    with perfkit.changes(*names) as applied:
+        done = runpy.run_path(str(file))
+    # Transformers enters autocast inside of the model's forward, behind what perfkit wraps.
+    still = {"bf16-autocast"} if program == HUGGINGFACE_PROGRAM else set()
+    assert {one.change for one in applied.report() if one.count} == still
+    assert set(done["seen"]) == {torch.bfloat16}
 
 
 def test_a_config_lists_the_arguments_and_what_has_none() -> None:

@@ -10,7 +10,7 @@ from perfkit.trial.patches.names import Names
 from perfkit.trial.patches.source import CannotWriteError, Source
 
 #: Modules that what is written may use.
-_MODULES = ("gc", "os", "torch")
+_MODULES = ("gc", "torch")
 
 
 class Draft:
@@ -24,8 +24,7 @@ class Draft:
         self.source = Source(path)
         self.names = Names(self.source)
         self._arguments: dict[ast.Call, CallArguments] = {}
-        #: Statements for the top of the module: in front of its imports, and behind them.
-        self._early: dict[str, None] = {}
+        #: For the top of the module, behind its imports.
         self._imports: dict[str, None] = {}
         self._first: dict[str, None] = {}
 
@@ -35,18 +34,16 @@ class Draft:
             self._arguments[call] = CallArguments(self.source, call)
         return self._arguments[call]
 
-    def add_first(self, code: str, *, before_imports: bool = False) -> None:
-        """Write a statement that runs first: behind the imports at the top, or in front of them."""
-        self.need_modules(code, before_imports=before_imports)
-        (self._early if before_imports else self._first)[code] = None
+    def add_first(self, code: str) -> None:
+        """Write a statement that runs first, behind the imports at the top."""
+        self.need_modules(code)
+        self._first[code] = None
 
-    def need_modules(self, code: str, *, before_imports: bool = False) -> None:
+    def need_modules(self, code: str) -> None:
         """Import the modules that a piece of code uses, where the file does not."""
         used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
         for name in _MODULES:
-            if name in used and before_imports:
-                self._early[f"import {name}"] = None
-            elif name in used and not self.names.binds(name):
+            if name in used and not self.names.binds(name):
                 self._imports[f"import {name}"] = None
 
     def write(self) -> bytes:
@@ -60,7 +57,6 @@ class Draft:
             arguments.write()
         begin = _prologue(self.source.tree)
         end = _imports_end(self.source.tree, begin)
-        self._insert([*self._early], begin, begin)
         self._insert([*self._imports], begin, end)
         self._insert([*self._first], begin, end)
         return self.source.edited()

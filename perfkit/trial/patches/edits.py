@@ -82,14 +82,13 @@ class RemoveStatement(NamedTuple):
 
 
 class FirstStatement(NamedTuple):
-    """A statement that runs once, at the beginning of the script: behind its imports, or in front of them."""
+    """A statement that runs once, at the beginning of the script, behind its imports."""
 
     code: str
-    before_imports: bool = False
 
     def write(self, draft: Draft, place: ChangedLine | None, value: Any) -> None:
         """Write it at the top of the file."""
-        draft.add_first(self.code.format(value=value), before_imports=self.before_imports)
+        draft.add_first(self.code.format(value=value))
 
 
 class Wrap(NamedTuple):

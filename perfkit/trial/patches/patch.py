@@ -11,9 +11,12 @@ import msgspec
 from perfkit.run.records import ChangedLine
 from perfkit.trial.catalog import ChosenChange
 from perfkit.trial.patches.draft import Draft
-from perfkit.trial.patches.edits import Edit, FirstStatement
+from perfkit.trial.patches.edits import Edit, FirstStatement, TrainerArgument
 from perfkit.trial.patches.source import CannotWriteError, NotAsPlannedError
 from perfkit.trial.patches.trainers import CONSTRUCTORS, find_constructor, kinds_of, library_of
+
+#: Places that a reason names of a change that no machine can write.
+_NAMED_PLACES = 3
 
 #: One edit of one file.
 _Step = Callable[[Draft], None]
@@ -70,6 +73,11 @@ class _PatchWriter:
             self._leave(chosen, "is an upper bound, never an edit")
         elif first is not None:
             self._add_first(chosen, first, places)
+        elif not change.edits and change.trainer == TrainerArgument():
+            here = ", ".join(
+                dict.fromkeys(self._name(self._root / one.file, one.line) for one in places[:_NAMED_PLACES])
+            )
+            self._leave(chosen, f"{here or 'the program'} cannot be edited by machine: write {chosen.lines} by hand")
         elif not places:
             self._leave(chosen, f"took effect at no line of the program's: write {chosen.lines} by hand")
         else:

@@ -141,6 +141,14 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     found.missing = (*missing, *run.lost)
 
 
+#: Type of a device that is not CUDA's or ROCm's -> why a trace of torch's profiler has no work of it
+#: (torch.profiler.ProfilerActivity; torch.mps.profiler).
+_NO_DEVICE_WORK = {
+    "mps": "torch's profiler records none on MPS, torch.mps.profiler does for Instruments",
+    "xpu": "torch's profiler records it on XPU only where torch was built with Intel's PTI",
+}
+
+
 def _problems_of(rank: Rank, facts: TraceFacts | None) -> Iterator[str]:
     """The problems that the rank recorded itself, and contradictions between its record and the trace of its window."""
     yield from rank.notes
@@ -150,7 +158,8 @@ def _problems_of(rank: Rank, facts: TraceFacts | None) -> Iterator[str]:
         if not window.complete:
             yield f"window {window.index} is incomplete: {window.problem}"
     if rank.devices and facts is not None and not facts.device_events:
-        yield "the trace holds no device work although the machine has a GPU"
+        reasons = "".join(f"; {_NO_DEVICE_WORK[device]}" for device in rank.devices if device in _NO_DEVICE_WORK)
+        yield f"the trace holds no device work although the program used {', '.join(rank.devices)}{reasons}"
     if rank.devices and rank.flops is not None and rank.flops.problem is not None:
         yield f"operations of a step were not counted: {rank.flops.problem}"
 

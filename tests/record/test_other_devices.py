@@ -5,6 +5,7 @@ The stand-in is a weight that says it is on another device, and computes on the 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 import perfkit
 from perfkit import _env
+from perfkit.measures.gathering import measure
 from perfkit.record.other_devices import trained_on
 from perfkit.run.reading import RankFolder, read_run
 
@@ -58,6 +60,36 @@ def test_a_model_on_another_device_is_recorded_and_the_run_says_what_is_missing(
     notes = " ".join(found.rank.notes)
     assert f"the model is on {kind}: perfkit measures the host" in notes
     assert f"syncs were not detected: the model is on {kind}" in notes
+
+
+def no_device_work(folder: Path) -> list[str]:
+    return [problem for problem in measure(folder).missing if "no device work" in problem]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("xpu", "; torch's profiler records it on XPU only where torch was built with Intel's PTI"),
+        ("mps", "; torch's profiler records none on MPS, torch.mps.profiler does for Instruments"),
+        ("privateuseone", ""),
+    ],
+)
+def test_a_window_without_work_of_the_device_says_so_for_that_device(kind: str, reason: str, tmp_path: Path) -> None:
+    train(kind, tmp_path / "x")
+
+    assert no_device_work(tmp_path / "x") == [
+        f"the trace holds no device work although the program used {kind}{reason}"
+    ]
+
+
+def test_a_window_of_rocm_without_kernels_names_the_card(tmp_path: Path) -> None:
+    found = train("cpu", tmp_path / "x")
+    file = found.folder / "rank.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "devices": ["AMD Instinct MI300X"]}))
+
+    assert no_device_work(tmp_path / "x") == [
+        "the trace holds no device work although the program used AMD Instinct MI300X"
+    ]
 
 
 def test_out_of_memory_and_snapshots_are_said_to_need_cuda(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_words_are_found_wherever_the_blocks_are_cut() -> None:
 
 def test_torch_writes_the_words_that_are_searched(tmp_path: Path) -> None:
     steps: list[Any] = []
-    profiler = torch_profiler.start(7, lambda number: "record", steps.append, None, {})
+    profiler = torch_profiler.start(7, lambda number: "record", steps.append, None, {}, lambda: None)
     torch.ones(2).sum()
     torch_profiler.stop(profiler)
     plain = torch_profiler.export(profiler, tmp_path / "window-0.pt.trace.json.gz", 2**30, "")

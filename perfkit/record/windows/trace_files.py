@@ -66,7 +66,7 @@ class TraceContents:
         if expected.kernels and not self.kernels:
             found.append(
                 "the trace contains no device work although CUDA is in use: another tool (nsys, DCGM, a second "
-                "profiler) may use CUPTI, or the process may lack the permission for it"
+                "profiler) may use CUPTI (with ROCm: roctracer), or the process may lack the permission for it"
             )
         if not self.rank:
             found.append("the trace does not contain its rank, so tools take it for rank 0")

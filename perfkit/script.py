@@ -10,6 +10,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,7 +162,8 @@ def _run_file(script: str) -> None:
     main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     with open(script, "rb") as file:
-        code = compile(file.read(), script, "exec")
+        # As its loader compiles a module: without this module's __future__ imports.
+        code = SourceFileLoader("__main__", script).source_to_code(file.read(), script)
     exec(code, main.__dict__)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from perfkit import _env
-from perfkit._code_owner import USER, owner_of
+from perfkit._code_owner import USER, claim, owner_of
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.profiler import profile
 from perfkit.record.watchers.step_memory import peak_resident_bytes
@@ -20,6 +21,7 @@ from perfkit.trial.protection import Refusal, protect_process
 from perfkit.trial.reruns import ProgramEnding, RerunTask
 from perfkit.trial.seeds import fix_seeds
 from perfkit.trial.switchback import follow
+from perfkit.trial.work_folder import WorkFolder
 
 #: How errors of memory are worded that are no MemoryError and no torch.OutOfMemoryError.
 _OUT_OF_MEMORY = (
@@ -47,6 +49,8 @@ def _run(task: RerunTask, folder: Path) -> int:
     protect_process()
     fix_seeds(wanted.seed_offset)
     target = find(program.script, program.module)
+    shown = WorkFolder(Path(task.source), folder / "root")
+    claim(shown.user_path(os.path.abspath(target.parent if program.module else target)))
     prof = profile(
         folder / "run",
         # Without a rank that records windows, each step is an ordinary one.

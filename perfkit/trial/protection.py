@@ -126,13 +126,13 @@ _CONNECTIONS = (("psycopg2", "connect"), ("psycopg", "connect"), ("mysql.connect
 class Protection:
     """What one rerun may change; `check` is asked about each audit event of `events`."""
 
-    def __init__(self, folder: Path, source: Path, writable: tuple[str, ...] = ()) -> None:
-        self._folder = folder
-        self._shown = WorkFolder(source, folder / "root")
+    def __init__(self, shown: WorkFolder, writable: tuple[str, ...] = ()) -> None:
+        self._folder = folder = shown.root.parent
+        self._shown = shown
         # The system's caches and devices are anyone's; the folder of the program never is, wherever it lies.
         allowed: tuple[str | Path, ...] = (folder, tempfile.gettempdir(), "/dev", "/proc", *writable, *_cache_folders())
         rules = {os.path.realpath(path): True for path in allowed}
-        rules.setdefault(os.path.realpath(source), False)
+        rules.setdefault(os.path.realpath(shown.source), False)
         #: Folders and whether they may be changed, the innermost first.
         self._rules = sorted(rules.items(), key=lambda rule: -len(rule[0]))
         self.events: dict[str, Callable[[str, tuple[Any, ...]], None]] = {
@@ -170,8 +170,8 @@ class Protection:
             Refusal: always.
         """
         place = find_callsite(sys._getframe(1))
-        work = f"{self._shown.work}{os.sep}"
-        where = f"{place.file.removeprefix(work)}:{place.line}" if place is not None else "a library"
+        source = f"{self._shown.source}{os.sep}"
+        where = f"{place.file.removeprefix(source)}:{place.line}" if place is not None else "a library"
         message = f"{where} {what}"
         try:
             with open(self._folder / "ending-refused.json", "x", encoding="utf-8") as file:
@@ -269,7 +269,9 @@ def protect_process() -> None:
         return
     _protected = True
     task = json.loads(Path(plan).read_text(encoding="utf-8"))
-    protection = Protection(Path(plan).parent, Path(task["source"]), tuple(task["program"].get("writable", ())))
+    shown = WorkFolder(Path(task["source"]), Path(plan).with_name("root"))
+    shown.name_sources()
+    protection = Protection(shown, tuple(task["program"].get("writable", ())))
     _watch_writers(protection)
     sys.addaudithook(_hook_of(protection))
 

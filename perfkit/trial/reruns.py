@@ -113,7 +113,7 @@ class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
         folder: The run folder.
         steps: Timed steps of rank 0.
         losses: By step, of rank 0; None where none was logged.
-        applied: What became of the changes on rank 0; the places are in the user's files.
+        applied: What became of the changes on rank 0.
         peak_bytes: The largest resident memory of rank 0, without its workers'; None where it was ended from outside.
         peak_device_bytes: The largest memory of its device.
     """
@@ -203,7 +203,7 @@ class Rerun:
             folder=run,
             steps=len(timed),
             losses=tuple(row.loss for row in rank.steps),
-            applied=tuple(self._in_user_files(change) for change in (rank.changes.changes if rank.changes else ())),
+            applied=rank.changes.changes if rank.changes is not None else (),
             peak_bytes=self._peak_bytes(),
             peak_device_bytes=max(
                 (row.memory_peak_bytes for row in rank.steps if row.memory_peak_bytes is not None), default=None
@@ -213,12 +213,6 @@ class Rerun:
     def _peak_bytes(self) -> int | None:
         file = self.folder / "ending-0.json"
         return msgspec.json.decode(file.read_bytes(), type=ProgramEnding).peak_bytes if file.is_file() else None
-
-    def _in_user_files(self, change: AppliedChange) -> AppliedChange:
-        """The program ran in its own folder, and its places are wanted in the user's."""
-        root = str(self.folder / "root")
-        places = tuple(msgspec.structs.replace(place, file=place.file.removeprefix(root)) for place in change.places)
-        return msgspec.structs.replace(change, places=places)
 
     def _ending(self, steps: int) -> tuple[RerunEnding, str]:
         wanted, code = self._task.plan.steps, self.process.returncode

@@ -306,3 +306,8 @@ def test_ranges_that_a_script_has_through_nvtx_are_recorded_when_asked(cli: Any,
     rows = {folder: read_run(tmp_path / folder).ranks[0].ranges for folder in ("with", "without")}
     assert [(row.domain, row.count) for row in rows["with"] if row.name == "mine"] == [("app", 30)]
     assert "mine" not in {row.name for row in rows["without"]}
+
+
+def test_a_script_is_compiled_without_the_future_imports_of_perfkit(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(steps: int): pass\nprint(train.__annotations__)\n")
+    assert "{'steps': <class 'int'>}" in cli("run", "train.py").stdout

@@ -39,7 +39,7 @@ def shown(user: Path, workspace: Path) -> WorkFolder:
 
 @pytest.fixture
 def protection(shown: WorkFolder) -> Protection:
-    return Protection(shown.root.parent, shown.source)
+    return Protection(shown)
 
 
 # -- the folder in which a rerun works
@@ -161,7 +161,7 @@ def test_a_folder_that_the_user_allows_may_be_written(
     shown: WorkFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(shown.root.parent / "tmp"))
-    allowing = Protection(shown.root.parent, shown.source, (str(tmp_path / "out"),))
+    allowing = Protection(shown, (str(tmp_path / "out"),))
     allowing.check("open", (str(tmp_path / "out" / "x"), "w", WRITES))
     with pytest.raises(Refusal):
         allowing.check("open", (str(tmp_path / "output"), "w", WRITES))
@@ -291,19 +291,18 @@ def test_a_refusal_in_a_worker_and_of_torch_save_reaches_the_result(
     assert (result.ending, result.message.split(",")[0]) == ("refused", f"train.py:{line} writes {user}/x.pt")
 
 
-def test_an_event_that_changes_nothing_costs_little(protection: Protection) -> None:
+def test_an_event_that_changes_nothing_costs_little(shown: WorkFolder) -> None:
     script = (
         "import sys, timeit\n"
         "from pathlib import Path\n"
         "from perfkit.trial.protection import Protection, _hook_of\n"
+        "from perfkit.trial.work_folder import WorkFolder\n"
         "bare = min(timeit.repeat('id(0)', number=100_000, repeat=5))\n"
         "sys.addaudithook(lambda event, arguments: None)\n"
         "empty = min(timeit.repeat('id(0)', number=100_000, repeat=5))\n"
-        "sys.addaudithook(_hook_of(Protection(Path(sys.argv[1]), Path.cwd())))\n"
+        "sys.addaudithook(_hook_of(Protection(WorkFolder(Path.cwd(), Path(sys.argv[1])))))\n"
         "print(min(timeit.repeat('id(0)', number=100_000, repeat=5)) - empty, empty - bare)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(protection._folder)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(shown.root)], capture_output=True, text=True, check=True)
     ours, empty = map(float, done.stdout.split())
     assert ours < 4 * empty

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import compileall
+import json
 import os
 import sys
 import time
@@ -150,6 +152,47 @@ def test_a_program_without_steps_ends_with_its_reason(
     result = rerun(workspace, source)
     assert (result.ending, result.steps) == (ending, 0)
     assert result.message.startswith(message)
+
+
+PLACES = """
+import json
+import os
+import traceback
+import helper
+
+places = {"file": __file__, "helper": helper.__file__, "code": helper.where.__code__.co_filename}
+places["error"] = helper.where()
+places["annotations"] = repr(helper.where.__annotations__)
+with open("places.json", "w") as file:
+    json.dump(places, file)
+"""
+HELPER = """
+import traceback
+
+def where(depth: int = 1) -> str:
+    try:
+        raise ValueError
+    except ValueError as error:
+        return error.__traceback__.tb_frame.f_code.co_filename
+"""
+
+
+def test_code_has_the_user_s_file_names_and_paths_made_from_file_are_the_rerun_s(user: Path, workspace: Path) -> None:
+    (user / "helper.py").write_text(HELPER)
+    (user / "train.py").write_text(PLACES)
+    compileall.compile_dir(user, quiet=1)
+    with start_rerun(TriedProgram(str(user / "train.py")), RerunPlan(), workspace) as running:
+        running.wait(100)
+        root = f"{running.folder}/root"
+        places = json.loads(Path(f"{root}{user}/places.json").read_text())
+
+    assert places == {
+        "file": f"{root}{user}/train.py",
+        "helper": f"{root}{user}/helper.py",
+        "code": f"{user}/helper.py",
+        "error": f"{user}/helper.py",
+        "annotations": "{'depth': <class 'int'>, 'return': <class 'str'>}",
+    }
 
 
 @pytest.mark.slow

@@ -213,6 +213,14 @@ def test_explain_ledger_says_what_its_words_mean_in_25_lines(capsys: pytest.Capt
     assert "\nledger " in capsys.readouterr().out
 
 
+def test_explain_try_says_how_a_saving_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "try"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 25
+    for word in ("against itself", "in turns", "95 %", "nothing\nabout convergence", "--sweep"):
+        assert word in text
+
+
 def test_explain_without_a_rule_lists_all_and_with_one_tells_cause_fix_and_gain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -38,11 +38,11 @@ def explain(
         typer.echo(f"{'changes':24} What can be applied to a program without an edit.")
     elif rule == "changes":
         for change in find_changes().values():
-            name = change.id if change.parse is None else f"{change.id}=N"
+            name = change.id if change.parse is None else f"{change.id}={change.placeholder}"
             typer.echo(f"{name:24} {change.title} ({change.kind}).")
     elif rule in find_changes():
         change = find_changes()[rule]
-        typer.echo(f"{change.id}: {change.explanation}\n\n    {change.lines.format(value='N')}\n")
+        typer.echo(f"{change.id}: {change.explanation}\n\n    {change.lines.format(value=change.placeholder)}\n")
         typer.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {KINDS[change.kind]}.")
         if change.toggle:
             typer.echo("It can be switched off and on between any two steps, so one process measures both.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -119,6 +120,12 @@ def _applicable(chosen: ChosenChange) -> Callable[[Site, Any], None]:
     reason = chosen.change.refuse()
     if chosen.change.apply is None:
         reason = "its saving is computed from a run without it; perfkit try reports it"
+    unset = {
+        name: value for name, value in chosen.change.environment(os.environ).items() if os.environ.get(name) != value
+    }
+    if reason is None and unset:
+        variables = " ".join(f"{name}={value}" for name, value in unset.items())
+        reason = f"it must be in the environment before the program starts: {variables}"
     if chosen.change.apply is None or reason is not None:
         raise UsageError(f"the change {chosen} cannot be applied: {reason}")
     return chosen.change.apply

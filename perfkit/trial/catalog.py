@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
@@ -26,6 +26,10 @@ KINDS: dict[Kind, str] = {
 }
 
 
+def _no_environment(current: Mapping[str, str]) -> dict[str, str]:
+    return {}
+
+
 class Change(NamedTuple):
     """One change of the catalogue; `perfkit.trial.changes` describes what its module defines."""
 
@@ -39,6 +43,9 @@ class Change(NamedTuple):
     suggested: Callable[[], Iterable[Any]]
     refuse: Callable[[], str | None]
     apply: Callable[[Any, Any], None] | None
+    remaining: Callable[[Any], float] | None = None
+    environment: Callable[[Mapping[str, str]], dict[str, str]] = _no_environment
+    placeholder: str = "N"
     toggle: bool = False
     first: bool = False
     edits: tuple[Edit, ...] = ()
@@ -58,6 +65,9 @@ class Change(NamedTuple):
             getattr(module, "suggested", tuple),
             getattr(module, "refuse", lambda: None),
             getattr(module, "apply", None),
+            getattr(module, "remaining", None),
+            getattr(module, "environment", _no_environment),
+            getattr(module, "PLACEHOLDER", "N"),
             getattr(module, "TOGGLE", False),
             getattr(module, "FIRST", False),
             getattr(module, "EDITS", ()),
@@ -129,3 +139,14 @@ def parse_changes(texts: Iterable[str]) -> list[ChosenChange]:
         if part:
             chosen.append(parse_change(part))
     return list(dict.fromkeys(chosen))
+
+
+def environment_of(chosen: Iterable[ChosenChange], current: Mapping[str, str]) -> dict[str, str]:
+    """The variables that must be set before a program starts for these changes to have an effect on it.
+
+    ``current`` is the environment that it would have without them.
+    """
+    found: dict[str, str] = {}
+    for one in chosen:
+        found |= one.change.environment({**current, **found})
+    return found

@@ -9,12 +9,15 @@ A module defines what `perfkit.trial.catalog.Change` holds: ``ID``, its docstrin
 - ``LINES``: what a user would write, with ``{value}`` for the value;
 - ``parse(text)``: the value after ``=``, or its default where there is none (raises ``ValueError``); a change without
   ``parse`` has no value;
+- ``PLACEHOLDER``: what stands for the value in a list of changes (optional, "N");
 - ``suggested()``: the values that are tried where none is given;
 - ``refuse()``: why it cannot be applied in this process, or None (optional);
 - ``TOGGLE = True`` where it can be switched off and on between any two steps, and the program is then really without it
   (optional): wrappers that do nothing unless ``site.active``, and what ``site.switch`` calls each time;
 - ``EDITS``: how it is written into the program's source (`perfkit.trial.patches.edits`); without, a person writes it;
 - ``TRAINER``: the argument that Trainers have for it (`perfkit.trial.patches.edits.TrainerArgument`; optional);
+- ``environment(current)``: the variables to set before the program starts (optional);
+- ``remaining(value)``: the share of the cost that remains, of a change that is computed;
 - ``FIRST = True`` where other changes build on what this one has changed (optional);
 - ``apply(site, value)``: puts it in place through ``site.patches``, which undo it, and calls ``site.used()`` each time
   that it changes something of the program's, so that a change without effect is reported as that.

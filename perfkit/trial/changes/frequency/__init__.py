@@ -1,0 +1,1 @@
+"""How often the loop does something beside training."""

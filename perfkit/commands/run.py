@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import typer
@@ -12,6 +13,7 @@ from perfkit.record.triggers.trigger_settings import DEFAULT
 from perfkit.record.windows.schedules import schedule as make_schedule
 from perfkit.script import Additions, execute, find
 from perfkit.trial.applied import changes
+from perfkit.trial.catalog import environment_of, parse_changes
 
 #: Everything after SCRIPT belongs to the script, options too.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -82,6 +84,7 @@ def run(
         stop_after=stop_after,
         quiet=quiet,
     )
+    os.environ.update(environment_of(parse_changes(with_), os.environ))
     additions = Additions([changes(*with_)] if with_ else [], log_loss)
     return execute(prof, target, script, [*context.args], module, additions)
 

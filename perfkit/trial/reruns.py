@@ -20,6 +20,7 @@ import msgspec
 
 from perfkit.run.reading import RankFolder, rank_folders
 from perfkit.run.records import AppliedChange
+from perfkit.trial.catalog import environment_of, parse_changes
 from perfkit.trial.processes import PLAN_VARIABLE, family_of, send, started_for
 from perfkit.trial.protection import QUIET_TRACKERS
 from perfkit.trial.switchback import Switching
@@ -266,7 +267,7 @@ def start_rerun(program: TriedProgram, plan: RerunPlan, workspace: Path) -> Reru
         process = subprocess.Popen(
             command,
             cwd=shown.work,
-            env=_environment(folder),
+            env=_environment(folder, plan),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -275,7 +276,7 @@ def start_rerun(program: TriedProgram, plan: RerunPlan, workspace: Path) -> Reru
     return Rerun(process, folder, task)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, plan: RerunPlan) -> dict[str, str]:
     """The environment of a rerun: protected, quiet, and as like that of another rerun as can be."""
     environment = (
         os.environ
@@ -295,4 +296,4 @@ def _environment(folder: Path) -> dict[str, str]:
     if len(str(temporary)) <= _MAX_TEMPORARY:
         temporary.mkdir()
         environment["TMPDIR"] = str(temporary)
-    return environment
+    return environment | environment_of(parse_changes(plan.changes), environment)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import perfkit
 from perfkit._patches import installed
@@ -43,6 +49,92 @@ def train(steps: int = 4, **options: Any) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+#: The line of `train` that reads a number, from its first one.
+ITEM_LINE = next(n for n, line in enumerate(inspect.getsourcelines(train)[0]) if ".item()" in line)
+
+
+def train_compiled() -> None:
+    """A training in which compiling takes no C++ compiler and its seconds."""
+    with mock.patch.object(torch, "compile", partial(torch.compile, backend="eager")):
+        train(2)
+
+
+def train_images(bias: bool = True, double: bool = False) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=bias), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    kind = torch.float64 if double else torch.float32
+    model = model.to(kind)
+    for _ in range(2):
+        model(torch.randn(2, 3, 6, 6, dtype=kind)).sum().backward()
+
+
+class Samples(Dataset[Any]):
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def copy_pinned() -> None:
+    with mock.patch.object(torch.Tensor, "is_pinned", return_value=True):
+        torch.ones(2).to(torch.device("cpu"))
+
+
+def average_gradients(steps: int = 2) -> list[float]:
+    """A training of one rank that averages its gradients with itself."""
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(make_model())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for inputs, targets in islice(DataLoader(DATA, batch_size=4), steps):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+    finally:
+        dist.destroy_process_group()
+
+
+#: Changes that are run, and what each has an effect in where `train` shows none.
+APPLIED = [one.id for one in find_changes().values() if one.apply is not None]
+PROGRAMS: dict[str, Callable[[], Any]] = {
+    "compile": train_compiled,
+    "channels-last": train_images,
+    "no-bias-before-norm": train_images,
+    "float32-batches": lambda: train_images(double=True),
+    "dataset-in-memory": lambda: list(DataLoader(Samples(), 8)),
+    "non-blocking-copies": copy_pinned,
+    "ddp-buckets": average_gradients,
+    "ddp-bucket-view": average_gradients,
+    "dynamic-shapes": lambda: torch.compile(make_model(), backend="eager")(torch.ones(1, 4)),
+    "nondeterministic": lambda: torch.use_deterministic_algorithms(True),
+    "no-anomaly-detection": lambda: torch.autograd.set_detect_anomaly(True),
+    "no-grad-in-evaluation": lambda: make_model().eval()(torch.ones(1, 4)),
+}
+#: Values, and other changes that must be applied for this one to have something to change.
+IN_USE = {change: (change,) for change in APPLIED} | {
+    "workers": ("workers=1",),
+    "prefetch": ("workers=1", "prefetch=3"),
+    "persistent-workers": ("workers=1", "persistent-workers"),
+    "batch-size": ("batch-size=2",),
+    "threads": (f"threads={torch.get_num_threads() + 1}",),
+    "late-item": (f"late-item={__file__}:{inspect.getsourcelines(train)[1] + ITEM_LINE}",),
+    "ddp-buckets": ("ddp-buckets=50",),
+}
+
+
+def pretend_to_have_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let changes that need CUDA be applied; what they set up needs no device."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(name, "expandable_segments:True")
 
 
 # -- the catalogue
@@ -86,44 +178,65 @@ def test_no_change_at_all_is_an_error() -> None:
 # -- in place, and undone
 
 
-#: Values of those that suggest none.
-_VALUES = {"batch-size": 2}
+#: Where changes put their patches.
+OWNERS = (
+    torch, torch.Tensor, torch.nn.Module, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.functional, torch.optim.Optimizer,
+    torch.nn.parallel.DistributedDataParallel, torch.autograd.Function, DataLoader, _BaseDataLoaderIter, gc,
+)  # fmt: skip
+
+NAMES = {owner: [*vars(owner)] for owner in OWNERS}
 
 
-def values_of(change_id: str) -> str:
-    change = find_changes()[change_id]
-    value = next(iter(change.suggested()), _VALUES.get(change_id))
-    return change_id if change.parse is None else f"{change_id}={value}"
+def state_of_torch() -> list[Any]:
+    """The attributes that changes may replace, and the settings that they may set."""
+    settings = (
+        torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.allow_tf32, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(),
+        torch.are_deterministic_algorithms_enabled(), gc.get_freeze_count(),
+    )  # fmt: skip
+    return [*settings, *(vars(owner).get(name) for owner in OWNERS for name in NAMES[owner])]
 
 
-def train_and_fail(change: str) -> None:
-    with perfkit.changes(values_of(change)):
-        train(2)
+def run_until_ctrl_c(change: str, applied: perfkit.changes) -> None:
+    with applied:
+        PROGRAMS.get(change, train)()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("change", APPLIED)
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")
+def test_a_change_has_an_effect_and_leaves_nothing_behind_also_after_ctrl_c(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_to_have_cuda(monkeypatch)
+    before = state_of_torch()
+    applied = perfkit.changes(*IN_USE[change])
+    with pytest.raises(KeyboardInterrupt):
+        run_until_ctrl_c(change, applied)
+    assert applied.report()[-1].count, "the change had no effect in its program"
+    assert installed() == []
+    assert state_of_torch() == before
+
+
+def test_a_change_leaves_nothing_behind_after_an_error() -> None:
+    before = state_of_torch()
+    with pytest.raises(ZeroDivisionError), perfkit.changes("tf32", "gradients-to-none"):
         raise ZeroDivisionError
+    assert state_of_torch() == before
 
 
-@pytest.mark.parametrize("change", find_changes())
-def test_a_change_leaves_nothing_behind_also_after_an_error(change: str) -> None:
-    before = installed()
-    if find_changes()[change].refuse() is not None:
-        with pytest.raises(UsageError, match="cannot be applied"), perfkit.changes(values_of(change)):
-            pass
-    else:
-        with pytest.raises(ZeroDivisionError):
-            train_and_fail(change)
-    assert installed() == before
-    assert train() == train()
-
-
-@pytest.mark.parametrize("change", [one.id for one in find_changes().values() if one.kind == "exact"])
-def test_the_losses_of_an_exact_change_are_equal(change: str) -> None:
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")
+@pytest.mark.parametrize("change", [id_ for id_ in APPLIED if find_changes()[id_].kind == "exact"])
+def test_the_losses_of_an_exact_change_are_equal(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_to_have_cuda(monkeypatch)
     expected = train()
-    if find_changes()[change].refuse() is None:
-        with perfkit.changes(values_of(change)):
-            assert train() == expected
+    with perfkit.changes(*IN_USE[change]):
+        assert train() == expected
 
 
-@pytest.mark.parametrize("change", ["fused-optimizer", "foreach-optimizer", "compile"])
+@pytest.mark.parametrize(
+    "change", ["fused-optimizer", "foreach-optimizer", pytest.param("compile", marks=pytest.mark.slow)]
+)
 def test_the_losses_of_a_numeric_change_differ_by_rounding(change: str) -> None:
     expected = train()
     with perfkit.changes(change) as applied:

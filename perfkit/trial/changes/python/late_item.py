@@ -68,8 +68,8 @@ class _Copy:
         if tensor.is_cuda:
             self._values = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._values.copy_(tensor.detach(), non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
+            cuda: Any = torch.cuda
+            self._event = cuda.current_stream().record_event()
         else:
             self._values = tensor.detach().clone()
 

@@ -184,7 +184,7 @@ OWNERS = (
     torch.nn.parallel.DistributedDataParallel, torch.autograd.Function, DataLoader, _BaseDataLoaderIter, gc,
 )  # fmt: skip
 
-NAMES = {owner: [*vars(owner)] for owner in OWNERS}
+NAMES = {owner: [name for name, value in vars(owner).items() if callable(value)] for owner in OWNERS}
 
 
 def state_of_torch() -> list[Any]:

@@ -12,6 +12,8 @@ from perfkit.run.records import ChangedLine
 
 #: Places that are kept of one change: a program makes few loaders and optimizers.
 _MAX_PLACES = 16
+#: Uses whose place is looked up, which takes microseconds: what a step does is there after a few steps.
+_MAX_LOOKS = 256
 
 
 class Site:
@@ -31,7 +33,7 @@ class Site:
     def used(self) -> None:
         """It changes something of the program's now."""
         self.count += 1
-        if len(self.places) >= _MAX_PLACES:
+        if self.count > _MAX_LOOKS or len(self.places) >= _MAX_PLACES:
             return
         user, library = user_and_library_frame(sys._getframe(1))
         found = user or library

@@ -77,7 +77,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 class _Size(NamedTuple):
     """How much is run: steps of each program; blocks, and their steps, where one is switched; the length of a turn."""
 
-    steps: int
+    steps: tuple[int, int]
     blocks: int
     block_steps: int
     turn_s: float
@@ -140,42 +140,48 @@ class Comparer:
         began = time.monotonic()
         plans = _names(before), _names(after)
         switch = None if in_turns else _switchable(before, after)
+        times = (self._step_s, self._step_s) if self._step_s is not None else None
         while True:
-            size = self._size(steps or self._steps)
+            size = self._size(steps or self._steps, times)
             left_s = limit_s - (time.monotonic() - began)
             compared = self._switched(switch, plans, size, left_s) if switch else self._apart(plans, size, left_s)
-            self._learn(compared)
+            times = self._learn(compared) or times
             again = compared.completed and len(compared.blocks.first) < MIN_PAIRS
-            if not again or self._size(steps or self._steps) == size or time.monotonic() - began > limit_s / 2:
+            if not again or self._size(steps or self._steps, times) == size or time.monotonic() - began > limit_s / 2:
                 return msgspec.structs.replace(compared, seconds=time.monotonic() - began)
 
-    def _learn(self, compared: Compared) -> None:
-        """Note how long a step takes, and how many there are."""
-        for result in (compared.before, compared.after):
+    def _learn(self, compared: Compared) -> tuple[float, float] | None:
+        """How long a step of each takes, in seconds; notes that of the program, and how many steps there are."""
+        results = compared.before, compared.after
+        for result in results:
             if result.ending == "ended" and result.steps > WARMUP_STEPS:
                 self._total = min(result.steps, self._total or result.steps)
-        times = [row.wall_ns for row in compared_steps(compared.before.folder)]
-        if compared.step_ns is not None:
-            self._step_s = compared.step_ns[0] / 1e9
-        elif times:
-            self._step_s = median(times) / 1e9
+        walls = [[row.wall_ns for row in compared_steps(result.folder)] for result in results]
+        times = compared.step_ns or ((median(walls[0]), median(walls[1])) if all(walls) else None)
+        if times is None:
+            return None
+        self._step_s = times[0] / 1e9
+        return times[0] / 1e9, times[1] / 1e9
 
-    def _size(self, steps: int) -> _Size:
-        if self._step_s is None:
-            return _Size(steps, _even(max(_MIN_BLOCKS, 2 * steps / _BLOCK_STEPS)), _BLOCK_STEPS, TURN_S)
-        block_steps = max(_BLOCK_STEPS, math.ceil(_BLOCK_S / self._step_s))
-        wanted = 2 * max(steps / block_steps, _COMPARED_S / (block_steps * self._step_s))
-        blocks = _even(min(max(_MIN_BLOCKS, wanted), _MAX_BLOCKS))
-        turn_s = turn_of(self._step_s)
-        steps = max(steps, WARMUP_STEPS + math.ceil(_COMPARED_S / self._step_s))
-        if self._total is not None and self._total < steps:
-            steps = self._total
-            turn_s = max(_MIN_TURN_S, min(turn_s, (steps - WARMUP_STEPS) * self._step_s / (2 * MIN_PAIRS)))
+    def _size(self, steps: int, times: tuple[float, float] | None) -> _Size:
+        """What a comparison takes in which a program makes ``steps`` steps of ``times`` seconds."""
+        if times is None:
+            return _Size((steps, steps), _even(max(_MIN_BLOCKS, 2 * steps / _BLOCK_STEPS)), _BLOCK_STEPS, TURN_S)
+        slow_s = max(times)
+        # Both for equally long: the turns are over when one is.
+        running_s = max(steps * slow_s, _COMPARED_S)
+        first, second = (WARMUP_STEPS + math.ceil(running_s / step_s) for step_s in times)
+        turn_s = turn_of(slow_s)
+        block_steps = max(_BLOCK_STEPS, math.ceil(_BLOCK_S / slow_s))
+        blocks = _even(min(max(_MIN_BLOCKS, 2 * running_s / (block_steps * slow_s)), _MAX_BLOCKS))
         if self._total is not None:
-            warmup = Switching(changes=()).warmup_steps
-            block_steps = max(2, min(block_steps, (self._total - warmup) // _MIN_BLOCKS))
-            blocks = _even(max(2, min(blocks, (self._total - warmup) / block_steps)))
-        return _Size(steps, blocks, block_steps, turn_s)
+            first, second = min(first, self._total), min(second, self._total)
+            shorter_s = min((first - WARMUP_STEPS) * times[0], (second - WARMUP_STEPS) * times[1])
+            turn_s = max(_MIN_TURN_S, min(turn_s, shorter_s / (2 * MIN_PAIRS)))
+            left = self._total - Switching(changes=()).warmup_steps
+            block_steps = max(2, min(block_steps, left // _MIN_BLOCKS))
+            blocks = _even(max(2, min(blocks, left / block_steps)))
+        return _Size((first, second), blocks, block_steps, turn_s)
 
     # -- one process
 
@@ -213,7 +219,7 @@ class Comparer:
 
     def _in_turns(self, plans: tuple[tuple[str, ...], ...], size: _Size, limit_s: float) -> Compared:
         began = time.monotonic()
-        first, second = (RerunPlan(changes=names, steps=size.steps) for names in plans)
+        first, second = (RerunPlan(changes=names, steps=steps) for names, steps in zip(plans, size.steps, strict=True))
         shown = f"{_shown(plans[0])} and {_shown(plans[1])} in turns"
         with (
             start_rerun(self._program, first, self._workspace) as before,
@@ -236,7 +242,9 @@ class Comparer:
         runs: tuple[list[RerunResult], list[RerunResult]] = ([], [])
         for number, which in enumerate((0, 1, 1, 0)):
             share_s = (limit_s - (time.monotonic() - began)) / (4 - number)
-            runs[which].append(self._alone_until_it_ends(RerunPlan(changes=plans[which], steps=size.steps), share_s))
+            runs[which].append(
+                self._alone_until_it_ends(RerunPlan(changes=plans[which], steps=size.steps[which]), share_s)
+            )
             if runs[which][-1].ending not in ("stopped", "ended"):
                 break
         blocks = Blocks([], [])

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from perfkit.errors import UsageError
@@ -26,8 +26,8 @@ from perfkit.trial.shift import Blocks
 #: Shortest turn. Far shorter than the periods in which a machine is slow, and far longer than a stop costs: some
 #: milliseconds to find the processes, and caches that the other program has filled.
 TURN_S = 0.2
-#: Steps in a turn, where they take longer than that: with one, each would contain a stop.
-_STEPS = 2
+#: Steps in a turn, where they take longer than that: with fewer, hardly one is without a stop in it.
+_STEPS = 3
 #: Steps at the start that are not compared: memory is touched, and algorithms are chosen, for the first time.
 WARMUP_STEPS = 5
 
@@ -100,10 +100,11 @@ def run_in_turns(
 
 
 class RunningTime(NamedTuple):
-    """The turn in which a step ended, and the time that it took without what its program was stopped for, ns."""
+    """A step: the turn in which it ended, its time without what its program was stopped for, and whether it was."""
 
     turn: int
     ns: int
+    stopped: bool
 
 
 def running_times(rows: Iterable[Step], spans: Sequence[_Span], ended_ns: int) -> list[RunningTime]:
@@ -120,7 +121,7 @@ def running_times(rows: Iterable[Step], spans: Sequence[_Span], ended_ns: int) -
             turn += 1
         within = spans[first : turn + 1]
         ran_ns = sum(max(0, min(end_ns, to_ns) - max(begin_ns, from_ns)) for from_ns, to_ns in within)
-        times.append(RunningTime(turn, ran_ns))
+        times.append(RunningTime(turn, ran_ns, ran_ns < row.wall_ns))
     return times
 
 
@@ -136,7 +137,18 @@ def blocks_of_turns(folders: Sequence[Path], turns: Turns) -> Blocks:
 
 def _means(folder: Path, spans: Sequence[_Span], ended_ns: int) -> dict[int, float]:
     times = running_times(compared_steps(folder), spans, ended_ns)
-    return {turn: fmean(one.ns for one in steps) for turn, steps in groupby(times, key=lambda one: one.turn)}
+    return {turn: _mean(list(steps)) for turn, steps in groupby(times, key=lambda one: one.turn)}
+
+
+def _mean(steps: list[RunningTime]) -> float:
+    """The mean of a turn's steps.
+
+    What a step waits for, as a device, a disk or a timer, goes on while its program is stopped. So a step with a stop
+    in it counts only if it took longer than the turn's others: those that take long have a stop in them most often.
+    """
+    whole = [one.ns for one in steps if not one.stopped]
+    typical = median(whole) if whole else 0
+    return fmean(whole + [one.ns for one in steps if one.stopped and one.ns > typical])
 
 
 def compared_steps(folder: Path) -> list[Step]:

@@ -30,6 +30,8 @@ _OUT_OF_MEMORY = (
     "Cannot allocate memory",  # ENOMEM
     "is killed by signal: Killed",  # a loader's worker
     "out of shared memory",
+    "_ALLOC_FAILED",  # cuBLAS and cuDNN
+    "std::bad_alloc",
 )
 
 

@@ -5,7 +5,7 @@ has left them. So a rerun works in a folder of its own (`perfkit.trial.work_fold
 ends it, with the path and the line: then perfkit cannot try this program as it is.
 
 Python's audit events see files, folders, SQLite databases and connections. `torch.save` and others write in C++, and
-are checked by name. Other libraries' C code, and programs that are no Python, are not seen.
+are checked by name. Other libraries' C code, programs that are no Python, and what is sent to a server are not seen.
 """
 
 from __future__ import annotations

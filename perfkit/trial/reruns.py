@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,7 +131,7 @@ class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerun:
-    """A program that runs; leaving the ``with`` block ends it and all that it has started."""
+    """A program that runs; leaving the ``with`` block ends it and all that it has started, and deletes its files."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, task: RerunTask) -> None:
         self.process = process
@@ -146,6 +147,9 @@ class Rerun:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.end()
+        # Checkpoints of many reruns could fill the disk; the run folder stays.
+        for name in ("root", "tmp"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def wait(self, limit_s: float) -> RerunResult:
         """Wait until the program ends, and end it after ``limit_s`` seconds."""
@@ -183,13 +187,11 @@ class Rerun:
             except subprocess.TimeoutExpired:
                 send(family_of(self.process.pid)[::-1], signal.SIGKILL)
                 self.process.wait()
-        # Again until none is found: each may have started another.
-        while left := self._left():
+        # Again until none is found: each may have started another. One that waits for a device dies later.
+        until = time.monotonic() + _END_S
+        while (left := started_for(self.folder / "plan.json")) and time.monotonic() < until:
             send(left, signal.SIGKILL)
             time.sleep(_LOOK_S)
-
-    def _left(self) -> list[int]:
-        return started_for(self.folder / "plan.json")
 
     def result(self) -> RerunResult:
         """What has been recorded; a program that still runs is ended."""
@@ -225,11 +227,13 @@ class Rerun:
                 return ("out-of-memory", _KILLED) if killed else (each.ending, each.message)
         if steps >= wanted:
             return "stopped", f"the program was stopped after {steps} steps"
+        if (self.folder / "ending-0.json").exists():
+            return "ended", f"the program was over after {steps} of {wanted} steps"
         if self._ended_by == "timed-out":
             return "timed-out", f"the program had done {steps} of {wanted} steps when its time was over"
         if self._ended_by is not None:
             return self._ended_by, f"the program was ended after {steps} steps"
-        if written or code == 0:
+        if code == 0:
             return "ended", f"the program was over after {steps} of {wanted} steps"
         if code == -signal.SIGKILL or _RANK_KILLED in self._output():
             return "out-of-memory", _KILLED

@@ -9,7 +9,6 @@ need rights that users seldom have, and a copy of everything would copy the data
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections import deque
@@ -186,6 +185,8 @@ def _entries(folder: Path, limit: int) -> list[os.DirEntry[str]] | None:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """The program's processes, one at a time."""
+    import fcntl  # Windows has no such module
+
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -233,10 +233,11 @@ def test_a_program_that_writes_wherever_it_can_changes_nothing_of_the_user_s(
     with start_rerun(TriedProgram("train.py", (str(user),)), RerunPlan(), workspace) as running:
         result = running.wait(100)
         work = running.folder / f"root{user}"
+        found = json.loads((work / "found.json").read_text())
+        assert (work / "outputs" / "here.txt").exists()
 
     assert same()
     assert sorted(user.parent.iterdir()) == above
-    found = json.loads((work / "found.json").read_text())
     refused = ("absolute", "descriptor", "replace", "question", "database", "hard link")
     done = ("relative", "temporary", "remove", "folder", "own database", "above", "place")
     assert found == {
@@ -245,7 +246,6 @@ def test_a_program_that_writes_wherever_it_can_changes_nothing_of_the_user_s(
         "program": 1,
         "spawned": 1,
     }
-    assert (work / "outputs" / "here.txt").exists()
     assert result.ending == "refused"
     line = 1 + next(number for number, text in enumerate(HOSTILE.splitlines()) if '"absolute"' in text)
     assert result.message.startswith(f"train.py:{line} writes {user}/absolute, which is not the rerun's")

@@ -24,9 +24,11 @@ from perfkit.ranges import range as range
 from perfkit.record.triggers.trigger_settings import triggers as triggers
 from perfkit.record.windows.schedules import schedule as schedule
 from perfkit.run.records import Phase as Phase
+from perfkit.run.records import Trial as Trial
 from perfkit.syncs import allow_sync as allow_sync
 from perfkit.syncs import detect_syncs as detect_syncs
 from perfkit.trial.applied import changes as changes
+from perfkit.trial.trying import try_changes as try_changes
 
 __version__: str
 __all__: list[str]

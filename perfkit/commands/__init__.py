@@ -18,10 +18,11 @@ from perfkit._version import VERSION
 from perfkit.errors import PerfkitError
 
 #: The subcommands, in the order in which --help lists them. Each is the function of this name in the module of this
-#: name; the module may have ``CONTEXT``, settings for click.
+#: name; the module may have ``CONTEXT``, settings for click. An underscore at the end is for Python alone.
 _COMMANDS = (
     "run",
     "diagnose",
+    "try_",
     "compare",
     "explain",
     "trim",
@@ -46,7 +47,7 @@ def _build() -> typer.Typer:
     )
     for name in _COMMANDS:
         module = import_module(f"perfkit.commands.{name}")
-        app.command(name, context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+        app.command(name.rstrip("_"), context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
     @app.callback(invoke_without_command=True)
     def root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:

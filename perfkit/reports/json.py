@@ -1,4 +1,4 @@
-"""A diagnosis or a comparison as JSON: versioned, null for what was not measured."""
+"""A diagnosis, a comparison or a trial as JSON: versioned, null for what was not measured."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TextIO
 
 from perfkit.comparison import Comparison
 from perfkit.diagnosis import Diagnosis
+from perfkit.run.records import Trial
 
 
-def write_json(answer: Diagnosis | Comparison, file: TextIO) -> None:
+def write_json(answer: Diagnosis | Comparison | Trial, file: TextIO) -> None:
     """Write the answer to ``file`` as indented JSON, with a newline at its end."""
     file.write(answer.to_json() + "\n")

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import perfkit.trial.changes
 from perfkit._families import family_of, members
 from perfkit.errors import UsageError
+from perfkit.run.records import Rank
 from perfkit.trial.patches.edits import Edit, TrainerArgument
 
 #: What a change does to the results of a program, and so what a measurement of it means.
@@ -50,6 +51,8 @@ class Change(NamedTuple):
     first: bool = False
     edits: tuple[Edit, ...] = ()
     trainer: TrainerArgument = TrainerArgument()
+    after: tuple[str, ...] = ()
+    needless: Callable[[Rank, Any], str | None] = lambda rank, value: None
 
     @classmethod
     def of(cls, module: ModuleType) -> Change:
@@ -72,6 +75,8 @@ class Change(NamedTuple):
             getattr(module, "FIRST", False),
             getattr(module, "EDITS", ()),
             getattr(module, "TRAINER", TrainerArgument()),
+            getattr(module, "AFTER", ()),
+            getattr(module, "needless", lambda rank, value: None),
         )
 
     @property

@@ -28,6 +28,7 @@ from perfkit.trial.turns import (
     blocks_of_turns,
     can_stop_programs,
     compared_steps,
+    extra_start_ns,
     run_in_turns,
     turn_of,
 )
@@ -55,6 +56,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
             of steps with and without the changes, and its ``applied`` has those of both.
         switched: Whether one process was switched.
         seconds: How long it took.
+        start_ns: What the first steps take longer after than before, as compiling does; None where that was not seen.
         step_ns: Typical step before and after; None where there are no blocks.
     """
 
@@ -63,6 +65,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     after: RerunResult
     switched: bool
     seconds: float
+    start_ns: int | None = None
 
     @property
     def step_ns(self) -> tuple[float, float] | None:
@@ -233,8 +236,15 @@ class Comparer:
             )
             took_s = time.monotonic() - began
             results = [_result(rerun, limit_s - took_s, took_s) for rerun in (before, after)]
-        blocks = blocks_of_turns([result.folder for result in results], turns)
-        return Compared(blocks=blocks, before=results[0], after=results[1], switched=False, seconds=0.0)
+        folders = [result.folder for result in results]
+        return Compared(
+            blocks=blocks_of_turns(folders, turns),
+            before=results[0],
+            after=results[1],
+            switched=False,
+            seconds=0.0,
+            start_ns=extra_start_ns(folders, turns),
+        )
 
     def _in_whole_runs(self, plans: tuple[tuple[str, ...], ...], size: _Size, limit_s: float) -> Compared:
         """Each twice, as before, after, after, before: what changes steadily in the machine then adds to both alike."""

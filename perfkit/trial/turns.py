@@ -151,6 +151,15 @@ def _mean(steps: list[RunningTime]) -> float:
     return fmean(whole + [one.ns for one in steps if one.stopped and one.ns > typical])
 
 
+def extra_start_ns(folders: Sequence[Path], turns: Turns) -> int | None:
+    """What the first steps of the second program take longer than the first one's, ns; None: not all of them ran."""
+    times = []
+    for folder, spans in zip(folders, turns.running, strict=True):
+        first = RankFolder(folder / "rank-0", 0).steps[:WARMUP_STEPS]
+        times.append([one.ns for one in running_times(first, spans, turns.ended_ns)])
+    return sum(times[1]) - sum(times[0]) if len(times[0]) == len(times[1]) == WARMUP_STEPS else None
+
+
 def compared_steps(folder: Path) -> list[Step]:
     """Rank 0's ordinary training steps in a run folder, without the first ones."""
     rows = RankFolder(folder / "rank-0", 0).steps

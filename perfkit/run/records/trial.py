@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from perfkit._location import CodeLine
+from perfkit.run.records.changes import ChangedLine
 
 #: Version of trial.json.
 TRIAL_SCHEMA = 1
@@ -57,8 +57,8 @@ class TriedChange(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     rules: tuple[str, ...] = ()
     kind: str = "exact"
-    outcome: TriedOutcome
-    sentence: str
+    outcome: TriedOutcome = "not-tried"
+    sentence: str = ""
     saving: float | None = None
     ci: tuple[float, float] | None = None
     before_ns: float | None = None
@@ -67,7 +67,7 @@ class TriedChange(msgspec.Struct, frozen=True, kw_only=True):
     pays_after: int | None = None
     loss: LossCheck | None = None
     lines: str = ""
-    places: tuple[CodeLine, ...] = ()
+    places: tuple[ChangedLine, ...] = ()
 
     @property
     def name(self) -> str:
@@ -94,6 +94,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         changes: Each change that was tried, in the order of the findings that they answer.
         together: The changes that save time, combined; None where there are none.
         patch: The combined changes as a unified diff; empty where none can be written.
+        config: The same as arguments of the Trainer through which they took effect; empty where there was none.
         unpatched: Changes that a user has to write by hand, each with its reason.
         notes: What limits this result: budget, losses that are not deterministic.
         seconds: How long all of it took.
@@ -107,6 +108,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[TriedChange, ...] = ()
     together: TriedChange | None = None
     patch: str = ""
+    config: str = ""
     unpatched: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0

@@ -13,6 +13,7 @@ from perfkit.trial.site import Site
 ID = "persistent-workers"
 ANSWERS = ("input-bound",)
 KIND = "exact"
+AFTER = ("workers",)
 LINES = "DataLoader(..., persistent_workers=True)"
 EDITS = (SetArgument(("DataLoader",), "persistent_workers=True"),)
 TRAINER = TrainerArgument(huggingface="dataloader_persistent_workers=True")

@@ -6,6 +6,7 @@ Every DataLoader gets ``pin_memory=True``: copies of its batches to the GPU need
 
 from __future__ import annotations
 
+from perfkit.run.records import Rank
 from perfkit.trial.changes._cuda import needs_cuda
 from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
@@ -17,6 +18,12 @@ LINES = "DataLoader(..., pin_memory=True)"
 refuse = needs_cuda
 EDITS = (SetArgument(("DataLoader",), "pin_memory=True", position=7),)
 TRAINER = TrainerArgument(huggingface="dataloader_pin_memory=True")
+
+
+def needless(rank: Rank, value: None) -> str | None:
+    """Needless where all loaders pin their batches."""
+    pinned = [loader.pin_memory for loader in rank.loaders]
+    return "the program's loaders have pin_memory=True already" if pinned and all(pinned) else None
 
 
 def apply(site: Site, value: None) -> None:

@@ -15,6 +15,7 @@ from perfkit.trial.site import Site
 ID = "prefetch"
 ANSWERS = ("input-bound",)
 KIND = "exact"
+AFTER = ("workers",)
 LINES = "DataLoader(..., prefetch_factor={value})"
 EDITS = (SetArgument(("DataLoader",), "prefetch_factor={value}"),)
 TRAINER = TrainerArgument(huggingface="dataloader_prefetch_factor={value}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit import _env
+from perfkit.run.records import Rank
 from perfkit.trial.changes._numbers import whole_number
 from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
@@ -35,6 +36,12 @@ def suggested() -> list[int]:
     """None, and as many as there are cores beside the training's, by halves."""
     cores = _env.cores()
     return sorted({0, 2, *(cores >> shift for shift in range(3) if cores >> shift)})
+
+
+def needless(rank: Rank, value: int) -> str | None:
+    """Needless where all loaders have this many already."""
+    used = {loader.num_workers for loader in rank.loaders}
+    return f"the program's loaders have num_workers={value} already" if used == {value} else None
 
 
 def apply(site: Site, value: int) -> None:

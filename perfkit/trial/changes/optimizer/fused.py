@@ -6,6 +6,7 @@ rounding.
 
 from __future__ import annotations
 
+from perfkit.run.records import Rank
 from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
@@ -16,6 +17,12 @@ TOGGLE = True
 LINES = "torch.optim.AdamW(..., fused=True)"
 EDITS = (SetArgument(("Adam", "AdamW", "Adagrad", "SGD"), "fused=True", without=("foreach",)),)
 TRAINER = TrainerArgument(huggingface='optim="adamw_torch_fused"')
+
+
+def needless(rank: Rank, value: None) -> str | None:
+    """Needless where every optimizer is fused."""
+    fused = [one.fused for one in rank.optimizers]
+    return "the program's optimizers are fused already" if fused and all(fused) else None
 
 
 def apply(site: Site, value: None) -> None:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.run.records import Rank
 from perfkit.trial.patches.edits import SetArgument
 from perfkit.trial.site import Site
 
@@ -19,6 +20,12 @@ KIND = "exact"
 TOGGLE = True
 LINES = "optimizer.zero_grad(set_to_none=True)"
 EDITS = (SetArgument(("zero_grad",), "set_to_none=True", position=0),)
+
+
+def needless(rank: Rank, value: None) -> str | None:
+    """Needless where no optimizer fills its gradients."""
+    filled = [one.keeps_gradients for one in rank.optimizers]
+    return "the program sets its gradients to None already" if filled and not any(filled) else None
 
 
 def apply(site: Site, value: None) -> None:

@@ -1,0 +1,113 @@
+"""``perfkit try``: runs a training script again with changes applied, and measures what each saves."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.text import Text
+
+from perfkit.errors import UsageError
+from perfkit.reports.console import stderr_console, stdout_console
+from perfkit.reports.json import write_json
+from perfkit.reports.trial import print_trial
+from perfkit.trial.trying import DEFAULT_STEPS, try_changes
+
+#: Everything after the script belongs to it, options too.
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
+_SECONDS = {"s": 1, None: 1, "m": 60, "h": 3600}
+
+
+def try_(
+    context: typer.Context,
+    script: str = typer.Argument(
+        ...,
+        metavar="SCRIPT",
+        help="Try this training script with the arguments after it; a launcher may stand in front.",
+    ),
+    module: bool = typer.Option(False, "-m", help="Run SCRIPT as a module, as python -m does."),
+    only: list[str] = typer.Option(
+        [],
+        "--only",
+        metavar="CHANGE[,CHANGE]",
+        help="Try these changes, as in tf32,workers=0,2,4. perfkit explain changes lists them. May be repeated. "
+        "Default: those that answer what the diagnosis finds.",
+    ),
+    every: bool = typer.Option(False, "--all", help="Try every change of the catalogue."),
+    budget: str = typer.Option("5m", "--budget", help="Take at most this long, as in 90s, 5m or 1h."),
+    steps: int = typer.Option(
+        DEFAULT_STEPS, "--steps", help="Stop each rerun after N steps; more where they are short.", min=20
+    ),
+    run: str | None = typer.Option(
+        None,
+        "--run",
+        metavar="FOLDER",
+        help="Try the advice on this run. Default: the newest run of the command in runs/, else a new one.",
+    ),
+    emit: str | None = typer.Option(
+        None, "--emit", metavar="patch|config", help="Print only the patch, or the Trainer's arguments."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> int:
+    """Apply what the diagnosis advises, one change at a time, and measure what each saves.
+
+    Nothing of yours is changed: every rerun stops after some steps and writes into a temporary folder. The result is
+    kept in the run's folder as trial.json, and as trial.patch where a patch can be written.
+    """
+    if only and every:
+        raise UsageError("choose one of --only and --all")
+    if emit not in (None, "patch", "config"):
+        raise UsageError(f"--emit must be patch or config, got {emit!r}")
+    if as_json and emit is not None:
+        raise UsageError("choose one of --json and --emit")
+    command = [*(["-m"] if module else []), script, *context.args]
+    with _progress() as report:
+        trial = try_changes(
+            command,
+            changes="all" if every else only or "advised",
+            budget_s=parse_duration(budget),
+            steps=steps,
+            run=run,
+            progress=report,
+        )
+    if as_json:
+        write_json(trial, sys.stdout)
+    elif emit == "patch":
+        sys.stdout.write(trial.patch)
+    elif emit == "config":
+        if not trial.config:
+            raise UsageError("--emit config needs a change that took effect through a Trainer: use --emit patch")
+        sys.stdout.write(trial.config)
+    else:
+        print_trial(trial, stdout_console())
+    return 0
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``5m`` or ``1h``.
+
+    Raises:
+        UsageError: it is none of these, or zero.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"--budget must be a positive time, as in 90s, 5m or 1h; got {text!r}")
+    return seconds
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """Yield a callback that shows what is tried now: a spinner on a terminal, lines elsewhere."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield lambda what, left_s: console.print(f"perfkit: trying {what}", markup=False, highlight=False)
+        return
+    with console.status("") as status:
+        # As Text: a program's path may have brackets, which rich would read as a style.
+        yield lambda what, left_s: status.update(Text(f"trying {what}, at most {left_s:.0f} s left"))

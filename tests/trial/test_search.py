@@ -1,0 +1,273 @@
+"""What is measured next, and what is claimed: with a program whose times are made up, and a clock that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfkit.run.records import AppliedChange
+from perfkit.trial.advice import Candidate
+from perfkit.trial.catalog import ChosenChange, parse_change
+from perfkit.trial.comparing import Compared
+from perfkit.trial.reruns import RerunResult
+from perfkit.trial.search import CannotTry, Found, Search
+from perfkit.trial.shift import Blocks
+
+STEP_NS = 40e6
+LOSSES = tuple(2.0 / (1 + step) for step in range(40))
+
+
+class MadeUpProgram:
+    """Answers like `Comparer`: each change has its factor on the time of a step; a comparison takes ``seconds``."""
+
+    def __init__(self, factors: dict[str, float], *, seconds: float = 10.0, noise: float = 0.01) -> None:
+        self.factors = factors
+        self.seconds = seconds
+        self.noise = noise
+        self.now_s = 0.0
+        self.asked: list[tuple[str, str]] = []
+        self.endings: dict[str, RerunResult] = {}
+        self.losses: dict[str, tuple[float, ...]] = {}
+        self.without_effect: set[str] = set()
+        self._chance = np.random.default_rng(7)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def compare(
+        self, before: Sequence[ChosenChange], after: Sequence[ChosenChange], *, limit_s: float, in_turns: bool = False
+    ) -> Compared:
+        self.now_s += self.seconds
+        self.asked.append((_names(before), _names(after)))
+        blocks = Blocks(self._times(before), self._times(after))
+        return Compared(
+            blocks=blocks,
+            before=self._result(before),
+            after=self.endings.get(_names(after)) or self._result(after),
+            switched=False,
+            seconds=self.seconds,
+        )
+
+    def other_seeds(self, limit_s: float) -> list[tuple[float, ...]]:
+        self.now_s += self.seconds
+        self.asked.append(("", "other seeds"))
+        return [tuple(loss + by for loss in LOSSES) for by in (0.1, -0.1)]
+
+    def _times(self, changes: Sequence[ChosenChange]) -> list[float]:
+        step_ns = STEP_NS
+        for one in changes:
+            step_ns *= self.factors.get(str(one), 1.0)
+        return list(step_ns * self._chance.lognormal(0.0, self.noise, 12))
+
+    def _result(self, changes: Sequence[ChosenChange]) -> RerunResult:
+        return RerunResult(
+            ending="stopped",
+            message="stopped after 40 steps",
+            folder=Path(),
+            steps=40,
+            losses=self.losses.get(_names(changes), LOSSES),
+            applied=tuple(AppliedChange(change=str(one), count=str(one) not in self.without_effect) for one in changes),
+            peak_bytes=None,
+            peak_device_bytes=None,
+        )
+
+
+def _names(changes: Sequence[ChosenChange]) -> str:
+    return "+".join(map(str, changes))
+
+
+def search(program: MadeUpProgram, *names: str, budget_s: float = 1000.0) -> Found:
+    candidates = [Candidate(parse_change(name)) for name in names]
+    return Search(program, candidates, other_seeds=program.other_seeds, budget_s=budget_s, clock=program.clock).run()
+
+
+def failed(ending: str, message: str) -> RerunResult:
+    return RerunResult(
+        ending=ending,  # type: ignore[arg-type]
+        message=message,
+        folder=Path(),
+        steps=0,
+        losses=(),
+        applied=(),
+        peak_bytes=None,
+        peak_device_bytes=None,
+    )
+
+
+def test_a_change_that_saves_a_third_is_claimed_with_an_interval_around_it():
+    found = search(MadeUpProgram({"workers=2": 2 / 3}), "workers=2")
+
+    (workers,) = found.tried
+    assert workers.outcome == "faster"
+    assert workers.ci is not None
+    assert workers.ci[0] < 1 / 3 < workers.ci[1]
+    assert workers.saving == pytest.approx(1 / 3, abs=0.02)
+    assert found.together is not None
+    assert found.together.names == ("workers=2",)
+
+
+def test_a_change_that_saves_less_than_two_unchanged_runs_differ_by_is_no_saving():
+    found = search(MadeUpProgram({"gradients-to-none": 0.998}), "gradients-to-none")
+
+    assert found.tried[0].outcome == "no-difference"
+    assert found.together is None
+
+
+def test_the_program_is_measured_against_itself_before_any_change():
+    program = MadeUpProgram({})
+
+    search(program, "workers=2")
+
+    assert program.asked[0] == ("", "")
+
+
+def test_no_change_is_looked_at_more_than_three_times():
+    program = MadeUpProgram({"workers=2": 0.96}, noise=0.2)
+
+    search(program, "workers=2", "workers=4")
+
+    for name in ("workers=2", "workers=4"):
+        assert program.asked.count(("", name)) <= 3
+
+
+def test_of_several_values_of_a_change_only_the_best_is_combined():
+    program = MadeUpProgram({"workers=2": 0.7, "workers=4": 0.5, "fused-optimizer": 0.8})
+
+    found = search(program, "workers=2", "workers=4", "fused-optimizer")
+
+    assert found.together is not None
+    assert found.together.names == ("workers=4", "fused-optimizer")
+    assert found.together.saving == pytest.approx(1 - 0.5 * 0.8, abs=0.02)
+
+
+def test_a_change_that_saves_nothing_where_another_one_is_applied_is_not_combined():
+    class Overlapping(MadeUpProgram):
+        def _times(self, changes):
+            return super()._times(changes[:1])
+
+    found = search(Overlapping({"workers=2": 0.5, "tf32": 0.6}), "workers=2", "tf32")
+
+    assert found.together is not None
+    assert found.together.names == ("workers=2",)
+    assert any("tf32 saves nothing where workers=2" in note for note in found.notes)
+
+
+def test_each_of_three_combined_changes_is_left_out_once():
+    program = MadeUpProgram({"workers=2": 0.5, "fused-optimizer": 0.6, "gradients-to-none": 0.7})
+
+    search(program, "workers=2", "fused-optimizer", "gradients-to-none")
+
+    everything = "workers=2+fused-optimizer+gradients-to-none"
+    assert ("workers=2+fused-optimizer", everything) in program.asked
+    assert ("fused-optimizer+gradients-to-none", "fused-optimizer+gradients-to-none+workers=2") in program.asked
+    assert ("workers=2+gradients-to-none", "workers=2+gradients-to-none+fused-optimizer") in program.asked
+    assert program.asked[-1] == ("", everything)
+
+
+def test_a_change_that_fails_is_reported_and_the_others_are_tried():
+    program = MadeUpProgram({"workers=2": 0.5})
+    program.endings = {
+        "fused-optimizer": failed("failed", "RuntimeError: fused needs contiguous weights (train.py:12)"),
+        "workers=8": failed("out-of-memory", "the machine's memory was full"),
+    }
+
+    found = search(program, "fused-optimizer", "workers=8", "workers=2")
+
+    assert [one.outcome for one in found.tried] == ["failed", "out-of-memory", "faster"]
+    assert "train.py:12" in found.tried[0].sentence
+
+
+def test_a_change_that_the_program_has_no_use_for_had_no_effect():
+    program = MadeUpProgram({})
+    program.without_effect = {"workers=2"}
+
+    assert search(program, "workers=2").tried[0].outcome == "no-effect"
+
+
+def test_an_exact_change_that_moves_the_loss_is_not_combined():
+    program = MadeUpProgram({"workers=2": 0.5, "fused-optimizer": 0.7})
+    program.losses["workers=2"] = tuple(loss * 1.5 for loss in LOSSES)
+
+    found = search(program, "workers=2", "fused-optimizer")
+
+    assert found.tried[0].loss is not None
+    assert found.tried[0].loss.outcome == "differs"
+    assert found.together is not None
+    assert found.together.names == ("fused-optimizer",)
+
+
+def test_other_seeds_are_run_once_and_only_for_a_numeric_change():
+    exact, numeric = (
+        MadeUpProgram({"workers=2": 0.5}),
+        MadeUpProgram({"fused-optimizer": 0.5, "foreach-optimizer": 0.6}),
+    )
+    numeric.losses["fused-optimizer"] = tuple(loss + 0.05 for loss in LOSSES)
+
+    search(exact, "workers=2")
+    found = search(numeric, "fused-optimizer", "foreach-optimizer")
+
+    assert ("", "other seeds") not in exact.asked
+    assert numeric.asked.count(("", "other seeds")) == 1
+    assert found.tried[0].loss is not None
+    assert found.tried[0].loss.outcome == "within-seeds"
+
+
+def test_a_budget_without_time_for_a_change_is_refused_with_the_time_that_is_needed():
+    with pytest.raises(CannotTry, match="--budget 30s"):
+        search(MadeUpProgram({"workers=2": 0.5}, seconds=10.0), "workers=2", budget_s=15.0)
+
+
+def test_a_small_budget_tries_what_costs_most_first_and_names_the_rest():
+    found = search(MadeUpProgram({"workers=2": 0.5}, seconds=10.0), "workers=2", "tf32", "threads=1", budget_s=35.0)
+
+    assert [one.outcome for one in found.tried] == ["faster", "no-difference", "not-tried"]
+    assert "budget" in found.tried[2].sentence
+
+
+@pytest.mark.parametrize(
+    ("ending", "steps", "expected"),
+    [("stopped", 0, "must take steps"), ("failed", 0, "must run before"), ("refused", 0, "must run before")],
+)
+def test_a_program_that_cannot_be_measured_is_refused(ending, steps, expected):
+    program = MadeUpProgram({})
+    program._result = lambda changes: failed(ending, "ValueError: no such file")  # type: ignore[method-assign]
+
+    with pytest.raises(CannotTry, match=expected):
+        search(program, "workers=2")
+
+
+def test_a_program_that_is_not_deterministic_is_reported_with_its_own_spread():
+    class Random(MadeUpProgram):
+        def _result(self, changes):
+            self.losses[_names(changes)] = tuple(loss * self._chance.uniform(0.9, 1.1) for loss in LOSSES)
+            return super()._result(changes)
+
+    found = search(Random({"workers=2": 0.5}), "workers=2")
+
+    assert any("not deterministic" in note for note in found.notes)
+    assert found.tried[0].outcome == "faster"
+
+
+def test_a_change_that_builds_on_another_one_is_tried_where_the_best_of_that_is_applied():
+    program = MadeUpProgram({"workers=2": 0.7, "workers=4": 0.5, "persistent-workers": 0.8})
+
+    found = search(program, "persistent-workers", "workers=2", "workers=4")
+
+    assert ("workers=4", "workers=4+persistent-workers") in program.asked
+    assert found.tried[0].outcome == "faster"
+    assert found.tried[0].sentence.endswith("where workers=4 is applied")
+    assert found.together is not None
+    assert found.together.names == ("workers=4", "persistent-workers")
+
+
+def test_a_change_whose_base_saves_nothing_is_tried_alone():
+    program = MadeUpProgram({"persistent-workers": 0.8})
+
+    found = search(program, "persistent-workers", "workers=2")
+
+    assert ("", "persistent-workers") in program.asked
+    assert found.together is not None
+    assert found.together.names == ("persistent-workers",)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perfkit._format import ms, share_of
+from perfkit._text import without_controls
 from perfkit.ledger.ledger_text import TextTable
 from perfkit.reports.console import print_line, print_table, print_text
 from perfkit.run.records import Trial, TriedChange
@@ -42,7 +43,9 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
     if patch and trial.patch:
         console.print()
         for line in trial.patch.splitlines():
-            print_line(Text(line, style=_STYLES.get(line[:1], "")), console)
+            # Whole, also where it is longer than the terminal is wide: a patch is copied.
+            shown = "\t".join(map(without_controls, line.split("\t")))
+            console.print(Text(shown, style=_STYLES.get(line[:1], "")), soft_wrap=True)
     for line in trial.unpatched:
         print_text(Text(f"By hand: {line}"), console)
 

@@ -346,7 +346,7 @@ def shown_speedup(one: TriedChange) -> str:
     if one.saving is None or one.ci is None:
         return "not measured"
     speed, low, high = (1 / (1 - saving) for saving in (one.saving, *one.ci))
-    digits = 1 if speed >= 1.2 else 2
+    digits = 1 if low >= 2 else 2
     return f"{speed:.{digits}f}x as fast (95 % interval {low:.{digits}f}x to {high:.{digits}f}x)"
 
 

@@ -191,6 +191,7 @@ def main():
                              batch)
             text = '''
   as it is'''
+            optimizer.zero_grad()
             loss.backward()
 """
 
@@ -208,6 +209,7 @@ def test_the_forward_and_the_loss_go_into_autocast_and_strings_stay_as_they_are(
         "                                 batch)\n"
         "                text = '''\n"
         "  as it is'''\n"
+        "            optimizer.zero_grad()\n"
         "            loss.backward()\n"
     )
     assert written(tmp_path, LOOP, "bf16-autocast", "model(batch)") == expected
@@ -381,7 +383,7 @@ def test_an_upper_bound_is_never_written(tmp_path: Path) -> None:
 def test_a_change_without_a_line_says_what_to_write(tmp_path: Path) -> None:
     _, patch = patched(tmp_path, "x = 1\n", {"workers=4": []})
     assert patch.left == (
-        ("workers=4", "took effect at no line of the program's: write DataLoader(..., num_workers=4) by hand"),
+        ("workers=4", "took effect at no line of the program; a person would write DataLoader(..., num_workers=4)"),
     )
 
 

@@ -172,8 +172,17 @@ def _up_to(source: Source, statement: ast.stmt, method: str) -> list[ast.stmt]:
                 if any(isinstance(one.func, ast.Attribute) and one.func.attr == method for one in calls):
                     if index == first:
                         raise CannotWriteError(f"calls the model and .{method}() in one statement")
+                    while index > first + 1 and _is_call(block[index - 1], "zero_grad"):
+                        index -= 1
                     return block[first:index]
     raise CannotWriteError(f"has no .{method}() after it")
+
+
+def _is_call(statement: ast.stmt, method: str) -> bool:
+    function = (
+        statement.value.func if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) else None
+    )
+    return isinstance(function, ast.Attribute) and function.attr == method
 
 
 def _statement_on(source: Source, line: int) -> ast.stmt:

@@ -79,7 +79,7 @@ class _PatchWriter:
             )
             self._leave(chosen, f"{here or 'the program'} cannot be edited by machine: write {chosen.lines} by hand")
         elif not places:
-            self._leave(chosen, f"took effect at no line of the program's: write {chosen.lines} by hand")
+            self._leave(chosen, f"took effect at no line of the program; a person would write {chosen.lines}")
         else:
             # From the top down: what encloses a statement comes before what is inside.
             for place in sorted(dict.fromkeys(places), key=lambda one: (one.file, one.line)):

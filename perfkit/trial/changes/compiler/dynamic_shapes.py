@@ -10,12 +10,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.trial.patches.edits import SetArgument
 from perfkit.trial.site import Site
 
 ID = "dynamic-shapes"
 ANSWERS = ("recompiles",)
 KIND = "numeric"
 LINES = "model.compile(dynamic=True)"
+EDITS = (SetArgument(("compile",), "dynamic=True"),)
 
 
 def apply(site: Site, value: None) -> None:

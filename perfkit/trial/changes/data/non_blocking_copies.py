@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perfkit.trial.changes._cuda import needs_cuda
+from perfkit.trial.patches.edits import SetArgument
 from perfkit.trial.site import Site
 
 ID = "non-blocking-copies"
@@ -19,6 +20,7 @@ ANSWERS = ("blocking-copy", "pageable-copy", "copies-dominate")
 KIND = "exact"
 TOGGLE = True
 LINES = "batch = batch.to(device, non_blocking=True)  # with DataLoader(..., pin_memory=True)"
+EDITS = (SetArgument(("to", "cuda", "copy_"), "non_blocking=True"),)
 refuse = needs_cuda
 
 

@@ -7,12 +7,14 @@ again. A program must not detach them in place.
 from __future__ import annotations
 
 from perfkit.trial.changes._constructors import with_arguments
+from perfkit.trial.patches.edits import SetArgument
 from perfkit.trial.site import Site
 
 ID = "ddp-bucket-view"
 ANSWERS = ("exposed-communication",)
 KIND = "exact"
 LINES = "DistributedDataParallel(model, gradient_as_bucket_view=True)"
+EDITS = (SetArgument(("DistributedDataParallel",), "gradient_as_bucket_view=True"),)
 
 
 def apply(site: Site, value: None) -> None:

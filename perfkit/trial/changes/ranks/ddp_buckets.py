@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from perfkit.trial.changes._constructors import with_arguments
 from perfkit.trial.changes._numbers import whole_number
+from perfkit.trial.patches.edits import SetArgument, TrainerArgument
 from perfkit.trial.site import Site
 
 ID = "ddp-buckets"
 ANSWERS = ("exposed-communication",)
 KIND = "numeric"
 LINES = "DistributedDataParallel(model, bucket_cap_mb={value})"
+EDITS = (SetArgument(("DistributedDataParallel",), "bucket_cap_mb={value}"),)
+TRAINER = TrainerArgument(huggingface="ddp_bucket_cap_mb={value}")
 parse = whole_number(1)
 
 

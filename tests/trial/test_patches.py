@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import perfkit
 from perfkit.run.records import ChangedLine
 from perfkit.trial.catalog import find_changes, parse_change
-from perfkit.trial.patches.edits import TrainerArgument, TrainerKind
+from perfkit.trial.patches.edits import TrainerKind
 from perfkit.trial.patches.patch import Patch, write_patch
 from perfkit.trial.patches.trainers import write_config
 
@@ -282,6 +282,13 @@ def test_collections_are_taken_out_and_what_lives_is_frozen_before_the_loop(tmp_
         ),
         ("threads=2", "torch.set_num_threads(8)", "torch.set_num_threads(2)"),
         ("tf32", "torch.set_float32_matmul_precision('highest')", 'torch.set_float32_matmul_precision("high")'),
+        ("dynamic-shapes", "torch.compile(model)(x)", "torch.compile(model, dynamic=True)(x)"),
+        ("non-blocking-copies", "x, y = x.to('cuda'), f(y)", "x, y = x.to('cuda', non_blocking=True), f(y)"),
+        (
+            "ddp-buckets=50",
+            "m = torch.nn.parallel.DistributedDataParallel(m)",
+            "m = torch.nn.parallel.DistributedDataParallel(m, bucket_cap_mb=50)",
+        ),
         ("pinned-memory", "f(torch.utils.data.DataLoader(x))", "f(torch.utils.data.DataLoader(x, pin_memory=True))"),
     ],
 )
@@ -366,18 +373,15 @@ def test_a_patch_applies_with_patch_too(tmp_path: Path) -> None:
 
 
 def test_a_change_that_no_machine_writes_names_its_lines_and_what_to_write(tmp_path: Path) -> None:
-    by_hand = find_changes()["workers"]._replace(edits=(), trainer=TrainerArgument())
-    chosen = parse_change("workers=4")._replace(change=by_hand)
-    patch = write_patch([(chosen, [place(3), place(5)])], tmp_path)
-    why = "train.py:3, train.py:5 cannot be edited by machine: write DataLoader(..., num_workers=4) by hand"
-    assert patch.left == (("workers=4", why),)
+    by_hand = parse_change("no-bias-before-norm")
+    patch = write_patch([(by_hand, [place(3), place(5)])], tmp_path)
+    why = "train.py:3, train.py:5 cannot be edited by machine: write torch.nn.Conv2d(..., bias=False) by hand"
+    assert patch.left == (("no-bias-before-norm", why),)
 
 
 def test_an_upper_bound_is_never_written(tmp_path: Path) -> None:
-    bound = parse_change("workers=4")._replace(change=find_changes()["workers"]._replace(kind="bound"))
-    (tmp_path / "train.py").write_text("x = DataLoader(data)")
-    patch = write_patch([(bound, [place(1)])], tmp_path)
-    assert patch == Patch(data=b"", left=(("workers=4", "is an upper bound, never an edit"),))
+    _, patch = patched(tmp_path, "x = DataLoader(data)", {"one-batch": [place(1)]})
+    assert patch == Patch(data=b"", left=(("one-batch", "is an upper bound, never an edit"),))
 
 
 def test_a_change_without_a_line_says_what_to_write(tmp_path: Path) -> None:

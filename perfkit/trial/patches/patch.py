@@ -74,10 +74,11 @@ class _PatchWriter:
         elif first is not None:
             self._add_first(chosen, first, places)
         elif not change.edits and change.trainer == TrainerArgument():
-            here = ", ".join(
-                dict.fromkeys(self._name(self._root / one.file, one.line) for one in places[:_NAMED_PLACES])
+            own = (self._name(self._root / one.file, one.line) for one in places if one.owner == "user")
+            lines = list(dict.fromkeys(own))[:_NAMED_PLACES]
+            self._leave(
+                chosen, f"{', '.join(lines) or 'the program'} cannot be edited by machine: write {chosen.lines} by hand"
             )
-            self._leave(chosen, f"{here or 'the program'} cannot be edited by machine: write {chosen.lines} by hand")
         elif not places:
             self._leave(chosen, f"took effect at no line of the program; a person would write {chosen.lines}")
         else:

@@ -42,6 +42,13 @@ def share_of(share: float) -> str:
     )
 
 
+def shown_speedup(saving: float, ci: tuple[float, float]) -> str:
+    """``1.8x as fast (95% interval 1.7x to 1.9x)`` of the share that is saved and its interval."""
+    speed, low, high = (1 / (1 - share) for share in (saving, *ci))
+    digits = 1 if low >= 2 else 2
+    return f"{speed:.{digits}f}x as fast (95% interval {low:.{digits}f}x to {high:.{digits}f}x)"
+
+
 def ms_range(low_ns: float, high_ns: float) -> str:
     """A range of times: ``20.1-45.2 ms``, ``up to 45.2 ms`` from zero on, one number where both read the same."""
     high = ms(high_ns)

@@ -23,6 +23,7 @@ def test_the_public_names_are_these() -> None:
         "SyncBudgetExceeded",
         "SyncError",
         "TraceError",
+        "Trial",
         "UsageError",
         "__version__",
         "allow_sync",
@@ -39,6 +40,7 @@ def test_the_public_names_are_these() -> None:
         "step",
         "steps",
         "triggers",
+        "try_changes",
     ]
 
 

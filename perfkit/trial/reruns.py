@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from perfkit.errors import PerfkitError
 from perfkit.run.reading import RankFolder, rank_folders
 from perfkit.run.records import AppliedChange
 from perfkit.trial.catalog import environment_of, parse_changes
@@ -128,6 +129,25 @@ class RerunResult(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[AppliedChange, ...]
     peak_bytes: int | None
     peak_device_bytes: int | None
+
+
+class CannotTry(PerfkitError):
+    """The program cannot be measured: it takes no steps, ends too early, asks for input, or fails."""
+
+
+def check_baseline(result: RerunResult) -> None:
+    """Check that a run of the unchanged program can be measured.
+
+    Raises:
+        CannotTry: it cannot; the text says why.
+    """
+    if result.ending not in ("stopped", "ended"):
+        raise CannotTry(f"the unchanged program must run before a change is tried: {result.message}")
+    if not result.steps:
+        raise CannotTry(
+            "the program must take steps, and none was seen: perfkit counts optimizer.step() and batches of a "
+            "DataLoader; where there are neither, write `for batch in perfkit.steps(loader)`"
+        )
 
 
 class Rerun:

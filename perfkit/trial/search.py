@@ -15,13 +15,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from perfkit._format import share_of
-from perfkit.errors import PerfkitError
 from perfkit.run.records import LossCheck, TriedChange, TriedOutcome
 from perfkit.trial.advice import Candidate
 from perfkit.trial.catalog import ChosenChange
 from perfkit.trial.comparing import Compared
 from perfkit.trial.losses import BaselineLosses
-from perfkit.trial.reruns import RerunResult
+from perfkit.trial.reruns import CannotTry, check_baseline
 from perfkit.trial.shift import LOOKS, SWITCHED_FLOOR, Decision, Shift, decided, floor_of, shift_of
 
 #: Comparisons of the unchanged program with itself, where the budget has time for both: two processes of one program
@@ -40,10 +39,6 @@ class Comparing(Protocol):
         self, before: Sequence[ChosenChange], after: Sequence[ChosenChange], *, limit_s: float, in_turns: bool = False
     ) -> Compared:
         """Run both for the same steps."""
-
-
-class CannotTry(PerfkitError):
-    """The program cannot be measured: it takes no steps, ends too early, asks for input, or fails."""
 
 
 class Found(NamedTuple):
@@ -339,30 +334,6 @@ def shown_saving(shift: Shift) -> str:
 def shown_cost(shift: Shift) -> str:
     """The same for a change that makes the step longer."""
     return f"{share_of(-shift.saved)} (95 % interval {share_of(-shift.high)} to {share_of(-shift.low)})"
-
-
-def shown_speedup(one: TriedChange) -> str:
-    """``1.8x faster (95 % interval 1.7x to 1.9x)``."""
-    if one.saving is None or one.ci is None:
-        return "not measured"
-    speed, low, high = (1 / (1 - saving) for saving in (one.saving, *one.ci))
-    digits = 1 if low >= 2 else 2
-    return f"{speed:.{digits}f}x as fast (95 % interval {low:.{digits}f}x to {high:.{digits}f}x)"
-
-
-def check_baseline(result: RerunResult) -> None:
-    """Check that a run of the unchanged program can be measured.
-
-    Raises:
-        CannotTry: it cannot; the text says why.
-    """
-    if result.ending not in ("stopped", "ended"):
-        raise CannotTry(f"the unchanged program must run before a change is tried: {result.message}")
-    if not result.steps:
-        raise CannotTry(
-            "the program must take steps, and none was seen: perfkit counts optimizer.step() and batches of a "
-            "DataLoader; where there are neither, write `for batch in perfkit.steps(loader)`"
-        )
 
 
 def _too_few(one: Compared, limit_s: float) -> str:

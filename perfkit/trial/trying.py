@@ -9,8 +9,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfkit._format import share_of
+from perfkit._format import share_of, shown_speedup
 from perfkit.diagnosis import diagnose
 from perfkit.errors import UsageError, check_whole_number
 from perfkit.run.atomic import write_atomically
@@ -18,12 +19,10 @@ from perfkit.run.reading import is_run_folder, read_run
 from perfkit.run.records import ChangedLine, Trial, TriedChange
 from perfkit.trial.advice import advice_of
 from perfkit.trial.catalog import parse_changes
-from perfkit.trial.comparing import Comparer
 from perfkit.trial.patches.edits import TrainerKind
 from perfkit.trial.patches.patch import write_patch
 from perfkit.trial.patches.trainers import kinds_of, library_of, write_config
-from perfkit.trial.reruns import RerunPlan, TriedProgram, start_rerun
-from perfkit.trial.search import Found, Search, check_baseline, shown_speedup
+from perfkit.trial.reruns import RerunPlan, TriedProgram, check_baseline, start_rerun
 
 #: Steps of a rerun where nothing else is asked for: 35 after the warm-up, in turns of four, are eight pairs of turns.
 DEFAULT_STEPS = 40
@@ -31,6 +30,9 @@ DEFAULT_STEPS = 40
 _DIAGNOSED = 0.4
 #: What the diagnosed run needs: warm-up, a window, and enough ordinary steps to say what one takes.
 _DIAGNOSED_STEPS = 60
+
+if TYPE_CHECKING:
+    from perfkit.trial.search import Found
 
 Progress = Callable[[str, float], None]
 
@@ -67,6 +69,10 @@ def try_changes(
         UsageError: the command has no script, or no change has such a name.
         CannotTry: the program takes no steps, ends too early, asks for input, writes where it must not, or fails.
     """
+    # Both load numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
+    from perfkit.trial.comparing import Comparer
+    from perfkit.trial.search import Search
+
     if budget_s <= 0:
         raise UsageError(f"budget_s must be positive, got {budget_s}")
     check_whole_number("steps", steps, minimum=20)
@@ -185,11 +191,12 @@ def _trainer_of(places: Iterable[ChangedLine]) -> TrainerKind | None:
 
 def _verdict(found: Found) -> str:
     together = found.together
-    if together is None or together.outcome != "faster":
+    if together is None or together.outcome != "faster" or together.saving is None or together.ci is None:
         least = f"{share_of(found.floor)} of a step, what two unchanged runs differ by"
         return f"No change that was tried saves more than {least}."
     loss = f", {together.loss.sentence}" if together.loss is not None else ""
-    return f"{shown_speedup(together)}{loss}, with {', '.join(together.names)}."
+    speedup = shown_speedup(together.saving, together.ci)
+    return f"{speedup}{loss}, with {', '.join(together.names)}."
 
 
 def _keep(trial: Trial, folder: Path) -> None:

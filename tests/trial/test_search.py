@@ -12,8 +12,8 @@ from perfkit.run.records import AppliedChange
 from perfkit.trial.advice import Candidate
 from perfkit.trial.catalog import ChosenChange, parse_change
 from perfkit.trial.comparing import Compared
-from perfkit.trial.reruns import RerunResult
-from perfkit.trial.search import CannotTry, Found, Search
+from perfkit.trial.reruns import CannotTry, RerunResult
+from perfkit.trial.search import Found, Search
 from perfkit.trial.shift import Blocks
 
 STEP_NS = 40e6

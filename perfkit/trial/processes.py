@@ -1,7 +1,7 @@
 """The processes of a rerun: the program, its ranks, its workers, and what they have left behind.
 
 A launcher puts its ranks into sessions of their own, and a daemon leaves its parent. So a rerun is given a variable
-that all it starts inherits.
+that all it starts inherits. Run as a script, this file ends them all once perfkit has gone, also where it was killed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from pathlib import Path
 PLAN_VARIABLE = "PERFKIT_RERUN"
 
 _PROC = Path("/proc")
+#: How long killed processes are waited for.
+_END_S = 10.0
 
 
 def family_of(process: int) -> list[int]:
@@ -43,6 +47,29 @@ def started_for(plan: Path) -> list[int]:
     return found
 
 
+def watch(plan: Path) -> subprocess.Popen[bytes]:
+    """Start a process that ends those of a plan when its standard input is closed, by `end_watched` or by our death."""
+    # Neither this environment nor site-packages: it shall cost nothing, and not be found as one of those.
+    command = [sys.executable, "-I", "-S", __file__, str(plan)]
+    environment = {name: value for name, value in os.environ.items() if name != PLAN_VARIABLE}
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
+
+
+def end_watched(watcher: subprocess.Popen[bytes]) -> None:
+    """End the processes that a watcher watches; returns when all have gone, and at once from the second time on."""
+    watcher.communicate()
+
+
+def _end_all(plan: Path) -> None:
+    # Again until none is found, since each may have started another; one that waits for a device dies later.
+    until = time.monotonic() + _END_S
+    while (found := started_for(plan)) and time.monotonic() < until:
+        send(found, signal.SIGKILL)
+        time.sleep(0.02)
+
+
 def send(processes: list[int], number: signal.Signals) -> None:
     """Send a signal to those that still run."""
     for process in processes:
@@ -67,3 +94,8 @@ def _parents_of_all() -> dict[int, int]:
             if state != "Z":
                 found[int(folder.name)] = int(parent)
     return found
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    _end_all(Path(sys.argv[1]))

@@ -23,7 +23,7 @@ from perfkit.errors import PerfkitError
 from perfkit.run.reading import RankFolder, rank_folders
 from perfkit.run.records import AppliedChange
 from perfkit.trial.catalog import environment_of, parse_changes
-from perfkit.trial.processes import PLAN_VARIABLE, family_of, send, started_for
+from perfkit.trial.processes import PLAN_VARIABLE, end_watched, family_of, send, watch
 from perfkit.trial.protection import QUIET_TRACKERS
 from perfkit.trial.switchback import Switching
 from perfkit.trial.work_folder import WorkFolder
@@ -153,8 +153,11 @@ def check_baseline(result: RerunResult) -> None:
 class Rerun:
     """A program that runs; leaving the ``with`` block ends it and all that it has started, and deletes its files."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path, task: RerunTask) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], watcher: subprocess.Popen[bytes], folder: Path, task: RerunTask
+    ) -> None:
         self.process = process
+        self._watcher = watcher
         #: plan.json, output.txt, run/ and root/ are in it.
         self.folder = folder
         self._task = task
@@ -207,11 +210,7 @@ class Rerun:
             except subprocess.TimeoutExpired:
                 send(family_of(self.process.pid)[::-1], signal.SIGKILL)
                 self.process.wait()
-        # Again until none is found: each may have started another. One that waits for a device dies later.
-        until = time.monotonic() + _END_S
-        while (left := started_for(self.folder / "plan.json")) and time.monotonic() < until:
-            send(left, signal.SIGKILL)
-            time.sleep(_LOOK_S)
+        end_watched(self._watcher)
 
     def result(self) -> RerunResult:
         """What has been recorded; a program that still runs is ended."""
@@ -287,17 +286,22 @@ def start_rerun(program: TriedProgram, plan: RerunPlan, workspace: Path) -> Reru
     task = RerunTask(msgspec.structs.replace(program, writable=writable), plan, str(shown.source))
     (folder / "plan.json").write_bytes(msgspec.json.encode(task))
     command = [*(program.launcher or (sys.executable,)), "-m", "perfkit.trial.child", str(folder / "plan.json")]
-    with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=shown.work,
-            env=_environment(folder, plan),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return Rerun(process, folder, task)
+    watcher = watch(folder / "plan.json")
+    try:
+        with (folder / "output.txt").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=shown.work,
+                env=_environment(folder, plan),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError:
+        end_watched(watcher)
+        raise
+    return Rerun(process, watcher, folder, task)
 
 
 def _environment(folder: Path, plan: RerunPlan) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -134,6 +135,35 @@ def test_a_program_that_hangs_is_ended_with_the_daemon_that_it_has_started(
     assert (result.ending, result.steps) == ("timed-out", 0)
     assert result.message == "the program had done 0 of 40 steps when its time was over"
     assert sorted(path.name for path in running.folder.iterdir()) == ["output.txt", "plan.json"]
+
+
+def test_the_death_of_perfkit_ends_a_rerun(user: Path, workspace: Path) -> None:
+    (user / "train.py").write_text(HANGS)
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from perfkit.trial.reruns import RerunPlan, TriedProgram, start_rerun\n"
+        "start_rerun(TriedProgram('train.py'), RerunPlan(), Path(sys.argv[1]))\n"
+        "time.sleep(600)\n"
+    )
+    perfkit = subprocess.Popen([sys.executable, "-c", script, str(workspace)])
+    until = time.monotonic() + 60
+    while not (begun := list(workspace.glob(f"*/root{user}/begun"))) and time.monotonic() < until:
+        time.sleep(0.05)
+    plan = Path(str(begun[0]).partition("/root/")[0]) / "plan.json"
+    assert started_for(plan)
+    perfkit.kill()
+    perfkit.wait()
+
+    while started_for(plan) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert started_for(plan) == []
+
+
+def test_a_launcher_that_does_not_exist_is_an_error(user: Path, workspace: Path) -> None:
+    (user / "train.py").touch()
+    with pytest.raises(FileNotFoundError, match="no-launcher"):
+        start_rerun(TriedProgram("train.py", launcher=("no-launcher",)), RerunPlan(), workspace)
 
 
 def test_a_family_is_a_process_with_all_below_it() -> None:

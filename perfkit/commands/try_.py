@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.text import Text
@@ -13,8 +14,10 @@ from rich.text import Text
 from perfkit.errors import UsageError
 from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
+from perfkit.reports.sweep import print_sweep
 from perfkit.reports.trial import print_trial
-from perfkit.trial.trying import DEFAULT_STEPS, try_changes
+from perfkit.trial.sweep import SweepValues, parse_sweep, sweep_program
+from perfkit.trial.trying import DEFAULT_STEPS, newest_run, parse_command, try_changes
 
 #: Everything after the script belongs to it, options too.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -49,6 +52,13 @@ def try_(
         metavar="FOLDER",
         help="Try the advice on this run. Default: the newest run of the command in runs/, else a new one.",
     ),
+    sweep: str | None = typer.Option(
+        None,
+        "--sweep",
+        metavar="batch-size|workers[=N,N]",
+        help="Compare batch sizes or numbers of workers by throughput and memory, each in a process of its own. "
+        "Default sizes: the program's own, doubled until that is no faster, and one half.",
+    ),
     emit: str | None = typer.Option(
         None, "--emit", metavar="patch|config", help="Print only the patch, or the Trainer's arguments."
     ),
@@ -66,6 +76,10 @@ def try_(
     if as_json and emit is not None:
         raise UsageError("choose one of --json and --emit")
     command = [*(["-m"] if module else []), script, *context.args]
+    if sweep is not None:
+        if only or every or emit is not None:
+            raise UsageError("--sweep compares values of one setting: leave out --only, --all and --emit")
+        return _sweep(command, parse_sweep(sweep), parse_duration(budget), steps, run, as_json)
     with _progress() as report:
         trial = try_changes(
             command,
@@ -85,6 +99,20 @@ def try_(
         sys.stdout.write(trial.config)
     else:
         print_trial(trial, stdout_console())
+    return 0
+
+
+def _sweep(
+    command: Sequence[str], wanted: SweepValues, budget_s: float, steps: int, run: str | None, as_json: bool
+) -> int:
+    program = parse_command(command)
+    folder = Path(run) if run is not None else newest_run(command, program)
+    with _progress() as report:
+        sweep = sweep_program(program, wanted, folder=folder, steps=steps, budget_s=budget_s, progress=report)
+    if as_json:
+        write_json(sweep, sys.stdout)
+    else:
+        print_sweep(sweep, stdout_console())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis, a comparison or a trial as JSON: versioned, null for what was not measured."""
+"""A diagnosis, a comparison, a trial or a sweep as JSON: versioned, null for what was not measured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TextIO
 
 from perfkit.comparison import Comparison
 from perfkit.diagnosis import Diagnosis
-from perfkit.run.records import Trial
+from perfkit.run.records import Sweep, Trial
 
 
-def write_json(answer: Diagnosis | Comparison | Trial, file: TextIO) -> None:
+def write_json(answer: Diagnosis | Comparison | Trial | Sweep, file: TextIO) -> None:
     """Write the answer to ``file`` as indented JSON, with a newline at its end."""
     file.write(answer.to_json() + "\n")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,11 +18,13 @@ from typing import NamedTuple, get_args
 import msgspec
 
 from perfkit._format import size
-from perfkit.errors import UsageError, check_whole_number
-from perfkit.run.reading import RankFolder, rank_folders
+from perfkit.errors import RunError, UsageError, check_whole_number
+from perfkit.run.atomic import write_atomically
+from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Step, Sweep, SweepPoint, Swept, SweptOutcome
 from perfkit.trial.catalog import find_changes, parse_change
 from perfkit.trial.reruns import Rerun, RerunPlan, RerunResult, TriedProgram, start_rerun
+from perfkit.trial.search import CannotTry, check_baseline
 from perfkit.trial.sweep_results import (
     LEAST_STEPS,
     NEAR,
@@ -36,6 +40,7 @@ from perfkit.trial.sweep_results import (
     recommend,
     verdict_of,
 )
+from perfkit.trial.trying import new_run_folder
 
 #: Time of the steps of a rerun that is enough: short steps are repeated until they fill it.
 _MEASURED_NS = 3e9
@@ -43,6 +48,10 @@ _MEASURED_NS = 3e9
 _MOST_STEPS = 2000
 #: Share of the budget that one rerun may take: with steps of seconds there is still one of each neighbour.
 _SHARE = 0.3
+#: Share that one rerun is planned with: five values twice, each with the start of its process.
+_PLANNED = 0.05
+#: Steps of a rerun whose steps are long: the warm-up, and two halves of five.
+_FEWEST = 12
 #: A batch that holds less than this share of what it should is not full: samples of different sizes vary by less.
 _FULL = 0.8
 #: Batches that each worker has loaded before it is asked (prefetch_factor's default): no measure of its speed.
@@ -118,7 +127,7 @@ class Sweeping:
         """Measure, and recommend a value.
 
         Raises:
-            UsageError: the program cannot be swept: it fails, takes no steps, or does not follow the value.
+            CannotTry: the program cannot be swept: it fails, takes no steps, or does not follow the value.
         """
         self._swept = wanted.swept
         self._measure_own()
@@ -195,10 +204,8 @@ class Sweeping:
         self._progress("the unchanged program", self._left_s)
         result = self._rerun((), self._steps)
         rank = _rank(result)
-        if result.ending not in ("stopped", "ended", "timed-out"):
-            raise UsageError(f"the unchanged program must run before a value is tried: {result.message}")
-        if not result.steps:
-            raise UsageError(f"the program must take steps, and none was seen: {result.message}")
+        if result.ending != "timed-out":
+            check_baseline(result)
         facts = rank.rank
         if self._swept == "batch-size":
             own = batch_of(rank.steps)
@@ -206,7 +213,7 @@ class Sweeping:
             loaders = [one for one in facts.loaders if one.role == "train"] if facts is not None else []
             own = loaders[0].num_workers if loaders else None
         if own is None:
-            raise UsageError(self._no_effect())
+            raise CannotTry(self._no_effect())
         settings = facts.settings if facts is not None else {}
         self._total = {
             memory: int(settings[name])
@@ -218,7 +225,7 @@ class Sweeping:
         self._values[own] = MeasuredValue(own)
         self._add(self._values[own], result, rank.steps)
         if (failure := self._values[own].failure) is not None:
-            raise UsageError(f"the unchanged program must take at least {LEAST_STEPS + 2} steps: {failure.note}")
+            raise CannotTry(f"the unchanged program must take at least {LEAST_STEPS + 2} steps: {failure.note}")
 
     def _measure(self, value: int) -> None:
         self._progress(f"{self._swept}={value}", self._left_s)
@@ -231,12 +238,15 @@ class Sweeping:
         self._add(one, result, rows)
 
     def _steps_of(self, value: int) -> int:
-        """Steps that take long enough, by those of the nearest smaller value."""
+        """Steps that take long enough and not too long, by those of the nearest smaller value."""
         known = [(one.value, one.step_ns) for one in self._values.values() if one.step_ns and one.value <= value]
         own_ns = self._values[self._own].step_ns or math.inf
-        _, step_ns = max(known, default=(self._own, own_ns))
-        steps = max(self._steps, min(_MOST_STEPS, math.ceil(_MEASURED_NS / step_ns)))
-        return max(steps, 3 * _PREFETCHED * value + LEAST_STEPS) if self._swept == "workers" else steps
+        nearest, step_ns = max(known, default=(value, own_ns))
+        if self._swept == "workers":
+            return max(self._steps, _steps_in(_MEASURED_NS, step_ns), 3 * _PREFETCHED * value + LEAST_STEPS)
+        # At most, a step's time grows as its batch does.
+        most = max(_FEWEST, _steps_in(_PLANNED * self._budget_s * 1e9, step_ns * value / nearest))
+        return min(most, max(self._steps, _steps_in(_MEASURED_NS, step_ns)))
 
     def _rerun(self, changes: tuple[str, ...], steps: int) -> RerunResult:
         began = self._clock()
@@ -250,12 +260,12 @@ class Sweeping:
         """Check that the program follows the value.
 
         Raises:
-            UsageError: it does not.
+            CannotTry: it does not.
         """
         # A program that was killed has written nothing about its changes.
         unused = bool(result.applied) and all(each.count == 0 for each in result.applied)
         if unused or (self._swept == "batch-size" and batch_of(rows) != value):
-            raise UsageError(self._no_effect())
+            raise CannotTry(self._no_effect())
 
     def _no_effect(self) -> str:
         if self._swept == "workers":
@@ -321,6 +331,45 @@ class Sweeping:
             seconds=self._clock() - self._began,
         )
         return msgspec.structs.replace(sweep, verdict=verdict_of(sweep))
+
+
+def sweep_program(
+    program: TriedProgram,
+    wanted: SweepValues,
+    *,
+    folder: Path | None,
+    steps: int,
+    budget_s: float,
+    progress: Progress = lambda what, left_s: None,
+) -> Sweep:
+    """Sweep a program, and keep the result as ``sweep.json`` in a run folder of the program.
+
+    Args:
+        program: What is run.
+        wanted: What is varied.
+        folder: The run folder; None: a new one in ``runs/``, with the steps of the unchanged program.
+        progress: Called with what is run now, and the seconds that are left.
+        steps: Steps of a rerun; more where they are short.
+        budget_s: Seconds for all of it.
+
+    Raises:
+        RunError: the folder holds no run.
+        CannotTry: see `Sweeping.run`.
+    """
+    if folder is not None and not is_run_folder(folder):
+        raise RunError(f"{folder} holds no run: pass a folder that perfkit run wrote, or leave it out")
+    with tempfile.TemporaryDirectory(prefix="perfkit-sweep-") as name:
+        sweeping = Sweeping(program, Path(name), steps=steps, budget_s=budget_s, progress=progress)
+        sweep = sweeping.run(wanted)
+        if folder is None:
+            folder = new_run_folder(program)
+            shutil.copytree(sweeping.own_folder, folder)
+    write_atomically(folder / "sweep.json", sweep.to_json().encode())
+    return sweep
+
+
+def _steps_in(ns: float, step_ns: float) -> int:
+    return min(_MOST_STEPS, math.ceil(ns / step_ns))
 
 
 def _rank(result: RerunResult) -> RankFolder:

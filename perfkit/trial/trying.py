@@ -140,14 +140,19 @@ def newest_run(command: Sequence[str], program: TriedProgram) -> Path | None:
 
 def _record(program: TriedProgram, workspace: Path, *, limit_s: float) -> Path:
     """Record a run of the program as `perfkit run` does, and keep its folder."""
-    name = Path(program.script).stem if not program.module else program.script.rpartition(".")[2]
     with start_rerun(program, RerunPlan(steps=_DIAGNOSED_STEPS, record=True), workspace) as rerun:
         result = rerun.wait(limit_s)
     check_baseline(result)
-    folder = Path(f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    folder.parent.mkdir(exist_ok=True)
+    folder = new_run_folder(program)
     shutil.move(result.folder, folder)
     return folder
+
+
+def new_run_folder(program: TriedProgram) -> Path:
+    """The path of a new run of this program in ``runs/``, which exists afterwards."""
+    name = Path(program.script).stem if not program.module else program.script.rpartition(".")[2]
+    Path("runs").mkdir(exist_ok=True)
+    return Path(f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def _losses_of_other_seeds(

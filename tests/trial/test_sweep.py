@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit.commands import main
 from perfkit.errors import UsageError
+from perfkit.run.reading import read_run
 from perfkit.run.records import AppliedChange, Loader, Phases, Rank, Step, Sweep, SweepPoint
 from perfkit.trial.reruns import RerunPlan, RerunResult, TriedProgram
+from perfkit.trial.search import CannotTry
 from perfkit.trial.sweep import Sweeping, SweepValues, parse_sweep
 from perfkit.trial.sweep_results import accumulation, fit_line, halves_of, recommend, verdict_of
 
@@ -273,12 +276,12 @@ def test_values_that_fail_are_reported_and_the_others_are_measured(
 def test_a_program_that_builds_its_batches_by_hand_gets_an_error(
     swept: Callable[..., tuple[Sweep, list[str]]],
 ) -> None:
-    with pytest.raises(UsageError, match="read its batches from a DataLoader with a batch_size"):
+    with pytest.raises(CannotTry, match="read its batches from a DataLoader with a batch_size"):
         swept(by_hand=True)
 
 
 def test_a_program_that_fails_unchanged_gets_an_error(swept: Callable[..., tuple[Sweep, list[str]]]) -> None:
-    with pytest.raises(UsageError, match="the unchanged program must run before a value is tried: out-of-memory"):
+    with pytest.raises(CannotTry, match="the unchanged program must run before a change is tried: out-of-memory"):
         swept(out_of_memory_above=4)
 
 
@@ -386,5 +389,43 @@ def test_a_real_program_becomes_faster_with_its_batch_until_it_has_no_memory(
 
 @pytest.mark.slow
 def test_a_real_program_without_a_loader_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="builds them by hand"):
+    with pytest.raises(CannotTry, match="builds them by hand"):
         sweep_of(tmp_path, monkeypatch, BY_HAND, "batch-size")
+
+
+@pytest.mark.slow
+def test_the_command_keeps_its_result_in_a_run_folder_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("perfkit.trial.sweep._MEASURED_NS", 1e8)
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    assert main(["try", "--sweep", "batch-size=4", "--steps", "20", "--json", "train.py"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    kept = read_run(folder).sweep
+    assert kept is not None
+    assert [(one.value, one.reruns) for one in kept.points] == [(4, 2), (8, 2)]
+    assert msgspec.json.decode(capsys.readouterr().out, type=Sweep) == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--sweep", "lr"], "--sweep must name batch-size or workers"),
+        (["--sweep", "workers", "--only", "tf32"], "leave out --only, --all and --emit"),
+        (["--sweep", "workers", "--run", "nowhere"], "nowhere holds no run"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_an_error_before_anything_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+
+    assert main(["try", *options, "train.py"]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())

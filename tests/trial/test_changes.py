@@ -70,6 +70,12 @@ def train_images(bias: bool = True, double: bool = False) -> None:
         model(torch.randn(2, 3, 6, 6, dtype=kind)).sum().backward()
 
 
+def attend_twice() -> None:
+    for _ in range(2):
+        q, k, v = torch.randn(3, 1, 2, 8, 4)
+        (q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
 class Samples(Dataset[Any]):
     def __len__(self) -> int:
         return 200
@@ -97,6 +103,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "compile": train_compiled,
     "channels-last": train_images,
     "no-bias-before-norm": train_images,
+    "fused-attention": attend_twice,
     "float32-batches": lambda: train_images(double=True),
     "dataset-in-memory": lambda: list(DataLoader(Samples(), 8)),
     "non-blocking-copies": copy_pinned,

@@ -182,7 +182,7 @@ def _result(
         together=found.together,
         patch=patch.diff,
         config=write_config(found.winners, kind) if kind is not None else "",
-        unpatched=tuple(f"{change} {reason}" for change, reason in patch.left),
+        unpatched=tuple(f"{change}: {reason}" for change, reason in patch.left),
         notes=tuple(found.notes),
         seconds=seconds,
     )

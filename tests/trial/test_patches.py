@@ -53,10 +53,10 @@ def patched(
 
 
 def apply(folder: Path, patch: Patch) -> None:
-    if patch.data:
+    if patch.diff:
         # `folder` is no repository of its own; git applies outside of one as well.
-        done = subprocess.run(["git", "apply", "-p1", "-"], input=patch.data, cwd=folder, capture_output=True)
-        assert done.returncode == 0, (done.stderr, patch.data)
+        done = subprocess.run(["git", "apply", "-p1", "-"], input=patch.diff.encode(), cwd=folder, capture_output=True)
+        assert done.returncode == 0, (done.stderr, patch.diff)
 
 
 def written(folder: Path, source: str, change: str, at: str, **options: str) -> str:
@@ -324,7 +324,7 @@ def test_a_setting_of_the_program_stands_behind_its_imports(tmp_path: Path, befo
     [
         IMPORTS.replace("\n", "\r\n").encode() + b"x = DataLoader(\r\n    data,\r\n)\r\ny = 1",
         b"\xef\xbb\xbf" + IMPORTS.encode() + b"x = DataLoader(\n    data,\n)",
-        b"# -*- coding: latin-1 -*-\n# \xe9\n" + IMPORTS.encode() + b"x = DataLoader('\xe9',\n    data,\n)\n",
+        b"# -*- coding: latin-1 -*-\n# \xe9\n#\n#\n" + IMPORTS.encode() + b"#\n#\nx = DataLoader(\n    data,\n)\n",
         IMPORTS.encode() + b"\x0c\nx = DataLoader(\n    '\xe2\x80\xa8',\n)\n",
     ],
     ids=["crlf", "bom", "latin-1", "form feed"],
@@ -334,6 +334,14 @@ def test_line_ends_and_encodings_are_kept(tmp_path: Path, source: bytes) -> None
     data, patch = patched(tmp_path, source, {"workers=4": [place(line)]})
     end = b"\r\n" if b"\r\n" in source else b"\n"
     assert data == source.replace(b"," + end + b")", b"," + end + b"    num_workers=4," + end + b")"), patch
+
+
+def test_a_diff_is_text_so_lines_in_another_encoding_stay_as_they_are(tmp_path: Path) -> None:
+    source = b"# coding: latin-1\nx = DataLoader('\xe9')\n"
+    data, patch = patched(tmp_path, source, {"workers=4": [place(2)]})
+    assert data == source
+    why = "train.py:2 is not in UTF-8, as a diff must be: write DataLoader(..., num_workers=4) by hand"
+    assert patch == Patch(diff="", left=(("workers=4", why),))
 
 
 def test_several_files_make_one_patch_with_paths_from_the_root(tmp_path: Path) -> None:
@@ -358,7 +366,7 @@ def test_only_the_users_own_files_below_the_root_are_edited(tmp_path: Path) -> N
     torn = place(1, "torn.py")
     (tmp_path / "torn.py").write_text("x = DataLoader(\n")
     _, patch = patched(tmp_path, "x = 1\n", {"workers=4": [outside, library, gone, torn]})
-    assert not patch.data
+    assert not patch.diff
     whys = " ".join(why for _, why in patch.left)
     for part in ("lies outside of", "is timm's", "gone.py:1 cannot be read", "torn.py:1 cannot be read"):
         assert part in whys
@@ -367,7 +375,7 @@ def test_only_the_users_own_files_below_the_root_are_edited(tmp_path: Path) -> N
 def test_a_patch_applies_with_patch_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{IMPORTS}x = DataLoader(data)")
     patch = write_patch([(parse_change("workers=4"), [place(3)])], tmp_path)
-    done = subprocess.run(["patch", "-p1"], input=patch.data, cwd=tmp_path, capture_output=True)
+    done = subprocess.run(["patch", "-p1"], input=patch.diff.encode(), cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stdout
     assert (tmp_path / "train.py").read_text().endswith("DataLoader(data, num_workers=4)")
 
@@ -381,13 +389,13 @@ def test_a_change_that_no_machine_writes_names_its_lines_and_what_to_write(tmp_p
 
 def test_an_upper_bound_is_never_written(tmp_path: Path) -> None:
     _, patch = patched(tmp_path, "x = DataLoader(data)", {"one-batch": [place(1)]})
-    assert patch == Patch(data=b"", left=(("one-batch", "is an upper bound, never an edit"),))
+    assert patch == Patch(diff="", left=(("one-batch", "it is an upper bound, never an edit"),))
 
 
 def test_a_change_without_a_line_says_what_to_write(tmp_path: Path) -> None:
     _, patch = patched(tmp_path, "x = 1\n", {"workers=4": []})
     assert patch.left == (
-        ("workers=4", "took effect at no line of the program; a person would write DataLoader(..., num_workers=4)"),
+        ("workers=4", "it took effect at no line of the program; a person would write DataLoader(..., num_workers=4)"),
     )
 
 
@@ -416,7 +424,7 @@ def test_nothing_but_the_argument_changes_in_any_call(
     patch = write_patch([(parse_change("workers=4"), [place(4, "any.py")])], file.parent)
     apply(file.parent, patch)
     new = file.read_text(encoding="utf-8")
-    if not patch.data:
+    if not patch.diff:
         assert new == source
         assert "builds its arguments in *" in patch.left[0][1]
         return
@@ -559,6 +567,11 @@ def test_a_model_in_a_step_of_a_lightning_module_is_changed_in_the_trainer_of_th
     data, patch = patched(tmp_path, LIGHTNING, {"bf16-autocast": [place(3, "module.py")]})
     assert 'precision="bf16-mixed"' in data.decode()
     assert not patch.left
+
+
+def test_a_loader_of_the_program_itself_is_not_changed_in_its_trainer(tmp_path: Path) -> None:
+    why = reason(tmp_path, f"{HUGGINGFACE}loader = DataLoader(data, **options)\n", "workers=4", "loader = ")
+    assert why.startswith("train.py:8 builds its arguments in **options")
 
 
 @pytest.mark.parametrize(

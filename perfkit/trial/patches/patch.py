@@ -11,7 +11,7 @@ import msgspec
 from perfkit.run.records import ChangedLine
 from perfkit.trial.catalog import ChosenChange
 from perfkit.trial.patches.draft import Draft
-from perfkit.trial.patches.edits import Edit, FirstStatement, TrainerArgument
+from perfkit.trial.patches.edits import Edit, FirstStatement, SetArgument, TrainerArgument
 from perfkit.trial.patches.source import CannotWriteError, NotAsPlannedError
 from perfkit.trial.patches.trainers import CONSTRUCTORS, find_constructor, kinds_of, library_of
 
@@ -26,19 +26,15 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """A diff, and what is in it.
 
     Attributes:
-        data: The unified diff, in the encodings of the files; applies with ``git apply`` and ``patch -p1`` in the root.
+        diff: Unified, with the line ends of the files; empty where nothing could be edited. Written as UTF-8 it applies
+            with ``git apply`` and ``patch -p1`` in the root.
         edited: (change, ``train.py:12``) of each edit.
         left: (change, reason) of each edit that a person must make.
     """
 
-    data: bytes
+    diff: str
     edited: tuple[tuple[str, str], ...] = ()
     left: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def diff(self) -> str:
-        """The diff as text, to be shown."""
-        return self.data.decode(errors="replace")
 
 
 def write_patch(
@@ -70,7 +66,7 @@ class _PatchWriter:
         change = chosen.change
         first = next((edit for edit in change.edits if isinstance(edit, FirstStatement)), None)
         if change.kind == "bound":
-            self._leave(chosen, "is an upper bound, never an edit")
+            self._leave(chosen, "it is an upper bound, never an edit")
         elif first is not None:
             self._add_first(chosen, first, places)
         elif not change.edits and change.trainer == TrainerArgument():
@@ -80,7 +76,7 @@ class _PatchWriter:
                 chosen, f"{', '.join(lines) or 'the program'} cannot be edited by machine: write {chosen.lines} by hand"
             )
         elif not places:
-            self._leave(chosen, f"took effect at no line of the program; a person would write {chosen.lines}")
+            self._leave(chosen, f"it took effect at no line of the program; a person would write {chosen.lines}")
         else:
             # From the top down: what encloses a statement comes before what is inside.
             for place in sorted(dict.fromkeys(places), key=lambda one: (one.file, one.line)):
@@ -91,16 +87,21 @@ class _PatchWriter:
         pieces, edited = [], []
         for path, steps in sorted(self._steps.items()):
             new, kept = self._written(path, steps)
-            pieces.append(_diff(self._drafts[path].source.original, new, path.relative_to(self._root).as_posix()))
+            try:
+                pieces.append(_diff(self._drafts[path].source.original, new, self._name(path)).decode())
+            except UnicodeDecodeError:
+                for _, change, line in kept:
+                    self._leave_line(change, path, line, "is not in UTF-8, as a diff must be")
+                continue
             edited += [(change, self._name(path, line)) for _, change, line in kept]
-        return Patch(data=b"".join(pieces), edited=tuple(dict.fromkeys(edited)), left=tuple(self._left))
+        return Patch(diff="".join(pieces), edited=tuple(dict.fromkeys(edited)), left=tuple(self._left))
 
     def _add_first(self, chosen: ChosenChange, first: FirstStatement, places: Sequence[ChangedLine]) -> None:
         """Write it where the program itself sets it, or else for the whole program."""
         if [place for place in dict.fromkeys(places) if place.owner == "user" and self._is_edited(chosen, place)]:
             return
         if self._script is None:
-            self._leave(chosen, f"holds for the whole program: write {chosen.lines} by hand")
+            self._leave(chosen, f"it holds for the whole program: write {chosen.lines} by hand")
             return
         try:
             if self._give_to_trainer(chosen, [self._script], None):
@@ -123,7 +124,9 @@ class _PatchWriter:
             try:
                 self._edit(chosen, path, place)
             except CannotWriteError:
-                if not self._give_to_trainer(chosen, files, None):
+                # A model that a Trainer calls; an argument that the program itself gives stays its own.
+                own = any(isinstance(edit, SetArgument) for edit in chosen.change.edits)
+                if own or not self._give_to_trainer(chosen, files, None):
                     raise
         except CannotWriteError as reason:
             self._leave(chosen, f"{here} {reason}: write {self._by_hand(chosen, library)} by hand")
@@ -189,8 +192,7 @@ class _PatchWriter:
                     step(draft)
                 new, kept = draft.write(), [*kept, one]
             except (NotAsPlannedError, CannotWriteError):
-                change, here = one[1], self._name(path, one[2])
-                self._left[change, f"{here} cannot be edited safely: write {self._lines[change]} by hand"] = None
+                self._leave_line(one[1], path, one[2], "cannot be edited safely")
         return new, kept
 
     def _by_hand(self, chosen: ChosenChange, library: str | None) -> str:
@@ -198,6 +200,9 @@ class _PatchWriter:
         given = ((kind, chosen.change.trainer.of(kind)) for kind in kinds)
         text = (f"{CONSTRUCTORS[kind]}({one.format(value=chosen.value)})" for kind, one in given if one is not None)
         return next(text, chosen.lines)
+
+    def _leave_line(self, change: str, path: Path, line: int, reason: str) -> None:
+        self._left[change, f"{self._name(path, line)} {reason}: write {self._lines[change]} by hand"] = None
 
     def _leave(self, chosen: ChosenChange, reason: str) -> None:
         self._left[str(chosen), reason] = None

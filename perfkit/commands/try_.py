@@ -59,6 +59,9 @@ def try_(
         help="Compare batch sizes or numbers of workers by throughput and memory, each in a process of its own. "
         "Default sizes: the program's own, doubled until that is no faster, and one half.",
     ),
+    allow_writes: list[str] = typer.Option(
+        [], "--allow-writes", metavar="FOLDER", help="Let the reruns write into this folder too. May be repeated."
+    ),
     emit: str | None = typer.Option(
         None, "--emit", metavar="patch|config", help="Print only the patch, or the Trainer's arguments."
     ),
@@ -87,6 +90,7 @@ def try_(
             budget_s=parse_duration(budget),
             steps=steps,
             run=run,
+            allow_writes=allow_writes,
             progress=report,
         )
     if as_json:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from perfkit._format import share_of, shown_speedup
 from perfkit.diagnosis import diagnose
 from perfkit.errors import UsageError, check_whole_number
@@ -44,6 +46,7 @@ def try_changes(
     budget_s: float = 300.0,
     steps: int = DEFAULT_STEPS,
     run: str | Path | None = None,
+    allow_writes: Sequence[str] = (),
     progress: Progress = lambda what, left_s: None,
 ) -> Trial:
     """Run a program again with changes applied, and measure what each saves.
@@ -63,6 +66,7 @@ def try_changes(
         steps: Steps of each rerun; more where they are short.
         run: The run folder whose advice is tried. Default: the newest one in ``runs/`` that recorded this command
             after its script was written, else a new one.
+        allow_writes: Folders in which the reruns may write too.
         progress: Called with what is tried now, and the seconds that are left.
 
     Raises:
@@ -76,7 +80,7 @@ def try_changes(
     if budget_s <= 0:
         raise UsageError(f"budget_s must be positive, got {budget_s}")
     check_whole_number("steps", steps, minimum=20)
-    program = parse_command(command)
+    program = msgspec.structs.replace(parse_command(command), writable=tuple(allow_writes))
     if changes not in ("advised", "all"):
         parse_changes([changes] if isinstance(changes, str) else changes)  # before anything runs
     began = time.monotonic()

@@ -13,7 +13,8 @@ import pytest
 from perfkit.commands.try_ import parse_duration
 from perfkit.errors import UsageError
 from perfkit.run.records import Trial
-from perfkit.trial.trying import parse_command
+from perfkit.trial.reruns import RerunPlan, TriedProgram
+from perfkit.trial.trying import parse_command, try_changes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,6 +94,21 @@ def test_a_program_that_cannot_be_tried_is_refused_in_one_line_with_the_reason(
     assert done.returncode == 2
     assert reason in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_may_be_written_reaches_the_reruns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Started(Exception):
+        pass
+
+    def start(program: TriedProgram, plan: RerunPlan, workspace: Path) -> None:
+        assert program.writable == ("out",)
+        raise Started
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setattr("perfkit.trial.trying.start_rerun", start)
+    with pytest.raises(Started):
+        try_changes(["train.py"], allow_writes=["out"])
 
 
 def test_a_change_that_does_not_exist_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -23,8 +23,15 @@ from perfkit.run.atomic import write_atomically
 from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Step, Sweep, SweepPoint, Swept, SweptOutcome
 from perfkit.trial.catalog import find_changes, parse_change
-from perfkit.trial.reruns import Rerun, RerunPlan, RerunResult, TriedProgram, start_rerun
-from perfkit.trial.search import CannotTry, check_baseline
+from perfkit.trial.reruns import (
+    CannotTry,
+    Rerun,
+    RerunPlan,
+    RerunResult,
+    TriedProgram,
+    check_baseline,
+    start_rerun,
+)
 from perfkit.trial.sweep_results import (
     LEAST_STEPS,
     NEAR,

@@ -42,6 +42,11 @@ def share_of(share: float) -> str:
     )
 
 
+def share_range(low: float, high: float) -> str:
+    """A range of shares: ``38 to 44%``, ``-2.1 to 11%``."""
+    return f"{share_of(low).removesuffix('%')} to {share_of(high)}"
+
+
 def shown_speedup(saving: float, ci: tuple[float, float]) -> str:
     """``1.8x as fast (95% interval 1.7x to 1.9x)`` of the share that is saved and its interval."""
     speed, low, high = (1 / (1 - share) for share in (saving, *ci))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from perfkit._format import ms, share_of
+from perfkit._format import ms, share_of, share_range
 from perfkit._text import without_controls
 from perfkit.ledger.ledger_text import TextTable
 from perfkit.reports.console import print_line, print_table, print_text
 from perfkit.run.records import Trial, TriedChange
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
-_LOSSES = {"same": "same", "within-seeds": "as with other seeds", "differs": "differs", "unknown": "not seen"}
+_LOSSES = {"same": "same", "within-seeds": "as noise", "differs": "differs", "unknown": "unseen"}
 
 
 def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
@@ -59,14 +59,14 @@ def trial_table(measured: list[TriedChange]) -> TextTable:
             ms(one.before_ns) if one.before_ns is not None else "",
             ms(one.after_ns) if one.after_ns is not None else "",
             _saving(one),
-            f"{share_of(one.ci[0])} to {share_of(one.ci[1])}" if one.ci is not None else "",
-            f"{share_of(one.predicted[0])} to {share_of(one.predicted[1])}" if one.predicted is not None else "",
+            share_range(*one.ci) if one.ci is not None else "",
+            share_range(*one.predicted) if one.predicted is not None else "",
         )
         for one in measured
     ]
-    return TextTable(("change", "loss", "step before", "after", "saves", "95% interval", "predicted"), rows, 2)
+    return TextTable(("change", "loss", "step", "with it", "saves", "95% interval", "predicted"), rows, 2)
 
 
 def _saving(one: TriedChange) -> str:
     """What it saves; a saving that cannot be told from none is no number."""
-    return "nothing seen" if one.outcome == "no-difference" or one.saving is None else share_of(one.saving)
+    return "none" if one.outcome == "no-difference" or one.saving is None else share_of(one.saving)

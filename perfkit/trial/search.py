@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from perfkit._format import share_of
+from perfkit._format import share_of, share_range
 from perfkit.run.records import LossCheck, TriedChange, TriedOutcome
 from perfkit.trial.advice import Candidate
 from perfkit.trial.catalog import ChosenChange
@@ -327,13 +327,13 @@ def _base(candidate: Candidate, winners: Iterable[ChosenChange]) -> tuple[Chosen
 
 
 def shown_saving(shift: Shift) -> str:
-    """``41% (95 % interval 38% to 44%)``."""
-    return f"{share_of(shift.saved)} (95 % interval {share_of(shift.low)} to {share_of(shift.high)})"
+    """``41% (95% interval 38 to 44%)``."""
+    return f"{share_of(shift.saved)} (95% interval {share_range(shift.low, shift.high)})"
 
 
 def shown_cost(shift: Shift) -> str:
     """The same for a change that makes the step longer."""
-    return f"{share_of(-shift.saved)} (95 % interval {share_of(-shift.high)} to {share_of(-shift.low)})"
+    return f"{share_of(-shift.saved)} (95% interval {share_range(-shift.high, -shift.low)})"
 
 
 def _too_few(one: Compared, limit_s: float) -> str:

@@ -19,8 +19,8 @@ _patches = Patches()
 def fix_seeds(offset: int) -> None:
     """Add ``offset`` to every seed that the program sets, and seed what it may leave unseeded.
 
-    Python's and numpy's generators are seeded by the system; torch's has a seed of its own in every process. Generators
-    that the program makes by itself (`torch.Generator`, `numpy.random.RandomState`) keep their seeds.
+    The system seeds all three, differently in every process. Generators that the program makes by itself
+    (`torch.Generator`, `numpy.random.RandomState`) keep their seeds.
     """
     # Ranks draw different numbers, as they do without a seed.
     own = offset + 1000 * _env.rank()
@@ -34,8 +34,7 @@ def fix_seeds(offset: int) -> None:
 
     def on_torch() -> None:
         torch: Any = sys.modules["torch"]
-        if offset:
-            torch.manual_seed(torch.initial_seed() + offset)
+        torch.manual_seed(own)
         _shift(torch, ("manual_seed",), offset)
         _shift(torch.random, ("manual_seed",), offset)
         _shift(torch.cuda, ("manual_seed", "manual_seed_all"), offset)

@@ -231,6 +231,8 @@ class Protection:
                 self._shown.own(path, follow=follow, keep=keep)
         except CannotOwn as error:
             self._refuse_path(path, f" ({error})")
+        except OSError:
+            pass  # as where the disk is full: what is still a link to the user's file is refused below
         above, name = os.path.split(path)
         real = os.path.realpath(path) if follow else os.path.join(os.path.realpath(above), name)
         if not self._may_change(real):

@@ -104,6 +104,17 @@ def test_what_is_written_through_a_link_reaches_a_copy(
     assert same()
 
 
+def test_what_cannot_be_copied_is_not_written_through_its_link(
+    shown: WorkFolder, protection: Protection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*paths: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(Refusal, match=re.escape(f"writes {shown.source}/log.txt")):
+        protection.check("open", (str(shown.work / "log.txt"), "a", APPENDS))
+
+
 @pytest.mark.parametrize("event", ["open", "os.mkdir", "os.remove", "os.rename", "os.symlink", "sqlite3.connect"])
 def test_what_changes_something_outside_is_refused(protection: Protection, user: Path, event: str) -> None:
     path = str(user / "log.txt")

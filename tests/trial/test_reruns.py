@@ -57,6 +57,7 @@ def test_a_rerun_stops_after_its_steps_with_its_changes_applied_and_its_losses_l
     assert (result.peak_bytes is not None and result.peak_bytes > 100e6) == sys.platform.startswith("linux")
 
 
+@pytest.mark.slow
 def test_a_program_that_is_over_before_its_steps_has_ended(user: Path, workspace: Path) -> None:
     result = rerun(workspace, TRAIN, "1", steps=40, log_loss=False)
 

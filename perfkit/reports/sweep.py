@@ -31,7 +31,7 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
     for one in sweep.points:
         if one.note:
             print_text(Text(f"{sweep.swept}={one.value}: {one.note}"), console)
-    if sweep.memory is not None and sweep.swept == "batch-size":
+    if sweep.memory is not None:
         print_text(Text(memory_sentence(sweep)), console)
     for note in sweep.notes:
         print_text(Text(f"Note: {note}"), console)
@@ -81,6 +81,8 @@ def _role(sweep: Sweep, one: SweepPoint) -> str:
 
 def memory_sentence(sweep: Sweep) -> str:
     """How memory follows the batch, and what is kept free."""
+    if sweep.swept == "workers":
+        return "Memory is that of the training process, without its workers'."
     what = "Device memory" if sweep.memory == "device" else "Resident memory"
     reserve = ""
     if sweep.total_bytes is not None:

@@ -43,6 +43,7 @@ from perfkit.trial.sweep_results import (
     fit_line,
     halves_of,
     memory_of,
+    noise_of,
     peaks_of,
     recommend,
     verdict_of,
@@ -320,6 +321,11 @@ class Sweeping:
         # The memory of workers is not in the peak, so it decides nothing where they are varied.
         total = self._total.get(memory or "") if by_batch else None
         points = tuple(one.point(memory, total) for _, one in sorted(self._values.items()))
+        if (noise := noise_of(points)) > NEAR:
+            self._notes.append(
+                f"The throughput of one value varied by {noise:.0%}, so that {NEAR:.0%} may be chance: "
+                "repeat it on a quieter machine, or with more --steps."
+            )
         best = recommend(points, total)
         sweep = Sweep(
             program=_command(self._program),

@@ -104,15 +104,16 @@ class MeasuredValue:
 
     @property
     def per_s(self) -> float | None:
-        """Samples or steps per second; None where none was measured."""
-        ns = sum(half.ns for half in self.halves)
-        return sum(half.amount for half in self.halves) / ns * 1e9 if ns else None
+        """Samples or steps per second; None where none was measured.
+
+        Each rerun counts the same, whatever its steps: a machine that becomes slower then does so to all values.
+        """
+        return statistics.fmean(half.per_s for half in self.halves) if self.halves else None
 
     @property
     def step_ns(self) -> float | None:
         """Mean step."""
-        steps = sum(half.steps for half in self.halves)
-        return sum(half.ns for half in self.halves) / steps if steps else None
+        return statistics.fmean(half.ns / half.steps for half in self.halves) if self.halves else None
 
     def peak_bytes(self, memory: Memory | None) -> int | None:
         """The largest peak of its reruns."""
@@ -180,6 +181,12 @@ def recommend(points: Sequence[SweepPoint], total_bytes: int | None) -> SweepPoi
     best = max((point.per_s or 0.0 for point in usable), default=0.0)
     near = (point for point in usable if point.per_s is not None and point.per_s >= (1 - NEAR) * best)
     return min(near, key=lambda point: point.value, default=None)
+
+
+def noise_of(points: Sequence[SweepPoint]) -> float:
+    """Half of the largest difference between the halves of a value's reruns, as a share of its throughput."""
+    known = [one for one in points if one.per_s and one.low is not None and one.high is not None]
+    return max((((one.high or 0.0) - (one.low or 0.0)) / 2 / (one.per_s or 1.0) for one in known), default=0.0)
 
 
 def accumulation(own: int, recommended: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,9 @@ from perfkit.commands import main
 from perfkit.errors import UsageError
 from perfkit.run.reading import read_run
 from perfkit.run.records import AppliedChange, Loader, Phases, Rank, Step, Sweep, SweepPoint
-from perfkit.trial.reruns import RerunPlan, RerunResult, TriedProgram
-from perfkit.trial.search import CannotTry
+from perfkit.trial.reruns import CannotTry, RerunPlan, RerunResult, TriedProgram
 from perfkit.trial.sweep import Sweeping, SweepValues, parse_sweep
-from perfkit.trial.sweep_results import accumulation, fit_line, halves_of, recommend, verdict_of
+from perfkit.trial.sweep_results import accumulation, fit_line, halves_of, noise_of, recommend, verdict_of
 
 MS = 1_000_000
 
@@ -111,6 +111,13 @@ def test_accumulation_keeps_the_effective_batch_where_it_divides_it() -> None:
     assert [accumulation(32, chosen) for chosen in (8, 16, 32, 64, 12)] == [4, 2, 1, None, None]
 
 
+def test_noise_is_half_of_what_the_halves_of_a_value_differ_by() -> None:
+    points = [point(8, 100, low=99, high=101), point(16, 200, low=170, high=210), SweepPoint(value=32)]
+
+    assert noise_of(points) == pytest.approx(0.1)
+    assert noise_of([]) == 0.0
+
+
 # -- which values are run
 
 
@@ -128,6 +135,7 @@ class Program:
         self.by_hand = False
         self.failing: tuple[int, ...] = ()
         self.per_step = 10.0
+        self.slower = 0.0
         for name, value in facts.items():
             setattr(self, name, value)
 
@@ -149,6 +157,8 @@ class Program:
         held = min(batch, self.samples)
         ms = self.per_step + 0.1 * held + 20 / (1 + workers)
         steps = 0 if ending else self.plan.steps
+        # A machine on which each rerun is slower than the one before.
+        ms *= 1 + self.slower * len(self.started)
         rows = [row(number, ms, None if self.by_hand else batch, held * 10) for number in range(steps)]
         folder = self.folder / f"run-{len(self.started)}"
         rank = folder / "rank-0"
@@ -181,7 +191,7 @@ def swept(tmp_path: Path) -> Callable[..., tuple[Sweep, list[str]]]:
     """Sweep a program of these facts: the result, and the changes of each rerun."""
 
     def sweep(asked: str = "batch-size", budget_s: float = 10_000.0, **facts: Any) -> tuple[Sweep, list[str]]:
-        program = Program(tmp_path, **facts)
+        program = Program(Path(tempfile.mkdtemp(dir=tmp_path)), **facts)
         sweeping = Sweeping(
             TriedProgram("train.py"), tmp_path, steps=40, budget_s=budget_s, start=program.start,
             clock=lambda: program.now,
@@ -283,6 +293,19 @@ def test_a_program_that_builds_its_batches_by_hand_gets_an_error(
 def test_a_program_that_fails_unchanged_gets_an_error(swept: Callable[..., tuple[Sweep, list[str]]]) -> None:
     with pytest.raises(CannotTry, match="the unchanged program must run before a change is tried: out-of-memory"):
         swept(out_of_memory_above=4)
+
+
+def test_a_machine_that_becomes_slower_does_so_to_all_values_and_noise_is_named(
+    swept: Callable[..., tuple[Sweep, list[str]]],
+) -> None:
+    quiet, _ = swept("batch-size=64,128,256", slower=0.001)
+    loud, _ = swept("batch-size=64,128,256", slower=0.05)
+
+    assert quiet.notes == ()
+    assert loud.notes[0].startswith("The throughput of one value varied by 1")
+    ratios = [late.per_s / early.per_s for late, early in zip(loud.points, quiet.points, strict=True)]
+    # One after the other, the last value would be measured 15 % slower than the first.
+    assert max(ratios) / min(ratios) < 1.03
 
 
 def test_what_the_budget_has_no_time_for_is_named(swept: Callable[..., tuple[Sweep, list[str]]]) -> None:

@@ -66,6 +66,6 @@ def sweep_of(run: RunFolder) -> SweepFigure | None:
         own=sweep.own,
         recommended=sweep.recommended,
         points=sweep.points[:_MOST],
-        memory=memory_sentence(sweep) if sweep.memory is not None and sweep.swept == "batch-size" else "",
+        memory=memory_sentence(sweep) if sweep.memory is not None else "",
         notes=sweep.notes[:_MOST],
     )

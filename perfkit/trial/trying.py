@@ -62,7 +62,7 @@ def try_changes(
         command: The program with its arguments: ``["train.py", "--epochs", "3"]``, ``["-m", "package.train"]``, or
             with a launcher in front, ``["torchrun", "--nproc-per-node", "2", "train.py"]``.
         changes: "advised" for those that answer what the diagnosis finds, "all", or names: ``["tf32", "workers=2,4"]``.
-        budget_s: Seconds for all of it, at least.
+        budget_s: Seconds for all of it; a comparison that has begun is ended at its end.
         steps: Steps of each rerun; more where they are short.
         run: The run folder whose advice is tried. Default: the newest one in ``runs/`` that recorded this command
             after its script was written, else a new one.

@@ -137,18 +137,20 @@ def blocks_of_turns(folders: Sequence[Path], turns: Turns) -> Blocks:
 
 def _means(folder: Path, spans: Sequence[_Span], ended_ns: int) -> dict[int, float]:
     times = running_times(compared_steps(folder), spans, ended_ns)
-    return {turn: _mean(list(steps)) for turn, steps in groupby(times, key=lambda one: one.turn)}
+    means = {turn: _mean(list(steps)) for turn, steps in groupby(times, key=lambda one: one.turn)}
+    return {turn: mean for turn, mean in means.items() if mean is not None}
 
 
-def _mean(steps: list[RunningTime]) -> float:
-    """The mean of a turn's steps.
+def _mean(steps: list[RunningTime]) -> float | None:
+    """The mean of a turn's steps; None where its only step ran in other turns alone.
 
     What a step waits for, as a device, a disk or a timer, goes on while its program is stopped. So a step with a stop
     in it counts only if it took longer than the turn's others: those that take long have a stop in them most often.
     """
     whole = [one.ns for one in steps if not one.stopped]
     typical = median(whole) if whole else 0
-    return fmean(whole + [one.ns for one in steps if one.stopped and one.ns > typical])
+    counted = whole + [one.ns for one in steps if one.stopped and one.ns > typical]
+    return fmean(counted) if counted else None
 
 
 def extra_start_ns(folders: Sequence[Path], turns: Turns) -> int | None:

@@ -158,3 +158,12 @@ def test_a_step_belongs_to_the_turn_in_which_it_ended_and_pairs_have_steps_of_bo
     # A step with a stop in it counts where it is the longest, and where the turn has no other.
     assert blocks.first == [70, 60]
     assert blocks.second == [(150 + 30) / 2, 15]
+
+
+def test_a_step_that_ran_while_its_program_was_listed_as_stopped_is_left_out(tmp_path: Path) -> None:
+    # Stopping takes a moment: the step from 110 to 120 ran after the turn had ended, and no other ended in it.
+    a = write_steps(tmp_path / "a", [(0, 90), (110, 120)])
+    b = write_steps(tmp_path / "b", [(130, 190), (310, 380)])
+    turns = Turns(([(0, 100), (200, 300)], [(101, 200), (300, 400)]), ended_ns=400)
+
+    assert blocks_of_turns([a, b], turns) == ([90], [60])

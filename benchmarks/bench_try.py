@@ -78,10 +78,15 @@ class Tried:
 
 def known_saving(workspace: Path) -> Shift | None:
     """The shift between a program and the same with a shorter sleep."""
-    plan = RerunPlan(steps=100, log_loss=False)
+    plan = RerunPlan(steps=130, log_loss=False)
     programs = [TriedProgram("try_program.py", ("sleeps", *more)) for more in ((), ("--short",))]
     with start_rerun(programs[0], plan, workspace) as first, start_rerun(programs[1], plan, workspace) as second:
-        turns = run_in_turns([first.process, second.process], limit_s=LIMIT_S)
+        files = [rerun.folder / "run" / "rank-0" / "steps.jsonl" for rerun in (first, second)]
+        turns = run_in_turns(
+            [first.process, second.process],
+            limit_s=LIMIT_S,
+            is_ready=lambda which: files[which].exists() and files[which].stat().st_size > 0,
+        )
         results = [first.result(), second.result()]
     return shift_of([blocks_of_turns([result.folder for result in results], turns)], floor=floor_of([]))
 

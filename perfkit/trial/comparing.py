@@ -35,6 +35,8 @@ from perfkit.trial.turns import (
 
 #: Steps of less than 100 ms are compared for this long in each program, or in each state: twenty turns.
 _COMPARED_S = 20 * TURN_S
+#: After this time the first steps are written; the turns begin then.
+_WRITTEN_S = 1.0
 #: Shortest block of a program that is switched: some steps of 5 ms, and far more than a switch costs.
 _BLOCK_S = 0.1
 #: Steps of a block at least: the first is not compared, and of the rest the mean is taken.
@@ -173,7 +175,7 @@ class Comparer:
         slow_s = max(times)
         # Both for equally long: the turns are over when one is.
         running_s = max(steps * slow_s, _COMPARED_S)
-        first, second = (WARMUP_STEPS + math.ceil(running_s / step_s) for step_s in times)
+        first, second = (WARMUP_STEPS + math.ceil((running_s + _WRITTEN_S) / step_s) for step_s in times)
         turn_s = turn_of(slow_s)
         block_steps = max(_BLOCK_STEPS, math.ceil(_BLOCK_S / slow_s))
         blocks = _even(min(max(_MIN_BLOCKS, 2 * running_s / (block_steps * slow_s)), _MAX_BLOCKS))
@@ -232,6 +234,7 @@ class Comparer:
                 [before.process, after.process],
                 turn_s=size.turn_s,
                 limit_s=max(0.0, limit_s),
+                is_ready=lambda which: _has_steps((before, after)[which].folder / "run"),
                 progress=lambda elapsed_s: self._progress(shown, elapsed_s),
             )
             took_s = time.monotonic() - began
@@ -272,6 +275,14 @@ def _result(rerun: Rerun, left_s: float, took_s: float) -> RerunResult:
         rerun.process.wait(max(0.0, min(left_s, took_s)))
     rerun.end("stopped" if left_s > 0 else "timed-out")
     return rerun.result()
+
+
+def _has_steps(folder: Path) -> bool:
+    """Whether the first steps of a rerun are written."""
+    try:
+        return (folder / "rank-0" / "steps.jsonl").stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _switchable(before: Sequence[ChosenChange], after: Sequence[ChosenChange]) -> tuple[str, ...] | None:

@@ -21,14 +21,19 @@ MIN_PAIRS = 8
 LOOKS = 3
 #: The interval of one look. Three looks at 98.3 % are together wrong in at most 5 % (Bonferroni).
 CONFIDENCE = 1 - 0.05 / LOOKS
-#: Samples of the bootstrap: some 30 lie beyond each end of such an interval.
-_SAMPLES = 4000
+#: How often three looks together may claim a saving of equal programs: then fifty such searches have at most one in
+#: 91 % of cases, where a rate of one in fifty would have two or more in every fourth.
+_FALSE_CLAIMS = 0.01
+#: Samples of the bootstrap: its standard error is within 3 %.
+_SAMPLES = 1000
 #: What two processes of one program differ by persistently, before anything is known about this one: the standard
 #: deviation of the logarithm, from A/A comparisons of benchmarks/bench_try.py, and how many of this program's own
 #: comparisons it counts for.
 _OFFSET, _OFFSET_WEIGHT = 0.015, 4
 #: The share of A/A comparisons whose persistent difference exceeds the floor, on either side.
 _EXCEEDED = 0.02
+#: Relative precision of the times: equal blocks have no bootstrap error.
+_ROUNDING = 1e-6
 #: Where one process was switched there is no such difference. Below this, calls of the change's own wrappers count.
 SWITCHED_FLOOR = 0.005
 
@@ -44,12 +49,16 @@ class Blocks(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """What the second program saves of the first one's step, as a share (0.5: half; negative: it is slower)."""
+    """What the second program saves of the first one's step, as a share (0.5: half; negative: it is slower).
+
+    ``chance`` is the probability that equal programs show so much, or more, on this side.
+    """
 
     saved: float
     low: float
     high: float
     pairs: int
+    chance: float = 0.0
 
 
 def shift_of(
@@ -58,8 +67,9 @@ def shift_of(
     """The Hodges-Lehmann shift of the logarithms of the times, with a bootstrap interval.
 
     Several comparisons of the same two programs are pooled: the estimate is the mean of theirs, weighted by pairs.
-    Pairs are drawn anew within each comparison. Each then gets a persistent difference of its own: of the size that
-    ``floor`` stands for, or of the size by which the comparisons differ, where that is more.
+    Pairs are drawn anew within each comparison; the interval has the width of Student's t for as many pairs. A
+    persistent difference of each comparison adds to it: as large as ``floor`` stands for, or as the comparisons differ
+    from each other, where that is more.
 
     Args:
         blocks: Those of each comparison.
@@ -67,8 +77,8 @@ def shift_of(
         floor: `floor_of` the program, where each comparison had processes of its own; 0 where one was switched.
         seed: Of the bootstrap.
 
-    Sources: Hodges and Lehmann (1963), Annals of Mathematical Statistics 34, 598-611. The percentile interval is
-    widened for few pairs as by Hesterberg (2015), The American Statistician 69, 371-386, section 5.1.
+    Sources: Hodges and Lehmann (1963), Annals of Mathematical Statistics 34, 598-611. Efron and Tibshirani (1993), An
+    Introduction to the Bootstrap, chapters 6 and 12.
 
     Returns:
         None with fewer than `MIN_PAIRS` pairs.
@@ -87,12 +97,14 @@ def shift_of(
     offset = _offset_of(floor)
     if len(shifts) > 1 and floor:
         offset = max(offset, float(np.std(shifts, ddof=1)))
-    drawn = drawn + offset * math.sqrt(float(weights @ weights)) * chance.standard_normal(_SAMPLES)
-    tail = _expanded((1 - confidence) / 2, pairs)
+    # A bootstrap draws from the pairs that there are, which vary less than those that could be: n / (n - 1).
+    variance = float(np.var(drawn)) * pairs / (pairs - 1) + offset**2 * float(weights @ weights)
+    error = max(math.sqrt(variance), _ROUNDING)
+    shift = float(weights @ shifts)
+    width = _t_quantile(1 - (1 - confidence) / 2, pairs - 1) * error
     # A higher ratio of times is a lower saving.
-    low, high = np.quantile(drawn, [1 - tail, tail])
-    saved, low, high = (float(-np.expm1(each)) for each in (weights @ shifts, low, high))
-    return Shift(saved, low, high, pairs)
+    saved, low, high = (-math.expm1(each) for each in (shift, shift + width, shift - width))
+    return Shift(saved, low, high, pairs, _t_tail(abs(shift) / error, pairs - 1))
 
 
 def floor_of(comparisons: Sequence[Blocks]) -> float:
@@ -116,9 +128,9 @@ def decided(shift: Shift | None, floor: float, look: int) -> Decision:
         floor: `floor_of` the program, or `SWITCHED_FLOOR`.
     """
     if shift is not None:
-        if shift.low > 0 and shift.saved > floor:
+        if shift.chance < _FALSE_CLAIMS / LOOKS and shift.low > 0 and shift.saved > floor:
             return "faster"
-        if shift.high < 0 and shift.saved < -floor:
+        if shift.chance < _FALSE_CLAIMS / LOOKS and shift.high < 0 and shift.saved < -floor:
             return "slower"
         if -floor < shift.low and shift.high < floor:
             return "no-difference"
@@ -140,11 +152,6 @@ def _hodges_lehmann(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([np.median((part[:, rows] + part[:, columns]) / 2, axis=1) for part in parts])
 
 
-def _expanded(tail: float, count: int) -> float:
-    """The tail of a percentile interval that has as wide an interval as Student's t for a mean of ``count`` values."""
-    return NormalDist().cdf(-math.sqrt(count / (count - 1)) * _t_quantile(1 - tail, count - 1))
-
-
 def _t_quantile(probability: float, freedom: int) -> float:
     """Student's t; Abramowitz and Stegun (1964), 26.7.5, within 0.2 % from 4 degrees of freedom on."""
     z = NormalDist().inv_cdf(probability)
@@ -155,6 +162,12 @@ def _t_quantile(probability: float, freedom: int) -> float:
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / freedom**3
         + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160 / freedom**4
     )
+
+
+def _t_tail(value: float, freedom: int) -> float:
+    """The probability that Student's t exceeds ``value``; Wallace (1959), Annals of Mathematical Statistics 30."""
+    z = math.sqrt(freedom * math.log1p(value**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return NormalDist().cdf(-z)
 
 
 def _offset_of(floor: float) -> float:

@@ -31,6 +31,9 @@ _STEPS = 3
 #: Steps at the start that are not compared: memory is touched, and algorithms are chosen, for the first time.
 WARMUP_STEPS = 5
 
+#: Time between two looks at programs that start.
+_LOOK_S = 0.05
+
 _Span = tuple[int, int]
 
 
@@ -56,6 +59,7 @@ def run_in_turns(
     *,
     turn_s: float = TURN_S,
     limit_s: float,
+    is_ready: Callable[[int], bool] | None = None,
     progress: Callable[[float], None] = lambda elapsed_s: None,
 ) -> Turns:
     """Let two programs run in turns until one ends or the time is over; the rest of both then runs undisturbed.
@@ -67,6 +71,8 @@ def run_in_turns(
         children: Two programs that have just been started.
         turn_s: The mean length of a turn.
         limit_s: Time for both together.
+        is_ready: Whether the first program (0) or the second (1) has begun its steps. Both start at once then, and the
+            one that is ready waits for the other: what they take to start falls into no turn.
         progress: Called after each turn with the seconds that have passed.
 
     Raises:
@@ -78,7 +84,11 @@ def run_in_turns(
     running: tuple[list[_Span], list[_Span]] = ([], [])
     began = time.perf_counter()
     try:
-        send(family_of(children[1].pid), signal.SIGSTOP)
+        if is_ready is not None:
+            _await_both(children, is_ready, began + limit_s)
+            send(family_of(children[0].pid), signal.SIGCONT)
+        else:
+            send(family_of(children[1].pid), signal.SIGSTOP)
         since_ns = time.perf_counter_ns()
         now, other = 0, 1
         while all(child.poll() is None for child in children) and time.perf_counter() - began < limit_s:
@@ -97,6 +107,16 @@ def run_in_turns(
         for child in children:
             send(family_of(child.pid), signal.SIGCONT)
     return Turns(running, ended_ns)
+
+
+def _await_both(children: Sequence[subprocess.Popen[Any]], is_ready: Callable[[int], bool], until: float) -> None:
+    """Stop each program once it is ready, until both are; or until one has ended, or it is too late."""
+    waiting = [0, 1]
+    while waiting and all(child.poll() is None for child in children) and time.perf_counter() < until:
+        for each in [one for one in waiting if is_ready(one)]:
+            send(family_of(children[each].pid), signal.SIGSTOP)
+            waiting.remove(each)
+        time.sleep(_LOOK_S)
 
 
 class RunningTime(NamedTuple):

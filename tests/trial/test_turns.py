@@ -92,8 +92,27 @@ def test_steps_are_timed_without_the_stops(tmp_path: Path, started: Started) -> 
         stops_ns = [row.wall_ns - time.ns for row, time in zip(rows, times, strict=False) if time.stopped]
         # Stops are as long as the other one's turns.
         assert sum(stop_ns > 150_000_000 for stop_ns in stops_ns) >= 2
-        assert sum(stops_ns) < 1.5 * sum(until - since for since, until in spans)
     assert len(blocks_of_turns(folders, turns).first) >= 3
+
+
+def test_the_first_program_that_is_ready_waits_for_the_other_one(tmp_path: Path, started: Started) -> None:
+    children = [started.program(tmp_path / name, 0.01) for name in "ab"]
+    asked: list[int] = []
+    held: list[int] = []
+
+    def is_ready(which: int) -> bool:
+        asked.append(which)
+        if which == 1 and asked.count(1) == 10:
+            held.append(len(ends_of(tmp_path / "a" / "child")))
+        if which == 1 and asked.count(1) == 20:
+            held.append(len(ends_of(tmp_path / "a" / "child")))
+        return which == 0 or len(held) == 2
+
+    turns = run_in_turns(children, turn_s=0.1, limit_s=4, is_ready=is_ready)
+
+    assert asked.count(0) == 1
+    assert held[0] == held[1]
+    assert share_within(ends_of(tmp_path / "b" / "child"), turns.running[1], turns.ended_ns) > 0.9
 
 
 def test_turns_end_with_the_first_program_and_the_other_runs_on(tmp_path: Path, started: Started) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import perfkit
 from perfkit import _torch_versions
 from perfkit.commands import doctor
+from perfkit.run.reading import read_run
+from perfkit.syncs.dry_run import op_table
+from perfkit.syncs.dry_run.op_table import borrowed_table
 
 
 def test_a_torch_before_2_6_has_no_accelerator() -> None:
@@ -47,3 +52,23 @@ def test_doctor_says_that_a_name_is_missing_where_looking_at_its_class_raises(mo
     monkeypatch.setattr(torch, "Refused", Refusing("Refused", (), {}), raising=False)
 
     assert not doctor._exists("torch", "Refused.name")
+
+
+@pytest.mark.parametrize(("version", "used"), [("2.4.1", "2.13.0"), ("2.13.1", None), ("2.15.0", "2.14.1")])
+def test_a_torch_without_a_table_of_waiting_ops_says_whose_is_used(version: str, used: str | None) -> None:
+    said = f"torch {version} has no table of the ops that wait: the dry run used that of torch {used}"
+    assert borrowed_table(version) == (said if used else None)
+
+
+def test_a_dry_run_with_another_versions_table_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op_table, "borrowed_table", lambda: "that of another")
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with perfkit.profile(tmp_path / "x", quiet=True, report=False, detect_syncs="dry") as prof:
+        for _ in prof.steps(range(60)):
+            weight.sum().backward()
+            optimizer.step()
+
+    rank = read_run(tmp_path / "x").ranks[0].rank
+    assert rank is not None
+    assert "that of another" in rank.notes

@@ -43,8 +43,9 @@ def measure_latency(
 
     Each size is warmed up until the medians of three windows agree within 10%, then sampled: at least 200 calls and
     half a second, one call after the other, with nothing queued before each. On a GPU a call is timed by CUDA events,
-    including its launches (not run on a GPU yet). A measurement that does not settle is repeated while there is time,
-    and reported as not stable if it never settles. Inputs are moved to the model's device before the measurement.
+    including its launches (run against a simulated CUDA runtime). A measurement that does not settle is repeated while
+    there is time, and reported as not stable if it never settles. Inputs are moved to the model's device before the
+    measurement.
 
     A module is in evaluation mode while it is measured. Its modes, the gradient mode and all random number generators
     are restored afterwards; changes that the model makes to itself when it is called are not undone.

@@ -35,7 +35,7 @@ class HostTimer:
 class CudaTimer:
     """Times a call by two CUDA events around it, with the device idle before: the latency of one request with launches.
 
-    Not run on a GPU yet.
+    Run against a simulated CUDA runtime.
     """
 
     @own_work

@@ -99,8 +99,11 @@ def test_a_step_with_attention_on_a_cpu_has_no_count_without_a_formula() -> None
     data = torch.randn(2, 8, 16)
     flops = counted(lambda: attention(data, data, data, need_weights=False)[0].sum().backward())
 
+    if flops.problem is None:  # torch 2.15 has a formula
+        # Projections of 2 x 8 rows of 16 to 48 and to 16, forward and twice as much backward, and the attention itself.
+        assert flops.by_precision["float32"] > 3 * 2 * 16 * 16 * (48 + 16)
+        return
     assert flops.by_precision == {}
-    assert flops.problem is not None
     assert "attention" in flops.problem
 
 

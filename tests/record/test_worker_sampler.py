@@ -104,7 +104,8 @@ def test_a_waiting_worker_is_not_busy_and_not_on_the_line_of_the_loop(data: Modu
 
     rows, (workers,) = sampler.rows(6)
     assert workers.busy_ns < 0.7 * workers.alive_ns
-    assert {row.function for row in rows} <= {"Hot.__getitem__"}
+    # torch 2.15 imports numpy in the worker.
+    assert {row.function for row in rows if row.owner == "user"} <= {"Hot.__getitem__"}
 
 
 def test_batches_and_random_numbers_of_workers_are_the_same_with_and_without(data: ModuleType, tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ class _StackSampler:
         self._sampled = threading.get_ident()
         self._lines: Counter[_WorkerLine] = Counter()
         self._samples = self._busy = 0
+        self._dataset = ""
         self._started_ns = 0
         self._stop = threading.Event()
         self._switch = SwitchInterval()
@@ -259,8 +260,10 @@ class _StackSampler:
 
     def _write(self) -> None:
         info: Any = worker.get_worker_info()
+        if info is not None:  # before the loop begins, and in torch 2.15 after it
+            self._dataset = type(info.dataset).__name__
         counts = _Counts(
-            dataset=type(info.dataset).__name__ if info is not None else "",
+            dataset=self._dataset,
             samples=self._samples,
             busy=self._busy,
             alive_ns=time.perf_counter_ns() - self._started_ns,

@@ -94,6 +94,10 @@ class ExtraSteps:
         detector = detect_syncs(mode="dry", device_of=[*trained_modules(self._optimizers), *self._optimizers])
         detector.start()
         self._detector = detector
+        from perfkit.syncs.dry_run.op_table import borrowed_table  # imports torch
+
+        if (borrowed := borrowed_table()) is not None:
+            self._note(borrowed)
         return None
 
     def close(self) -> None:

@@ -203,10 +203,18 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def _waiting_ops(version: str) -> dict[str, str]:
-    """What was measured on the newest torch that is not newer than ``version``, else on the oldest."""
+def _measured_on(version: str) -> str:
+    """The newest torch with a table that is not newer than ``version``, else the oldest."""
     older = [one for one in WAITING_OPS if _number(one) <= _number(version)]
-    return WAITING_OPS[max(older, key=_number) if older else min(WAITING_OPS, key=_number)]
+    return max(older, key=_number) if older else min(WAITING_OPS, key=_number)
+
+
+def borrowed_table(version: str = torch.__version__) -> str | None:
+    """Which table stands for that of a torch without one, as a sentence; None where it has its own."""
+    used = _measured_on(version)
+    if _number(used) == _number(version):
+        return None
+    return f"torch {version} has no table of the ops that wait: the dry run used that of torch {used}"
 
 
 def rule_for(name: str, overload: str, version: str = torch.__version__) -> Rule | None:
@@ -218,7 +226,7 @@ def rule_for(name: str, overload: str, version: str = torch.__version__) -> Rule
     if rule is not None:
         return rule
     cause = _NAMES.get(op) or _NAMES.get(name)
-    waits = _waiting_ops(version).get(op)
+    waits = WAITING_OPS[_measured_on(version)].get(op)
     if waits == "never" or (waits is None and cause is None):
         return None
     if waits == "sometimes":

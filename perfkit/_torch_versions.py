@@ -15,14 +15,6 @@ def accelerator(torch: Any) -> Any | None:
     return getattr(torch, "accelerator", None)
 
 
-def guards_calls_of_modules(torch: Any) -> bool:
-    """Whether a compiled function is compiled again when a module that it calls gets a ``_compiled_call_impl``.
-
-    From torch 2.15 on: Dynamo traces ``Module.__call__`` there, and guards what that reads.
-    """
-    return tuple(int(part) for part in str(torch.__version__).split(".")[:2]) >= (2, 15)
-
-
 def compile_nothing(torch: Any) -> Callable[[], None]:
     """Run compiled functions as they were written, in each thread; returns what puts that back.
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import perfkit
-from perfkit import _torch_versions
 from perfkit.measures.host.range_times import measure_range_times
 from perfkit.record.windows.model_ranges import ModelRanges, roots, top_levels, trained_modules
 from perfkit.run.reading import read_run
@@ -102,20 +101,6 @@ def test_a_compiled_step_around_the_model_is_not_compiled_again_by_the_window(tm
             optimizer.step()
 
     assert len(graphs) == 1
-
-
-def test_where_torch_guards_calls_of_modules_a_program_that_compiles_has_a_note_instead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_torch_versions, "guards_calls_of_modules", lambda torch: True)
-    net = Net()
-    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
-    with record(tmp_path / "x") as prof:
-        annotated = train(net, prof)
-
-    assert not any(annotated)
-    note = "modules of Net have no times of their own: this torch would compile a caller again"
-    assert note in read_run(tmp_path / "x").ranks[0].rank.notes
 
 
 def test_an_only_child_and_lists_are_opened_and_compiled_parts_are_not() -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
-from perfkit import _torch_versions
 from perfkit.ranges import module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
 from perfkit.record.live_objects import instances_of, subclasses_of
-from perfkit.record.watchers.compilations import compiled_graphs
 
 #: Maximum number of modules with a range in a window: what fits a screen. At a microsecond each while torch's profiler
 #: records, they also cost less than one op of a step.
@@ -85,9 +83,6 @@ class ModelRanges:
             name = type(getattr(root, "_orig_mod", root)).__name__
             if module_ranges.is_compiled(root) or _compiled_in_place(root):
                 self._note(f"modules of {name} have no times of their own: torch.compile has compiled it as a whole")
-                continue
-            if compiled_graphs() and _torch_versions.guards_calls_of_modules(torch):
-                self._note(f"modules of {name} have no times of their own: this torch would compile a caller again")
                 continue
             callable_ = {id(module) for _, module in module_ranges.callable_modules(root)}
             chosen += [

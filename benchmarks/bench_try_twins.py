@@ -70,7 +70,8 @@ def row_of(program: Program, budget_s: float) -> TwinRow:
         together = trial.together
         twin = measure(program, Path(folder)).saved_share
     if together is None or together.saving is None or together.ci is None:
-        return TwinRow(program.name, "", 0.0, None, None, twin, trial.verdict)
+        became = "; ".join(f"{one.name}: {one.sentence}" for one in trial.changes)
+        return TwinRow(program.name, "", 0.0, None, None, twin, became)
     return TwinRow(program.name, together.name, together.saving, *together.ci, twin)
 
 

@@ -21,7 +21,7 @@ from perfkit.trial.catalog import ChosenChange
 from perfkit.trial.comparing import Compared
 from perfkit.trial.losses import BaselineLosses
 from perfkit.trial.reruns import CannotTry, check_baseline
-from perfkit.trial.shift import LOOKS, SWITCHED_FLOOR, Decision, Shift, decided, floor_of, shift_of
+from perfkit.trial.shift import LOOKS, Decision, Shift, decided, floor_of, shift_of
 
 #: Comparisons of the unchanged program with itself, where the budget has time for both: two processes of one program
 #: differ by up to a few percent, and one pair shows one such difference.
@@ -119,7 +119,7 @@ class Search:
             self._try([(one, _Measured(_base(one, bases), one.chosen)) for one in candidates], tried)
         winners = self._winners(tried)
         together = self._together(winners) if winners else None
-        names = together.names if together is not None else ()
+        names = together.names if together is not None and together.outcome == "faster" else ()
         return Found(
             self._floor,
             step_ns,
@@ -196,12 +196,9 @@ class Search:
         compared = self._comparing.compare(one.before, one.after, limit_s=self._left_s, in_turns=in_turns)
         self._longest_s = max(self._longest_s, self._clock() - began)
         one.looks.append(compared)
-        # One process that is switched is the same before and after: no persistent difference is to be feared.
-        own_floor = 0.0 if compared.switched else self._floor
-        one.shift = shift_of([each.blocks for each in one.looks], floor=own_floor)
-        one.decision = (
-            "no-difference" if one.shift is None else decided(one.shift, own_floor or SWITCHED_FLOOR, len(one.looks))
-        )
+        # One process that is switched is the same before and after: no persistent difference widens the interval.
+        one.shift = shift_of([each.blocks for each in one.looks], floor=0.0 if compared.switched else self._floor)
+        one.decision = "no-difference" if one.shift is None else decided(one.shift, self._floor, len(one.looks))
 
     def _report(self, one: _Measured, candidate: Candidate) -> TriedChange:
         """What became of a change that was tried alone, or where those are applied that it builds on."""
@@ -272,7 +269,8 @@ class Search:
             for chosen, one in tried.items()
             if one.outcome == "faster" and one.kind != "bound" and (one.loss is None or one.loss.outcome != "differs")
         ]
-        found.sort(key=lambda each: -(each[0].saving or 0.0))
+        # What builds on another change comes after those.
+        found.sort(key=lambda each: (bool(each[1].change.after), -(each[0].saving or 0.0)))
         best: dict[str, ChosenChange] = {}
         for _, chosen in found:
             best.setdefault(chosen.change.id, chosen)
@@ -291,15 +289,18 @@ class Search:
             rest = [one for one in kept if one != chosen]
             if self._has_time(reserve=1) and not self._adds(rest, chosen):
                 kept = rest
-        one = self._known.get(((), tuple(kept)))
-        if one is None or one.last.switched:
-            one = _Measured((), *kept)
+        one = _Measured((), *kept)
+        known = self._known.get(((), one.after))
+        if known is not None and not known.last.switched:
+            one = known
         while one.open and self._has_time():
             self._look(one, _names(kept), in_turns=True)
-        if not one.looks:
-            kept = kept[:1]
-            one = self._known[(), tuple(kept)]
-            self._notes.append(f"The budget had no time to measure {kept[0]} once more in a process of its own.")
+        if one.shift is None:
+            why = self._outcome(one)[1]
+            self._notes.append(f"{_names(kept)} could not be measured in processes of their own: {why}.")
+            alone = (key for key in ((one.before, one.after[:count]) for count in (len(kept), 1)) if key in self._known)
+            one = self._known[next(alone)]
+            kept = kept[: len(one.after)]
         kind = "numeric" if any(chosen.change.kind == "numeric" for chosen in kept) else "exact"
         lines = "; ".join(chosen.lines for chosen in kept)
         return self._tried(one, TriedChange(names=tuple(map(str, kept)), kind=kind, lines=lines))

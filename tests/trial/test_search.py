@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -261,6 +262,21 @@ def test_a_change_that_builds_on_another_one_is_tried_where_the_best_of_that_is_
     assert found.tried[0].sentence.endswith("where workers=4 is applied")
     assert found.together is not None
     assert found.together.names == ("workers=4", "persistent-workers")
+
+
+def test_a_program_that_is_too_short_for_turns_is_reported_with_what_one_process_showed():
+    class Short(MadeUpProgram):
+        def compare(self, before, after, *, limit_s, in_turns=False):
+            found = super().compare(before, after, limit_s=limit_s)
+            blocks = Blocks([], []) if in_turns and after else found.blocks
+            return msgspec.structs.replace(found, blocks=blocks, switched=not in_turns)
+
+    found = search(Short({"tf32": 0.5}), "tf32")
+
+    assert found.together is not None
+    assert found.together.outcome == "faster"
+    assert [str(one) for one in found.winners] == ["tf32"]
+    assert any("tf32 could not be measured in processes of their own" in note for note in found.notes)
 
 
 def test_a_change_whose_base_saves_nothing_is_tried_alone():

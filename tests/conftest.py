@@ -93,6 +93,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 
 @pytest.fixture(autouse=True)
+def no_graphs_counted() -> None:
+    """Dynamo counts the graphs of a process: those of earlier tests are not of this one's program."""
+    if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
+        dynamo.counters.clear()
+
+
+@pytest.fixture(autouse=True)
 def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns without colour, and no variable of the outside that changes perfkit."""
     monkeypatch.setenv("COLUMNS", "80")

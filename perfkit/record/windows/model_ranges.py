@@ -10,6 +10,7 @@ import torch
 from perfkit.ranges import module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
 from perfkit.record.live_objects import instances_of, subclasses_of
+from perfkit.record.watchers.compilations import compiled_graphs
 
 #: Maximum number of modules with a range in a window: what fits a screen. At a microsecond each while torch's profiler
 #: records, they also cost less than one op of a step.
@@ -83,6 +84,10 @@ class ModelRanges:
             name = type(getattr(root, "_orig_mod", root)).__name__
             if module_ranges.is_compiled(root) or _compiled_in_place(root):
                 self._note(f"modules of {name} have no times of their own: torch.compile has compiled it as a whole")
+                continue
+            if compiled_graphs():
+                # A compiled caller guards what `Module.__call__` reads, and a range is put there.
+                self._note(f"modules of {name} have no times of their own: a function that torch.compile made may call it")
                 continue
             callable_ = {id(module) for _, module in module_ranges.callable_modules(root)}
             chosen += [

@@ -87,7 +87,9 @@ class ModelRanges:
                 continue
             if compiled_graphs():
                 # A compiled caller guards what `Module.__call__` reads, and a range is put there.
-                self._note(f"modules of {name} have no times of their own: a function that torch.compile made may call it")
+                self._note(
+                    f"modules of {name} have no times of their own: a function that torch.compile made may call it"
+                )
                 continue
             callable_ = {id(module) for _, module in module_ranges.callable_modules(root)}
             chosen += [

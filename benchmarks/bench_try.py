@@ -26,7 +26,7 @@ from typing import NamedTuple
 from perfkit.trial.catalog import parse_changes
 from perfkit.trial.comparing import Comparer
 from perfkit.trial.reruns import RerunPlan, TriedProgram, start_rerun
-from perfkit.trial.shift import SWITCHED_FLOOR, Blocks, Decision, Shift, decided, floor_of, shift_of
+from perfkit.trial.shift import Blocks, Decision, Shift, decided, floor_of, shift_of
 from perfkit.trial.turns import blocks_of_turns, run_in_turns
 
 PROGRAMS = ("tiny", "convolutions", "loader", "python", "optimizer")
@@ -54,7 +54,7 @@ class Tried:
         self._comparer = Comparer(
             TriedProgram("try_program.py", (program,)), workspace, steps=40, progress=lambda what, seconds: None
         )
-        self._floor = SWITCHED_FLOOR
+        self._floor = floor_of([])
         if not switched:
             self._floor = floor_of([self._look()])
 
@@ -70,7 +70,7 @@ class Tried:
         while decision == "undecided":
             looks.append(self._look())
             shift = shift_of(looks, floor=0.0 if self.switched else self._floor)
-            decision = decided(shift, self._floor, len(looks))
+            decision = decided(shift, self._floor, len(looks), switched=self.switched)
         times = [time for look in looks for time in look.first]
         step_ms = statistics.median(times) / 1e6 if times else None
         return Outcome(self.program, self.switched, looks, self._floor, decision, shift, step_ms)

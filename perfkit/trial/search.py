@@ -140,12 +140,17 @@ class Search:
         """Look at each change once, then again at those that are undecided, and report what became of them."""
         for look in range(LOOKS):
             for candidate, one in measured:
-                if one.open and self._has_time(reserve=1 if look else 0):
+                # What seems to save time is confirmed before the budget is spent on the rest.
+                promising = sum(1 for _, other in measured if other.open and self._promises(other))
+                if one.open and self._has_time(reserve=0 if look else promising):
                     self._look(one, f"{candidate.chosen}" + (", again" if look else ""))
         for candidate, one in measured:
             if one.looks:
                 self._known[one.before, one.after] = one
             tried[candidate.chosen] = self._report(one, candidate)
+
+    def _promises(self, one: _Measured) -> bool:
+        return one.shift is not None and one.shift.saved > self._floor
 
     # -- the unchanged program
 
@@ -198,7 +203,9 @@ class Search:
         one.looks.append(compared)
         # One process that is switched is the same before and after: no persistent difference widens the interval.
         one.shift = shift_of([each.blocks for each in one.looks], floor=0.0 if compared.switched else self._floor)
-        one.decision = "no-difference" if one.shift is None else decided(one.shift, self._floor, len(one.looks))
+        one.decision = "no-difference"
+        if one.shift is not None:
+            one.decision = decided(one.shift, self._floor, len(one.looks), switched=compared.switched)
 
     def _report(self, one: _Measured, candidate: Candidate) -> TriedChange:
         """What became of a change that was tried alone, or where those are applied that it builds on."""
@@ -251,6 +258,8 @@ class Search:
             return "faster", f"saves {shown_saving(one.shift)}"
         if one.decision == "slower":
             return "slower", f"costs {shown_cost(one.shift)}"
+        if one.decision == "undecided":
+            return "no-difference", f"{shown_saving(one.shift)} so far: the budget had no time to measure it again"
         return "no-difference", f"no saving above {share_of(self._floor)} was measured"
 
     def _check_loss(self, one: _Measured, kind: str) -> LossCheck:

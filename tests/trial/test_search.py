@@ -156,6 +156,14 @@ def test_a_change_that_saves_nothing_where_another_one_is_applied_is_not_combine
     assert any("tf32 saves nothing where workers=2" in note for note in found.notes)
 
 
+def test_a_saving_that_the_budget_leaves_no_time_to_confirm_is_no_claim():
+    found = search(MadeUpProgram({"workers=2": 0.5}, seconds=10.0), "workers=2", budget_s=25.0)
+
+    assert found.tried[0].outcome == "no-difference"
+    assert "no time to measure it again" in found.tried[0].sentence
+    assert found.together is None
+
+
 def test_each_of_three_combined_changes_is_left_out_once():
     program = MadeUpProgram({"workers=2": 0.5, "fused-optimizer": 0.6, "gradients-to-none": 0.7})
 
@@ -222,7 +230,7 @@ def test_a_budget_without_time_for_a_change_is_refused_with_the_time_that_is_nee
 
 
 def test_a_small_budget_tries_what_costs_most_first_and_names_the_rest():
-    found = search(MadeUpProgram({"workers=2": 0.5}, seconds=10.0), "workers=2", "tf32", "threads=1", budget_s=35.0)
+    found = search(MadeUpProgram({"workers=2": 0.5}, seconds=10.0), "workers=2", "tf32", "threads=1", budget_s=45.0)
 
     assert [one.outcome for one in found.tried] == ["faster", "no-difference", "not-tried"]
     assert "budget" in found.tried[2].sentence

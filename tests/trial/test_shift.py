@@ -46,9 +46,9 @@ def test_a_saving_above_the_floor_is_claimed_and_one_below_is_not() -> None:
     chance = np.random.default_rng(3)
     blocks = [measured(chance, 0.2, noise=0.01)]
 
-    assert decided(shift_of(blocks), 0.1, 1) == "faster"
+    assert decided(shift_of(blocks), 0.1, 1, switched=True) == "faster"
     assert decided(shift_of(blocks), 0.3, LOOKS) == "no-difference"
-    assert decided(shift_of([Blocks(blocks[0].second, blocks[0].first)]), 0.1, 1) == "slower"
+    assert decided(shift_of([Blocks(blocks[0].second, blocks[0].first)]), 0.1, 1, switched=True) == "slower"
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,10 @@ def test_the_same_blocks_give_the_same_shift_and_too_few_give_none() -> None:
     assert shift_of([Blocks(blocks.first[: MIN_PAIRS - 1], blocks.second[: MIN_PAIRS - 1])]) is None
     assert shift_of([]) is None
     assert shift_of([Blocks([], [])]) is None
+
+
+def test_one_pair_of_processes_is_no_claim_however_large_its_difference() -> None:
+    halved = Shift(0.54, 0.42, 0.64, 17, chance=1e-7)
+
+    assert decided(halved, 0.18, 1) == "undecided"
+    assert decided(halved, 0.18, 2) == "faster"

@@ -6,8 +6,10 @@ would write anywhere else, connect to a database or ask for input, and no proces
 First the unchanged program runs against itself: what two equal programs differ by on this machine is the least that is
 reported as a saving. Then each change that answers a finding runs against the unchanged program: switched off and on
 inside one process, in blocks of steps in random order, where it can be; else two processes in turns, each stopped
-while the other runs. What is undecided is measured again, three times at most. The changes that save time are then
-combined, each is left out once, and the combination is measured in processes of its own.
+while the other runs. Two processes of one program can differ persistently, by how the system gives out memory, so a
+saving between processes is claimed once a second pair has shown it too. What is undecided is measured again, three
+times at most. The changes that save time are then combined, each is left out once, and the combination is measured in
+processes of its own.
 
 A saving is the Hodges-Lehmann shift of paired blocks, as a share of the step, with a 95 % interval by bootstrap;
 compiling and autotuning are left out of it and reported as the steps after which they pay. Losses are compared step by

@@ -26,6 +26,8 @@ from perfkit.trial.shift import LOOKS, Decision, Shift, decided, floor_of, shift
 #: Comparisons of the unchanged program with itself, where the budget has time for both: two processes of one program
 #: differ by up to a few percent, and one pair shows one such difference.
 _BASELINES = 2
+#: Outcomes of which times are known.
+_COMPARED: tuple[TriedOutcome, ...] = ("faster", "slower", "no-difference")
 #: Share of the budget that the first comparison of the unchanged program may take: the rest has time for one change.
 _FIRST = 0.45
 #: Steps after which a cost at the start has paid too early to mention it.
@@ -203,8 +205,10 @@ class Search:
         one.looks.append(compared)
         # One process that is switched is the same before and after: no persistent difference widens the interval.
         one.shift = shift_of([each.blocks for each in one.looks], floor=0.0 if compared.switched else self._floor)
-        one.decision = "no-difference"
-        if one.shift is not None:
+        one.decision = "undecided"
+        if self._outcome(one)[0] not in _COMPARED:
+            one.decision = "no-difference"  # it failed, or did nothing: another look would show the same
+        else:
             one.decision = decided(one.shift, self._floor, len(one.looks), switched=compared.switched)
 
     def _report(self, one: _Measured, candidate: Candidate) -> TriedChange:
@@ -225,7 +229,7 @@ class Search:
         if one.before and one.looks:
             sentence += f", where {_names(one.before)} is applied"
         found = msgspec.structs.replace(description, outcome=outcome, sentence=sentence)
-        if outcome not in ("faster", "slower", "no-difference") or one.shift is None or one.last.step_ns is None:
+        if outcome not in _COMPARED or one.shift is None or one.last.step_ns is None:
             return found
         applied = [each for each in one.last.after.applied if each.change in description.names]
         return msgspec.structs.replace(
@@ -258,7 +262,7 @@ class Search:
             return "faster", f"saves {shown_saving(one.shift)}"
         if one.decision == "slower":
             return "slower", f"costs {shown_cost(one.shift)}"
-        if one.decision == "undecided":
+        if one.decision == "undecided" and one.open and one.shift is not None and self._promises(one):
             return "no-difference", f"{shown_saving(one.shift)} so far: the budget had no time to measure it again"
         return "no-difference", f"no saving above {share_of(self._floor)} was measured"
 

@@ -194,6 +194,7 @@ def test_a_change_that_the_program_has_no_use_for_had_no_effect():
     program.without_effect = {"workers=2"}
 
     assert search(program, "workers=2").tried[0].outcome == "no-effect"
+    assert program.asked.count(("", "workers=2")) == 1
 
 
 def test_an_exact_change_that_moves_the_loss_is_not_combined():

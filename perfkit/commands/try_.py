@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
 from perfkit.reports.sweep import print_sweep
 from perfkit.reports.trial import print_trial
-from perfkit.trial.sweep import SweepValues, parse_sweep, sweep_program
+from perfkit.trial.sweep import parse_sweep, sweep_program
 from perfkit.trial.trying import DEFAULT_STEPS, newest_run, parse_command, try_changes
 
 #: Everything after the script belongs to it, options too.
@@ -82,7 +82,22 @@ def try_(
     if sweep is not None:
         if only or every or emit is not None:
             raise UsageError("--sweep compares values of one setting: leave out --only, --all and --emit")
-        return _sweep(command, parse_sweep(sweep), parse_duration(budget), steps, run, as_json)
+        program = parse_command(command, allow_writes)
+        folder = Path(run) if run is not None else newest_run(command, program)
+        with _progress() as report:
+            swept = sweep_program(
+                program,
+                parse_sweep(sweep),
+                folder=folder,
+                steps=steps,
+                budget_s=parse_duration(budget),
+                progress=report,
+            )
+        if as_json:
+            write_json(swept, sys.stdout)
+        else:
+            print_sweep(swept, stdout_console())
+        return 0
     with _progress() as report:
         trial = try_changes(
             command,
@@ -103,20 +118,6 @@ def try_(
         sys.stdout.write(trial.config)
     else:
         print_trial(trial, stdout_console())
-    return 0
-
-
-def _sweep(
-    command: Sequence[str], wanted: SweepValues, budget_s: float, steps: int, run: str | None, as_json: bool
-) -> int:
-    program = parse_command(command)
-    folder = Path(run) if run is not None else newest_run(command, program)
-    with _progress() as report:
-        sweep = sweep_program(program, wanted, folder=folder, steps=steps, budget_s=budget_s, progress=report)
-    if as_json:
-        write_json(sweep, sys.stdout)
-    else:
-        print_sweep(sweep, stdout_console())
     return 0
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from perfkit._format import share_of, shown_speedup
 from perfkit.diagnosis import diagnose
 from perfkit.errors import UsageError, check_whole_number
@@ -80,7 +78,7 @@ def try_changes(
     if budget_s <= 0:
         raise UsageError(f"budget_s must be positive, got {budget_s}")
     check_whole_number("steps", steps, minimum=20)
-    program = msgspec.structs.replace(parse_command(command), writable=tuple(allow_writes))
+    program = parse_command(command, allow_writes)
     if changes not in ("advised", "all"):
         parse_changes([changes] if isinstance(changes, str) else changes)  # before anything runs
     began = time.monotonic()
@@ -104,8 +102,10 @@ def try_changes(
     return trial
 
 
-def parse_command(command: Sequence[str]) -> TriedProgram:
+def parse_command(command: Sequence[str], allow_writes: Sequence[str] = ()) -> TriedProgram:
     """Split a command into launcher, script and arguments.
+
+    ``allow_writes`` are folders in which it may write.
 
     Raises:
         UsageError: it names no script.
@@ -125,7 +125,11 @@ def parse_command(command: Sequence[str]) -> TriedProgram:
     if len(launcher) == 1 and Path(launcher[0]).name.startswith("python"):
         launcher = []  # reruns have an interpreter: this one
     return TriedProgram(
-        script=words[script], arguments=tuple(words[script + 1 :]), module=module, launcher=tuple(launcher)
+        script=words[script],
+        arguments=tuple(words[script + 1 :]),
+        module=module,
+        launcher=tuple(launcher),
+        writable=tuple(allow_writes),
     )
 
 

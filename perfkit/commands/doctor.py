@@ -77,6 +77,7 @@ PRIVATE_NAMES = (
     ("torch._dynamo.utils", "counters _compilation_metrics graph_break_reasons", "compilations and graph breaks"),
     ("torch.cuda.memory", "_record_memory_history _dump_snapshot", "memory snapshots"),
     ("torch._C", "_cuda_isHistoryEnabled", "leaving alone a memory history that the program records"),
+    ("torch._C", "_cuda_getAllocatorBackend", "a note where the device's allocator has no memory snapshots"),
     ("torch._C", "_cuda_attach_out_of_memory_observer", "snapshots of out-of-memory errors"),
     ("torch", "Tensor._version Tensor._base", "calls of modules with the same input"),
     ("torch", "_C._functions.AccumulateGrad._sequence_nr", "graphs that grow from step to step"),

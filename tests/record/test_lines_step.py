@@ -183,7 +183,7 @@ def test_a_step_for_lines_that_fails_is_reported_once_and_windows_continue(
     real = getattr(torch_profiler, part)
 
     def broken(*arguments: Any, **more: Any) -> Any:
-        for_lines = arguments[-1].get("record_shapes") if part == "start" else "stacks" in arguments[1].name
+        for_lines = arguments[4].get("record_shapes") if part == "start" else "stacks" in arguments[1].name
         if for_lines:
             raise OSError("no space left")
         return real(*arguments, **more)

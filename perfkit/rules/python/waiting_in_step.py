@@ -43,8 +43,8 @@ ID = "waiting-in-step"
 CLAIMS = (Selector(owner="waiting"),)
 #: A rank that waits in a collective waits for the slow one.
 FOLLOWS = ("slow-rank", "exposed-communication")
-#: The host waits for the device there.
-FOLLOWS_AT_LINE = ("sync-in-step", "blocking-copy")
+#: The host waits for the device there, or for what takes longer from step to step.
+FOLLOWS_AT_LINE = ("sync-in-step", "blocking-copy", "growing-step")
 
 #: The share that handing over still takes at most: chosen, as for python-bound.
 _REMAINS = 0.15

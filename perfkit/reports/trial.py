@@ -27,7 +27,6 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
         measured.append(together)
     if measured:
         print_table(trial_table(measured), console)
-        console.print()
     for one in trial.changes:
         if one not in measured:
             print_text(Text.assemble((f"{one.name}: ", "bold"), one.sentence), console)
@@ -48,6 +47,9 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
             console.print(Text(shown, style=_STYLES.get(line[:1], "")), soft_wrap=True)
     for line in trial.unpatched:
         print_text(Text(f"By hand: {line}"), console)
+    if trial.patch and trial.folder:
+        console.print()
+        console.print(Text(f"Apply it: git apply {trial.folder}/trial.patch", style="dim"), soft_wrap=True)
 
 
 def trial_table(measured: list[TriedChange]) -> TextTable:

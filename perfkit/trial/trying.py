@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from perfkit._format import share_of, shown_speedup
 from perfkit.diagnosis import diagnose
 from perfkit.errors import UsageError, check_whole_number
@@ -98,7 +100,9 @@ def try_changes(
         search = Search(comparer, advice.candidates, other_seeds=seeds, budget_s=left_s, progress=progress)
         found = search.run()
     trial = _result(program, command, found, advice.settled, time.monotonic() - began)
-    _keep(trial, source)
+    if is_run_folder(source):
+        trial = msgspec.structs.replace(trial, folder=str(source))
+        _keep(trial, source)
     return trial
 
 
@@ -213,8 +217,7 @@ def _verdict(found: Found) -> str:
 
 
 def _keep(trial: Trial, folder: Path) -> None:
-    """Write the result into the run's folder; a trace has none."""
-    if is_run_folder(folder):
-        write_atomically(folder / "trial.json", trial.to_json().encode())
-        if trial.patch:
-            write_atomically(folder / "trial.patch", trial.patch.encode())
+    """Write the result into the run's folder."""
+    write_atomically(folder / "trial.json", trial.to_json().encode())
+    if trial.patch:
+        write_atomically(folder / "trial.patch", trial.patch.encode())

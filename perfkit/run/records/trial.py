@@ -89,6 +89,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         program: The command that was tried.
         verdict: The result in one sentence.
+        folder: The run folder in which trial.json and trial.patch are; empty where a trace was diagnosed.
         floor: The share of a step by which two runs of the unchanged program differ: below it nothing is claimed.
         step_ns: Typical step of the unchanged program.
         changes: Each change that was tried, in the order of the findings that they answer.
@@ -103,6 +104,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = TRIAL_SCHEMA
     program: str
     verdict: str
+    folder: str = ""
     floor: float | None = None
     step_ns: float | None = None
     changes: tuple[TriedChange, ...] = ()

@@ -18,6 +18,10 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- demo -->\n```\n", "```\n<!-- /demo -->"
 
 
+#: The demo trains ten times: a minute and a half.
+pytestmark = pytest.mark.slow
+
+
 def run_demo(folder: Path) -> str:
     """The demo's output in 80 columns, from a folder of its own."""
     done = subprocess.run(

@@ -66,6 +66,7 @@ def often_switched() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("often_switched")
 def test_a_thread_that_makes_tuples_meanwhile_is_not_disturbed() -> None:
     errors: list[BaseException] = []

@@ -190,19 +190,12 @@ class Rerun:
         """Whether nothing more is measured: the program was refused, or its main thread has ended."""
         return any(self.folder.glob("ending-*.json"))
 
-    def pause(self) -> None:
-        """Stop the program, its ranks and its workers until `resume`."""
-        send(family_of(self.process.pid), signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let them go on."""
-        send(family_of(self.process.pid), signal.SIGCONT)
-
     def end(self, ending: RerunEnding = "stopped") -> None:
         """End the program with all that it has started: Ctrl-C first, so that its rows are written."""
         if self.process.poll() is None:
             self._ended_by = ending
-            self.resume()
+            # It may be stopped, where another program has its turn.
+            send(family_of(self.process.pid), signal.SIGCONT)
             # Ctrl-C is for the program: workers ignore it, and ranks get it from their launcher.
             send([self.process.pid], signal.SIGINT)
             try:

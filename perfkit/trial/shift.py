@@ -27,8 +27,8 @@ _FALSE_CLAIMS = 0.01
 #: Samples of the bootstrap: its standard error is within 3 %.
 _SAMPLES = 1000
 #: What two processes of one program differ by persistently, before anything is known about this one: the standard
-#: deviation of the logarithm, from A/A comparisons of benchmarks/bench_try.py, and how many of this program's own
-#: comparisons it counts for.
+#: deviation of the logarithm, and how many of this program's own comparisons it counts for. Chosen, not fitted: too few
+#: A/A comparisons of benchmarks/bench_try.py have been made.
 _OFFSET, _OFFSET_WEIGHT = 0.015, 4
 #: The share of A/A comparisons whose persistent difference exceeds the floor, on either side.
 _EXCEEDED = 0.02

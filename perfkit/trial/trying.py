@@ -26,7 +26,7 @@ from perfkit.trial.patches.patch import write_patch
 from perfkit.trial.patches.trainers import kinds_of, library_of, write_config
 from perfkit.trial.reruns import RerunPlan, TriedProgram, check_baseline, start_rerun
 
-#: Steps of a rerun where nothing else is asked for: 35 after the warm-up, in turns of four, are eight pairs of turns.
+#: Steps of a rerun where nothing else is asked for: 35 after the warm-up, in turns of three, are eleven pairs of turns.
 DEFAULT_STEPS = 40
 #: Time that the run which is diagnosed may take, as a share of the budget.
 _DIAGNOSED = 0.4

@@ -16,7 +16,15 @@ import pytest
 from perfkit.errors import UsageError
 from perfkit.trial import turns as turns_module
 from perfkit.trial.processes import family_of, send
-from perfkit.trial.turns import WARMUP_STEPS, Turns, blocks_of_turns, compared_steps, run_in_turns, running_times
+from perfkit.trial.turns import (
+    WARMUP_STEPS,
+    Turns,
+    blocks_of_turns,
+    compared_steps,
+    extra_start_ns,
+    run_in_turns,
+    running_times,
+)
 
 #: Steps of a given length, as `steps.jsonl` has them, until it is ended or has made all. A child of it writes too.
 PROGRAM = """
@@ -186,3 +194,22 @@ def test_a_step_that_ran_while_its_program_was_listed_as_stopped_is_left_out(tmp
     turns = Turns(([(0, 100), (200, 300)], [(101, 200), (300, 400)]), ended_ns=400)
 
     assert blocks_of_turns([a, b], turns) == ([90], [60])
+
+
+def test_what_compiling_takes_is_the_extra_time_of_the_first_steps_without_the_stops(tmp_path: Path) -> None:
+    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
+    write_first_steps(plain, [10] * WARMUP_STEPS)
+    # The first one is stopped from 100 to 200.
+    write_first_steps(compiled, [300, *[10] * (WARMUP_STEPS - 1)])
+    turns = Turns(([(0, 1000)], [(0, 100), (200, 1000)]), ended_ns=1000)
+
+    assert extra_start_ns([plain, compiled], turns) == 190
+    assert extra_start_ns([plain, compiled], turns._replace(ended_ns=200)) is None
+
+
+def write_first_steps(folder: Path, walls: list[int]) -> None:
+    (folder / "rank-0").mkdir(parents=True)
+    rows = [
+        {"step": at, "start_ns": sum(walls[:at]), "wall_ns": wall, "phases_ns": {}} for at, wall in enumerate(walls)
+    ]
+    (folder / "rank-0" / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,10 +1,11 @@
 """Whether `perfkit try` measures what the correction by hand saves: programs of the labelled suite and their twins.
 
-    python benchmarks/bench_try_twins.py [--half tuning] [--only PROGRAM] [--minutes M] [--json OUT]
+    python benchmarks/bench_try_twins.py [--half tuning] [--only PROGRAM] [--minutes M] [--json OUT] [--keep FOLDER]
 
 Each program whose cause has a change in the catalogue is tried with that change (all its values), and its saving is
 compared with that of its corrected twin, measured in turns. A twin may correct more, or in another way than a change
-can: such programs are listed with their savings all the same.
+can: such programs are listed with their savings all the same. With --keep, the trials are kept for
+`bench_verdict.py --trials`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def answers(program: Program) -> list[str]:
     return [one.id for one in usable if program.rule in one.answers]
 
 
-def row_of(program: Program, budget_s: float) -> TwinRow:
-    """Try the program, and measure its twin."""
+def row_of(program: Program, budget_s: float, keep: Path | None = None) -> TwinRow:
+    """Try the program, and measure its twin; with ``keep``, leave its trial.json there."""
     names = [text for name in answers(program) for text in _with_values(name)]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(program.folder)
@@ -67,6 +68,9 @@ def row_of(program: Program, budget_s: float) -> TwinRow:
             trial = perfkit.try_changes([program.path.name], changes=names, budget_s=budget_s, run=run)
         except perfkit.PerfkitError as error:
             return TwinRow(program.name, "", None, None, None, None, str(error))
+        if keep is not None:
+            (kept := keep / program.name).mkdir(parents=True, exist_ok=True)
+            (kept / "trial.json").write_text(trial.to_json())
         together = trial.together
         twin = measure(program, Path(folder)).saved_share
     if together is None or together.saving is None or together.ci is None:
@@ -112,8 +116,10 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--minutes", type=float, default=1000.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     out = given.json.resolve() if given.json is not None else None
+    keep = given.keep.resolve() if given.keep is not None else None
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     until = time.monotonic() + 60 * given.minutes
     rows: list[TwinRow] = []
@@ -124,7 +130,7 @@ def main() -> None:
         if time.monotonic() > until:
             print(f"time is over before {program.name}", file=sys.stderr)
             break
-        rows.append(row_of(program, BUDGET_S))
+        rows.append(row_of(program, BUDGET_S, keep))
         print(rows[-1], file=sys.stderr, flush=True)
         if out is not None:
             out.write_text(json.dumps([one._asdict() for one in rows], indent=1))

@@ -3,6 +3,7 @@ traces of tests/planted_traces.
 
     python benchmarks/bench_verdict.py [--half HALF] [--only NAME] [--jobs N] [--json OUT]
                                        [--keep FOLDER] [--again FOLDER]
+    python benchmarks/bench_verdict.py --trials FOLDER
 
 The two halves are counted apart: `tuning` has the programs that took part in choosing numbers, `judging` those that did
 not. Each program runs under `perfkit run`, with one thread, and then twice in turns with its corrected twin
@@ -16,7 +17,8 @@ A false alarm is a healthy program, or a corrected twin, with a warning. A false
 healthy although its correction saves more than 15 % of the step.
 
 The factors of intervals (perfkit/ledger/intervals.py) are computed from the tuning half. Their coverage is also counted
-with each program judged by the residuals of the others.
+with each program judged by the residuals of the others. With --trials, nothing of the suite runs: what `perfkit try`
+measured in the run folders below FOLDER is compared with what was predicted there, with the factors that follow.
 
 Intervals are judged by two figures. Coverage is the share of measured savings inside their interval; the intervals
 promise 80 %. The interval score (interval_score.py) counts width and misses together: the width, plus ten times the
@@ -48,6 +50,7 @@ from suite import HALVES, PROGRAMS, Half, Program  # noqa: E402 - found through 
 from trace_judging import judge as judge_trace  # noqa: E402 - found through the line above
 from trace_judging import table as trace_table  # noqa: E402 - found through the line above
 from trace_suite import traces_of  # noqa: E402 - found through the line above
+from tried_savings import TriedSaving, tried_savings  # noqa: E402 - found through the line above
 
 from perfkit.ledger.intervals import scale_of  # noqa: E402
 from perfkit.rules._engine import find_rules  # noqa: E402
@@ -190,12 +193,12 @@ def left_out(verdicts: Sequence[Verdict]) -> list[bool]:
     return covered
 
 
-def scales(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def scales(measured: Iterable[Verdict | TriedSaving]) -> Iterator[str]:
     """The lines of the table that `perfkit.ledger.intervals` takes its factors from."""
     residuals: dict[str, list[float]] = {}
-    for verdict in verdicts:
-        if (value := verdict.residual) is not None:
-            residuals.setdefault(verdict.family, []).append(value)
+    for one in measured:
+        if (value := one.residual) is not None:
+            residuals.setdefault(one.family, []).append(value)
     every = [value for values in residuals.values() for value in values]
     yield from ("| kind of cause | programs | factor of the range |", "|---|---|---|")
     for family, values in sorted(residuals.items()):
@@ -299,6 +302,27 @@ def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
         yield f"| {kind or 'plain'} | " + " | ".join(_written(figures[name]) for name in _BY_KIND) + " |"
 
 
+def trials(folder: Path) -> Iterator[str]:
+    """The lines of the tables of what was predicted and then tried in the run folders below ``folder``."""
+    savings = list(tried_savings(folder))
+    yield "| program | change | kind of cause | predicted | measured | within interval |"
+    yield "|---|---|---|---|---|---|"
+    for one in savings:
+        cells = (
+            one.program,
+            one.change,
+            one.family,
+            f"{one.low:.3f} to {one.high:.3f}",
+            f"{one.measured:.3f}",
+            _word(one.covered),
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield f"Within the interval: {_written(_mean(one.covered for one in savings))} of {len(savings)}."
+    yield ""
+    yield from scales(savings)
+
+
 def record(verdict: Verdict) -> dict[str, Any]:
     """One verdict as JSON."""
     got = verdict.answer
@@ -382,7 +406,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the results as JSON")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run folders, to diagnose them again")
     parser.add_argument("--again", type=Path, metavar="FOLDER", help="run nothing: diagnose the folder of --keep again")
+    parser.add_argument("--trials", type=Path, metavar="FOLDER", help="only compare what `perfkit try` measured there")
     options = parser.parse_args(arguments)
+    if options.trials is not None:
+        try:
+            print(*trials(options.trials), sep="\n")
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
     unknown = set(options.only or ()) - {program.name for program in PROGRAMS}
     if unknown:
         parser.error(f"no program is called {', '.join(sorted(unknown))}; see {PATHOLOGIES}/*/labels.toml")

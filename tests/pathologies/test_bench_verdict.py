@@ -12,6 +12,8 @@ from in_turns import StepPair
 from judging import Answer, Run
 from suite import Program
 
+from perfkit.run.records.trial import Trial, TriedChange, TriedOutcome
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -122,3 +124,24 @@ def test_a_program_whose_library_is_missing_is_reported_and_not_judged(
 
     assert "Not run: needs needs no_such_library" in capsys.readouterr().out
     assert json.loads((tmp_path / "out.json").read_text())["judging"]["not_run"] == {"needs": ["no_such_library"]}
+
+
+def test_what_was_tried_is_compared_with_what_was_predicted(bench: Any, tmp_path: Path) -> None:
+    def tried(name: str, saving: float | None, outcome: TriedOutcome = "faster") -> TriedChange:
+        return TriedChange(names=(name,), rules=("input-bound",), outcome=outcome, saving=saving, predicted=(0.2, 0.5))
+
+    changes = (tried("workers=1", 0.1), tried("workers=2", 0.3), tried("pinned", None), tried("eval", 0.4, "computed"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "trial.json").write_text(Trial(program="train.py", verdict="", changes=changes).to_json())
+
+    lines = list(bench.trials(tmp_path))
+
+    assert "| train.py | workers | data | 0.200 to 0.500 | 0.300 | yes |" in lines
+    assert "Within the interval: 1.00 of 1." in lines
+
+
+def test_a_folder_without_trials_is_an_error(bench: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["--trials", str(tmp_path)])
+
+    assert "run `perfkit try` there" in capsys.readouterr().err

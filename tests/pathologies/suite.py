@@ -27,7 +27,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``accepted`` has the rule ids that are a right answer, the planted cause first; it is empty in a healthy program.
     ``kind`` is the number of the kind of failure in the table of benchmarks/README.md; None: a plain example
     of its cause. ``quantified`` is False if the correction shortens no step on a CPU. ``bursts`` is True if the cost
-    comes in some steps only, so means are compared and not medians. ``ranks`` processes run it.
+    comes in some steps only, so means are compared and not medians. ``ranks`` processes run it. ``tried_with`` is the
+    change of `perfkit try` that is the same correction as the twin's; None if the twin is corrected in another way.
 
     Comments ``# spent: RULE`` and ``# change: RULE`` in the script mark the lines where the time passes and the lines
     to edit. ``outside`` has the reason for each of the two that is not in the script; it is then not judged.
@@ -42,6 +43,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     quantified: bool = True
     bursts: bool = False
     ranks: int = 1
+    tried_with: str | None = None
     outside: dict[Literal["spent", "change"], str] = {}
 
     @property

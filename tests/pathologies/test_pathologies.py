@@ -12,6 +12,7 @@ from judging import Run, Target, alarms, answer, marked_lines, marked_rules, out
 from suite import HALVES, HEALTHY, HERE, PATHOLOGICAL, PROGRAMS, Half, Program
 
 from perfkit import rules
+from perfkit.trial.catalog import parse_changes
 
 #: Run in every `make test`: one of each kind that a run on a CPU distinguishes, at some seconds each.
 QUICK = {"forward_twice", "sync_item_accuracy", "augment_in_step", "healthy_mlp"}
@@ -115,6 +116,11 @@ def test_a_program_marks_the_lines_of_its_cause_unless_its_label_says_where_they
 @pytest.mark.parametrize("program", PATHOLOGICAL, ids=lambda program: program.name)
 def test_a_program_has_a_corrected_twin(program: Program) -> None:
     assert '"--fixed"' in program.path.read_text()
+
+
+@pytest.mark.parametrize("program", PATHOLOGICAL, ids=lambda program: program.name)
+def test_the_change_that_a_twin_is_compared_with_is_in_the_catalogue(program: Program) -> None:
+    assert not program.tried_with or str(parse_changes([program.tried_with])[0]) == program.tried_with
 
 
 def test_no_rule_knows_the_suite() -> None:

@@ -35,6 +35,7 @@ from perfkit.measures.steps.forward_start import without_preparation
 from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.arrays import read_line_times
+from perfkit.run.merging import merged_steps
 from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.records import Rank, Step
 from perfkit.run.remote import is_url, local_copy
@@ -112,6 +113,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     chosen = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values())))
     rank, rows = chosen.rank, chosen.steps
     missing = [f"rank {index} wrote nothing to the folder" for index in run.missing_ranks]
+    missing += filter(None, (merged_steps(rows),))
     for row in chosen.ranges:
         found.add(RangeTime(name=row.name, count=row.count, host_ns=row.total_ns, source="ranges.npz"))
     usual = _measure_windows(chosen, missing, progress, read, found)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from perfkit.run.arrays import write_range_rows
 from perfkit.run.atomic import write_atomically
-from perfkit.run.merging import merge_pairwise
 from perfkit.run.records import AppliedChanges, Failure, Lines, MachineLimits, RangeRow, Rank, Run, Step, Syncs
-
-#: Rows after which the older half of steps.jsonl is merged pairwise: 8 MB of text, and still 10,000 rows of detail for
-#: the newest steps of a month-long run.
-MAX_ROWS = 20_000
+from perfkit.run.step_file import StepFile
 
 _ENCODER = msgspec.json.Encoder()
 _FILES = {
@@ -40,30 +35,12 @@ class RankWriter:
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder / f"rank-{rank}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._steps: BinaryIO | None = None
-        self._rows = 0
+        self._steps = StepFile(self.folder / "steps.jsonl")
 
     def append_steps(self, rows: Sequence[Step]) -> None:
         """Append rows to steps.jsonl and hand them to the system, so that a kill loses none of them."""
-        if not rows:
-            return
-        if self._steps is None:
-            self._steps = (self.folder / "steps.jsonl").open("ab")
-        self._steps.write(_ENCODER.encode_lines(rows))
-        self._steps.flush()
-        self._rows += len(rows)
-        if self._rows >= MAX_ROWS:
-            self._merge_older_half()
-
-    def _merge_older_half(self) -> None:
-        path = self.folder / "steps.jsonl"
-        rows = msgspec.json.Decoder(Step).decode_lines(path.read_bytes())
-        half = len(rows) // 2
-        rows = merge_pairwise(rows[:half]) + rows[half:]
-        self.close()
-        write_atomically(path, _ENCODER.encode_lines(rows))
-        self._steps = path.open("ab")
-        self._rows = len(rows)
+        if rows:
+            self._steps.append(rows)
 
     def write(self, record: Rank | Lines | Syncs | Failure) -> None:
         """Rewrite the record's file."""
@@ -75,6 +52,4 @@ class RankWriter:
 
     def close(self) -> None:
         """Close steps.jsonl."""
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
+        self._steps.close()

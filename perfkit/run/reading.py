@@ -16,7 +16,7 @@ from perfkit._versioned_json import decode_versioned
 from perfkit.errors import RunError
 from perfkit.run.arrays import MAX_BYTES, Spans, read_range_rows, read_spans
 from perfkit.run.file_names import nsys_name, spans_name
-from perfkit.run.older_folders import converted, decode_step
+from perfkit.run.older_folders import converted
 from perfkit.run.records import (
     SCHEMA,
     SWEEP_SCHEMA,
@@ -33,6 +33,7 @@ from perfkit.run.records import (
     Trial,
     Window,
 )
+from perfkit.run.step_file import read_steps
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -101,23 +102,15 @@ class RankFolder:
 
     @cached_property
     def steps(self) -> list[Step]:
-        """The rows of steps.jsonl; a half-written last line is skipped."""
-        path = self.folder / "steps.jsonl"
+        """The rows of steps.jsonl, see `perfkit.run.step_file.read_steps`."""
         try:
-            data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+            with (self.folder / "steps.jsonl").open("rb") as file:
+                found = read_steps(file)
         except OSError:
             return []
-        rows: list[Step] = []
-        damaged = 0
-        lines = data.split(b"\n")
-        for line in lines[:-1]:  # after the last newline: nothing, or a row that is being written
-            try:
-                rows.append(decode_step(line))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                damaged += 1
-        if damaged:
-            self.lost.append(f"steps.jsonl: {damaged} of {len(lines) - 1} rows are damaged and were skipped")
-        return rows
+        if found.damaged:
+            self.lost.append(f"steps.jsonl: {found.damaged} of {found.lines} rows are damaged and were skipped")
+        return found.rows
 
     @cached_property
     def syncs(self) -> Syncs | None:

@@ -21,9 +21,10 @@ import perfkit
 from perfkit.commands import main
 from perfkit.run import follower
 from perfkit.run.follower import StepsTail, newest_run
-from perfkit.run.rank_writer import MAX_ROWS, RankWriter, write_record
+from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.reading import read_run
 from perfkit.run.records import Phases, Rank, Run, Step, Window
+from perfkit.run.step_file import NEWEST_ROWS
 
 MS = 1_000_000
 
@@ -182,18 +183,19 @@ def test_only_new_rows_are_read_and_a_half_written_row_is_read_later(tmp_path: P
     assert (tail.rows[-1].wall_ns, tail.damaged) == (5, 0)
 
 
-def test_a_file_whose_older_half_is_merged_is_still_followed_in_bounded_memory(
+def test_a_file_whose_older_rows_are_merged_is_still_followed_in_bounded_memory(
     tmp_path: Path, writer: RankWriter
 ) -> None:
     tail = StepsTail(tmp_path / "rank-0/steps.jsonl")
     seen: list[int] = []
-    for first in range(0, MAX_ROWS + 1500, 500):
+    steps = 2 * NEWEST_ROWS + 1500
+    for first in range(0, steps, 500):
         writer.append_steps([row(number) for number in range(first, first + 500)])
         tail.poll()
         seen += [one.step for one in list(tail.rows)[-500:]]
 
-    assert len(read_run(tmp_path).ranks[0].steps) < MAX_ROWS  # it was merged on the way
-    assert seen == list(range(MAX_ROWS + 1500))
+    assert len(read_run(tmp_path).ranks[0].steps) < steps / 2 + 1500  # it was merged on the way
+    assert seen == list(range(steps))
     assert len(tail.rows) == follower.MAX_SHOWN_ROWS
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.measures.steps.loop_time import measure_loop_time
-from perfkit.run.merging import merge_pairwise
+from perfkit.run.merging import merged_in_blocks
 from perfkit.run.records import LineCaller, LineRow, Lines, Phase, Phases, Step, TracedLine
 
 MS = 1_000_000
@@ -118,7 +118,7 @@ def test_steps_that_are_long_at_random_have_no_rhythm() -> None:
 
 def test_merged_rows_have_as_many_rare_steps_as_the_rhythm_says() -> None:
     rows = steps(*every(16, 400, 1600))
-    merged = [*merge_pairwise(merge_pairwise(rows[:800])), *rows[800:]]
+    merged = [*merged_in_blocks(rows[:800], 4), *rows[800:]]
 
     [single], [mixed] = measured(rows).rare, measured(merged).rare
     assert (mixed.every, mixed.steps) == (16, single.steps)

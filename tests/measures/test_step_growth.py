@@ -10,7 +10,7 @@ import pytest
 
 from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.steps.step_growth import measure_step_growth
-from perfkit.run.merging import merge_pairwise
+from perfkit.run.merging import merged_in_blocks
 from perfkit.run.records import Phases, Step
 
 MS = 1_000_000
@@ -97,7 +97,7 @@ def test_too_few_steps_show_no_growth() -> None:
 def test_merged_rows_with_rare_steps_in_their_mean_are_no_shrinking_and_hide_no_growth() -> None:
     def rows(slope: float) -> list[Step]:
         made = run(lambda n: 5 + slope * n + (100 if n % 10 == 0 else 0), constant, count=1600, noise=0.02)
-        return [*merge_pairwise(merge_pairwise(merge_pairwise(made[:800]))), *made[800:]]
+        return [*merged_in_blocks(made[:800], 8), *made[800:]]
 
     grown: StepGrowth | None = measure_step_growth(rows(0.02))
     assert measure_step_growth(rows(0.0)) is None

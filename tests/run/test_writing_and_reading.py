@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfkit.errors import RunError, UsageError
-from perfkit.run import rank_writer
 from perfkit.run.arrays import read_line_times, write_line_times, write_spans
 from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import lines_path, spans_path, stacks_path, trace_name
 from perfkit.run.folder_claim import claim_folder
-from perfkit.run.merging import merge_pairwise, merged
+from perfkit.run.merging import merged
 from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.reading import RankFolder, read_run
-from perfkit.run.records import LineTimes, Phases, RangeRow, RangeSpan, Rank, Run, Step, StepKind, UserCode
+from perfkit.run.records import LineTimes, Phases, RangeRow, RangeSpan, Rank, Run, Step, UserCode
 
 
 def row(step: int, wall_ns: int = 10, **more: Any) -> Step:
@@ -198,38 +195,6 @@ def test_a_pickle_in_place_of_ranges_is_not_opened(tmp_path: Path) -> None:
     assert rank.ranges == ()
     assert "ranges.npz: damaged" in rank.lost[0]
     assert not (tmp_path / "exploded").exists()
-
-
-def test_a_month_of_rows_stays_below_the_limit_and_loses_no_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rank_writer, "MAX_ROWS", 100)
-    writer = RankWriter(tmp_path, 0)
-    for step in range(1000):
-        writer.append_steps([row(step)])
-    writer.close()
-
-    steps = read_run(tmp_path).ranks[0].steps
-    assert len(steps) < 100
-    assert sum(step.steps for step in steps) == 1000
-    assert sum(step.wall_ns for step in steps) == 10_000
-    assert steps[-1].steps == 1
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**9), st.sampled_from(["timed", "timed", "window"])), max_size=40))
-def test_merging_keeps_sums_and_never_mixes_windows_with_timed_steps(given_rows: list[tuple[int, StepKind]]) -> None:
-    rows = [row(index, wall, kind=kind) for index, (wall, kind) in enumerate(given_rows)]
-    after = merge_pairwise(rows)
-
-    for kind in ("timed", "window"):
-        assert sum(r.wall_ns for r in after if r.kind == kind) == sum(r.wall_ns for r in rows if r.kind == kind)
-        assert sum(r.steps for r in after if r.kind == kind) == sum(r.kind == kind for r in rows)
-
-
-def test_steps_after_a_window_are_merged_among_themselves_only() -> None:
-    rows = [row(number, window=0, kind="window" if number < 2 else "lines") for number in range(4)]
-
-    assert [(after.steps, after.kind) for after in merge_pairwise(rows)] == [(2, "window"), (2, "lines")]
 
 
 def test_amounts_are_added_the_highest_memory_is_kept_and_all_else_is_the_first_rows() -> None:

@@ -44,6 +44,7 @@ _LIGHTNING = (
 PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "the data phase of loops without steps()"),
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter._index_sampler", "the batch sizes of loaders"),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter._num_yielded", "how often a loop begins a loader anew"),
     (
         "torch.utils.data.dataloader",
         "_BaseDataLoaderIter._dataset _BaseDataLoaderIter._num_workers _BaseDataLoaderIter._pin_memory"

@@ -75,6 +75,24 @@ def test_a_plain_loop_is_split_into_its_phases(clock: Any, weight: torch.Tensor,
     assert recording.hooks.loaders[next(iter(recording.hooks.loaders))].num_workers == 0
 
 
+@pytest.mark.parametrize("one", [True, False])
+def test_a_loader_counts_the_iterators_that_were_read_from(
+    clock: Any, weight: torch.Tensor, recorded: Any, one: bool
+) -> None:
+    optimizer = SlowSGD([weight], lr=0.1)
+    loader, other = DataLoader(Samples(clock)), DataLoader(Samples(clock))
+    with recorded() as recording:
+        batches, others = iter(loader), iter(other)
+        for _ in range(4):
+            batch = next(batches) if one else next(iter(loader))
+            optimizer.zero_grad()
+            loss_of(weight, batch + next(others)).backward()
+            optimizer.step()
+
+    found = [(known.batches, known.iterators) for known in recording.hooks.loaders.values()]
+    assert found == [(4, 1 if one else 4), (4, 1)]
+
+
 def test_accumulated_batches_are_one_step(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     optimizer = SlowSGD([weight], lr=0.1)
     with recorded() as recording:

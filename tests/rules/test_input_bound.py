@@ -326,3 +326,26 @@ def test_workers_that_wait_themselves_can_wait_at_the_same_time(build: Any) -> N
     # A quarter of the step each, and 1.3 ms for handing a batch over.
     assert finding.saving_low_ns == round((30 - 7.5 - 1.3 - 5 / 4) * MS)
     assert "from 1 to 4" in (finding.advice or "")
+
+
+def test_a_new_iterator_for_each_batch_is_the_cause_and_its_line_the_place(build: Any) -> None:
+    def rank(**facts: Any) -> Any:
+        loader = msgspec.structs.replace(build.rank().loaders[0], **facts)
+        return build.rank(loaders=(loader,))
+
+    def sampled(library: str) -> Lines:
+        row = msgspec.structs.replace(line(26, "main", 60), within={library: 9})
+        return Lines(period_ns=MS, steps=40, rows=(row,))
+
+    lines = sampled("torch.utils.data")
+    step = build.step(100, data=60, forward=40)
+
+    [found] = build.findings(input_bound, step, rank(batches=3000, iterators=40), lines)
+    by_epoch = build.findings(input_bound, step, rank(batches=20, iterators=2), lines)
+    whole_dataset = build.findings(input_bound, step, rank(batches=1, iterators=40), lines)
+
+    assert "new iterator" in found.message
+    assert "batches = iter(loader)" in found.advice
+    assert (found.spent.line, found.change) == (26, None)  # one line is both
+    slow_dataset = build.findings(input_bound, step, rank(batches=3000, iterators=40), sampled("PIL"))
+    assert not [one for one in (*by_epoch, *whole_dataset, *slow_dataset) if "iterator" in one.message]

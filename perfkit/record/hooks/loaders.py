@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from perfkit.record.hooks.constructions import made_at
 from perfkit.run.records import Loader, Mode
 
@@ -23,8 +25,17 @@ class SeenLoaders:
         self._on_samples = on_samples
         self._samples: int | None = None
         self._known: dict[int, Any] = {}
-        #: Key of `identify` -> the loader.
-        self.described: dict[int, Loader] = {}
+        #: Keys of `identify` -> the loader, and how many of its iterators were read from.
+        self._loaders: dict[int, Loader] = {}
+        self._iterators: dict[int, int] = {}
+
+    @property
+    def described(self) -> dict[int, Loader]:
+        """Key of `identify` -> the loader."""
+        return {
+            key: msgspec.structs.replace(loader, iterators=self._iterators.get(key))
+            for key, loader in self._loaders.items()
+        }
 
     def identify(self, iterator: Any) -> int:
         """A key for the loader of this iterator."""
@@ -36,13 +47,16 @@ class SeenLoaders:
         return key
 
     def describe(self, key: int, iterator: Any, role: Mode) -> None:
-        """Record the loader's settings."""
-        if key in self.described:
-            if self.described[key].role == role:
+        """Record the loader's settings, once; called before the first batch of each iterator at least."""
+        # `_num_yielded` counts up from 0: another loader's batch in between makes no new iterator.
+        if getattr(iterator, "_num_yielded", None) == 0:
+            self._iterators[key] = self._iterators.get(key, 0) + 1
+        if key in self._loaders:
+            if self._loaders[key].role == role:
                 return
-        elif len(self.described) >= _MAX_DESCRIBED:
+        elif len(self._loaders) >= _MAX_DESCRIBED:
             return
-        self.described[key] = Loader(
+        self._loaders[key] = Loader(
             dataset=type(getattr(iterator, "_dataset", None)).__name__,
             batch_size=getattr(getattr(iterator, "_index_sampler", None), "batch_size", None),
             num_workers=int(getattr(iterator, "_num_workers", 0)),
@@ -51,6 +65,7 @@ class SeenLoaders:
             persistent_workers=bool(getattr(iterator, "_persistent_workers", False)),
             role=role,
             created_at=made_at(iterator),
+            batches=_length(getattr(iterator, "_index_sampler", None)),
         )
 
     def count(self, iterator: Any) -> None:
@@ -60,3 +75,11 @@ class SeenLoaders:
         if samples != self._samples:
             self._samples = samples
             self._on_samples(samples)
+
+
+def _length(sampler: Any) -> int | None:
+    """How many batches the sampler has; None where it has no length, or computing it fails."""
+    try:
+        return len(sampler)
+    except Exception:  # noqa: BLE001 - a sampler of the user's may raise anything
+        return None

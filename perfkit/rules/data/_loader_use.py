@@ -14,6 +14,8 @@ from perfkit.run.records import Lines, Loader, Rank
 _ARGUMENTS = ("dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory")
 #: Workers that were started as often as this are started in every epoch.
 _MIN_STARTS = 3
+#: A step that begins a pass of fewer batches may use all of it, as one of a small dataset with accumulation does.
+_MIN_UNUSED = 10
 #: Workers that are busy for less than this share of their time prepare batches faster than training takes them: a queue
 #: of two batches per worker (torch's prefetch_factor) then runs empty only where the cost of samples varies much.
 _KEEPS_UP = 0.75
@@ -58,13 +60,15 @@ class LoaderUse(NamedTuple):
     """The DataLoader of the training loop.
 
     ``dataset`` is the type of its dataset, None where no DataLoader was seen. ``starts`` is how often its workers were
-    started, 0 where steps do not wait for that. ``change`` is the line that sets it up.
+    started, 0 where steps do not wait for that. ``restarted`` is whether the steps begin a new pass over it for each
+    batch, as ``next(iter(loader))`` does. ``change`` is the line that sets it up.
     """
 
     dataset: str | None = None
     num_workers: int = 0
     persistent_workers: bool = False
     starts: int = 0
+    restarted: bool = False
     change: Location | None = None
 
     @classmethod
@@ -78,7 +82,15 @@ class LoaderUse(NamedTuple):
             starts = workers.processes // loader.num_workers
         starts = starts if starts >= _MIN_STARTS else 0
         change = to_edit(found.get(Rank), loader.created_at, *_ARGUMENTS)
-        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts, change)
+        restarted = _restarted(loader, found.get(Rank))
+        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts, restarted, change)
+
+
+def _restarted(loader: Loader, rank: Rank | None) -> bool:
+    """Whether most steps begin a new pass, of which they use little."""
+    if rank is None or loader.iterators is None or loader.batches is None:
+        return False
+    return loader.batches >= _MIN_UNUSED and loader.iterators > max(_MIN_STARTS, MAJORITY * rank.steps)
 
 
 def _training_loader(found: Measurements) -> Loader | None:

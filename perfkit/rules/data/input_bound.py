@@ -7,7 +7,8 @@ How it shows: the "data" phase takes 5% of the step or more. On a GPU only the p
 idle counts.
 
 Causes: no loader workers, or too few for the cost of a sample; per-sample Python where one vectorized call per batch
-would do; the same files decoded again in every epoch; slow storage; workers that start again in every epoch.
+would do; the same files decoded again in every epoch; slow storage; workers that start again in every epoch; a new
+iterator for each batch, `next(iter(loader))`, which shuffles the whole dataset and starts all workers for one batch.
 
 Fix: let processes prepare batches while the step computes, and give them less to do per sample.
 
@@ -18,6 +19,8 @@ Fix: let processes prepare batches while the step computes, and give them less t
         persistent_workers=True,  # keep them over epochs
         pin_memory=True,          # with a GPU
     )
+
+    batches = iter(loader)  # once; next(batches) in the step, and iter(loader) again after StopIteration
 
     class Reviews(Dataset):
         def __init__(self, texts):
@@ -61,6 +64,8 @@ _READY_NS = 100_000
 #: The share that is saved at least where each sample becomes less work, or workers stay: chosen on programs that read
 #: less, cached, or worked per batch, which saved 90 to 110% of the wait.
 _LESS_WORK = 2 / 3
+#: Where `LineRow.within` counts the samples of a fetch that no line of the dataset's runs in.
+_LOADER = "torch.utils.data"
 _HANDOVER = (
     "Workers have time to spare, so more of them save nothing: leave a CPU free for them, hand over less data (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where the cost of samples varies much."
@@ -91,16 +96,18 @@ def check(
         cost = max(cost, step.wall_ns - step.typical.median_ns)
     if step.is_negligible(cost):
         return
-    in_workers = loader.dataset if loader.num_workers and not loader.starts else None
+    in_workers = loader.dataset if loader.num_workers and not (loader.starts or loader.restarted) else None
     hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
+    loader = loader._replace(restarted=loader.restarted and _in_loader(hottest))
     waits = _waits(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
-    unavoidable = not loader.starts and ready and cost < CRITICAL * step.wall_ns
-    alone = f"; workers alone would hide {ms(hidden_ns)}" if 0 < hidden_ns < _LESS_WORK * cost else ""
+    unavoidable = not (loader.starts or loader.restarted) and ready and cost < CRITICAL * step.wall_ns
+    is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted
+    alone = f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable else None,
@@ -137,6 +144,13 @@ def _wait(step: StepBudget) -> StepPart | None:
     return StepPart(idle_ns, f"{waited.source}; no more than device {device.device} was idle")
 
 
+def _in_loader(line: LineRow | None) -> bool:
+    """Whether most of a fetch is the loader's own work or wait, and not the dataset's."""
+    if line is None:
+        return False
+    return sum(count for library, count in line.within.items() if library.startswith(_LOADER)) > MAJORITY * line.samples
+
+
 def _waits(line: LineRow | None) -> bool:
     """Whether most of a fetch waits, for a disk, a network or a lock, and needs no CPU meanwhile."""
     return line is not None and sum((line.waiting or {}).values()) > MAJORITY * line.samples
@@ -169,7 +183,10 @@ def _hidden(
 def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, assumption: str) -> tuple[int, str]:
     """The minimum saving, and what it assumes; ``hidden_ns`` is what workers hide, and what that assumes."""
     ns = hidden_ns
-    if loader.starts:
+    if loader.restarted:
+        ns = round(_LESS_WORK * cost)
+        assumption = "one iterator: a third is left for the batches themselves"
+    elif loader.starts:
         ns = round(_LESS_WORK * cost)
         assumption = "workers that stay: a third is left for the first batch of each epoch"
     elif hidden_ns < _LESS_WORK * cost and not loader.num_workers:
@@ -194,6 +211,8 @@ def _change(
     """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), or where no
     line of the user's makes batches but the loop only waits for them; else the call whose work could be done once.
     """
+    if loader.restarted and hottest is not None:
+        return hottest.at
     arguments = loader.num_workers < advised if loader.num_workers else alone
     if loader.starts or arguments or hottest is None:
         return loader.change
@@ -205,6 +224,8 @@ def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: 
     """The end of the message: who prepares batches, and what workers ``alone`` would hide."""
     if loader.dataset is None:
         return f" ({share})"
+    if loader.restarted:
+        return f" ({share}): each step makes a new iterator of the DataLoader over {loader.dataset} for one batch"
     if not loader.num_workers:
         function = shown_function(hottest) if hottest is not None else loader.dataset
         return f": {function} runs in the training process, num_workers=0{alone}"
@@ -216,6 +237,11 @@ def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: 
 
 
 def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns: int) -> str:
+    if loader.restarted:
+        return (
+            "Make one iterator before the loop, batches = iter(loader), and take next(batches) in the step; make a new "
+            "one where it raises StopIteration. Each one shuffles all samples and starts all workers."
+        )
     if loader.starts:
         return "Keep the workers over epochs: DataLoader(..., persistent_workers=True), or make the epochs longer."
     now = loader.num_workers

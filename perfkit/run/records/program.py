@@ -12,7 +12,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a DataLoader that the loop read from.
 
     ``created_at`` is the user's line that made it, with the call on that line as its function. Where a library made it,
-    the owner is that library, and the line is the user's that called it. None where neither is known.
+    the owner is that library, and the line is the user's that called it. None where neither is known. ``batches`` is
+    how many one pass over it has, None where the dataset has no length; ``iterators`` is how many passes were begun.
     """
 
     dataset: str
@@ -23,6 +24,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     persistent_workers: bool
     role: Mode = "train"
     created_at: Location | None = None
+    batches: int | None = None
+    iterators: int | None = None
 
 
 class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = forever(loader)
-    for step in range(STEPS):
+    for _ in range(STEPS):
         x, y = next(batches) if FIXED else next(iter(loader))  # spent: input-bound  # change: input-bound
         loss = nn.functional.mse_loss(model(x).squeeze(1), y)
         optimizer.zero_grad()

@@ -20,6 +20,7 @@ from perfkit.ledger.rows import LedgerRow, Owner
 from perfkit.measures.results.host import OpTime
 from perfkit.measures.results.measurements import TraceFacts
 from perfkit.measures.results.steps import TypicalStep
+from perfkit.run.merging import merged_in_blocks
 from perfkit.run.records import Loader, Phases, Rank, Run, Step
 
 MS = 1_000_000
@@ -117,6 +118,24 @@ def test_the_same_comparison_twice_gives_the_same_answer(tmp_path: Path) -> None
     after = write_run(tmp_path / "b", data_ms=19, rest_ms=30, seed=2)
 
     assert compare(before, after) == compare(before, after)
+
+
+def test_a_long_run_whose_older_steps_are_merged_is_compared_by_the_steps_that_are_not(tmp_path: Path) -> None:
+    short = write_run(tmp_path / "a", data_ms=20, rest_ms=30, seed=1)
+    long = write_run(tmp_path / "b", data_ms=20, rest_ms=30, seed=2, steps=600)
+    # The mean of a block includes what is rare, which the typical step leaves out: by it the same program is slower.
+    rows = long / "rank-0" / "steps.jsonl"
+    decoded = msgspec.json.Decoder(Step).decode_lines(rows.read_bytes())
+    decoded = [
+        msgspec.structs.replace(row, wall_ns=row.wall_ns + 90 * MS) if row.step % 10 == 9 else row for row in decoded
+    ]
+    rows.write_bytes(msgspec.json.Encoder().encode_lines([*merged_in_blocks(decoded[:500], 50), *decoded[500:]]))
+
+    found = compare(short, long)
+
+    assert found.differences[0].change == "no difference"
+    assert f"100 of the 600 steps of {long} are compared: those with rows of their own" in found.notes
+    assert not any("are compared: those" in note for note in compare(short, short).notes)
 
 
 def test_too_few_steps_are_not_tested(tmp_path: Path) -> None:

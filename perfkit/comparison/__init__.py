@@ -93,6 +93,7 @@ def _notes(first: Side, second: Side, workload: Same) -> tuple[str, ...]:
         notes.append("tested against the noise between steps; repeat a run to see the noise between launches")
     if workload == "different":
         notes.append("not the same work: the times do not show which code is faster")
+    notes += [side.note for side in (first, second) if side.note is not None]
     notes += [
         f"{side.diagnosis.source} is still being recorded"
         for side in (first, second)

@@ -13,12 +13,12 @@ from perfkit.run.records import PHASES, Step
 _ROWS = 10
 
 
-def _mean(diagnosis: Diagnosis, name: str) -> int | None:
-    if diagnosis.step is None:
+def _mean(side: Side, name: str) -> int | None:
+    if side.step is None:
         return None
     if name == "step":
-        return diagnosis.step.wall_ns
-    mean: int | None = getattr(diagnosis.step.phases_ns, name)
+        return side.step.wall_ns
+    mean: int | None = getattr(side.step.phases_ns, name)
     return mean
 
 
@@ -27,7 +27,7 @@ def step_differences(first: Side, second: Side) -> list[Difference]:
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
     from perfkit.measures.steps.difference_interval import MIN_STEPS
 
-    means = {name: (_mean(first.diagnosis, name), _mean(second.diagnosis, name)) for name in ("step", *PHASES)}
+    means = {name: (_mean(first, name), _mean(second, name)) for name in ("step", *PHASES)}
     known = {name: (b, a) for name, (b, a) in means.items() if b is not None and a is not None}
     tested = known and min(len(first.steps), len(second.steps)) >= MIN_STEPS
     intervals = _intervals(first.steps, second.steps, list(known)) if tested else {}

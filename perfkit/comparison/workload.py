@@ -65,7 +65,7 @@ def _settings(side: Side) -> dict[str, str]:
 
 def compare_losses(first: Side, second: Side) -> tuple[Same, tuple[str, ...]]:
     """Whether the losses that both logged agree, step by step."""
-    before, after = ({row.step: row.loss for row in side.steps if row.loss is not None} for side in (first, second))
+    before, after = ({row.step: row.loss for row in side.rows if row.loss is not None} for side in (first, second))
     common = sorted(before.keys() & after.keys())
     if not common:
         return "unknown", ()

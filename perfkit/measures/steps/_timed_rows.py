@@ -1,10 +1,11 @@
-"""Which rows of steps.jsonl are timed steps of training after the warm-up."""
+"""Which rows of steps.jsonl are timed steps of training after the warm-up, and the time of their phases."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
-from perfkit.run.records import Step
+from perfkit.run.records import PHASES, Phase, Step
 
 #: The first steps include what happens once (allocator, caches, threads, autotuning): torch's own schedule
 #: example waits one step and warms up one. They are left out where enough others remain.
@@ -29,3 +30,9 @@ def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
         excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
         timed = kept
     return timed, {reason: count for reason, count in excluded.items() if count}
+
+
+def phase_columns(rows: Sequence[Step]) -> dict[Phase, list[int | None]]:
+    """The times of each phase, in the order of the rows: a hundred thousand rows are read at once, not one by one."""
+    phases = [row.phases_ns for row in rows]
+    return {phase: list(map(attrgetter(phase), phases)) for phase in PHASES}

@@ -36,14 +36,31 @@ def difference_interval(
     """
     # A fixed seed: comparing the same two runs twice gives the same answer.
     random = np.random.default_rng(0)
-    means = []
-    for times in (before, after):
-        rows = len(times)
-        length = math.isqrt(rows)
-        starts = random.integers(0, rows, size=(_RESAMPLES, -(-rows // length)))
-        drawn = ((starts[:, :, None] + np.arange(length)) % rows).reshape(_RESAMPLES, -1)
-        cut = int(drawn.shape[1] * _TRIM)
-        middle = np.argsort(times[:, 0][drawn], axis=1)[:, cut : drawn.shape[1] - cut]
-        means.append(times[np.take_along_axis(drawn, middle, axis=1)].mean(axis=1))
+    means = [_resampled_means(times, random) for times in (before, after)]
     low, high = np.percentile(means[1] - means[0], [2.5, 97.5], axis=0)
     return low, high
+
+
+def _resampled_means(times: npt.NDArray[Any], random: np.random.Generator) -> npt.NDArray[np.float64]:
+    """The means of each resample, of shape (resamples, columns).
+
+    A resample is kept as the number of times that each step was drawn, in the order of the steps' times: its middle
+    then follows from running sums, without sorting it, and one resample is in memory at a time.
+    """
+    rows = len(times)
+    length = math.isqrt(rows)
+    starts = random.integers(0, rows, size=(_RESAMPLES, -(-rows // length)))
+    drawn = starts.shape[1] * length
+    cut = int(drawn * _TRIM)
+    order = np.argsort(times[:, 0])
+    ordered = times[order].astype(np.float64)
+    means = np.empty((_RESAMPLES, times.shape[1]))
+    for resample, begin in zip(means, starts, strict=True):
+        begun = np.bincount(begin, minlength=rows)
+        # A block that begins near the end goes on at the beginning.
+        begun = np.cumsum(np.concatenate((begun[rows - length :], begun)))
+        upto = np.cumsum((begun[length:] - begun[:-length])[order])
+        # Of the steps that were drawn, those in the middle.
+        kept = np.diff(np.clip(upto, cut, drawn - cut), prepend=cut)
+        resample[:] = kept.astype(np.float64) @ ordered / (drawn - 2 * cut)
+    return means

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from perfkit.measures.results.loop import LoopPart, LoopTime, LoopUse, StepGrowth
 from perfkit.measures.steps._rare_lines import line_of
 from perfkit.measures.steps._rhythm import Rhythm, find_rhythms
-from perfkit.measures.steps._timed_rows import own_rows, timed_rows
+from perfkit.measures.steps._timed_rows import own_rows, phase_columns, timed_rows
 from perfkit.measures.steps.step_growth import step_growth
 from perfkit.run.records import PHASES, Lines, Phase, Step
 
@@ -89,7 +88,12 @@ class _TimedParts:
         self._pieces = pieces
         self._typical_ns = typical_ns
         self._growth = growth
-        self._usual = {phase: _usual(pieces, phase) for phase in PHASES}
+        columns = phase_columns([piece.row for piece in pieces])
+        #: The usual time of each phase of a step.
+        self._usual = {
+            phase: median((ns or 0) / piece.row.steps for ns, piece in zip(column, pieces, strict=True))
+            for phase, column in columns.items()
+        }
         single = [piece for piece in pieces if piece.row.steps == 1]
         beyond = {piece.position: piece.own_ns - self._level(piece) for piece in single}
         deviation = 1.48 * median(map(abs, beyond.values())) if beyond else 0.0
@@ -169,10 +173,6 @@ class _TimedParts:
         )
 
 
-def _usual(pieces: Sequence[_TimedRow], phase: Phase) -> float:
-    return median((getattr(piece.row.phases_ns, phase) or 0) / piece.row.steps for piece in pieces)
-
-
 def _phase_parts(timed: Sequence[Step]) -> Iterable[LoopPart]:
     """Validation and checkpoints in the timed rows."""
     totals: dict[LoopUse, list[int]] = defaultdict(lambda: [0, 0])
@@ -202,6 +202,12 @@ def _other_rows(rows: Sequence[Step], timed: Sequence[Step]) -> Iterable[LoopPar
 
 
 def _between(rows: Sequence[Step]) -> int:
-    """The time between a row's end and the next one's start; a merged row's own gaps are in the next one's distance."""
-    gaps = (after.start_ns - row.start_ns - row.wall_ns for row, after in pairwise(rows))
-    return sum(max(0, gap) for gap in gaps)
+    """The time between the steps. Rows of merged steps of different kinds lie over each other, so each is laid after
+    the one before; their own gaps are before the next row.
+    """
+    total = 0
+    end = rows[0].start_ns
+    for row in rows:
+        total += max(0, row.start_ns - end)
+        end = max(end, row.start_ns) + row.wall_ns
+    return total

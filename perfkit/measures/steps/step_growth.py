@@ -19,8 +19,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from perfkit.measures.results.loop import StepGrowth
-from perfkit.measures.steps._timed_rows import timed_rows
-from perfkit.run.merging import merged
+from perfkit.measures.steps._timed_rows import phase_columns, timed_rows
+from perfkit.run.merging import merged_in_blocks
 from perfkit.run.records import PHASES, Phase, Step
 
 #: Parts of the run whose levels are compared: an eighth of a short run still has three steps, whose median one outlier
@@ -104,11 +104,13 @@ def _of_one_phase(points: Sequence[Step]) -> _Rise | None:
     Other programs lengthen a phase and the rest of its step alike, so their ratio has less noise than either.
     """
     found: list[_Rise] = []
-    computing = [phase for phase in PHASES if phase not in _APART]
+    computing = {phase: column for phase, column in phase_columns(points).items() if phase not in _APART}
+    columns = {phase: [ns or 0 for ns in column] for phase, column in computing.items()}
+    total = list(map(sum, zip(*columns.values(), strict=True)))
     # An optimizer goes over its parameters and a bounded state: LBFGS fills its history in the first steps.
-    for phase in (one for one in computing if one != "optimizer"):
-        own = [_phase_ns(row, phase) for row in points]
-        rest = [sum(_phase_ns(row, one) for one in computing if one != phase) for row in points]
+    for phase in (one for one in columns if one != "optimizer" and any(columns[one])):
+        own = [ns / row.steps for ns, row in zip(columns[phase], points, strict=True)]
+        rest = [(ns - own_ns) / row.steps for ns, own_ns, row in zip(total, columns[phase], points, strict=True)]
         usual = median(rest)
         if min(rest) <= 0 or usual < _SEEN * median(map(_own_ns, points)):
             continue
@@ -187,12 +189,7 @@ def _of_equal_size(timed: Sequence[Step]) -> list[Step]:
     largest = max((row.steps for row in timed), default=1)
     if largest == 1:
         return list(timed)
-    points: list[Step] = []
-    for row in timed:
-        if points and points[-1].steps + row.steps <= largest:
-            points[-1] = merged(points[-1], row)
-        else:
-            points.append(row)
+    points = merged_in_blocks(timed, largest)
     # The newest steps may be too few for a point.
     return points[:-1] if len(points) > 1 and points[-1].steps < largest / 2 else points
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfkit.measures.results.steps import SlowStep, Throughput
-from perfkit.measures.steps._timed_rows import timed_rows
+from perfkit.measures.steps._timed_rows import phase_columns, timed_rows
 from perfkit.run.records import PHASES, Step
 
 #: A percentile needs at least one step above it: p90 ten steps, p99 a hundred.
@@ -68,7 +68,7 @@ def percentile(ordered: Sequence[Step], share: float, steps: int) -> int | None:
 def _slowest(timed: list[Step]) -> tuple[SlowStep, ...]:
     """The slowest single steps, each with the phase that exceeded its own median the most."""
     single = [row for row in timed if row.steps == 1]
-    medians = {name: _median([getattr(row.phases_ns, name) or 0 for row in single]) for name in PHASES}
+    medians = {name: _median([ns or 0 for ns in column]) for name, column in phase_columns(single).items()}
     found = []
     for row in sorted(single, key=lambda row: -row.wall_ns)[:_SLOWEST]:
         beyond = {name: (getattr(row.phases_ns, name) or 0) - medians[name] for name in PHASES}

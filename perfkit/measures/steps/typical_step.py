@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
-from perfkit.measures.steps._timed_rows import own_rows, timed_rows
-from perfkit.run.records import PHASES, Phases, Step
+from perfkit.measures.steps._timed_rows import own_rows, phase_columns, timed_rows
+from perfkit.run.records import Phases, Step
 
 #: Of the steps left, those whose wall time lies in the middle 80 % are averaged: phases then sum to the
 #: step, which medians of phases would not, and one step with a checkpoint or another program's noise in it
@@ -56,7 +56,7 @@ def _mean(kind: type[_Breakdown], rows: Sequence[Step], trim: float) -> _Breakdo
         median_ns=_quantile(ordered, 0.5),
         p10_ns=_quantile(ordered, 0.1),
         p90_ns=_quantile(ordered, 0.9),
-        phases_ns=Phases(**{name: per_step([getattr(row.phases_ns, name) for row in kept]) for name in PHASES}),
+        phases_ns=Phases(**{name: per_step(column) for name, column in phase_columns(kept).items()}),
         source=f"steps.jsonl, {steps} steps",
         excluded=excluded,
         window_ns=round(sum(row.wall_ns for row in windowed) / sum(row.steps for row in windowed))

@@ -34,8 +34,7 @@ def series_of_rows(rank: RankFolder) -> StepSeries | None:
     rows = rank.steps
     if not rows:
         return None
-    size = -(-len(rows) // MAX_ROWS)
-    parts = [rows[at : at + size] for at in range(0, len(rows), size)]
+    parts = _parts(rows)
     timed = [[row for row in part if row.kind == "timed"] or part for part in parts]
     slowest = [max(part, key=_per_step) for part in parts]
 
@@ -64,6 +63,20 @@ def series_of_rows(rank: RankFolder) -> StepSeries | None:
             for window in (rank.rank.windows if rank.rank is not None else ())
         ),
     )
+
+
+def _parts(rows: Sequence[Step]) -> list[list[Step]]:
+    """The rows in at most `MAX_ROWS` parts of equally many steps; a merged row may have more."""
+    size = -(-sum(row.steps for row in rows) // MAX_ROWS)
+    parts: list[list[Step]] = []
+    steps = size
+    for row in rows:
+        if steps >= size:
+            parts.append([])
+            steps = 0
+        parts[-1].append(row)
+        steps += row.steps
+    return parts
 
 
 def series_of_trace(trace: Trace) -> StepSeries | None:

@@ -8,20 +8,17 @@ A thread reads what the profile writes into its run folder anyway: the loop does
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
-
-import msgspec
 
 import perfkit
 from perfkit import PerfkitWarning, _env
 from perfkit.integrations.tensorboard.writers import named, to_markdown, writer_for
 from perfkit.measures.steps.utilization import measure_utilization
+from perfkit.run.new_rows import NewRows
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import PHASES, Step, StepFlops
 
@@ -30,8 +27,6 @@ _EVERY_S = 2.0
 #: Maximum number of points per read; of more steps, neighbours are averaged. A point is about ten calls of 20 us in a
 #: thread that shares the interpreter with training: 20 in 2 s take 0.2 % of it.
 _MAX_POINTS = 20
-#: Bytes that are read at once, however long the file is; a row has about 300.
-_BLOCK = 4 * 2**20
 _MIB = 2**20
 
 
@@ -55,7 +50,9 @@ class log_scalars:
     def __init__(self, profile: perfkit.profile, writer: Any) -> None:
         self._profile = profile
         self._writer = writer_for(writer)
-        self._rows: _NewRows | None = None
+        self._rows: NewRows | None = None
+        #: The operations of a step; None until the profile has counted them.
+        self._flops: StepFlops | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failed = False
@@ -73,7 +70,7 @@ class log_scalars:
         self._profile.start()
         if self._profile.folder is not None and self._thread is None:
             # A profile that is started again continues its folder: no row is written twice.
-            self._rows = self._rows or _NewRows(self._profile.folder / f"rank-{_env.rank()}")
+            self._rows = self._rows or NewRows(self._profile.folder / f"rank-{_env.rank()}" / "steps.jsonl")
             self._stopping.clear()
             self._thread = threading.Thread(target=self._write, name="perfkit scalars", daemon=True)
             self._thread.start()
@@ -99,10 +96,13 @@ class log_scalars:
 
     def _write_new(self) -> None:
         assert self._rows is not None
+        if not self._rows.path.exists():
+            return  # no step has ended yet
         for rows in self._rows.read():
-            flops = self._rows.flops
+            if self._flops is None and (rank := RankFolder(self._rows.path.parent, 0).rank) is not None:
+                self._flops = rank.flops
             for part in _parts([row for row in rows if row.kind == "timed"]):
-                self._writer.scalars(_values(part, flops), part[-1].step)
+                self._writer.scalars(_values(part, self._flops), part[-1].step)
 
     def _write_end(self) -> None:
         assert self._rows is not None
@@ -119,46 +119,6 @@ class log_scalars:
             self._failed = True
             message = f"perfkit: scalars are no longer written ({type(error).__name__}: {error}); training continues"
             warnings.warn(message, PerfkitWarning, stacklevel=3)
-
-
-class _NewRows:
-    """The rows of a rank's steps.jsonl, each once, while the file is written."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._decoder = msgspec.json.Decoder(Step)
-        self._inode = -1
-        self._offset = 0
-        self._flops: StepFlops | None = None
-        self.last_step = -1
-
-    def read(self) -> Iterator[list[Step]]:
-        """The rows that were written since the last call, in blocks."""
-        try:
-            file = (self._folder / "steps.jsonl").open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            inode = os.fstat(file.fileno()).st_ino
-            if inode != self._inode:
-                # The file was replaced, because its older rows were merged.
-                self._inode, self._offset = inode, 0
-            file.seek(self._offset)
-            while size := (block := file.read(_BLOCK)).rfind(b"\n") + 1:  # after it is a row that is being written
-                self._offset += size
-                file.seek(self._offset)
-                rows = [self._decoder.decode(line) for line in block[:size].splitlines()]
-                rows = [row for row in rows if row.step > self.last_step]
-                if rows:
-                    self.last_step = rows[-1].step
-                    yield rows
-
-    @property
-    def flops(self) -> StepFlops | None:
-        """The operations of a step; None until the profile has counted them."""
-        if self._flops is None and (rank := RankFolder(self._folder, 0).rank) is not None:
-            self._flops = rank.flops
-        return self._flops
 
 
 def _parts(rows: Sequence[Step]) -> list[Sequence[Step]]:

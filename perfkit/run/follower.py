@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from perfkit._text import without_controls
 from perfkit.errors import RunError, UsageError
-from perfkit.run.older_folders import decode_step
+from perfkit.run.new_rows import NewRows
 from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Rank, Run, Step
 
@@ -29,46 +30,25 @@ SILENT_S = 120
 
 
 class StepsTail:
-    """The newest rows of a steps.jsonl that grows, and is replaced when its older half is merged."""
+    """The newest rows of a steps.jsonl that grows, and is replaced when its older rows are merged."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.rows: deque[Step] = deque(maxlen=MAX_SHOWN_ROWS)
-        self.damaged = 0
-        self._file: int | None = None
-        self._offset = 0
+        self._new = NewRows(path, most_bytes=_TAIL_BYTES)
+
+    @property
+    def damaged(self) -> int:
+        """How many rows were damaged and skipped."""
+        return self._new.damaged
 
     def poll(self) -> int:
         """Read the new rows; returns their number."""
-        try:
-            with self.path.open("rb") as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_ino != self._file or stat.st_size < self._offset:
-                    self._file, self._offset = stat.st_ino, 0
-                whole = stat.st_size - self._offset <= _TAIL_BYTES
-                start = self._offset if whole else stat.st_size - _TAIL_BYTES
-                file.seek(start)
-                data = file.read(_TAIL_BYTES)
-        except OSError:
-            return 0
-        # After the last newline is a row that is being written; before the first one, where the beginning was skipped,
-        # the end of a row.
-        end = data.rfind(b"\n") + 1
-        begin = 0 if whole else data.find(b"\n", 0, end) + 1
-        self._offset = start + end
-        return sum(map(self._append, data[begin:end].splitlines()))
-
-    def _append(self, line: bytes) -> bool:
-        try:
-            row = decode_step(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self.damaged += 1
-            return False
-        # A replaced file begins with rows that were read before.
-        if self.rows and row.step <= self.rows[-1].step:
-            return False
-        self.rows.append(row)
-        return True
+        found = 0
+        with suppress(OSError):  # it is not there yet
+            for rows in self._new.read():
+                self.rows.extend(rows)
+                found += len(rows)
+        return found
 
 
 class RankFollower:

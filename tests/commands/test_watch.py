@@ -168,11 +168,12 @@ def test_the_newest_run_is_the_one_that_began_last(tmp_path: Path) -> None:
 
 
 def test_only_new_rows_are_read_and_a_half_written_row_is_read_later(tmp_path: Path, writer: RankWriter) -> None:
-    tail = StepsTail(tmp_path / "rank-0/steps.jsonl")
+    path = tmp_path / "rank-0/steps.jsonl"
+    tail = StepsTail(path)
     assert tail.poll() == 0  # the file is not there yet
     writer.append_steps([row(0), row(1)])
     assert tail.poll() == 2
-    with tail.path.open("ab") as file:
+    with path.open("ab") as file:
         file.write(b'{"step":2,"start_ns":0,')
         file.flush()
         assert tail.poll() == 0
@@ -204,8 +205,9 @@ def test_only_the_end_of_a_long_file_is_read_and_damaged_rows_are_skipped(
 ) -> None:
     monkeypatch.setattr(follower, "_TAIL_BYTES", 4000)
     writer.append_steps([row(number) for number in range(500)])
-    tail = StepsTail(tmp_path / "rank-0/steps.jsonl")
-    with tail.path.open("ab") as file:
+    path = tmp_path / "rank-0/steps.jsonl"
+    tail = StepsTail(path)
+    with path.open("ab") as file:
         file.write(b'{"step":"x"}\n\xff\xfe\n')
 
     assert 10 < tail.poll() < 40

@@ -20,6 +20,7 @@ ALLOWED_IN_REPORTS = {
     "perfkit.measures.steps.utilization",
     "perfkit.reports",
     "perfkit.reports.figures",
+    "perfkit.run.new_rows",
     "perfkit.run.reading",
     "perfkit.run.records",
     "perfkit.run.remote",

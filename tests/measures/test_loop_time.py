@@ -125,6 +125,20 @@ def test_merged_rows_have_as_many_rare_steps_as_the_rhythm_says() -> None:
     assert abs(mixed.total_ns - single.total_ns) < 0.02 * single.total_ns
 
 
+def test_rows_that_were_merged_by_kind_lie_over_each_other_and_add_no_time_between_the_steps() -> None:
+    rows = steps(*every(10, 30))
+    rows = [
+        msgspec.structs.replace(row, kind="window", window=row.step // 10) if row.step % 10 < 3 else row for row in rows
+    ]
+    gap = [msgspec.structs.replace(row, start_ns=row.start_ns + row.step // 50 * MS) for row in rows]
+
+    for one in (rows, gap):
+        apart, merged = measured(one), measured(merged_in_blocks(one, 40))
+        assert merged.total_ns == apart.total_ns
+        assert merged.of("recorded") == apart.of("recorded")
+        assert merged.of("between") == apart.of("between")
+
+
 def test_validation_and_checkpoints_are_their_own_parts_and_no_rare_steps() -> None:
     rows = steps(*[10] * 60)
     for at in (19, 39, 59):

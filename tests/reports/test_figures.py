@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from perfkit._format import rate
 from perfkit._location import Location
@@ -23,6 +25,8 @@ from perfkit.reports.figures import SCHEMA, FigureData, figures_of, read_figures
 from perfkit.reports.figures.columns import packed, unpacked
 from perfkit.reports.figures.data import Items, Lane
 from perfkit.reports.page import read
+from perfkit.reports.terminal import print_diagnosis
+from perfkit.run import step_file
 from perfkit.run.records import Phases, Rank, Run, Step, Window
 
 MS = 1_000_000
@@ -152,6 +156,29 @@ def test_a_long_run_is_a_bounded_number_of_rows_and_its_slowest_step_is_kept(tmp
     assert sum(steps.steps) == 20_000
     slowest = max(range(len(steps.wall_ns)), key=lambda i: steps.longest_ns[i])
     assert (steps.longest_ns[slowest], steps.longest_step[slowest]) == (900 * MS, 13_333)
+
+
+def test_a_run_of_any_length_is_drawn_evenly_and_every_report_says_which_steps_are_known_as_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_file, "READ_ROWS", 2_000)
+    monkeypatch.setattr(step_file, "MERGED_ROWS", 500)
+    folder = write_run(tmp_path / "x", rows(20_000))
+
+    found = diagnose(folder)
+    data = figures_of(found)
+
+    said = "steps 10 to 18,999 are known as means of up to 64 steps: a slow step among them shows in a mean only"
+    assert said in found.missing
+    assert said in json.loads(found.to_json())["missing"]
+    assert said in data.missing
+    terminal = io.StringIO()
+    print_diagnosis(found, Console(file=terminal, width=80), all=True)
+    assert said in " ".join(terminal.getvalue().split())
+    assert data.steps is not None
+    # Most rows are of the newest steps; most points are not.
+    assert sum(data.steps.steps) == 20_000
+    assert max(data.steps.steps) <= 64 + 20
 
 
 def test_recorded_steps_are_marked_and_kept_out_of_the_mean_of_their_row(tmp_path: Path) -> None:

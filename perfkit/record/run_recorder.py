@@ -97,7 +97,8 @@ class RunRecorder:
         self._early_verdict = False
         self._epoch_ended = False
         self._dropped: int | None = None
-        self._probed_ns = -_PROBE_NS
+        #: When settings were read last, and whether all steps since then were ordinary.
+        self._probed_ns, self._measuring = -_PROBE_NS, False
         #: perfkit's own time and the time of the steps, when the budget was checked last.
         self._budget_checked: tuple[int, int] | None = None
         #: Step and time of the last pause.
@@ -257,10 +258,10 @@ class RunRecorder:
             if plan.extras.done and not self._early_verdict:
                 self._early_verdict = True
                 self._print_early_verdict()
-            scanned = self._probe(step, timed=timed)
+            scanned = self._probe(step)
             stop = self._options.stop_after or sys.maxsize
             clock.due = min(plan.next_step(step), self._next_pause(step), self._leaks.next_step, stop)
-            clock.due_ns = _clock.now_ns() + FLUSH_NS
+            clock.asks, clock.due_ns = plan.asks, _clock.now_ns() + FLUSH_NS
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
             recording.trouble("recording a step", error)
         if self._options.stop_after is not None and step >= self._options.stop_after:
@@ -298,11 +299,11 @@ class RunRecorder:
         first = next_reading(0)  # never later: every run with enough steps has this reading
         return next_reading(step + min(short, _MAX_STEPS_BETWEEN)) if step >= first else first
 
-    def _probe(self, step: int, *, timed: bool) -> bool:
+    def _probe(self, step: int) -> bool:
         """Read what is read between two steps; returns whether all tensors were scanned."""
-        now = _clock.now_ns()
-        if not timed or now - self._probed_ns > _PROBE_NS:
-            self._probed_ns = now
+        now, timed = _clock.now_ns(), self._measuring
+        if now - self._probed_ns > _PROBE_NS or (timed and not self.plan.timed):
+            self._probed_ns, self._measuring = now, self.plan.timed
             self._settings.read()
             self._processor.read(step, timed=timed)
         self.attachments.batches.count_padding()

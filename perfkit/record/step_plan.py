@@ -1,7 +1,7 @@
 """What each step is used for (`StepKind`): opens and closes windows and starts the extra steps, between two steps.
 
-The schedule and triggers open windows. A step with stacks follows each window, unless the next one follows at once. The
-other extra steps come once, after the first window, or after a few steps where there will be no window.
+The schedule and triggers open windows. A step with stacks follows the first window, and others where something is new
+(`LinesDue`). The other extra steps come once, after the first window, or after a few steps where there will be none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from perfkit.record.windows import torch_profiler
 from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
 from perfkit.record.windows.extra_steps import ExtraSteps
 from perfkit.record.windows.kineto import KinetoRecorder
+from perfkit.record.windows.lines_due import LinesDue
 from perfkit.record.windows.memory_snapshot import MemoryRecorder
 from perfkit.record.windows.model_ranges import ModelRanges
 from perfkit.record.windows.range_spans import RangesRecorder
 from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule, default_schedule
 from perfkit.record.windows.window_controller import WindowController, WindowRecorder
+from perfkit.record.windows.window_selection import BY_SCHEDULE, KEEP, WindowSelection
 from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Phase, StepKind, Window
 
@@ -105,7 +107,7 @@ class StepPlan:
     def waiting(self) -> bool:
         """Whether windows will open and none has opened yet."""
         windows = self._windows if self._by_schedule else None
-        return windows is not None and not windows.done and windows.index is None and not windows.refused
+        return windows is not None and not windows.over and windows.index is None and not windows.refused
 
     @property
     def begun(self) -> bool:
@@ -114,11 +116,11 @@ class StepPlan:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows that are over."""
+        """The windows that are over and kept."""
         return self._windows.done if self._windows is not None else ()
 
     def advance(self, step: int) -> bool:
-        """Decide what step ``step``, the next one, is used for; returns whether a window has just finished."""
+        """Decide what the next step, ``step``, is used for; returns whether a window that is kept has just ended."""
         # A triggered window only begins after an ordinary step: see `WindowController`.
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
         self.kind, self.window = "timed", None
@@ -131,17 +133,29 @@ class StepPlan:
         finished = False
         if self._recorders:
             windows = self._windows or self._make_windows()
-            finished = windows.advance(step, reason or "schedule")
+            finished = windows.advance(step, reason or BY_SCHEDULE)
             self.kind, self.window = windows.kind, windows.index
         if self.timed and self._by_schedule:
             none_will_come = not self._recorders or (self._windows is not None and self._windows.refused)
-            if self.windows or (none_will_come and step >= _EXTRAS_AT):
+            recorded = self._windows is not None and self._windows.over
+            if recorded or (none_will_come and step >= _EXTRAS_AT):
                 self.extras.begun = True
             self._extra(step)
         return finished
 
+    @property
+    def asks(self) -> Callable[[int], bool] | None:
+        """For a schedule that nobody can foresee: whether `advance` must be called for a step, `next_step` or not."""
+        return None if self._foreseeable or self._windows is None or self._windows.refused else self._begins
+
+    def _begins(self, step: int) -> bool:
+        try:
+            return self._schedule(step) != "none"
+        except Exception:  # noqa: BLE001 - the user's schedule; `WindowController` calls it again and reports
+            return True
+
     def next_step(self, step: int) -> int:
-        """The next step after ``step`` that `advance` must be called for; until then nothing changes."""
+        """The next step after ``step`` that `advance` must be called for; until then nothing changes but by `asks`."""
         if not self._by_schedule and self._windows is None:
             return sys.maxsize
         if not self.timed or self._action.busy or (self.extras.begun and not self.extras.done):
@@ -152,8 +166,10 @@ class StepPlan:
             return sys.maxsize
         if not self._recorders or (self._windows is not None and self._windows.refused):
             return sys.maxsize if self.extras.begun else max(step + 1, _EXTRAS_AT)
-        if not self._foreseeable or self._windows is None:
+        if self._windows is None:
             return step + 1
+        if not self._foreseeable:
+            return sys.maxsize
         if self._clear_until <= step:
             self._clear_until = step + 1
             while self._clear_until < step + _AHEAD and self._schedule(self._clear_until) == "none":
@@ -169,7 +185,7 @@ class StepPlan:
         if windows.refused:
             self._triggers.refuse("this run no longer records windows: see the errors in rank.json")
             return None
-        if self._another_runs() or self._action.busy or self._due(step):
+        if self._another_runs() or self._action.busy or self._due(step) or not windows.is_written(may_wait=True):
             return None
         self._action.begin(step)
         return self._triggers.take()
@@ -202,6 +218,9 @@ class StepPlan:
             [self._make_recorder(name, action) for name in self._recorders],
             trouble=recording.trouble,
             on_change=lambda open_: recording.guarded("ranges around modules", lambda: ranges.update(open_)),
+            # A schedule that says how many windows it opens is believed.
+            selection=WindowSelection(getattr(self._options.schedule, "repeat", 0) or KEEP),
+            extra_due=LinesDue(lambda: ranges.state).after,
         )
         return self._windows
 
@@ -231,4 +250,6 @@ class StepPlan:
         if self._windows is not None:
             windows = self._windows
             guarded("closing the window", lambda: windows.close(last))
+            if (lost := windows.selection.sentence) is not None:
+                self._recording.note(lost)
         guarded("removing the ranges from the modules", self._ranges.remove)

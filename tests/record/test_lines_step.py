@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import perfkit
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.host import SourceLines
 from perfkit.record.samplers.line_tracer import LineTracer
-from perfkit.record.windows import lines_step, torch_profiler
+from perfkit.record.windows import lines_due, lines_step, torch_profiler
 from perfkit.run.arrays import read_line_times
 from perfkit.run.reading import RankFolder, read_run
 from perfkit.trace import Kind, read_trace
@@ -95,15 +96,31 @@ def test_ops_of_a_run_are_attributed_to_the_exact_lines_also_those_of_the_backwa
     assert {row.launches for row in lines.values()} == {None}  # no device: not measured, not zero
 
 
-def test_every_window_has_a_step_for_lines_unless_the_next_window_follows_at_once(tmp_path: Path) -> None:
-    with record(tmp_path / "x", schedule=perfkit.schedule(wait=3, warmup=1, active=1, repeat=2)) as prof:
-        train(prof, 14)
+def test_a_step_for_lines_comes_once_for_windows_that_show_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_due, "_SLOWER", math.inf)  # steps of some microseconds take twice as long at times
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=3, warmup=1, active=1, repeat=3)) as prof:
+        train(prof, 20)
     with record(tmp_path / "y", schedule=perfkit.schedule(wait=0, warmup=0, active=2, repeat=3)) as prof:
         train(prof, 14)
 
-    assert [path.name[:8] for path in rank_of(tmp_path / "x").stacks] == ["stacks-0", "stacks-1"]
-    assert [path.name[:8] for path in rank_of(tmp_path / "y").stacks] == ["stacks-2"]
+    assert [path.name[:8] for path in rank_of(tmp_path / "x").stacks] == ["stacks-0"]
+    assert len(rank_of(tmp_path / "x").windows) == 3
+    # Where windows follow each other at once, it comes after the last one.
+    assert [path.name[:8] for path in rank_of(tmp_path / "y").stacks] == ["stacks-0"]
     assert len(rank_of(tmp_path / "y").windows) == 3
+
+
+def test_a_step_for_lines_comes_again_where_something_else_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_due, "_SLOWER", math.inf)
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=3, warmup=1, active=1, repeat=3)) as prof:
+        train(prof, 10)
+        train(prof, 10)
+
+    assert [path.name[:8] for path in rank_of(tmp_path / "x").stacks] == ["stacks-0", "stacks-2"]
 
 
 def test_the_steps_rows_are_left_out_of_every_timing(tmp_path: Path) -> None:

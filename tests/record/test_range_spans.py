@@ -118,6 +118,7 @@ def test_nothing_of_it_stays_in_the_recorder_of_ranges(tmp_path: Path) -> None:
             assert ranges.open(index, 0) is None
             ranges.activate(index)
             ranges.end(index, early=False)
+            ranges.write(index)
         ranges.wait()
         assert recorder._log is None
     finally:

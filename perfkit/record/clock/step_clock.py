@@ -70,6 +70,8 @@ class StepClock:
         #: The step number, and the time, from which on the end of a step is also a pause.
         self.due = 0
         self.due_ns = sys.maxsize
+        #: Called with the number of each coming step, where nobody can foresee the next pause: whether it is now.
+        self.asks: Callable[[int], bool] | None = None
         #: Called with the number of each step that ends, in no phase, for what must be read after every step.
         self.at_close: Callable[[int], None] | None = None
         self._events = self._paused_ns = 0
@@ -219,7 +221,7 @@ class StepClock:
         if self.device is not None:
             self.device.mark(self.phase)
             self.device.end_step(step)
-        if step + 1 >= self.due or now >= self.due_ns:
+        if step + 1 >= self.due or now >= self.due_ns or (self.asks is not None and self.asks(step + 1)):
             self._pause(now)
             return
         if self.validating:
@@ -241,7 +243,7 @@ class StepClock:
         self.step_num = step + 1
         if self.at_close is not None:
             self.at_close(step)
-        if step + 1 >= self.due or now >= self.due_ns:
+        if step + 1 >= self.due or now >= self.due_ns or (self.asks is not None and self.asks(step + 1)):
             self._pause(now)
             self.enter("data")
             return

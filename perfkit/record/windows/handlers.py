@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +17,7 @@ from typing import Any, TextIO
 from perfkit import _env
 from perfkit._stderr import print_message
 from perfkit.errors import UsageError, check_whole_number
-from perfkit.record.windows.trace_files import WriterThreads
+from perfkit.record.windows.trace_files import BackgroundWriter
 from perfkit.run.atomic import replacing, write_atomically
 from perfkit.run.remote import check_url, copy_out, is_url
 
@@ -40,13 +39,16 @@ _SORT_KEYS = (
     "flops",
 )
 
+#: Traces that wait for their copy to a URL, the one that is being copied included: each is a file on this machine.
+_MAX_COPIES = 4
+
 
 def to_folder(folder: str | os.PathLike[str], *, keep: int | None = None) -> Handler:
     """Write each window's trace into ``folder`` as ``rank<R>.step<N>.pt.trace.json.gz``.
 
     Args:
         folder: Created if it does not exist; or a URL for fsspec, to which traces are copied while training continues.
-            If a copy fails, that is reported.
+            If a copy fails, that is reported; while four wait, others are not copied.
         keep: Keep only this many newest traces of this rank. Default: all.
 
     Raises:
@@ -72,9 +74,16 @@ def to_folder(folder: str | os.PathLike[str], *, keep: int | None = None) -> Han
 
 def _to_url(url: str, keep: int | None) -> Handler:
     # One copy after the other: the newest must come last, and only then an old one be removed.
-    lock = threading.Lock()
+    writer = BackgroundWriter()
+    skipped = False
 
     def write(profiler: Any) -> None:
+        nonlocal skipped
+        if writer.unfinished >= _MAX_COPIES:
+            if not skipped:
+                print_message(f"traces are made faster than they are copied to {url}: some are not copied")
+            skipped = True
+            return
         folder = tempfile.TemporaryDirectory()
         try:
             profiler.export_chrome_trace(str(Path(folder.name) / _name(profiler)))
@@ -83,7 +92,7 @@ def _to_url(url: str, keep: int | None) -> Handler:
             raise
 
         def copy() -> None:
-            with lock, folder:
+            with folder:
                 try:
                     copy_out(Path(folder.name), url)
                     if keep is not None:
@@ -92,7 +101,7 @@ def _to_url(url: str, keep: int | None) -> Handler:
                     print_message(f"copying a trace to {url}: {type(error).__name__}: {error} (training continues)")
 
         # The program's exit waits for the last copy.
-        WriterThreads().start(copy)
+        writer.start(copy)
 
     return write
 

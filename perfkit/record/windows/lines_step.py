@@ -1,4 +1,4 @@
-"""The step for lines: one step after a window, recorded with shapes, to find which user line called which op.
+"""The step for lines: a step after some windows, recorded with shapes, to find which user line called which op.
 
 ``sys.settrace`` follows the user's lines in the same step, on the training thread, and writes them next to the trace
 (``stacks-2.lines.npz``). That slows the step, which is part of no timing. torch's own stacks are never used here: they
@@ -7,6 +7,7 @@ hook every call, and give the line where a function begins, not the one that it 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -27,8 +28,7 @@ from perfkit.run.arrays import write_line_times
 from perfkit.run.file_names import lines_path
 from perfkit.run.records import LineTimes, UserCode
 
-#: Maximum size of the trace before compression: it is one step, and torch exports some 100 MB per second while
-#: training waits.
+#: Maximum size of the trace before compression: it is one step, and torch exports some 100 MB per second.
 MAX_BYTES = 256 * 2**20
 #: How much larger a step with shapes is at most: they add a third to the file, 45% to its export and nothing that is
 #: noticeable to the step (0 to 7%).
@@ -177,19 +177,21 @@ class LinesStep:
         with suppress(Exception):  # the program's profiler must start
             self.end(whole=False)
 
-    def end(self, *, whole: bool) -> Path | None:
-        """The step is over; if it is not ``whole``, nothing is kept. Nothing is on afterwards.
+    def end(self, *, whole: bool) -> Callable[[], Path] | None:
+        """The step is over, and nothing is on afterwards.
 
-        Raises:
-            OSError: the trace or the lines could not be written, or are too large.
+        Returns what writes it, for a thread: torch's file, which is still to be compressed, and the lines. None if the
+        step is not ``whole``; then nothing is kept. That function raises OSError if the trace or the lines could not be
+        written, or are too large.
         """
         profiler, self._profiler = self._profiler, None
         self._lines.stop()
         if profiler is None:
             return None
         torch_profiler.stop(profiler)
-        if not whole:
-            return None
+        return functools.partial(self._export, profiler) if whole else None
+
+    def _export(self, profiler: Any) -> Path:
         plain = torch_profiler.export(profiler, self.path, MAX_BYTES, "lines come from sampling alone")
         if self._lines.refused is None:
             try:

@@ -106,6 +106,15 @@ class MemoryRecorder(WindowRecorder):
         finally:
             self._allocator.record(False)
 
+    def discard(self, index: int) -> None:
+        """Remove the window's snapshot."""
+        self._file_of(index).unlink(missing_ok=True)
+
+    def size(self, index: int) -> int:
+        """Bytes of the window's snapshot."""
+        path = self._file_of(index)
+        return path.stat().st_size if path.is_file() else 0
+
     def out_of_memory(self) -> None:
         """The allocator is out of memory; the error is about to be raised."""
         if self._index is not None and self._allocator is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +63,18 @@ class ModelRanges:
         self._optimizers = optimizers
         self._note = note
         self._ranges: ModuleRanges | None = None
+        #: What was chosen last, and for which state: looking through all objects takes some 50 ms.
+        self._chosen: list[tuple[str, weakref.ref[Any]]] = []
+        self._chosen_for: object = None
+
+    @property
+    def state(self) -> object:
+        """Equal as long as the same parameters are trained and nothing more was compiled."""
+        groups = tuple(
+            (id(optimizer), tuple(len(group["params"]) for group in optimizer.param_groups))
+            for optimizer in self._optimizers
+        )
+        return groups, compiled_graphs()
 
     def update(self, window_open: bool) -> None:
         """Add or remove the ranges; called between two steps."""
@@ -69,13 +82,27 @@ class ModelRanges:
             self.remove()
         # In a window that opens before any optimizer has stepped, they are added at the next step.
         elif self._ranges is None and self._optimizers:
-            self._ranges = ModuleRanges(self._choose(), CATEGORY, None)
+            self._ranges = ModuleRanges(self._known(), CATEGORY, None)
 
     def remove(self) -> None:
         """Restore every module."""
         ranges, self._ranges = self._ranges, None
         if ranges is not None:
             ranges.remove()
+
+    def _known(self) -> list[tuple[str, Any]]:
+        state = self.state
+        known = [(name, module()) for name, module in self._chosen]
+        # Meanwhile the program may have dropped a module, put its own range around it, or compiled it.
+        changed = any(
+            module is None or module_ranges.annotated(module) or _compiled_in_place(module) for _, module in known
+        )
+        if changed or state != self._chosen_for:
+            known = self._choose()
+            # Weakly: a model that the program drops must be freed.
+            self._chosen = [(name, weakref.ref(module)) for name, module in known]
+            self._chosen_for = state
+        return known
 
     def _choose(self) -> list[tuple[str, Any]]:
         chosen: list[tuple[str, Any]] = []

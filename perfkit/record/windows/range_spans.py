@@ -12,7 +12,7 @@ from pathlib import Path
 from perfkit.ranges import recorder_listener
 from perfkit.ranges.event_log import EventLog
 from perfkit.ranges.recorder import RangeRecorder
-from perfkit.record.windows.trace_files import WriterThreads
+from perfkit.record.windows.trace_files import BackgroundWriter
 from perfkit.record.windows.window_controller import WindowRecorder
 from perfkit.run.arrays import write_spans
 from perfkit.run.file_names import spans_path
@@ -37,7 +37,8 @@ class RangesRecorder(WindowRecorder):
         self._trouble = trouble
         self._note = note
         self._recorder: RangeRecorder | None = None
-        self._writers = WriterThreads()
+        self._writer = BackgroundWriter()
+        self._log: EventLog | None = None
 
     def open(self, index: int, step: int) -> str | None:
         """Refuse the window where no ranges are recorded in this run."""
@@ -54,12 +55,22 @@ class RangesRecorder(WindowRecorder):
         self._recorder = recorder
 
     def end(self, index: int, *, early: bool) -> None:
-        """Keep no more events, and write those that were kept."""
+        """Keep no more events."""
         recorder, self._recorder = self._recorder, None
-        if recorder is None:
-            return
-        log = recorder.stop_log()
-        self._writers.start(lambda: self._write(index, log))
+        if recorder is not None:
+            self._log = recorder.stop_log()
+
+    def write(self, index: int) -> None:
+        """Write the events that were kept."""
+        log, self._log = self._log, None
+        if log is not None:
+            self._writer.start(lambda: self._write(index, log))
+
+    def discard(self, index: int) -> None:
+        """Drop the window that has just ended, or remove the file of an earlier one."""
+        log, self._log = self._log, None
+        if log is None:
+            spans_path(self._file_of(index)).unlink(missing_ok=True)
 
     def _write(self, index: int, log: EventLog) -> None:
         path = spans_path(self._file_of(index))
@@ -72,6 +83,16 @@ class RangesRecorder(WindowRecorder):
         if dropped:
             self._note(f"window {index}: {len(rows):,} ranges are in {path.name}, {dropped:,} more were not kept")
 
-    def wait(self) -> None:
+    @property
+    def writing_ns(self) -> int:
+        """Wall time of the thread so far."""
+        return self._writer.spent_ns
+
+    def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until everything is written."""
-        self._writers.join()
+        return self._writer.wait(timeout_s)
+
+    def size(self, index: int) -> int:
+        """Bytes of the window's file."""
+        path = spans_path(self._file_of(index))
+        return path.stat().st_size if path.is_file() else 0

@@ -190,6 +190,8 @@ def default_schedule(total_steps: int | None) -> Schedule:
 def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]:
     """Step -> action, of a perfkit schedule or any of torch's: a callable from step number to ``ProfilerAction``.
 
+    Such a callable is called once for a step, however often its action is asked for.
+
     Raises:
         UsageError: it is not callable, or returns something else for step 0.
     """
@@ -200,12 +202,20 @@ def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]
             f"schedule must be perfkit.schedule(...) or a callable from step to ProfilerAction, got {given!r}"
         )
 
+    asked: int | None = None
+    known: Action = "none"
+
     def action(step: int) -> Action:
+        nonlocal asked, known
+        if step == asked:
+            return known
         result = given(step)
         name = getattr(result, "name", None)
-        if name not in _TORCH_NAMES:
+        # Anything may come back, also something that cannot be compared.
+        if not isinstance(name, str) or name not in _TORCH_NAMES:
             raise UsageError(f"schedule({step}) must return a torch.profiler.ProfilerAction, got {result!r}")
-        return _TORCH_NAMES[name]
+        asked, known = step, _TORCH_NAMES[name]
+        return known
 
     action(0)
     return action

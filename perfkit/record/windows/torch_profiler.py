@@ -23,6 +23,9 @@ _autograd: Any = torch.autograd
 #: Whether a profiler that was started here hooks every Python call.
 _with_stack = False
 
+#: Whether Kineto has been started here before.
+_has_started = False
+
 #: In place while one that was started here is on.
 _giving_way = Patches()
 
@@ -50,9 +53,11 @@ def _quiet() -> Iterator[None]:
 
     Kineto reads the variable once, when it first starts; the environment is restored afterwards.
     """
-    if "KINETO_LOG_LEVEL" in os.environ:
+    global _has_started
+    if _has_started or "KINETO_LOG_LEVEL" in os.environ:
         yield
         return
+    _has_started = True
     os.environ["KINETO_LOG_LEVEL"] = "6"
     try:
         yield
@@ -84,8 +89,8 @@ def _if_initialized(module: Any, synchronize: Callable[..., None]) -> Callable[.
     return wait
 
 
-def advance(profiler: Any) -> None:
-    """Begin the next step, which may end the recording."""
+def finish(profiler: Any) -> None:
+    """Begin the next step, with which the recording ends."""
     with _starting_no_device():
         profiler.step()
 

@@ -11,10 +11,13 @@ import gzip
 import re
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from perfkit import _clock
+from perfkit._stderr import print_message
 from perfkit.run.atomic import replacing
 
 #: Text that is read, searched and compressed at once.
@@ -106,23 +109,52 @@ def copy_trace(plain: Path, target: str) -> None:
         shutil.copyfileobj(source, copy, _BLOCK)
 
 
-class WriterThreads:
-    """Threads that write what a window leaves, while training continues."""
+class BackgroundWriter:
+    """Writes what a window leaves in a thread of its own, one piece after the other, while training continues.
+
+    The thread lives as long as there is work; an idle one would be one more to wake.
+    """
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        #: Wall time of the work so far, ns.
+        self.spent_ns = 0
+
+    @property
+    def unfinished(self) -> int:
+        """How many pieces of work are not done yet."""
+        return len(self._waiting)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do it in a thread; at once if no thread can start, as when the program exits."""
-        thread = threading.Thread(target=work, name="perfkit writer")
+        """Do it in the thread; at once if no thread can start, as when the program exits."""
+        with self._lock:
+            self._waiting.append(work)
+            if len(self._waiting) > 1:
+                return
+            self._thread = threading.Thread(target=self._run, name="perfkit writer")
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError:
-            work()
-            return
-        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+            self._thread = None
+            self._run()
 
-    def join(self) -> None:
-        """Wait until everything is written."""
-        for thread in list(self._threads):
-            thread.join()
+    def _run(self) -> None:
+        rest = True
+        while rest:
+            began = _clock.now_ns()
+            try:
+                self._waiting[0]()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next piece must be written
+                print_message(f"writing a window's files: {type(error).__name__}: {error} (training goes on)")
+            self.spent_ns += _clock.now_ns() - began
+            with self._lock:
+                self._waiting.popleft()
+                rest = bool(self._waiting)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything is written, or for ``timeout_s``; returns whether it is."""
+        if self.unfinished and self._thread is not None:
+            self._thread.join(timeout_s)
+        return not self.unfinished

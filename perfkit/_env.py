@@ -73,6 +73,14 @@ def cache_folder() -> Path:
     return (Path(given) if os.path.isabs(given) else home / ".cache") / "perfkit"
 
 
+def current_folder() -> Path:
+    """The folder that this process is in; where it was deleted, no path can be relative to it."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
+
+
 def disabled() -> bool:
     """Whether ``PERFKIT_DISABLE=1`` switches perfkit off for the whole process."""
     return os.environ.get("PERFKIT_DISABLE", "") not in ("", "0")

@@ -9,6 +9,7 @@
     └── SyncBudgetExceeded (AssertionError)   more syncs than a budget or a test allows
 
     PerfkitWarning (UserWarning)           something was switched off or skipped, with the reason
+    Interrupted (BaseException)            Ctrl-C ended the program of `perfkit run`
 
 A message says what is required, what was given, and the fix.
 """
@@ -52,6 +53,10 @@ def check_whole_number(name: str, value: object, *, minimum: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise UsageError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+
+
+class Interrupted(BaseException):
+    """Ctrl-C ended the program, and its traceback is printed: what is left is to end as Python does."""
 
 
 class PerfkitWarning(UserWarning):

@@ -72,8 +72,8 @@ class profile:
             `drop_step`: a framework's adapter. Loaders and optimizers are observed in both cases.
 
     Raises:
-        UsageError: an argument has an impossible value, or the folder cannot be written.
-        MissingDependency: torch is not installed.
+        UsageError: an argument has an impossible value.
+        MissingDependency: torch is not installed. A folder that cannot be written is reported, and nothing recorded.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class profile:
     ) -> None:
         given = dict(locals())  # the arguments: nothing else is defined yet
         del given["self"], given["on_trace_ready"]
+        given["started_in"] = _env.current_folder()
         given["flags"] = {name: given.pop(name) for name in FLAGS}
         given["action"] = as_action(schedule) if schedule is not None else None
         given["recorders"] = tuple(recorders)  # it may be a generator
@@ -114,6 +115,7 @@ class profile:
         self._options = Options(**given)
         self._options.check()
         self.folder: Path | None = None
+        self.off = False  #: Recording could not start; a sentence on stderr has said why.
         #: What the user wrote; sentences about marking steps depend on it.
         self.started_by: StartedBy = "perfkit.profile"
         #: Whether the run is diagnosed when it ends, and the limits of this machine are written.
@@ -150,11 +152,16 @@ class profile:
             return self
         _env.require_torch("perfkit.profile")
         check_thread(self._options.triggers)
-        live = self._live = self._live or self._claim()
+        try:
+            live = self._live = self._live or self._claim()
+            live.begin()
+        except Exception as error:  # noqa: BLE001 - a disk that cannot be written must not end training
+            self._live, self.folder, self.off = None, None, True
+            print_message(f"nothing is recorded: {type(error).__name__}: {error} (training goes on)")
+            return self
         _active = self
         self._running = True
         atexit.register(self.stop)
-        live.begin()
         return self
 
     def _claim(self) -> RunRecorder:
@@ -163,9 +170,10 @@ class profile:
         from perfkit.record.run_recorder import RunRecorder
 
         launch, options = launch_id(), self._options
-        folder = claim_folder(options.folder or default_folder(launch), launch, overwrite=options.overwrite)
+        wanted = options.folder or options.started_in / default_folder(launch)
+        folder = claim_folder(wanted, launch, overwrite=options.overwrite)
         if options.folder is not None and folder != options.folder:
-            print_message(f"{options.folder} holds another run; this one is recorded into {folder}")
+            print_message(f"{wanted} holds another run; this one is recorded into {folder}")
         if options.url is not None:
             print_message(f"recording into {folder}; finished files are copied to {options.url}")
         self.folder = folder
@@ -184,8 +192,8 @@ class profile:
             return
         self._running = False
         atexit.unregister(self.stop)
-        live.end(error)
         _active = None
+        live.recording.guarded("ending the recording", lambda: live.end(error))
         if self.diagnoses:
             live.write_limits(error)
         if self.diagnoses and live.recording.rank.rank == 0:

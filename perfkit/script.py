@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import runpy
-import signal
 import sys
 import traceback
 import types
@@ -18,7 +17,7 @@ from perfkit import _env, _import_hook
 from perfkit._code_owner import claim
 from perfkit._patches import Patches
 from perfkit._stderr import print_message
-from perfkit.errors import PerfkitError, UsageError
+from perfkit.errors import Interrupted, PerfkitError, UsageError
 from perfkit.profiler import profile
 from perfkit.run.rank_writer import write_record
 from perfkit.run.records import AppliedChanges
@@ -109,6 +108,9 @@ def execute(
 
     The profile attaches when the program imports torch, so that environment variables which the program sets before
     that import still take effect.
+
+    Raises:
+        Interrupted: Ctrl-C ended the program.
     """
     claim(str(target.parent if module and target.parent != Path() else target))
     sys.argv = [str(target) if module else script, *arguments]
@@ -127,22 +129,25 @@ def execute(
         code = _exit_code(exit_.code)
     except BaseException as raised:  # noqa: BLE001 - the script's own error is shown as Python would, below
         error = raised
-        code = 130 if isinstance(raised, KeyboardInterrupt) else 1
+        code = 1
         _show(raised)
     cancel()
-    # While the verdict is computed, a second Ctrl-C must still end the program at once.
+    try:
+        _stop(prof, additions, script, error)
+    except KeyboardInterrupt:
+        # The program is over, and its outcome stands; only the verdict is left out.
+        print_message("the verdict was interrupted; `perfkit diagnose` prints it")
+    if isinstance(error, KeyboardInterrupt):
+        raise Interrupted
+    return code
+
+
+def _stop(prof: profile, additions: Additions, script: str, error: BaseException | None) -> None:
     prof.stop(error)
     additions.stop(prof, error)
-    if prof.folder is None and not _env.disabled():
+    if prof.folder is None and not prof.off and not _env.disabled():
         how = "imported torch where perfkit does not see it" if "torch" in sys.modules else "never imported torch"
         print_message(f"{script} {how}; nothing was recorded")
-    if isinstance(error, KeyboardInterrupt):
-        # Die of the signal, as the program would have, so that a shell loop around it stops too.
-        sys.stderr.flush()
-        sys.stdout.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return code
 
 
 def start(prof: profile) -> None:
@@ -150,6 +155,7 @@ def start(prof: profile) -> None:
     try:
         prof.start()
     except PerfkitError as error:
+        prof.off = True
         print_message(f"{error}; the program continues without being recorded")
 
 

@@ -15,7 +15,7 @@ import typer
 
 from perfkit._stderr import print_message
 from perfkit._version import VERSION
-from perfkit.errors import PerfkitError
+from perfkit.errors import Interrupted, PerfkitError
 
 #: The subcommands, in the order in which --help lists them. Each is the function of this name in the module of this
 #: name; the module may have ``CONTEXT``, settings for click. An underscore at the end is for Python alone.
@@ -59,7 +59,12 @@ def _build() -> typer.Typer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. Raises only what a script under `perfkit run` raised."""
+    """Run the command line and return the exit code. Raises only what a script under `perfkit run` raised.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended the script. Python then ends as without perfkit: it calls the program's atexit
+            handlers, which end the workers of its loaders, and dies of the signal, so that a shell loop stops too.
+    """
     command: Any = typer.main.get_command(_build())
     try:
         code = command.main(
@@ -69,8 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_bad_input(str(error))
     except (typer.Exit, typer.Abort) as error:
         return int(getattr(error, "exit_code", 1))
-    except KeyboardInterrupt:
-        return 130
+    except Interrupted:
+        sys.excepthook = lambda *_: None  # the script's own traceback is printed already
+        raise KeyboardInterrupt from None
     except Exception as error:
         # Typer's own usage errors; their class has moved between its versions, their interface has not.
         words = getattr(error, "format_message", None)

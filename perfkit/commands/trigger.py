@@ -13,8 +13,9 @@ from perfkit._stderr import print_message
 from perfkit.errors import RunError, UsageError
 from perfkit.record.triggers.trigger_watch import FILE
 from perfkit.run.atomic import write_atomically
+from perfkit.run.ending import SILENT_S
 from perfkit.run.file_names import memory_name, spans_name, trace_name
-from perfkit.run.follower import SILENT_S, RankFollower, RunFollower, end_unix_s
+from perfkit.run.follower import RankFollower, RunFollower, end_unix_s
 
 #: The kind of trigger that this command uses.
 _KIND = "file"

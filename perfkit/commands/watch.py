@@ -15,8 +15,9 @@ import typer
 
 from perfkit._background import BackgroundError, BackgroundProcess
 from perfkit.errors import PerfkitError
+from perfkit.run.ending import runs
 from perfkit.run.file_names import TRACES
-from perfkit.run.follower import RankFollower, RunFollower, newest_run, process_runs
+from perfkit.run.follower import RankFollower, RunFollower, newest_run
 from perfkit.run.reading import is_run_folder
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _follow(
             if shown.rank is not None and shown.rank.ending is not None:
                 ended_s = ended_s or time.monotonic()
                 late = time.monotonic() - ended_s > _FINAL_DIAGNOSIS_S
-                exited = shown.is_local and not process_runs(shown.rank.pid)  # then nothing more will be written
+                exited = shown.is_local and not runs(shown.rank)  # then nothing more will be written
                 # Only rank 0 writes a diagnosis.
                 if findings.final or shown.index != 0 or late or exited:
                     findings.finish()

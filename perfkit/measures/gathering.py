@@ -35,6 +35,7 @@ from perfkit.measures.steps.forward_start import without_preparation
 from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.arrays import read_line_times
+from perfkit.run.ending import unwritten_end
 from perfkit.run.merging import merged_steps
 from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.records import Rank, Step
@@ -121,7 +122,7 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     _measure_line_steps(chosen, missing, usual, read, found)
     facts = found.get(TraceFacts)
     if rank is not None:
-        missing += _problems_of(rank, facts)
+        missing += [*filter(None, [unwritten_end(rank, chosen.folder)]), *_problems_of(rank, facts)]
     for measure_part in _measures_of(Sequence[Step]):
         found.add(measure_part(rows))
     found.add(measure_loop_time(rows, chosen.lines))

@@ -28,10 +28,12 @@ DetectSyncs = Literal["auto", "cuda", "dry"]
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `perfkit.profile`, which documents them.
 
-    ``action`` is the schedule as `as_action` returns it, None for the default; ``flags`` are torch's for windows.
+    ``action`` is the schedule as `as_action` returns it, None for the default; ``flags`` are torch's for windows;
+    ``started_in`` is the folder that a relative path begins in, because the program may change its own later.
     """
 
     run: str | os.PathLike[str] | None
+    started_in: Path
     schedule: Schedule | Callable[[int], Any] | None
     action: Callable[[int], Action] | None
     activities: tuple[Any, ...] | None
@@ -60,8 +62,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """The folder to record into; None: a default one."""
         if self.url is not None:
             # A run is written by renaming and appending, which object stores do not have.
-            return Path("runs") / (self.url.rstrip("/").rsplit("/", 1)[-1] or "run")
-        return Path(self.run) if self.run is not None else None
+            return self.started_in / "runs" / (self.url.rstrip("/").rsplit("/", 1)[-1] or "run")
+        return self.started_in / self.run if self.run is not None else None
 
     @property
     def total(self) -> int | None:

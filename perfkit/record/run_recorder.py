@@ -132,7 +132,7 @@ class RunRecorder:
     def begin(self) -> None:
         """Attach to the loop and begin a step; a part that cannot be attached is reported and left out."""
         self._recorded = True
-        self.recording.rewrite()
+        self.recording.guarded("writing the run folder", self.recording.rewrite)
         self.clock.due = 0
         self.recording.guarded("attaching to the loop", self._attach)
         self.recording.guarded("listening for triggers", self.triggers.attach)
@@ -155,6 +155,7 @@ class RunRecorder:
     def end(self, error: BaseException | None) -> None:
         """Save an open window, undo all patches, and write the folder."""
         self._recorded = False
+        self._verdict.cancel()  # first: the program may be ending for a Ctrl-C, and the next one would leave it running
         self.recording.guarded("detaching the triggers", self.triggers.detach)
         if error is not None and self.triggers.keeps_failure(error):
             self.recording.guarded("recording the exception", lambda: self._record_failure(error))
@@ -166,7 +167,6 @@ class RunRecorder:
         self._note_missing()
         self.recording.guarded("reading the last device times", self._rows.settle)
         self.recording.guarded("writing the run folder", lambda: self.recording.finish(self._ending(error)))
-        self._verdict.cancel()
 
     def write_limits(self, error: BaseException | None) -> None:
         """Write what this machine could do; after the run, because it may be measured first."""

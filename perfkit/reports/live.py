@@ -16,8 +16,9 @@ from rich.text import Text
 from perfkit._format import duration, ms, percent, rates, shown_places, size
 from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
+from perfkit.run.ending import SILENT_S
 from perfkit.run.file_names import trace_name
-from perfkit.run.follower import SILENT_S, RankFollower, RunFollower, end_unix_s
+from perfkit.run.follower import RankFollower, RunFollower, end_unix_s
 from perfkit.run.records import PHASES, Step, Window
 
 #: Rows of the current state: enough that one slow step does not move it, few enough to show a change within a minute.

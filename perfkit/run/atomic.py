@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+#: How the name of an unfinished file begins; one that a killed process left is never renamed.
+PART = ".part-"
 
 
 @contextmanager
@@ -14,12 +17,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Copies of a run leave out names that begin with a dot.
     """
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    part = path.with_name(f"{PART}{os.getpid()}-{path.name}")
     try:
         yield part
         os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(OSError):  # the error that is being raised says more
+            part.unlink()
+        raise
 
 
 def write_atomically(path: Path, data: bytes) -> None:

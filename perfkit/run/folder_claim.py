@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 import uuid
+from contextlib import suppress
 from multiprocessing import parent_process
 from pathlib import Path
 
@@ -16,6 +17,12 @@ import msgspec
 
 from perfkit import _env
 from perfkit.errors import UsageError
+from perfkit.run.atomic import PART
+from perfkit.run.ending import runs
+from perfkit.run.reading import RankFolder, rank_folders
+
+#: The file that holds the id of the launch whose folder this is, from before anything else is written.
+_CLAIM = ".launch"
 
 _runs_of_this_process = itertools.count()
 
@@ -67,6 +74,8 @@ def default_folder(launch: str) -> Path:
 
 def _launches_in(folder: Path) -> set[str]:
     found = set()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found.add((folder / _CLAIM).read_text())
     for file in (folder / "run.json", *folder.glob("rank-*/rank.json")):
         try:
             record = msgspec.json.decode(file.read_bytes())
@@ -83,44 +92,65 @@ def _launches_in(folder: Path) -> set[str]:
 def check_folder(path: Path) -> None:
     """Refuse a path that no run can be recorded into, before anything starts.
 
+    Whether it can be written is another question, which `claim_folder` asks: the path is not wrong then.
+
     Raises:
-        UsageError: the path, or a folder above it, is a file or is not writable.
+        UsageError: the path, or a folder above it, is a file.
     """
-    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    if not existing.is_dir():
+    existing = next((place for place in (path, *path.parents) if os.path.lexists(place)), path)
+    if os.path.exists(existing) and not existing.is_dir():
         raise UsageError(f"a run is recorded into a folder, but {existing} is a file: choose another path")
-    if not os.access(existing, os.W_OK):
-        raise UsageError(f"the run folder {path} cannot be created: {existing} is not writable; choose another path")
 
 
 def claim_folder(path: Path, launch: str, *, overwrite: bool) -> Path:
     """Choose and create the folder of this launch: ``path``, or ``path-2``... where that holds another launch's run.
 
-    Every rank decides alone, and all alike, because the other launches' runs are the same for all of them.
+    Every rank decides alone, and all alike, because the other launches' runs are the same for all of them. Of launches
+    that start at the same moment one gets the folder: the one whose `_CLAIM` is there first. A run that is still
+    recording on this machine is never replaced.
 
     Raises:
         UsageError: see `check_folder`.
+        OSError: the folder cannot be created or written.
     """
     check_folder(path)
     chosen, number = path, 1
-    while _launches_in(chosen) - {launch}:
-        if overwrite:
-            _clear(chosen)
-            break
+    while not _claimed(chosen, launch, overwrite=overwrite):
         number += 1
         chosen = path.with_name(f"{path.name}-{number}")
-    try:
-        chosen.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"the run folder {chosen} cannot be created ({error.strerror}): choose another path"
-        ) from error
     return chosen
+
+
+def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
+    if _launches_in(folder) - {launch}:
+        if not overwrite or _is_recording(folder):
+            return False
+        _clear(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    claim, mine = folder / _CLAIM, folder / f"{PART}{os.getpid()}-{launch}"
+    mine.write_text(launch)
+    try:
+        # A link is made or not: so one of several launches makes it, also on a network file system (open(2), O_EXCL).
+        os.link(mine, claim)
+    except FileExistsError:
+        return claim.read_text() == launch
+    except OSError:
+        return True  # a file system without links: launches at the same moment are not told apart
+    finally:
+        mine.unlink()
+    return True
+
+
+def _is_recording(folder: Path) -> bool:
+    """Whether a process of this machine records into ``folder``."""
+    ranks = (RankFolder(rank, index).rank for index, rank in rank_folders(folder).items())
+    return any(rank is not None and rank.ending is None and runs(rank) for rank in ranks)
 
 
 def _clear(folder: Path) -> None:
     """Remove the files that perfkit wrote into a folder, and nothing else."""
     for rank in folder.glob("rank-*"):
         shutil.rmtree(rank)
-    for name in ("run.json", "diagnosis.json", "figures.json", "report.html", "trigger"):
+    unfinished = (path.name for path in folder.glob(f"{PART}*"))
+    for name in (_CLAIM, "run.json", "diagnosis.json", "figures.json", "report.html", "trigger", *unfinished):
         (folder / name).unlink(missing_ok=True)

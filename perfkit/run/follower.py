@@ -7,7 +7,6 @@ poll.
 from __future__ import annotations
 
 import os
-import socket
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from perfkit._text import without_controls
 from perfkit.errors import RunError, UsageError
+from perfkit.run.ending import is_local, modified_unix_s, runs, written_unix_s
 from perfkit.run.new_rows import NewRows
 from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Rank, Run, Step
@@ -24,9 +24,6 @@ from perfkit.run.records import Rank, Run, Step
 MAX_SHOWN_ROWS = 600
 #: Bytes of steps.jsonl that are read at once, from its end: more than `MAX_SHOWN_ROWS` rows of the longest kind.
 _TAIL_BYTES = 512 * 1024
-#: A run writes rows once a second and rank.json every 30 s. A run without writes for so long is inside one very long
-#: step, or dead.
-SILENT_S = 120
 
 
 class StepsTail:
@@ -76,17 +73,17 @@ class RankFollower:
     @property
     def written_unix_s(self) -> float:
         """When anything was written last, in unix seconds; 0: nothing yet."""
-        return max(_modified(self.folder / name) for name in ("rank.json", "steps.jsonl"))
+        return written_unix_s(self.folder)
 
     @property
     def is_local(self) -> bool:
         """Whether the rank runs, or ran, on this machine."""
-        return self.rank is not None and self.rank.host == socket.gethostname()
+        return self.rank is not None and is_local(self.rank)
 
     @property
     def died(self) -> bool:
         """Whether its process ran on this machine and has ended without writing the run's end."""
-        return self.rank is not None and self.rank.ending is None and self.is_local and not process_runs(self.rank.pid)
+        return self.rank is not None and self.rank.ending is None and self.is_local and not runs(self.rank)
 
 
 def _without_controls(rank: Rank | None) -> Rank | None:
@@ -99,24 +96,6 @@ def _without_controls(rank: Rank | None) -> Rank | None:
         ending=without_controls(rank.ending, " ") if rank.ending is not None else None,
         notes=tuple(without_controls(note, " ") for note in rank.notes),
     )
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def process_runs(pid: int) -> bool:
-    """Whether a process with this id runs on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # another user's
-    return True
 
 
 def end_unix_s(rank: Rank) -> float | None:
@@ -184,4 +163,4 @@ def newest_run(folder: Path) -> Path:
     if not runs:
         raise UsageError(f"{folder} holds no run: pass a run folder, or start one with `perfkit run`")
     # run.json is written once, when a run starts; rank.json repeatedly.
-    return max(runs, key=lambda path: _modified(path / "run.json") or _modified(path))
+    return max(runs, key=lambda path: modified_unix_s(path / "run.json") or modified_unix_s(path))

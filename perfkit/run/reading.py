@@ -15,6 +15,7 @@ import msgspec
 from perfkit._versioned_json import decode_versioned
 from perfkit.errors import RunError
 from perfkit.run.arrays import MAX_BYTES, Spans, read_range_rows, read_spans
+from perfkit.run.ending import unwritten_end
 from perfkit.run.file_names import nsys_name, spans_name
 from perfkit.run.older_folders import converted
 from perfkit.run.records import (
@@ -233,8 +234,9 @@ def read_run(path: Path) -> RunFolder:
     if run is None and not ranks:
         raise RunError(f"{path} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
     if not any(rank.steps or rank.windows or rank.syncs or rank.has_program for rank in ranks.values()):
-        raise RunError(
-            f"{path} holds an empty run: no step was recorded. Was the loop reached, and does it use a DataLoader, "
-            "an optimizer, or perfkit.steps()?"
+        ends = (unwritten_end(rank.rank, rank.folder) for rank in ranks.values() if rank.rank is not None)
+        cause = next(
+            filter(None, ends), "Was the loop reached, and does it use a DataLoader, an optimizer, or steps()?"
         )
+        raise RunError(f"{path} holds an empty run: no step was recorded. {cause[0].upper()}{cause[1:]}")
     return RunFolder(path, run, ranks, lost)

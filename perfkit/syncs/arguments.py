@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal, get_args
 
 from perfkit.errors import UsageError
@@ -14,6 +15,8 @@ Action = Literal["record", "warn", "raise"]
 OnSync = Action | Callable[[SyncEvent], object]
 Certainty = Literal["certain", "may"]
 Threads = Literal["current", "all"]
+
+_numbers = count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class DetectionArguments:
     threads: Threads
     device_of: Any
     simulate: bool | None
+    #: The marks of ``device_of=`` are of one call of `detect_syncs`, and of all dry runs that it makes.
+    scope: int = field(default_factory=_numbers.__next__, init=False)
 
     def __post_init__(self) -> None:
         _check_choice("mode", self.mode, Mode)

@@ -135,7 +135,9 @@ class SyncDetector(SyncResults):
             from perfkit.syncs.dry_run import lifecycle  # imports torch
 
             explicit = self.arguments.simulate is not None
-            self._dry_run = lifecycle.enter(self, simulate=self._simulate, explicit=explicit)
+            self._dry_run = lifecycle.enter(
+                self, simulate=self._simulate, explicit=explicit, scope=self.arguments.scope
+            )
             self._uses_before = self._dry_run.device_uses
         self._running = True
         self._mark()

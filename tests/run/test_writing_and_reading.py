@@ -97,7 +97,7 @@ def test_overwrite_removes_the_old_run_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
 
     assert claim_folder(tmp_path, "second", overwrite=True) == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", ".launch"}
 
 
 def test_a_damaged_run_is_never_overwritten(tmp_path: Path) -> None:

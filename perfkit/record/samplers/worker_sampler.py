@@ -31,7 +31,7 @@ from perfkit._location import Location
 from perfkit._patches import Patches
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.run.atomic import write_atomically
-from perfkit.run.follower import process_runs
+from perfkit.run.ending import process_runs
 from perfkit.run.merging import merged_by
 from perfkit.run.records import SHARED, Amount, LineRow, Workers
 

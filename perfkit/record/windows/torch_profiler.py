@@ -191,7 +191,9 @@ def export(profiler: Any, path: Path, max_bytes: int, advice: str) -> Path:
         if size > max_bytes:
             raise OSError(f"the trace has {size >> 20} MB, more than {max_bytes >> 20}: {advice}")
     except BaseException:
-        plain.unlink(missing_ok=True)
+        # Kineto writes under a second name, which stays where the disk is full.
+        for unfinished in (plain, plain.with_name(f"{plain.name}.tmp")):
+            unfinished.unlink(missing_ok=True)
         raise
     return plain
 

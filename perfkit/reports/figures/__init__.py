@@ -32,7 +32,9 @@ from perfkit.reports.figures.timeline import timeline_of
 from perfkit.reports.figures.tried import sweep_of, trial_of
 from perfkit.run.arrays import read_line_times
 from perfkit.run.atomic import write_atomically
+from perfkit.run.ending import runs
 from perfkit.run.reading import RankFolder, RunFolder, is_run_folder, read_run
+from perfkit.run.records import Rank
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import Trace, read_trace
 from perfkit.trace.cached_reader import ReadTrace
@@ -193,6 +195,10 @@ def _recorded_ns(rank: RankFolder | None, trace: Trace | None) -> int | None:
     return None
 
 
+def _unwritten_end(rank: Rank) -> str:
+    return "not yet" if runs(rank) else "unknown: killed, or still running on another machine"
+
+
 def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None) -> list[Fact]:
     step, figures = diagnosis.step, diagnosis.figures
     facts: list[tuple[str, Any]] = [("source", shown_path(diagnosis.source))]
@@ -218,7 +224,7 @@ def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None)
             ("host", about.host),
             ("devices", ", ".join(about.devices)),
             ("git commit", about.git_commit),
-            ("ended", about.ending or "still running, or killed"),
+            ("ended", about.ending or _unwritten_end(about)),
         ]
     own = diagnosis.overhead
     if own is not None and own.step_ns is not None:

@@ -5,9 +5,9 @@ storage, which torch keeps for as long as the storage lives: views, ``.data``, `
 storage and so the mark. A tensor without a storage (sparse) has the mark itself; for a tensor that functorch wraps,
 the wrapped one has it.
 
-A mark outlives its dry run: what a program moved to the device in one is there in the next, too. But a tensor that a
-script on the CPU named in ``device_of=`` is still on the host for one that requests cuda, so the marks of the two kinds
-of dry run are different.
+The mark of a script that requests cuda outlives its dry run: what it moved to the device in one is there in the next,
+too. What a script on the CPU names in ``device_of=`` is on the device for that call of `detect_syncs` alone, so each
+call has a mark of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PINNED = "_perfkit_pinned"
 
 
 class _MarksOfThread(threading.local):
-    """``kind``: the mark of this thread's dry run, whether of a script that requests cuda or of one on the CPU."""
+    """``kind``: the mark of this thread's dry run; a number is the scope of one that follows a script on the CPU."""
 
-    kind: Literal["simulated", "followed"] = "followed"
+    kind: Literal["simulated"] | int = 0
 
 
 _marks = _MarksOfThread()
 
 
-def begin(*, simulate: bool) -> None:
-    """Set and read the marks of one kind of dry run in this thread."""
-    _marks.kind = "simulated" if simulate else "followed"
+def begin(*, simulate: bool, scope: int) -> None:
+    """Set and read the marks of one kind of dry run in this thread; without ``simulate`` those of ``scope``."""
+    _marks.kind = "simulated" if simulate else scope
 
 
 # Called on the C++ base class, this read never enters a torch function mode.

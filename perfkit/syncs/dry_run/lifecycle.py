@@ -12,8 +12,8 @@ from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
 from perfkit.syncs.sync_log import SyncListener
 
 
-def enter(listener: SyncListener, *, simulate: bool, explicit: bool) -> DryRun:
-    """Report the syncs of this thread to ``listener``.
+def enter(listener: SyncListener, *, simulate: bool, explicit: bool, scope: int) -> DryRun:
+    """Report the syncs of this thread to ``listener``; ``scope`` is that of its marks.
 
     Raises:
         UsageError: an outer dry run of this thread follows a script on the CPU, and ``explicit`` arguments of this one
@@ -22,7 +22,7 @@ def enter(listener: SyncListener, *, simulate: bool, explicit: bool) -> DryRun:
     run = this_thread.run
     if run is None:
         run = DryRun(simulate=simulate)
-        device_marks.begin(simulate=simulate)
+        device_marks.begin(simulate=simulate, scope=scope)
         try:
             _install(run)
         except BaseException:

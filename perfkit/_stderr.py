@@ -9,10 +9,13 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
+from perfkit._text import printable
+
 
 def print_message(text: str) -> None:
     """Print one message of perfkit on a line of its own."""
-    write(f"perfkit: {text}\n")
+    # The text may name files, and hold what a library or another process wrote.
+    write("\n".join(map(printable, f"perfkit: {text}".split("\n"))) + "\n")
 
 
 def write(text: str) -> None:

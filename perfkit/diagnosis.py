@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from html import escape
 from typing import Any, get_args
 
 import msgspec
 
 from perfkit._format import ms, percent, shown_places
-from perfkit._html import html_table
-from perfkit._versioned_json import decode_versioned
+from perfkit._html import html_table, html_text
+from perfkit._text import printable
+from perfkit._versioned_json import decode_versioned, json_text
 from perfkit.findings import Finding, Outcome
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
@@ -132,7 +132,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """The text of diagnosis.json."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+        return json_text(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Diagnosis:
@@ -144,7 +144,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return decode_versioned(text, cls, SCHEMA, "the diagnosis", "diagnose its run again")
 
     def __repr__(self) -> str:
-        return f"<diagnosis of {self.source}: {self.verdict}>"
+        return printable(f"<diagnosis of {self.source}: {self.verdict}>")
 
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, the phases and the findings as tables; no script, all escaped."""
@@ -160,16 +160,16 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             )
             for finding, _ in self.causes
         ]
-        parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
+        parts = [f"<p><b>{html_text(self.verdict)}</b></p>"]
         if phases:
             parts.append(html_table(("phase", "per step", "share"), phases))
         if (ledger := self.shown_ledger) is not None:
-            parts.append(f"<p>{escape(account_line(ledger))}</p>")
+            parts.append(f"<p>{html_text(account_line(ledger))}</p>")
             table = parts_table(ledger) if self.outcome == "unexplained" else rows_table(ledger, NEGLIGIBLE)
             parts.append(html_table(table.head, table.rows))
         if findings:
             parts.append(html_table(("finding", "where", "cost", "problem", "change"), findings))
-        return "".join((*parts, *(f"<p><i>Note: {escape(sentence)}</i></p>" for sentence in self.missing)))
+        return "".join((*parts, *(f"<p><i>Note: {html_text(sentence)}</i></p>" for sentence in self.missing)))
 
 
 def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[Rule] | None = None) -> Diagnosis:

@@ -65,6 +65,7 @@ def draw(path: str) -> bytes:
 
     # See above.
     from perfkit import Diagnosis, RunError, diagnose
+    from perfkit._regular_file import read_regular
     from perfkit.reports.figures import figures_of, read_figures
     from perfkit.run.remote import is_url, local_copy
 
@@ -78,10 +79,13 @@ def draw(path: str) -> bytes:
     try:
         diagnosis = diagnose(at)
     except RunError:
-        saved = at / "diagnosis.json"
-        if not saved.is_file():
+        try:
+            saved = read_regular(at / "diagnosis.json", _MAX_BYTES, inside=at)
+        except OSError:
+            saved = None
+        if saved is None:
             raise
-        diagnosis = Diagnosis.from_json(saved.read_bytes())
+        diagnosis = Diagnosis.from_json(saved)
     if is_url(path):
         diagnosis = msgspec.structs.replace(diagnosis, source=path)  # not the path of its copy
     data = figures_of(diagnosis, at, read_sources=False)

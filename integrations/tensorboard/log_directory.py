@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
+
+from perfkit._regular_file import open_regular
 
 #: Limits of a scan; a directory of a thousand runs has some 50,000 files.
 _MAX_ENTRIES = 100_000
@@ -251,15 +252,6 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 
 
 def _open_below(root: Path, path: str) -> tuple[IO[bytes], int]:
-    # O_NONBLOCK: a pipe that has replaced the file must not block.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        about = os.fstat(handle)
-        # Checked after it was opened: a link may have been put into its path in between.
-        is_in_root = os.path.realpath(path) == path and Path(path).is_relative_to(root)
-        if not (stat.S_ISREG(about.st_mode) and is_in_root and os.path.samestat(about, os.lstat(path))):
-            raise FileNotFoundError(path)
-        return os.fdopen(handle, "rb"), about.st_size
-    except BaseException:
-        os.close(handle)
-        raise
+    # A link or a pipe may have replaced the file since the scan.
+    file = open_regular(path, inside=root)
+    return file, os.fstat(file.fileno()).st_size

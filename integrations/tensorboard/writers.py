@@ -8,6 +8,7 @@ from typing import Any
 
 from perfkit import Diagnosis, UsageError
 from perfkit._format import ms, shown_places
+from perfkit._text import clean
 from perfkit.ledger.ledger_text import account_line, parts_table
 
 #: Findings in the table; the diagnosis of the trace has all of them.
@@ -115,7 +116,6 @@ def to_markdown(diagnosis: Diagnosis) -> str:
 
 def _escape(text: str) -> str:
     """Text without markup: names in a trace can hold markdown, links or HTML from anyone."""
-    shortened = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
-    plain = " ".join(shortened.split())
+    plain = clean(" ".join(text[: _MAX_CHARACTERS + 1].split()), _MAX_CHARACTERS)
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", plain)

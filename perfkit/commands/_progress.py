@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from perfkit._text import printable
 from perfkit.reports.console import stderr_console
 
 #: Anything shorter needs no bar.
@@ -19,7 +20,7 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback for (bytes done, bytes in total) that shows a bar on stderr after one second."""
     began = time.monotonic()
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
@@ -34,7 +35,7 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None]]:
             if time.monotonic() - began < _PATIENCE_S or not bar.console.is_terminal:
                 return
             bar.start()
-            task = bar.add_task(what, total=total)
+            task = bar.add_task(printable(what), total=total)
         bar.update(task, completed=done, total=total)
 
     try:

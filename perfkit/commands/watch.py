@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfkit._background import BackgroundError, BackgroundProcess
+from perfkit._regular_file import read_regular
+from perfkit._text import printable
+from perfkit._versioned_json import MAX_JSON_BYTES
 from perfkit.errors import PerfkitError
 from perfkit.run.ending import runs
 from perfkit.run.file_names import TRACES
@@ -62,7 +65,7 @@ def watch(
             _read_ranks(live, 0)
             findings.finish()
             if (shown := _shown_rank(live, rank)) is None:
-                typer.echo(f"{live.path}: no rank has started yet")
+                typer.echo(printable(f"{live.path}: no rank has started yet"))
             else:
                 print_live(live, shown, findings.diagnosis, console)
         elif console.is_terminal:
@@ -168,7 +171,7 @@ class _LiveFindings:
             modified_ns = file.stat().st_mtime_ns
             if modified_ns != self._modified_ns:
                 self._modified_ns = modified_ns
-                self._read(file.read_bytes(), final=True)
+                self._read(read_regular(file, MAX_JSON_BYTES, inside=self._path), final=True)
 
     def _read_output(self) -> None:
         process, self._process = self._process, None
@@ -235,7 +238,7 @@ def _line_printer() -> _Show:
         current = (rows[-1].step if rows else None, rank_state(shown).split(" ")[0])
         if current != printed:
             printed = current
-            typer.echo(live_line(live, shown))
+            typer.echo(printable(live_line(live, shown)))
             sys.stdout.flush()
 
     return show

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Literal
 
 import msgspec
 
 from perfkit._format import ms, rate, relative_change, shown_places
-from perfkit._html import html_table
+from perfkit._html import html_table, html_text
+from perfkit._text import printable
+from perfkit._versioned_json import json_text
 from perfkit.findings import Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile
 
@@ -102,15 +103,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """The comparison as indented JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+        return json_text(self)
 
     def __repr__(self) -> str:
-        return f"<comparison of {self.before} with {self.after}: {self.verdict}>"
+        return printable(f"<comparison of {self.before} with {self.after}: {self.verdict}>")
 
     def _repr_html_(self) -> str:
         """The verdict, the differences, and the findings of one side only, as escaped HTML for notebooks."""
-        parts = [f"<p><b>{escape(self.verdict)}</b></p>"]
-        parts += [f"<p><b>Broken budget: {escape(sentence)}</b></p>" for sentence in self.broken]
+        parts = [f"<p><b>{html_text(self.verdict)}</b></p>"]
+        parts += [f"<p><b>Broken budget: {html_text(sentence)}</b></p>" for sentence in self.broken]
         differences = [
             (one.kind, one.name, *("" if ns is None else ms(ns) for ns in (one.before_ns, one.after_ns)), one.changed)
             for one in self.differences
@@ -125,4 +126,4 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         ]
         if findings:
             parts.append(html_table(("finding", "rule", "where", "what"), findings))
-        return "".join((*parts, *(f"<p><i>{escape(note)}</i></p>" for note in (*self.changed, *self.notes))))
+        return "".join((*parts, *(f"<p><i>{html_text(note)}</i></p>" for note in (*self.changed, *self.notes))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import pkgutil
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -222,12 +221,7 @@ def _measure_line_steps(
 
 def _measure_snapshots(rank: RankFolder, missing: list[str], found: Measurements) -> None:
     """Who held memory, from the newest snapshot that can be read."""
-    snapshots = [
-        (int(match[1]), path)
-        for path in rank.folder.glob("memory-*.pickle")
-        if (match := re.fullmatch(r"memory-(\d{1,9})\.pickle", path.name)) and path.is_file() and not path.is_symlink()
-    ]
-    for _, path in sorted(snapshots, reverse=True):
+    for path in reversed(rank.snapshots):
         try:
             found.add(measure_memory_snapshot(read_memory_snapshot(path)))
         except TraceError as error:

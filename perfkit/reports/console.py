@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perfkit._format import ms, percent
-from perfkit._text import without_controls
+from perfkit._text import printable
 from perfkit.ledger.ledger_text import TextTable
 
 #: part of a step -> (character, colour)
@@ -117,6 +117,8 @@ def _without_middle(text: str, width: int) -> str:
 
 def print_text(text: Text, console: Console, indent: int = 0) -> None:
     """Print wrapped text without the blanks that rich leaves at the ends of its lines."""
+    # Before it is wrapped: a line feed in a name is no end of a line, and a name may have megabytes.
+    text.plain = printable(text.plain.replace("\n", " "))
     for line in text.wrap(console, max(20, console.width - indent)):
         line.rstrip()
         print_line(Text(" " * indent).append_text(line), console)
@@ -124,7 +126,7 @@ def print_text(text: Text, console: Console, indent: int = 0) -> None:
 
 def print_line(line: Text, console: Console) -> None:
     """Print one line, cut at the width of the terminal, in characters that its encoding has."""
-    line.plain = without_controls(line.plain)
+    line.plain = printable(line.plain)
     if console.options.ascii_only:
         line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
     line.truncate(console.width, overflow="ellipsis" if not console.options.ascii_only else "crop")

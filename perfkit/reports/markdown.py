@@ -18,7 +18,7 @@ from perfkit._format import (
     shown_saving,
     why_unquantified,
 )
-from perfkit._text import without_controls
+from perfkit._text import printable
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
@@ -38,17 +38,17 @@ def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
 
 def _text(words: str) -> str:
     """Text from outside, with every special character escaped."""
-    return _SPECIAL.sub(r"\\\1", without_controls(words))
+    return _SPECIAL.sub(r"\\\1", printable(words))
 
 
 def _prose(words: str) -> str:
     """A sentence of perfkit, which may contain names from outside: what could become markup is escaped."""
-    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", without_controls(words, " "))
+    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", printable(words, " "))
 
 
 def _code(words: str) -> str:
     """Inline code, in which only the backtick and, in a table, the bar are special."""
-    return "`" + without_controls(words).replace("`", "'").replace("|", "\\|") + "`"
+    return "`" + printable(words).replace("`", "'").replace("|", "\\|") + "`"
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:

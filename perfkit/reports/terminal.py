@@ -24,7 +24,7 @@ from perfkit._format import (
     shown_saving,
     why_unquantified,
 )
-from perfkit._text import without_controls
+from perfkit._text import printable
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
@@ -208,7 +208,7 @@ def _ranges(diagnosis: Diagnosis, console: Console) -> None:
     rows = figures.distinct_ranges
     if not rows:
         return
-    names = [Text(without_controls(row.name)) for row in rows]
+    names = [Text(printable(row.name)) for row in rows]
     width = min(max(len("range"), *(name.cell_len for name in names)), max(20, console.width - 36))
     print_line(Text(f"{'range':<{width}}{'count':>10}{'per step':>14}{'each':>12}", style="dim"), console)
     for row, name in zip(rows, names, strict=True):
@@ -292,7 +292,7 @@ def _difference(difference: Difference, width: int) -> Text:
     style = {"faster": "green", "slower": "red"}.get(difference.change, "")
     before, after = ("-" if ns is None else ms(ns) for ns in (difference.before_ns, difference.after_ns))
     # Names of kernels are long: they are cut to what the numbers leave.
-    name = Text(without_controls(difference.name))
+    name = Text(printable(difference.name))
     name.truncate(max(16, width - 46), overflow="ellipsis")
     name.pad_right(16 - name.cell_len if name.cell_len < 16 else 0)
     name.append(f"{before:>10} → {after:>8}  {difference.changed:<7} ")

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perfkit._format import ms, share_of, share_range
-from perfkit._text import without_controls
+from perfkit._text import printable
 from perfkit.ledger.ledger_text import TextTable
 from perfkit.reports.console import print_line, print_table, print_text
 from perfkit.run.records import Trial, TriedChange
@@ -43,7 +43,7 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
         console.print()
         for line in trial.patch.splitlines():
             # Whole, also where it is longer than the terminal is wide: a patch is copied.
-            shown = "\t".join(map(without_controls, line.split("\t")))
+            shown = "\t".join(map(printable, line.split("\t")))
             console.print(Text(shown, style=_STYLES.get(line[:1], "")), soft_wrap=True)
     for line in trial.unpatched:
         print_text(Text(f"By hand: {line}"), console)

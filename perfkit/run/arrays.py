@@ -6,14 +6,16 @@ Not measured (None) is -1 there: an array has no null.
 from __future__ import annotations
 
 import io
+import math
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from perfkit._regular_file import open_regular
+from perfkit._versioned_json import decode_json
 from perfkit.run.atomic import write_atomically
 from perfkit.run.file_names import lines_path
 from perfkit.run.records import LineTimes, RangeRow, RangeSpan, UserCode
@@ -22,6 +24,9 @@ _T = TypeVar("_T")
 
 #: No file of records comes near this (20,000 step rows are 8 MB): a larger one is not perfkit's.
 MAX_BYTES = 256 * 2**20
+#: Elements of all arrays of a file. Times of lines have at most 800,000, ranges of a window 250,000; as Python objects
+#: these take 600 MB.
+MAX_ELEMENTS = 4_000_000
 
 #: The fields of a `RangeSpan` that name its range, and the table of ranges-N.npz for each: names repeat.
 _RANGE_TABLES = {"name": "names", "category": "categories", "domain": "domains"}
@@ -113,8 +118,8 @@ def _line_times(arrays: dict[str, Any]) -> LineTimes:
     columns = {name: arrays[name] for name in ("time_ns", "code", "line", "depth")}
     found = LineTimes(
         thread=int(arrays["thread"]),
-        codes=msgspec.json.decode(str(arrays["codes"]), type=tuple[UserCode, ...]),
-        files=msgspec.json.decode(str(arrays["files"]), type=dict[str, str]),
+        codes=decode_json(str(arrays["codes"]), tuple[UserCode, ...]),
+        files=decode_json(str(arrays["files"]), dict[str, str]),
         complete=bool(arrays["complete"]),
         **columns,
     )
@@ -151,20 +156,36 @@ def _write(path: Path, **columns: Any) -> None:
 
 def _decoded(path: Path, lost: list[str], decode: Callable[[dict[str, Any]], _T]) -> _T | None:
     """A decoded npz file; None: it is missing, or damaged, which is added to ``lost``."""
-    if not path.is_file() or path.is_symlink():
-        return None
-    import numpy  # importing perfkit does not import numpy
-
     try:
-        with zipfile.ZipFile(path) as packed:
-            if sum(entry.file_size for entry in packed.infolist()) > MAX_BYTES:
-                lost.append(f"{path.name}: larger than {MAX_BYTES >> 20} MiB, not read")
-                return None
-        with numpy.load(path, allow_pickle=False) as arrays:
-            return decode({name: arrays[name] for name in arrays})
-    except (
-        *(OSError, EOFError, zipfile.BadZipFile, zlib.error),  # no npz
-        *(ValueError, TypeError, KeyError, IndexError, msgspec.MsgspecError),  # not perfkit's
-    ) as error:
-        lost.append(f"{path.name}: damaged ({error})")
+        with open_regular(path, inside=path.parent) as file, zipfile.ZipFile(file) as packed:
+            entries = packed.infolist()
+            if sum(entry.file_size for entry in entries) > MAX_BYTES:
+                raise ValueError(f"larger than {MAX_BYTES >> 20} MiB")
+            if (elements := sum(_elements(packed, entry) for entry in entries)) > MAX_ELEMENTS:
+                raise ValueError(f"its headers claim {elements:,} elements, no file of a run has {MAX_ELEMENTS:,}")
+            return decode({entry.filename.removesuffix(".npy"): _array(packed, entry) for entry in entries})
+    except FileNotFoundError:
         return None
+    except Exception as error:  # noqa: BLE001 - zipfile and numpy raise some twenty types for damage
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"damaged ({error})"
+        lost.append(f"{path.name}: {reason}")
+        return None
+
+
+def _elements(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """How many elements an array claims to have; numpy would make room for any number."""
+    from numpy.lib import format as npy  # importing perfkit does not import numpy
+
+    with packed.open(entry) as file:
+        read_header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+    if math.prod(shape) * dtype.itemsize > entry.file_size:
+        raise ValueError(f"its header claims {math.prod(shape):,} elements, which the file does not hold")
+    return math.prod(shape)
+
+
+def _array(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
+    from numpy.lib import format as npy  # importing perfkit does not import numpy
+
+    with packed.open(entry) as file:
+        return npy.read_array(file, allow_pickle=False)

@@ -12,10 +12,13 @@ import uuid
 from contextlib import suppress
 from multiprocessing import parent_process
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from perfkit import _env
+from perfkit._regular_file import read_regular
+from perfkit._versioned_json import MAX_JSON_BYTES, decode_json
 from perfkit.errors import UsageError
 from perfkit.run.atomic import PART
 from perfkit.run.ending import runs
@@ -78,10 +81,10 @@ def _launches_in(folder: Path) -> set[str]:
         found.add((folder / _CLAIM).read_text())
     for file in (folder / "run.json", *folder.glob("rank-*/rank.json")):
         try:
-            record = msgspec.json.decode(file.read_bytes())
+            record = decode_json(read_regular(file, MAX_JSON_BYTES, inside=file.parent), Any)
         except FileNotFoundError:
             continue
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError):
             # Damaged, but it is someone's run: never overwrite it.
             found.add("?")
             continue

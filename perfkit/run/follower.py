@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfkit._text import without_controls
+from perfkit._regular_file import read_regular
+from perfkit._text import printable
+from perfkit._versioned_json import MAX_JSON_BYTES, decode_json
 from perfkit.errors import RunError, UsageError
 from perfkit.run.ending import is_local, modified_unix_s, runs, written_unix_s
 from perfkit.run.new_rows import NewRows
@@ -92,9 +94,9 @@ def _without_controls(rank: Rank | None) -> Rank | None:
         return None
     return msgspec.structs.replace(
         rank,
-        host=without_controls(rank.host),
-        ending=without_controls(rank.ending, " ") if rank.ending is not None else None,
-        notes=tuple(without_controls(note, " ") for note in rank.notes),
+        host=printable(rank.host),
+        ending=printable(rank.ending, " ") if rank.ending is not None else None,
+        notes=tuple(printable(note, " ") for note in rank.notes),
     )
 
 
@@ -146,9 +148,8 @@ class RunFollower:
         """run.json; None: rank 0 has not written it yet, or it is damaged."""
         if self._run is None:
             try:
-                data = (self.path / "run.json").read_bytes()
-                self._run = msgspec.json.decode(data, type=Run)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                self._run = decode_json(read_regular(self.path / "run.json", MAX_JSON_BYTES, inside=self.path), Run)
+            except (OSError, msgspec.DecodeError):
                 return None
         return self._run
 

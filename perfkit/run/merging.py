@@ -43,7 +43,7 @@ def _joins(kind: type[msgspec.Struct]) -> dict[str, tuple[Callable[[Any], Any], 
     found: dict[str, tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for part in (hint, *get_args(hint)):
-            if hasattr(part, "__metadata__"):
+            if hasattr(part, "__metadata__") and callable(part.__metadata__[0]):
                 mark = part.__metadata__[0]
                 found[name] = operator.attrgetter(name), _OF_MANY.get(mark) or functools.partial(functools.reduce, mark)
             elif isinstance(part, type) and issubclass(part, msgspec.Struct):

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from perfkit._versioned_json import decode_json
 from perfkit.run.records import Lines, Rank, Step
 
 _STEP_DECODER = msgspec.json.Decoder(Step)
@@ -18,7 +19,7 @@ _STEP_DECODER = msgspec.json.Decoder(Step)
 
 def converted(data: bytes, kind: type[msgspec.Struct]) -> Any:
     """The JSON values of a record that version 1 wrote, as `msgspec.convert` takes them for ``kind``."""
-    record = msgspec.json.decode(data)
+    record = decode_json(data, Any)
     if isinstance(record, dict) and kind in _CONVERT:
         _CONVERT[kind](record)
     return record
@@ -28,12 +29,15 @@ def decode_step(line: bytes) -> Step:
     """A row of steps.jsonl, of this version or an older one.
 
     Raises:
-        msgspec.DecodeError, UnicodeDecodeError: the row is damaged.
+        msgspec.DecodeError: the row is damaged.
     """
     # The rows have no version. An ordinary step's is the same in both; all others have a kind since version 2.
     if b'"kind"' in line or not (b'"window"' in line or b'"dry"' in line):
-        return _STEP_DECODER.decode(line)
-    row = msgspec.json.decode(line)
+        try:
+            return _STEP_DECODER.decode(line)
+        except (RecursionError, UnicodeError) as error:
+            raise msgspec.DecodeError(str(error)) from None
+    row = decode_json(line, Any)
     if isinstance(row, dict):
         # Version 1 did not distinguish lines from ops, nor warmup from window.
         row["kind"] = "dry" if row.get("dry") else "lines" if row.get("extra") else "window"

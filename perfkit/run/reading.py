@@ -12,9 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from perfkit._versioned_json import decode_versioned
+from perfkit._regular_file import open_regular, read_regular
+from perfkit._text import printable
+from perfkit._versioned_json import MAX_JSON_BYTES, decode_json, decode_versioned
 from perfkit.errors import RunError
-from perfkit.run.arrays import MAX_BYTES, Spans, read_range_rows, read_spans
+from perfkit.run.arrays import Spans, read_range_rows, read_spans
 from perfkit.run.ending import unwritten_end
 from perfkit.run.file_names import nsys_name, spans_name
 from perfkit.run.older_folders import converted
@@ -36,6 +38,9 @@ from perfkit.run.records import (
 )
 from perfkit.run.step_file import read_steps
 
+#: A run writes 18,000 rows, 7 MB; those of older versions have a row per step, here for 10 million.
+MAX_STEPS_BYTES = 4 * 2**30
+
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
@@ -55,19 +60,17 @@ def rank_folders(path: Path) -> dict[int, Path]:
 
 
 def _decode(path: Path, kind: type[_Record], lost: list[str]) -> _Record | None:
+    name = f"{path.parent.name}/{path.name}"
     try:
-        if path.stat().st_size > MAX_BYTES:
-            lost.append(f"{path.name}: larger than {MAX_BYTES >> 20} MiB, not read")
-            return None
-        data = path.read_bytes()
+        data = read_regular(path, MAX_JSON_BYTES, inside=path.parent)
     except FileNotFoundError:
         return None
     except OSError as error:
-        lost.append(f"{path.name}: {error.strerror}")
+        lost.append(f"{name}: {error.strerror}")
         return None
     try:
-        schema = msgspec.json.decode(data, type=_RecordVersion).schema
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        schema = decode_json(data, _RecordVersion).schema
+    except msgspec.DecodeError:
         schema = SCHEMA  # damaged: decoding it below reports that
     if schema > SCHEMA:
         raise RunError(
@@ -75,11 +78,9 @@ def _decode(path: Path, kind: type[_Record], lost: list[str]) -> _Record | None:
             "read it with the version of perfkit that wrote it, or a newer one"
         )
     try:
-        if schema < SCHEMA:
-            return msgspec.convert(converted(data, kind), type=kind)
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        lost.append(f"{path.parent.name}/{path.name}: damaged ({error})")
+        return decode_json(data, kind) if schema >= SCHEMA else msgspec.convert(converted(data, kind), type=kind)
+    except msgspec.DecodeError as error:
+        lost.append(f"{name}: damaged ({error})")
         return None
 
 
@@ -105,9 +106,12 @@ class RankFolder:
     def steps(self) -> list[Step]:
         """The rows of steps.jsonl, see `perfkit.run.step_file.read_steps`."""
         try:
-            with (self.folder / "steps.jsonl").open("rb") as file:
+            with open_regular(self.folder / "steps.jsonl", inside=self.folder, max_bytes=MAX_STEPS_BYTES) as file:
                 found = read_steps(file)
-        except OSError:
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.lost.append(f"steps.jsonl: {error.strerror}")
             return []
         if found.damaged:
             self.lost.append(f"steps.jsonl: {found.damaged} of {found.lines} rows are damaged and were skipped")
@@ -153,12 +157,23 @@ class RankFolder:
         """The traces of the steps recorded with stacks, in order of the windows they follow."""
         return self._traces("stacks")
 
+    @cached_property
+    def snapshots(self) -> tuple[Path, ...]:
+        """The snapshots of device memory, in order of their windows."""
+        return self._numbered(r"memory-(\d{1,9})\.pickle")
+
     def _traces(self, what: str) -> tuple[Path, ...]:
+        return self._numbered(rf"{what}-(\d{{1,9}})\.(pt\.trace\.json(\.gz)?|sqlite)")
+
+    def _numbered(self, name: str) -> tuple[Path, ...]:
+        """The files with such a name, in order of the number in it."""
         found = []
-        for path in self.folder.glob(f"{what}-*"):
-            match = re.fullmatch(rf"{what}-(\d+)\.(pt\.trace\.json(\.gz)?|sqlite)", path.name)
+        for path in self.folder.glob("*"):
+            match = re.fullmatch(name, path.name)
             if match and path.is_file() and not path.is_symlink():
-                found.append((int(match.group(1)), path))
+                found.append((int(match[1]), path))
+            elif match:
+                self.lost.append(f"{path.name}: it is a link, a pipe or a device, not read")
         return tuple(path for _, path in sorted(found))
 
     def spans(self, window: int) -> Spans | None:
@@ -198,17 +213,16 @@ class RunFolder:
         return self._measured("sweep.json", Sweep, SWEEP_SCHEMA, "perfkit try --sweep")
 
     def _measured(self, name: str, kind: type[_Record], schema: int, command: str) -> _Record | None:
-        file = self.path / name
         try:
-            if file.stat().st_size > MAX_BYTES:
-                self._lost.append(f"{name}: larger than {MAX_BYTES >> 20} MiB, not read")
-                return None
-            return decode_versioned(file.read_bytes(), kind, schema, name, f"{command} measures it again")
+            data = read_regular(self.path / name, MAX_JSON_BYTES, inside=self.path)
+            return decode_versioned(data, kind, schema, name, f"{command} measures it again")
         except FileNotFoundError:
             return None
-        except (OSError, RunError) as error:
+        except OSError as error:
+            self._lost.append(f"{name}: {error.strerror}")
+        except RunError as error:
             self._lost.append(str(error))
-            return None
+        return None
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -217,7 +231,7 @@ class RunFolder:
         return [index for index in range(size) if index not in self.ranks]
 
     def __repr__(self) -> str:
-        return f"<run {self.path}: {len(self.ranks)} rank(s)>"
+        return printable(f"<run {self.path}: {len(self.ranks)} rank(s)>")
 
 
 def read_run(path: Path) -> RunFolder:
@@ -231,9 +245,12 @@ def read_run(path: Path) -> RunFolder:
     lost: list[str] = []
     run = _decode(path / "run.json", Run, lost)
     ranks = {index: RankFolder(folder, index) for index, folder in rank_folders(path).items()}
+    lost += [f"{one.name}: it is a link, not read" for one in path.glob("rank-*") if one.is_symlink()]
     if run is None and not ranks:
         raise RunError(f"{path} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
     if not any(rank.steps or rank.windows or rank.syncs or rank.has_program for rank in ranks.values()):
+        if refused := "; ".join([*lost, *(sentence for rank in ranks.values() for sentence in rank.lost)]):
+            raise RunError(f"{path} holds an empty run: nothing of it can be read ({refused})")
         ends = (unwritten_end(rank.rank, rank.folder) for rank in ranks.values() if rank.rank is not None)
         cause = next(
             filter(None, ends), "Was the loop reached, and does it use a DataLoader, an optimizer, or steps()?"

@@ -6,6 +6,7 @@ folder that they are copied into.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 from perfkit._env import cache_folder
 from perfkit.errors import MissingDependency, RunError, TraceError, UsageError
+from perfkit.run.arrays import MAX_BYTES
 
 #: The files of a run folder; others at the URL are not fetched.
 _RUN_FILES = re.compile(
@@ -21,6 +23,9 @@ _RUN_FILES = re.compile(
     r"limits\.json|(window|stacks)-\d{1,9}\.pt\.trace\.json(\.gz)?|stacks-\d{1,9}\.lines\.npz|ranges-\d{1,9}\.npz|"
     r"memory-\d{1,9}(\.oom)?\.pickle)"
 )
+_TRACE_FILE = re.compile(r"\.json\.gz$|\.pt\.trace\.json$|\.pickle$")
+#: A window that perfkit records has at most 2 GiB, as plain text.
+MAX_TRACE_BYTES = 16 * 2**30
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -55,9 +60,8 @@ def local_copy(url: str) -> Path:
             raise TraceError(f"{url} does not exist: pass a run folder or a trace file")
         if system.isdir(path):
             return _copy_run(system, path.rstrip("/"), place / "run", url)
-        place.mkdir(parents=True, exist_ok=True)
         target = place / (Path(path).name or "trace")
-        system.get_file(path, str(target))
+        _copy_file(system, path, target, MAX_TRACE_BYTES)
     except OSError as error:
         raise RunError(f"{url} cannot be read: {error}") from error
     return target
@@ -72,10 +76,19 @@ def _copy_run(system: Any, path: str, place: Path, url: str) -> Path:
     if not found:
         raise RunError(f"{url} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
     for name, file in found.items():
-        target = place / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        system.get_file(file, str(target))
+        _copy_file(system, file, place / name, MAX_TRACE_BYTES if _TRACE_FILE.search(name) else MAX_BYTES)
     return place
+
+
+def _copy_file(system: Any, file: Any, target: Path, max_bytes: int) -> None:
+    about = system.info(file)
+    # A folder of this machine (file://) can hold links and pipes.
+    if about.get("type") != "file" or about.get("islink"):
+        raise OSError(errno.EINVAL, "it is a pipe, a device or a link, not a file", str(file))
+    if (about.get("size") or 0) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes >> 20} MiB, not copied", str(file))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    system.get_file(file, str(target))
 
 
 def check_url(url: str) -> None:

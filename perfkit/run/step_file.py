@@ -164,7 +164,7 @@ def read_steps(file: BinaryIO) -> StepsRead:
         lines += 1
         try:
             newest.append(decode_step(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except msgspec.DecodeError:
             damaged += 1
             if damaged > _MAX_DAMAGED:
                 break

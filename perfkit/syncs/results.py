@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from html import escape
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from perfkit import _code_owner, _env, _format
-from perfkit._html import html_table
+from perfkit._html import html_table, html_text
 from perfkit.errors import PerfkitWarning, SyncBudgetExceeded
 from perfkit.run.records import SyncEvent, Syncs
 from perfkit.syncs.arguments import DetectionArguments, check_limit
@@ -174,8 +173,8 @@ class SyncResults:
     def _repr_html_(self) -> str:
         """For notebooks: the headline, the table and the notes; no script, everything escaped."""
         table = html_table(self._columns(), self._rows()) if self.events else ""
-        notes = [f"<p><i>Note: {escape(line)}</i></p>" for line in (self.note or "").splitlines()]
-        return "".join([f"<p><b>{escape(self._headline())}</b></p>", table, *notes])
+        notes = [f"<p><i>Note: {html_text(line)}</i></p>" for line in (self.note or "").splitlines()]
+        return "".join([f"<p><b>{html_text(self._headline())}</b></p>", table, *notes])
 
     def _headline(self) -> str:
         if not self.observed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from perfkit._regular_file import open_regular
 from perfkit.errors import TraceError
 from perfkit.trace.columns import DeviceProperties, Field, Kind, Metadata, ProfilerSteps, Trace, Track
 from perfkit.trace.file_text import Progress
@@ -36,12 +37,12 @@ def read_trace(
     if file.is_dir():
         raise TraceError(f"{file} is a folder, not a trace; give the trace file in it")
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             start = opened.read(len(SQLITE))
     except FileNotFoundError:
         raise TraceError(f"{file} does not exist; give the path of a trace file") from None
     except (OSError, ValueError) as error:
-        raise TraceError(f"{file} cannot be read: {error}") from None
+        raise TraceError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not start:
         raise TraceError(f"{file} is empty; the program that wrote it was probably stopped; record it again")
     if start == SQLITE:

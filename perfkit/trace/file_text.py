@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from perfkit._regular_file import open_regular
 from perfkit.errors import TraceError
 
 Progress = Callable[[int, int], None]
@@ -65,7 +66,7 @@ class FileText:
         self.block = block
         self.size = path.stat().st_size
         self.damage: str | None = None
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             self.is_gzip = file.read(2) == GZIP
         self._resume_points: list[_ResumePoint] = []
         self._resume_every = RESUME_EVERY
@@ -75,7 +76,7 @@ class FileText:
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
         """The text from this position on, in blocks."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             if self.is_gzip:
                 yield from self._inflated(file, start)
                 return
@@ -87,7 +88,7 @@ class FileText:
     def spans(self, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         """Parts of the text in order, each given by its position and length."""
         if not self.is_gzip:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 for position, length in spans:
                     file.seek(position)
                     yield file.read(length)

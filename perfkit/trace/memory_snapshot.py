@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from perfkit._code_owner import owner_of
 from perfkit._location import Location
+from perfkit._regular_file import read_regular
 from perfkit.errors import TraceError
 from perfkit.trace._plain_pickle import MAX_CONTAINERS, PickleRefused, load_plain
 from perfkit.trace.intervals import Ints
@@ -85,17 +87,16 @@ def read_memory_snapshot(path: str | os.PathLike[str]) -> MemoryHistory:
     """
     file = Path(path)
     try:
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise TraceError(
-                f"{file} has {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that are read; record it with a"
-                " smaller max_entries, or open it at pytorch.org/memory_viz"
-            )
-        data = file.read_bytes()
+        data = read_regular(file, MAX_BYTES)
     except FileNotFoundError:
         raise TraceError(f"{file} does not exist; give the path of a memory snapshot") from None
     except (OSError, ValueError) as error:
-        raise TraceError(f"{file} cannot be read: {error}") from None
+        if getattr(error, "errno", None) == errno.EFBIG:
+            raise TraceError(
+                f"{file} has more than the {MAX_BYTES >> 20} MiB that are read; record it with a smaller max_entries,"
+                " or open it at pytorch.org/memory_viz"
+            ) from None
+        raise TraceError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
         content = load_plain(data)
     except PickleRefused as refused:

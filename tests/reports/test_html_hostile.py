@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from perfkit._location import Location
+from perfkit._text import clean
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.findings import Evidence, Finding
 from perfkit.reports.figures import FigureData, figures_of, read_figures
-from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.html import render_html, write_html
 
 #: What must be true of the page whatever it was given: elements and attributes that only markup could have made.

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
+from perfkit._text import printable
+
 _T = TypeVar("_T")
 
 
@@ -89,4 +91,4 @@ class Measurements:
         parts = (
             kind.__name__ + (f" x {len(values)}" if len(values) > 1 else "") for kind, values in self._by_type.items()
         )
-        return f"<measurements of {self.source}: {', '.join(parts)}>"
+        return printable(f"<measurements of {self.source}: {', '.join(parts)}>")

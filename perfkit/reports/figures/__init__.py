@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from perfkit._format import duration, ms, percent, rates, shown_path
+from perfkit._regular_file import read_regular
+from perfkit._text import cleaned
 from perfkit._versioned_json import decode_versioned
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.host._python_frames import with_frames
-from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import findings_of, lines_of
 from perfkit.reports.figures.compared import figures_of_comparison
 from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSeries, Timeline
@@ -121,7 +122,7 @@ def figures_of(
         missing=tuple(dict.fromkeys((*missing, *(run.lost if run is not None else ()))))[:_MISSING],
         not_asked=rules_not_asked(diagnosis),
     )
-    return msgspec.convert(cleaned(msgspec.to_builtins(data, builtin_types=(bytes,))), FigureData)
+    return _clean(data)
 
 
 def write_figures(folder: str | os.PathLike[str], data: FigureData) -> Path:
@@ -140,12 +141,15 @@ def read_figures(path: str | os.PathLike[str]) -> FigureData:
     file = Path(path)
     file = file / FILE if file.is_dir() else file
     try:
-        if file.stat().st_size > _LARGEST:
-            raise RunError(f"{file} is larger than {_LARGEST >> 20} MiB, which no figure data is")
-        text = file.read_bytes()
+        text = read_regular(file, _LARGEST, inside=file.parent)
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}; `perfkit diagnose --html` writes it") from error
-    return decode_versioned(text, FigureData, SCHEMA, str(file), "`perfkit diagnose --html` makes it again")
+    found = decode_versioned(text, FigureData, SCHEMA, str(file), "`perfkit diagnose --html` makes it again")
+    return _clean(found)
+
+
+def _clean(data: FigureData) -> FigureData:
+    return msgspec.convert(cleaned(msgspec.to_builtins(data, builtin_types=(bytes,))), FigureData)
 
 
 def _run(path: Path, missing: list[str]) -> RunFolder | None:
@@ -167,8 +171,11 @@ def _trace(
         if rank is not None:
             missing.append("there is no timeline and no flame graph: no window was recorded that can be read")
         return None
-    name = Path(facts.path).name
-    file = rank.folder / name if rank is not None else path
+    file = path
+    if rank is not None:
+        # A diagnosis.json may name any file; only the windows of the folder are opened.
+        name = Path(facts.path).name
+        file = next((window for window in rank.windows if window.name == name), rank.folder / "no such window")
     try:
         return read(file)
     except TraceError as error:

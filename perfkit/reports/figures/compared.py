@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from perfkit._format import ms, shown_path, shown_places
+from perfkit._text import cleaned
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis, Figures
-from perfkit.reports.figures.cleaning import cleaned
 from perfkit.reports.figures.code import findings_of
 from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
 from perfkit.reports.figures.excerpts import Sources

@@ -7,7 +7,7 @@ import stat
 from functools import cache
 from pathlib import Path
 
-from perfkit.reports.figures.cleaning import clean
+from perfkit._text import clean
 from perfkit.reports.figures.data import Excerpt
 
 #: Lines around the marked one: what it takes to recognize the place.

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
+from perfkit._text import clean
 from perfkit.measures.steps._trace_steps import whole_steps
-from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.figures.data import Flame
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Ints

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfkit._text import clean
 from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.device._idle import CAUSES, idle_of_devices
 from perfkit.measures.results.device import IdleCause
 from perfkit.measures.steps._trace_steps import whole_steps
-from perfkit.reports.figures.cleaning import clean
 from perfkit.reports.figures.columns import packed
 from perfkit.reports.figures.data import Items, Lane, Timeline
 from perfkit.trace.columns import Kind, ProfilerSteps, Trace

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from perfkit.run.records.steps import Count
+
 
 class MinMedianMax(msgspec.Struct, frozen=True):
     """The smallest, middle and largest of the values that were read."""
@@ -23,17 +25,17 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             that they used.
     """
 
-    at_ns: int
-    step: int
-    sm_mhz: int | None = None
-    memory_mhz: int | None = None
+    at_ns: Count
+    step: Count
+    sm_mhz: Count | None = None
+    memory_mhz: Count | None = None
     power_w: float | None = None
     temperature_c: int | None = None
-    utilization: int | None = None
+    utilization: Count | None = None
     reasons: tuple[str, ...] | None = None
-    others: int | None = None
-    others_bytes: int | None = None
-    others_utilization: int | None = None
+    others: Count | None = None
+    others_bytes: Count | None = None
+    others_utilization: Count | None = None
 
 
 class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +47,15 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     name: str | None = None
-    taken: int = 0
-    max_sm_mhz: int | None = None
-    max_memory_mhz: int | None = None
+    taken: Count = 0
+    max_sm_mhz: Count | None = None
+    max_memory_mhz: Count | None = None
     power_limit_w: float | None = None
     sm_mhz: MinMedianMax | None = None
     memory_mhz: MinMedianMax | None = None
     power_w: MinMedianMax | None = None
     temperature_c: MinMedianMax | None = None
     utilization: MinMedianMax | None = None
-    reasons: dict[str, int] = {}
+    reasons: dict[str, Count] = {}
     samples: tuple[NodeSample, ...] = ()
     problem: str | None = None

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from perfkit._location import CodeLine, Location
-from perfkit.run.records.steps import Phase
+from perfkit.run.records.steps import Count, Phase
 from perfkit.run.records.version import SCHEMA
 
 #: Phases that are known while they run. All other time may turn out to be another phase's once the step goes on: a
@@ -22,7 +22,7 @@ SHARED = "multiprocessing"
 class LineCaller(Location, frozen=True, kw_only=True):
     """A line from which another one was reached in ``samples`` of its samples."""
 
-    samples: int
+    samples: Count
 
 
 class LineRow(CodeLine, frozen=True, kw_only=True):
@@ -44,11 +44,11 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
     """
 
     phase: Phase
-    samples: int
-    host_ns: int
+    samples: Count
+    host_ns: Count
     worker: str | None = None
-    within: dict[str, int] = {}
-    waiting: dict[str, int] | None = None
+    within: dict[str, Count] = {}
+    waiting: dict[str, Count] | None = None
     waits_for: str = ""
     called_from: Location | None = None
     callers: tuple[LineCaller, ...] = ()
@@ -72,12 +72,12 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     dataset: str
-    processes: int
-    samples: int
-    alive_ns: int
-    busy_ns: int
-    cpu_ns: int
-    sampling_ns: int = 0
+    processes: Count
+    samples: Count
+    alive_ns: Count
+    busy_ns: Count
+    cpu_ns: Count
+    sampling_ns: Count = 0
 
 
 class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,23 +98,23 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     module: str
-    calls: int
-    host_ns: int
-    again: int = 0
-    again_ns: int = 0
+    calls: Count
+    host_ns: Count
+    again: Count = 0
+    again_ns: Count = 0
     again_backward: bool = False
     again_at: Location | None = None
     sliced: bool = False
-    items: int | None = None
-    padded_ns: int | None = None
+    items: Count | None = None
+    padded_ns: Count | None = None
 
 
 class ConstantCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of a user's function from one line whose result is the same in each step; ``host_ns`` is their time."""
 
     called: Location
-    calls: int
-    host_ns: int
+    calls: Count
+    host_ns: Count
 
 
 class TracedLine(CodeLine, frozen=True, kw_only=True):
@@ -132,8 +132,8 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     """
 
     phase: Phase
-    runs: int
-    host_ns: int
+    runs: Count
+    host_ns: Count
     loop_line: int | None = None
     before_model: bool | None = None
     modules: tuple[ModuleCalls, ...] = ()
@@ -144,8 +144,8 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
 class Collected(CodeLine, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: their number and their total time."""
 
-    count: int
-    total_ns: int
+    count: Count
+    total_ns: Count
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,8 +158,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
 
     schema: int = SCHEMA
-    period_ns: int
-    steps: int
+    period_ns: Count
+    steps: Count
     rows: tuple[LineRow, ...] = ()
     traced: tuple[TracedLine, ...] = ()
     workers: tuple[Workers, ...] = ()

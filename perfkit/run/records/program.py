@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from perfkit._location import CodeLine, Location
-from perfkit.run.records.steps import BoundaryKind, Mode
+from perfkit.run.records.steps import BoundaryKind, Count, Mode
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,10 +17,10 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     dataset: str
-    batch_size: int | None
-    num_workers: int
+    batch_size: Count | None
+    num_workers: Count
     pin_memory: bool
-    prefetch_factor: int | None
+    prefetch_factor: Count | None
     persistent_workers: bool
     role: Mode = "train"
     created_at: Location | None = None
@@ -51,9 +51,9 @@ class WholeProgram(msgspec.Struct, frozen=True, kw_only=True):
             `Lines`, which then are of the whole program, leave it out.
     """
 
-    wall_ns: int
-    cpu_ns: int
-    import_ns: int | None = None
+    wall_ns: Count
+    cpu_ns: Count
+    import_ns: Count | None = None
 
 
 class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +66,9 @@ class StepFlops(msgspec.Struct, frozen=True, kw_only=True):
         problem: Why the count would be wrong; ``by_precision`` is then empty.
     """
 
-    step: int
-    by_precision: dict[str, int] = {}
-    recomputed: int = 0
+    step: Count
+    by_precision: dict[str, Count] = {}
+    recomputed: Count = 0
     device: str | None = None
     problem: str | None = None
 
@@ -82,9 +82,9 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True):
 
     compiled: str
     called_from: Location | None
-    count: int
-    recompiles: int
-    total_ns: int
+    count: Count
+    recompiles: Count
+    total_ns: Count
     reason: str | None = None
     compiled_at: Location | None = None
     guarded_at: Location | None = None
@@ -94,7 +94,7 @@ class GraphBreak(CodeLine, frozen=True, kw_only=True):
     """A line of the user's at which torch.compile broke a graph: ``count`` graphs ended there."""
 
     reason: str
-    count: int
+    count: Count
 
 
 class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +106,8 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: str
-    tensors: int
-    elements: int
+    tensors: Count
+    elements: Count
     dtypes: tuple[str, ...]
     foreach: bool | None = None
     fused: bool | None = None
@@ -123,11 +123,11 @@ class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
     grew. ``name`` is what holds them, where that was found, and ``places`` the lines that add to it.
     """
 
-    steps: int
-    grown: int
-    grown_bytes: int
+    steps: Count
+    grown: Count
+    grown_bytes: Count
     graph: bool
-    nodes_grown: int = 0
+    nodes_grown: Count = 0
     name: str | None = None
     places: tuple[Location, ...] = ()
 
@@ -138,6 +138,6 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     Counted in batches of integers, (samples, length), most of whose rows end in the same number.
     """
 
-    batches: int
-    elements: int
-    padded: int
+    batches: Count
+    elements: Count
+    padded: Count

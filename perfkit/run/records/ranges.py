@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from perfkit.run.records.steps import Amount, Maximum, Minimum
+from perfkit.run.records.steps import Amount, Count, Maximum, Minimum
 
 
 def _add_each(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
@@ -23,8 +23,8 @@ class RangeSpan(msgspec.Struct, frozen=True, kw_only=True):
     category: str
     domain: str
     thread: str
-    start_ns: int
-    end_ns: int | None
+    start_ns: Count
+    end_ns: Count | None
     depth: int
 
 

@@ -19,7 +19,7 @@ from perfkit.run.records.program import (
     StepFlops,
     WholeProgram,
 )
-from perfkit.run.records.steps import Phase
+from perfkit.run.records.steps import Count, Phase
 from perfkit.run.records.version import SCHEMA
 
 #: In `Rank.calls`: the lines that take a rank's part of something, as ``rows[rank::ranks]``.
@@ -36,17 +36,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     launch_id: str
     command: tuple[str, ...]
     folder: str
-    world_size: int
+    world_size: Count
     schedule: dict[str, float | None] | None = None
     options: dict[str, str] = {}
-    total_steps: int | None = None
+    total_steps: Count | None = None
 
 
 class ClockPair(msgspec.Struct, frozen=True):
     """The same instant on the run's clock and as unix time, both in ns."""
 
-    perf_ns: int
-    unix_ns: int
+    perf_ns: Count
+    unix_ns: Count
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +55,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     ``reason`` is why it opened: "schedule", or "trigger: " and what happened; None in runs older than triggers.
     """
 
-    index: int
-    first_step: int
-    last_step: int
+    index: Count
+    first_step: Count
+    last_step: Count
     file: str | None
     complete: bool
     problem: str | None = None
@@ -86,12 +86,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     AVAILABLE_FROM: ClassVar[str] = "a run folder: perfkit run, or perfkit.profile"
 
     schema: int = SCHEMA
-    rank: int
+    rank: Count
     launch_id: str
     host: str
-    pid: int
-    start_ns: int
-    end_ns: int | None = None
+    pid: Count
+    start_ns: Count
+    end_ns: Count | None = None
     ending: str | None = None
     versions: dict[str, str] = {}
     devices: tuple[str, ...] = ()
@@ -100,16 +100,16 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     git_commit: str | None = None
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    steps: int = 0
+    steps: Count = 0
     started_by: StartedBy | None = None
     step_boundary: StepBoundary | None = None
     program: WholeProgram | None = None
-    overhead_ns: int | None = None
-    overhead_bytes: int | None = None
-    cpu_ns_per_step: int | None = None
-    thread_ns_per_step: int | None = None
+    overhead_ns: Count | None = None
+    overhead_bytes: Count | None = None
+    cpu_ns_per_step: Count | None = None
+    thread_ns_per_step: Count | None = None
     core_wait_share: float | None = None
-    graph_breaks: dict[str, int] = {}
+    graph_breaks: dict[str, Count] = {}
     break_lines: tuple[GraphBreak, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
@@ -137,11 +137,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     error: str
     out_of_memory: bool
-    step: int
+    step: Count
     phase: Phase | None
-    in_step_ns: int | None
+    in_step_ns: Count | None
     lines: tuple[Location, ...] = ()
-    window: int | None = None
-    memory_bytes: int | None = None
-    memory_peak_bytes: int | None = None
-    rss_bytes: int | None = None
+    window: Count | None = None
+    memory_bytes: Count | None = None
+    memory_peak_bytes: Count | None = None
+    rss_bytes: Count | None = None

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from perfkit._versioned_json import LARGEST
+
 #: What a step does. Times are those of the training steps where the run has any.
 Mode = Literal["train", "validation", "test", "predict"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -39,11 +41,15 @@ StepKind = Literal["timed", "warmup", "window", "lines", "ops", "dry"]
 #: and the whole program counts as one.
 BoundaryKind = Literal["marked", "loader", "optimizer", "backward", "module", "program"]
 
+#: What a count, a time or an amount can be. A file that claims anything else was not written by perfkit, or is damaged.
+NotNegative = msgspec.Meta(ge=0, le=LARGEST)
+Count = Annotated[int, NotNegative]
+
 #: How `perfkit.run.merging` joins a field of two rows: the sum, the larger or the smaller value. A field without one of
 #: these keeps the first row's value.
-Amount = Annotated[int, operator.add]
-Maximum = Annotated[int, max]
-Minimum = Annotated[int, min]
+Amount = Annotated[int, operator.add, NotNegative]
+Maximum = Annotated[int, max, NotNegative]
+Minimum = Annotated[int, min, NotNegative]
 
 
 class Phases(msgspec.Struct, frozen=True, gc=False):
@@ -77,12 +83,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
         loss: As the program logs it; a merged row has the first step's.
     """
 
-    step: int
-    steps: Amount = 1
+    step: Count
+    steps: Annotated[int, operator.add, msgspec.Meta(ge=1, le=LARGEST)] = 1
     mode: Mode = "train"
     kind: StepKind = "timed"
     window: int | None = None
-    start_ns: int
+    start_ns: Count
     wall_ns: Amount
     phases_ns: Phases
     device_phases_ns: Phases | None = None

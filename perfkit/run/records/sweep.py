@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from perfkit._versioned_json import json_text
+
 #: Version of sweep.json.
 SWEEP_SCHEMA = 1
 
@@ -98,7 +100,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """The text of sweep.json."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+        return json_text(self)
 
     def __repr__(self) -> str:
         return f"<sweep of {self.program}: {self.verdict}>"

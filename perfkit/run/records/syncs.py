@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from perfkit._location import CodeLine
+from perfkit.run.records.steps import Count
 from perfkit.run.records.version import SCHEMA
 
 SyncKind = Literal["read", "copy-h2d", "copy-d2h", "shape", "print", "explicit", "collective", "other"]
@@ -26,11 +27,11 @@ class SyncEvent(CodeLine, frozen=True, kw_only=True):
 
     kind: SyncKind
     op: str
-    count: int
-    raw_syncs: int
+    count: Count
+    raw_syncs: Count
     per_step: float | None = None
-    in_steps: int | None = None
-    blocked_ns: int | None = None
+    in_steps: Count | None = None
+    blocked_ns: Count | None = None
     via: str | None = None
     thread: str = "MainThread"
     certainty: Literal["certain", "may"] = "certain"
@@ -47,6 +48,6 @@ class Syncs(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     mode: Literal["cuda", "dry"]
     observed: bool
-    steps: int | None
+    steps: Count | None
     events: tuple[SyncEvent, ...]
     note: str | None = None

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from perfkit._text import printable
+from perfkit._versioned_json import json_text
 from perfkit.run.records.changes import ChangedLine
 
 #: Version of trial.json.
@@ -80,7 +82,7 @@ class TriedChange(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.saving is None else 1 / (1 - self.saving)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.sentence}>"
+        return printable(f"<{self.name}: {self.sentence}>")
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +125,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """The text of trial.json."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+        return json_text(self)
 
     def __repr__(self) -> str:
-        return f"<trial of {self.program}: {self.verdict}>"
+        return printable(f"<trial of {self.program}: {self.verdict}>")

@@ -194,5 +194,7 @@ def _losses(loaded: _LoadedEvents) -> Iterator[str]:
         yield f"{counts.repaired} parts of the file contained invalid JSON or unusual values and were repaired"
     if counts.without_time:
         yield f"{counts.without_time} events were skipped because they have no usable time"
+    if counts.negative:
+        yield f"{counts.negative} events have a negative duration, which counts as 0"
     if counts.lost_device_events:
         yield f"{counts.lost_device_events} device events were skipped because they were written without their times"

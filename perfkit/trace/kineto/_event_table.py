@@ -92,6 +92,7 @@ class EventCounts(msgspec.Struct):
     beyond_repair: int = 0
     without_time: int = 0
     lost_device_events: int = 0
+    negative: int = 0
 
     def add(self, other: EventCounts) -> None:
         """Add the counts of another table."""
@@ -198,6 +199,7 @@ class EventTable:
         lost = has_device & (start == 0) & (duration == 0) & (kind != Kind.MEMORY) & (kind != Kind.SYNC)
         usable_count = int(usable.sum())
         self.counts.without_time += len(events) - usable_count
+        self.counts.negative += int((usable & (duration < 0)).sum())
         if usable_count < len(events) or lost.any():
             self.counts.lost_device_events += int((lost & usable).sum())
             kept = np.flatnonzero(usable & ~lost)

@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from perfkit import _env
+from perfkit._regular_file import open_regular
 from perfkit.trace.file_text import FileText
 from perfkit.trace.kineto._event_chunks import TraceHeader, last_boundary
 from perfkit.trace.kineto._event_table import EventTable
@@ -149,7 +150,7 @@ def read_in_workers(
 def _file_tasks(text: FileText, header: TraceHeader, times_as_text: bool) -> Iterator[ReadTask]:
     """Tasks of a plain file, which the workers read themselves."""
     offset = header.events_at
-    with text.path.open("rb") as file:
+    with open_regular(text.path) as file:
         while True:
             end, following = offset, offset
             ahead = TASK

@@ -10,9 +10,9 @@ import pickle
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, NamedTuple
 
+from perfkit._regular_file import open_regular
 from perfkit.trace.file_text import BLOCK
 from perfkit.trace.kineto._arguments import no_collection
 from perfkit.trace.kineto._event_chunks import ChunkCutter
@@ -62,7 +62,7 @@ def _read(task: ReadTask) -> ReadReply:
     table = EventTable(task.length)
     cutter = ChunkCutter(task.offset, BLOCK, task.bare_list)
     cutter.decoder = TYPED_TEXT if task.times_as_text else TYPED
-    with io.BytesIO(task.text) if task.text is not None else Path(task.path).open("rb") as file:
+    with io.BytesIO(task.text) if task.text is not None else open_regular(task.path) as file:
         file.seek(task.offset if task.text is None else 0)
         blocks = _blocks(file, task.length)
         try:

@@ -8,6 +8,7 @@ tables would run code of the file), nothing is written, no code is loaded, and t
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -34,6 +35,10 @@ SECONDS_PER_BYTE = 1e-6
 MIN_ROW = 6
 #: Errors that damage raises; SQLite's error messages may quote a schema that is not UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+#: A number that is stored as text has fewer characters.
+MAX_NUMBER = 40
+#: A row with a larger value is damage: SQLite would load it whole (needs Python 3.11).
+MAX_VALUE = 64 << 20
 #: Texts are cut to this many characters: more than the longest template names seen (16,000).
 MAX_TEXT = 20_000
 
@@ -64,6 +69,8 @@ class NsysTables:
         except DAMAGE as error:
             raise TraceError(f"{path} cannot be opened as SQLite: {error}") from None
         try:
+            if sys.version_info >= (3, 11):
+                self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
             self._database.set_progress_handler(self._is_late, INSTRUCTIONS)
             # Its schema must not call functions, its cells are checked before use, and its text need not be UTF-8.
             # Extensions cannot be loaded by default.
@@ -129,29 +136,31 @@ class NsysTables:
             yield _block(parts, columns)
 
     def values(self, table: str, *columns: str, where: str = "") -> Iterator[tuple[Any, ...]]:
-        """Rows of a table, text cut to 20,000 characters; None for a missing column."""
-        chosen = ", ".join(
-            f'case typeof("{name}") when \'text\' then substr("{name}", 1, {MAX_TEXT}) else "{name}" end'
-            if self.has(table, name)
-            else "null"
-            for name in columns
-        )
+        """Rows of a table, text cut to 20,000 characters; None for a missing column, and for a blob."""
+        chosen = ", ".join(self._expression(table, name, "null", MAX_TEXT) for name in columns)
         for batch in self._batches(table, f'select {chosen} from "{table}" {where}'):
             yield from batch
 
     def rows(self, table: str, ids: list[int], *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows with these row ids, in this order; all None for a missing row."""
-        chosen = ", ".join(f'"{name}"' if self.has(table, name) else "null" for name in columns)
+        chosen = ", ".join(self._expression(table, name, "null", MAX_TEXT) for name in columns)
         query = f'select {chosen} from "{table}" where rowid = ?'
         for row_id in ids:
             yield next(iter(self._all(query, row_id)), (None,) * len(columns))
 
     # -- SQLite -------------------------------------------------------------------------------------------
 
-    def _expression(self, table: str, name: str, default: int) -> str:
+    def _expression(self, table: str, name: str, default: int | str, longest: int = MAX_NUMBER) -> str:
+        """SQL of a column's value: its number or the beginning of its text, else the default."""
         if name == "rowid":
             return "rowid" if self.has_row_ids(table) else str(default)
-        return f'ifnull("{name}", {default})' if self.has(table, name) else str(default)
+        if not self.has(table, name):
+            return str(default)
+        # No export has blobs in columns that are read, and one can fill the memory: its type is known without it.
+        return (
+            f'case typeof("{name}") when \'integer\' then "{name}" when \'real\' then "{name}"'
+            f" when 'text' then substr(\"{name}\", 1, {longest}) else {default} end"
+        )
 
     def _batches(self, table: str, query: str) -> Iterator[list[tuple[Any, ...]]]:
         if not self.has(table):

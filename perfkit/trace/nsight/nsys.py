@@ -322,6 +322,8 @@ class _NsysLoad:
         if not usable.all():
             self.lost.append(f"{int((~usable).sum())} events were skipped because they have no usable time")
             columns = {name: column[usable] for name, column in columns.items()}
+        if negative := int((columns["end"] < columns["start"]).sum()):
+            self.lost.append(f"{negative} events have a negative duration, which counts as 0")
         base_ns = start_time_ns(self.tables)
         start = columns["start"] + (base_ns or 0)
         end = np.maximum(columns["end"], columns["start"]) + (base_ns or 0)

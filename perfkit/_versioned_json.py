@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfkit._text import escaped_json
+from perfkit._text import cleaned, escaped_json
 from perfkit.errors import RunError
 
 _Answer = TypeVar("_Answer")
@@ -39,7 +39,11 @@ def decode_json(text: str | bytes, kind: type[_Answer]) -> _Answer:
 
 def json_text(answer: msgspec.Struct) -> str:
     """``answer`` as indented JSON, which a terminal can show whatever texts are in it."""
-    return escaped_json(msgspec.json.format(msgspec.json.encode(answer), indent=1).decode())
+    try:
+        text = msgspec.json.encode(answer)
+    except UnicodeEncodeError:  # the path of a file whose name is not text
+        text = msgspec.json.encode(cleaned(msgspec.to_builtins(answer)))
+    return escaped_json(msgspec.json.format(text, indent=1).decode())
 
 
 def _check_numbers(tree: Any) -> None:

@@ -1,7 +1,8 @@
 """Files that want to harm their reader, and what perfkit answers.
 
 ``python tests/hostile/cases.py FOLDER`` makes each of them below FOLDER, lets every path that reads it read it, and
-prints the answers as JSON. It is a process of its own, so that its memory can be measured.
+prints the answers as JSON, or with ``--table`` docs/hostile_input.md. It is a process of its own, so that its memory
+can be measured.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import sqlite3
 import sys
@@ -45,7 +47,7 @@ LONG_NAME = f"[bold]{BIDI}\x1b]0;title\x07" + "x" * 10_000_000
 class Case(NamedTuple):
     """A hostile file: which, what is in it, how it is made, what perfkit says of it, and whether it is of a run.
 
-    ``says`` is a regular expression.
+    ``says`` is a regular expression; after a "=", what is done where nothing needs to be said.
     """
 
     file: str
@@ -299,7 +301,7 @@ CASES = (
         "rank.json",
         LONG,
         in_run("rank-0/rank.json", record({"host": LONG_NAME, "notes": [LONG_NAME], "ending": LONG_NAME})),
-        "[?] ?host|host",
+        "=Names are cut to 400 characters, and what is unsafe in them is shown as an escape or a ?.",
     ),
     Case("rank-0", "a link to a folder outside", in_run("rank-0", linked_rank), "it is a link, not read"),
     Case("run.json", "nested 500,000 deep", in_run("run.json", text('{"x": ' * DEEP)), "nested too deeply"),
@@ -328,7 +330,7 @@ CASES = (
     Case("trial.json", "a link to /dev/zero", in_run("trial.json", link("/dev/zero")), "a device, not a file"),
     Case("figures.json", "a pipe", in_run("figures.json", fifo), "a pipe, not a file"),
     Case("figures.json", "nested 500,000 deep", in_run("figures.json", text('{"x": ' * DEEP)), "nested too deeply"),
-    Case("diagnosis.json", "a pipe", in_run("diagnosis.json", fifo), ""),
+    Case("diagnosis.json", "a pipe", in_run("diagnosis.json", fifo), "=The run is diagnosed again."),
     Case("a Kineto trace", "a pipe", file("trace.json", fifo), "a pipe, not a file", False),
     Case("a Kineto trace", "a link to /dev/zero", file("trace.json", link("/dev/zero")), "a device, not a file", False),
     Case(
@@ -341,7 +343,13 @@ CASES = (
     Case("a Kineto trace", "a time of 400 digits", trace(event(ts="#" + DIGITS)), "1 of 20 events could not", False),
     Case("a Kineto trace", "NaN as a duration", trace(event(dur="#NaN")), "1 of 20 events could not", False),
     Case("a Kineto trace", "a negative duration", trace(event(dur=-(10**6))), "negative duration", False),
-    Case("a Kineto trace", LONG, trace(event(name=LONG_NAME, dur=10**6)), "x…", False),
+    Case(
+        "a Kineto trace",
+        LONG,
+        trace(event(name=LONG_NAME, dur=10**6)),
+        "=Names are cut to 400 characters, and what is unsafe in them is shown as an escape or a ?.",
+        False,
+    ),
     Case(
         "a Kineto trace",
         "5 MB of gzip that inflate to 5 GB",
@@ -414,7 +422,7 @@ def ask(case: Case, folder: Path) -> Answer:
         except PerfkitError as error:
             codes[name] = 2
             said.write(f"perfkit: {error}\n")
-        except Exception:
+        except Exception:  # noqa: BLE001 - the test fails with it
             problem = f"{name}: {traceback.format_exc()}"
         said.write("\n")
     signal.alarm(0)
@@ -422,6 +430,7 @@ def ask(case: Case, folder: Path) -> Answer:
     whole = said.getvalue().replace(str(folder), "FOLDER")
     # The page's own script and style have no text from outside.
     shown = re.sub(r"<(style|script)>.*?</\1>", "", page.read_text(), flags=re.S) if page.exists() else ""
+    shutil.rmtree(folder)  # one of them has a gigabyte
     return Answer(
         file=case.file,
         what=case.what,
@@ -435,9 +444,36 @@ def ask(case: Case, folder: Path) -> Answer:
 
 
 def sentence_about(case: Case, said: str) -> str:
-    """What was printed about the hostile part; empty where the whole file needs no sentence."""
+    """What was printed about the hostile part; empty where nothing was."""
+    if case.says.startswith("="):
+        return case.says[1:]
     found = [line for line in said.splitlines() if re.search(case.says, line)]
     return re.search(rf"(?:Note: |perfkit: )?([^\"]*(?:{case.says})[^\"]*)", found[0])[1] if found else ""  # type: ignore[index]
+
+
+_TABLE = """\
+# Hostile input
+
+A trace or a run folder may come from anyone. Each of these files is read in the tests by the command line, the HTML
+page, the TensorBoard tab and a notebook, and in a run folder by `perfkit watch`. None of them ends in a traceback,
+takes 10 s of processor time or 1 GB of memory, runs anything, or brings a control character, a mark of direction or
+markup to a terminal or a page. Where a part is refused, the rest is read.
+
+Only regular files of a run folder are opened, and no link out of it is followed: JSON records up to 32 MiB, arrays up
+to 256 MiB and 4,000,000 elements, steps.jsonl up to 4 GiB (of which 40,000 rows are kept), memory snapshots up to
+128 MiB, and gzip that inflates to at most 256 MiB or 150 times its size.
+
+This table is generated: `python tests/hostile/cases.py FOLDER --table`.
+
+| file | what is in it | what perfkit answers |
+|---|---|---|
+"""
+
+
+def table(answers: list[Answer]) -> str:
+    """The text of docs/hostile_input.md."""
+    rows = [(one.file, one.what, re.sub(r"FOLDER/(run/)?(rank-0/)?", "", one.sentence)) for one in answers]
+    return _TABLE + "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
 
 
 def give_up(number: int, frame: Any) -> None:
@@ -449,6 +485,7 @@ def give_up(number: int, frame: Any) -> None:
 if __name__ == "__main__":
     os.environ["COLUMNS"] = "400"
     signal.signal(signal.SIGALRM, give_up)
-    words = sys.argv[2:]
+    words = [word for word in sys.argv[2:] if word != "--table"]
     chosen = [case for case in CASES if not words or any(word in f"{case.file}: {case.what}" for word in words)]
-    sys.stdout.write(json.dumps([ask(case, Path(sys.argv[1], str(n)))._asdict() for n, case in enumerate(chosen)]))
+    answers = [ask(case, Path(sys.argv[1], str(number))) for number, case in enumerate(chosen)]
+    sys.stdout.write(table(answers) if "--table" in sys.argv else json.dumps([one._asdict() for one in answers]))

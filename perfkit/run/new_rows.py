@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from perfkit._regular_file import open_regular
 from perfkit.run.older_folders import decode_step
 from perfkit.run.records import Step
 
@@ -43,7 +44,7 @@ class NewRows:
         Raises:
             OSError: the file is not there yet, or cannot be read.
         """
-        with self.path.open("rb") as file:
+        with open_regular(self.path, inside=self.path.parent) as file:
             file.seek(self._start(file))
             while size := (block := file.read(_BLOCK)).rfind(b"\n") + 1:  # after it is a row that is being written
                 self._offset = file.tell() - len(block) + size
@@ -80,7 +81,7 @@ class NewRows:
             line = file.readline(_LONGEST_LINE)
             try:
                 known = decode_step(line).step <= self.last_step
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except msgspec.DecodeError:
                 break
             if known:
                 low = file.tell()
@@ -93,7 +94,7 @@ class NewRows:
         for line in lines:
             try:
                 row = decode_step(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except msgspec.DecodeError:
                 self.damaged += 1
                 continue
             if row.step > last:

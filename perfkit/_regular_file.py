@@ -30,20 +30,20 @@ def open_regular(
         OSError: it cannot be opened, is no regular file, is larger, or a link leads out of the folder; ``strerror``
             says which.
     """
+    # Without links, also not one that is put there now; but a file that is replaced by a newer one is read.
+    real = os.path.realpath(path) if inside is not None else path
     # Asked before it is opened, because opening a device can act on it, and again of what was opened.
-    _check_regular(os.stat(path), path)
-    handle = os.open(path, _FLAGS)
+    _check_regular(os.stat(real), path)
+    handle = os.open(real, _FLAGS if inside is None else _FLAGS | getattr(os, "O_NOFOLLOW", 0))
     try:
         status = os.fstat(handle)
         _check_regular(status, path)
         if max_bytes is not None and status.st_size > max_bytes:
             raise _too_large(path, max_bytes)
-        if inside is not None:
-            real = os.path.realpath(path)
-            if not Path(real).is_relative_to(os.path.realpath(inside)) or not os.path.samestat(status, os.lstat(real)):
-                raise OSError(
-                    errno.EPERM, "a link leads out of the folder: copy the folder with its files (cp -rL)", str(path)
-                )
+        if inside is not None and not Path(os.path.realpath(real)).is_relative_to(os.path.realpath(inside)):
+            raise OSError(
+                errno.EPERM, "a link leads out of the folder: copy the folder with its files (cp -rL)", str(path)
+            )
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)

@@ -81,7 +81,7 @@ def test_a_file_that_is_replaced_by_a_pipe_after_the_check_does_not_block(
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"")
     sound = os.stat(tmp_path / "file")
-    monkeypatch.setattr(os, "stat", lambda path: sound)
+    monkeypatch.setattr(os, "stat", lambda path, **more: sound)
 
     with pytest.raises(OSError, match="it is a pipe, not a file"):
         open_regular(tmp_path / "pipe")

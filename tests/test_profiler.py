@@ -132,9 +132,10 @@ def test_the_window_holds_the_steps_it_promises_under_the_runs_numbers(tmp_path:
     window = rank.rank.windows[0]
     assert (window.first_step, window.last_step, window.complete) == (3, 4, True)
     assert read_trace(rank.windows[0]).steps.number.tolist() == [3, 4]
-    # Warm-up, window, and the steps after it: a pause, and those for lines, traced by line, and counted. None is timed.
+    # Warm-up, window, and the steps after it: a pause, and those for lines, traced by line, and two whose ops are
+    # counted and compared. None is timed.
     assert [row.kind for row in rank.steps[:5]] == ["timed", "timed", "warmup", "window", "window"]
-    assert [row.kind for row in rank.steps[5:]][:5] == ["lines", "lines", "lines", "ops", "timed"]
+    assert [row.kind for row in rank.steps[5:]][:6] == ["lines", "lines", "lines", "ops", "ops", "timed"]
 
 
 def test_a_window_that_repeats_gives_a_trace_each_time(tmp_path: Path) -> None:

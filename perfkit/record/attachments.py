@@ -27,9 +27,10 @@ from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
+from perfkit.record.windows.extra_steps import ExtraSteps
 from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
-from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, StepBoundary, Syncs, TracedLine
+from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, StepBoundary, Syncs
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Loaders that are recorded per run, of all its fits.
@@ -253,7 +254,7 @@ class Attachments:
         parts = (*parts, self.node, *more)
         return deep_size(*(part for part in parts if part is not None))
 
-    def lines(self, *, sampled_steps: int, steps: int, traced: tuple[TracedLine, ...]) -> Lines | None:
+    def lines(self, *, sampled_steps: int, steps: int, extras: ExtraSteps) -> Lines | None:
         """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled.
 
         Before the first step has ended they are of the whole program, as of one step.
@@ -268,7 +269,8 @@ class Attachments:
             period_ns=period_ns,
             steps=sampled_steps if steps else 1,
             rows=(*rows, *in_workers),
-            traced=traced,
+            traced=extras.lines,
             workers=workers,
             collected=self.garbage.lines(),
+            constant_ops=extras.constant_ops,
         )

@@ -339,9 +339,7 @@ class RunRecorder:
                 "windows": plan.windows,
             },
             settings=self._settings.settings | device_bytes(),
-            lines=attachments.lines(
-                sampled_steps=rows.sampled_steps, steps=self.clock.step_num, traced=plan.extras.lines
-            ),
+            lines=attachments.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, extras=plan.extras),
             ranges=attachments.ranges,
             syncs=attachments.syncs or plan.extras.syncs,
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from perfkit._location import Location
 from perfkit.rules.python import repeated_work
-from perfkit.run.records import ConstantCalls, Lines, Phase, TracedLine
+from perfkit.run.records import ConstantCalls, ConstantOps, Lines, Phase, TracedLine
 
 MS = 1_000_000
 
@@ -45,3 +47,40 @@ def test_a_forward_that_was_not_known_when_the_step_was_traced_is_the_forward(bu
     [finding] = build.findings(repeated_work, step, lines(20 * MS, phase="other"))
 
     assert finding.cost_ns == 30 * MS
+
+
+def ops(line: int, function: str, ms: int, called: Location | None = None) -> ConstantOps:
+    """Ops below a line that are the same in each step."""
+    busiest = Location(file="model.py", line=3 if called is not None else line, function=function)
+    return ConstantOps(
+        file="model.py",
+        line=line,
+        function=function,
+        owner="user",
+        phase="forward",
+        called=called,
+        busiest=busiest,
+        ops=2,
+        host_ns=ms * MS,
+    )
+
+
+def test_ops_that_are_the_same_again_cost_their_time_at_the_line_or_the_function_that_it_calls(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+    encoder = Location(file="model.py", line=2, function="Text.forward")
+    found = Lines(period_ns=MS, steps=40, constant_ops=(ops(30, "loop", 25, encoder), ops(40, "batch", 10)))
+
+    call, inline = build.findings(repeated_work, step, found)
+
+    assert (call.cost_ns, call.spent.line, call.change.line) == (25 * MS, 3, 30)
+    assert "Call Text.forward once" in call.advice
+    assert (inline.cost_ns, inline.spent.line) == (10 * MS, 40)
+    assert inline.message.startswith("Line 40 computes the same in every step, in 2 ops")
+
+
+def test_a_function_that_was_seen_to_return_the_same_is_reported_once(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+    table = Location(file="model.py", line=3, function="table")
+    both = msgspec.structs.replace(lines(20 * MS), constant_ops=(ops(20, "forward", 20, table), ops(5, "table", 20)))
+
+    assert len(build.findings(repeated_work, step, both)) == 1

@@ -1,4 +1,4 @@
-"""The extra steps, once per run: one is traced by line, in one operations are counted, two are the dry run for syncs.
+"""The extra steps, once per run: one is traced by line, in two ops are counted, two are the dry run for syncs.
 
 They come after the first window or, if no window will come, after a few steps. They are slower than others and are
 marked in steps.jsonl, so that no timing includes them.
@@ -10,15 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from perfkit.record.other_devices import trained_on
+from perfkit.record.samplers.constant_ops import ConstantOpLog
 from perfkit.record.samplers.flop_counter import FlopCounter
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.windows.model_ranges import trained_modules
-from perfkit.run.records import Phase, StepFlops, StepKind, Syncs, TracedLine
+from perfkit.run.records import ConstantOps, Phase, StepFlops, StepKind, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
-#: Steps of the dry run: the first includes set-up and one-off syncs, the second shows what every step has.
-_DRY_STEPS = 2
+#: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first includes set-up
+#: and one-off syncs, the second shows what every step has.
+_STEPS: dict[StepKind, int] = {"ops": 2, "dry": 2}
 
 
 class ExtraSteps:
@@ -31,6 +33,7 @@ class ExtraSteps:
         self.begun = False
         self._tracer = LineTracer(phase)
         self._counter = FlopCounter(phase)
+        self._constants = ConstantOpLog(phase)
         #: Operations of one step; None until they were counted.
         self.flops: StepFlops | None = None
         self._optimizers = optimizers
@@ -49,20 +52,21 @@ class ExtraSteps:
     def advance(self, step: int) -> StepKind | None:
         """Step ``step`` begins; returns what it is, None for an ordinary step."""
         if self._current is not None:
-            if self._detector is not None and self._current == "dry":
-                self._detector.step()
             self._remaining -= 1
-            if self._remaining > 0:
-                return self._current
-            counted = self._current == "ops"
-            self.close()
-            if counted:
+            if self._current == "dry" and self._detector is not None:
+                self._detector.step()
+            elif self._current == "ops" and self._remaining:
+                self._end_count()
                 self.flops = self._counter.result(step - 1)
+                self._constants.start()
+            if self._remaining:
+                return self._current
+            self.close()
         while self._todo and self._current is None:
             kind = self._todo.pop(0)
             if kind == "dry" and not self._dry():
                 continue
-            self._remaining = _DRY_STEPS if kind == "dry" else 1
+            self._remaining = _STEPS.get(kind, 1)
             problem = {"lines": self._trace, "ops": self._count}.get(kind, self._run_dry)()
             if problem is None:
                 self._current = kind
@@ -80,8 +84,15 @@ class ExtraSteps:
         if compiled_graphs():
             return "the program compiles graphs, whose ops cannot be seen"
         self._counter.start()
+        self._constants.start()
         self._tracer.start_again()
         return None
+
+    def _end_count(self) -> None:
+        """The first of the counted steps is over."""
+        self._tracer.stop_again()
+        self._constants.stop()
+        self._counter.stop()
 
     def _run_dry(self) -> str | None:
         if not self._optimizers:
@@ -106,8 +117,7 @@ class ExtraSteps:
         if ending == "lines":
             self._tracer.stop()
         elif ending == "ops":
-            self._tracer.stop_again()
-            self._counter.stop()
+            self._end_count()
         elif ending == "dry" and self._detector is not None:
             self._detector.stop()
 
@@ -115,6 +125,11 @@ class ExtraSteps:
     def lines(self) -> tuple[TracedLine, ...]:
         """The lines of the traced step."""
         return self._tracer.rows()
+
+    @property
+    def constant_ops(self) -> tuple[ConstantOps, ...]:
+        """The lines below which ops compute the same in each step."""
+        return self._constants.rows()
 
     @property
     def syncs(self) -> Syncs | None:

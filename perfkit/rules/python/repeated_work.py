@@ -1,14 +1,14 @@
-"""A function of the loop computes the same tensors in every step.
+"""The loop computes the same tensors in every step.
 
-Problem: a table of positions, a mask or a bank of filters that depends on no batch and no weight is made anew in each
-step.
+Problem: a table of positions, a mask, statistics of the whole dataset, or what a frozen model answers to the same input
+is made anew in each step, although it depends on no batch and no weight that is trained.
 
-How it shows: in the step that is traced by line, a function of the user's returns tensors, although nothing that it
-reads changes: plain arguments that are the same in all calls of a line, tensors that are not written, plain attributes
-of its object, constants of its module, no random numbers, no model. The step after it shows the same arguments and
-results again. Its calls take 5% of the step or more.
+How it shows: two steps in a row run the same ops on the same tensors: tensors that are not written between them, plain
+arguments that are equal, no random numbers, no graph. Functions of the user's are also seen in the step that is traced
+by line: one that returns the same tensors and reads nothing that changes. It takes 5% of the step or more.
 
-Causes: a helper that is called in `forward` instead of in `__init__`.
+Causes: a helper that is called in `forward` instead of in `__init__`; a frozen encoder that runs on the same prompts;
+a mean over the dataset where a batch is drawn.
 
 Fix: compute it once and keep it.
 
@@ -19,9 +19,8 @@ Fix: compute it once and keep it.
 
 Saving: the time of the calls, with an error of a quarter.
 
-Source: one step that is traced by line, in which Python is slower than in others. The threshold is 5% of the step. A
-function or method that reads another object, or calls a module, is not examined. 25% for the error of a single step was
-chosen, as for unexpected-call-count.
+Source: two steps whose ops are listened to, on a CPU, and one that is traced by line, in which Python is slower than in
+others. The threshold is 5% of the step. 25% for the error of a single step was chosen, as for unexpected-call-count.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines
+from perfkit.run.records import ConstantOps, Lines
 
 ID = "repeated-work"
 CLAIMS = (*COMPUTING, Selector(owner="python"), Selector(phase="data"))
@@ -44,32 +43,62 @@ _ERROR = 0.25
 
 
 def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
-    """Find functions that return the same tensors in every step."""
+    """Find functions that return the same tensors in every step, and lines whose ops do."""
+    known = set()
     for row in lines.traced:
         for calls in row.constants:
             cost = round(cost_of_calls(calls.host_ns, row, lines, step, backward=False))
             if step.is_negligible(cost):
                 continue
+            known |= {(row.file, row.line), (calls.called.file, calls.called.function)}
             name = shown_function(calls.called)
-            spent = _busiest_line_of(calls.called, lines)
-            yield step.finding(
-                cost=cost,
-                saving=((1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)),
-                spent=spent,
-                change=row,
+            yield _finding(
+                step,
+                cost,
+                spent=_busiest_line_of(calls.called, lines),
+                change=row.at,
                 message=(
                     f"{name} returns the same tensors in every step and is called "
                     f"{times(calls.calls)} per step: {step.shown(cost)}."
                 ),
                 advice=f"Call {name} once and keep the result (a buffer of the module, a cache).",
-                evidence=(
-                    Evidence.ms(
-                        f"{name} called in line {row.line}",
-                        cost,
-                        f"{calls.calls} calls in the traced step",
-                    ),
+                evidence=Evidence.ms(
+                    f"{name} called in line {row.line}", cost, f"{calls.calls} calls in the traced step"
                 ),
             )
+    for ops in lines.constant_ops:
+        inside = ops.called or ops
+        if not known & {(ops.file, ops.line), (inside.file, inside.function)}:
+            yield from _of_ops(step, ops)
+
+
+def _of_ops(step: StepBudget, ops: ConstantOps) -> Iterator[Finding]:
+    cost = min(ops.host_ns, step.wall_ns)
+    if step.is_negligible(cost):
+        return
+    what = shown_function(ops.called) if ops.called is not None else f"line {ops.line}"
+    kept = f"Call {what}" if ops.called is not None else f"Compute this part of {what}"
+    yield _finding(
+        step,
+        cost,
+        spent=ops.busiest,
+        change=ops.at,
+        message=(
+            f"{what[0].upper() + what[1:] if ops.called is None else what} computes the same in every step, in "
+            f"{ops.ops} op{'s' if ops.ops > 1 else ''} on tensors that do not change: {step.shown(cost)}."
+        ),
+        advice=f"{kept} once, before the loop, and keep the result (a buffer of the module, a cache).",
+        evidence=Evidence.ms(f"constant ops below line {ops.line}", cost, f"{ops.ops} ops, equal in two steps"),
+    )
+
+
+def _finding(
+    step: StepBudget, cost: int, *, spent: Location, change: Location, message: str, advice: str, evidence: Evidence
+) -> Finding:
+    saving = (1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)
+    return step.finding(
+        cost=cost, saving=saving, spent=spent, change=change, message=message, advice=advice, evidence=(evidence,)
+    )
 
 
 def _busiest_line_of(called: Location, lines: Lines) -> Location:

@@ -141,6 +141,23 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     constants: tuple[ConstantCalls, ...] = ()
 
 
+class ConstantOps(CodeLine, frozen=True, kw_only=True):
+    """Ops below one user line that compute the same in each step: see `perfkit.record.samplers.constant_ops`.
+
+    Attributes:
+        called: The function that the line calls, all of whose ops are such; None where the line itself has them.
+        busiest: The line that takes most of their time, this one or one of that function.
+        ops: How many there are per step, and ``host_ns`` their time, in a step that other work did not slow down but
+            in which ops were listened to.
+    """
+
+    phase: Phase
+    called: Location | None = None
+    busiest: Location
+    ops: int
+    host_ns: int
+
+
 class Collected(CodeLine, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: their number and their total time."""
 
@@ -152,7 +169,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """lines.json. ``period_ns`` is the time between two samples, ``steps`` the number of sampled steps.
 
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
-    garbage collection began.
+    garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -164,6 +181,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     traced: tuple[TracedLine, ...] = ()
     workers: tuple[Workers, ...] = ()
     collected: tuple[Collected, ...] = ()
+    constant_ops: tuple[ConstantOps, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 FIXED = "--fixed" in sys.argv
 STEPS, ROWS, FEATURES = 150, 400_000, 24
@@ -19,7 +19,8 @@ def forever(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[Sequence[Tensor]
 def main() -> None:
     torch.manual_seed(0)
     table = TensorDataset(torch.randn(ROWS, FEATURES), torch.randn(ROWS))
-    loader = DataLoader(table, batch_size=128, shuffle=True)
+    batches_of = BatchSampler(RandomSampler(table), batch_size=128, drop_last=True)
+    loader = DataLoader(table, sampler=batches_of, batch_size=None)
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batches = forever(loader)

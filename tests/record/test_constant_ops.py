@@ -1,0 +1,189 @@
+"""Ops that compute the same in each step, as two steps in a row show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from perfkit.record.samplers.constant_ops import ConstantOpLog
+from perfkit.run.records import ConstantOps
+
+SIDE = 8
+TABLE = torch.randn(64, SIDE)
+PROMPTS = torch.randint(16, (3, 5))
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(16, SIDE), nn.Linear(SIDE, SIDE)
+        self.requires_grad_(False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        hidden = torch.relu(self.out(self.embed(codes)))
+        return hidden.mean(1)
+
+
+FROZEN = Frozen()
+
+
+def found(step: Callable[[], Any]) -> ConstantOps:
+    """The row with most ops that are the same in two steps."""
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+    return max(log.rows(), key=lambda row: row.ops)
+
+
+def mask() -> Tensor:
+    allowed = torch.ones(SIDE, SIDE).tril_()
+    allowed[0] = 2.0
+    return allowed.log() * torch.tensor([float(2**power) for power in range(SIDE)])
+
+
+def test_a_function_whose_ops_are_the_same_again_is_to_be_called_once_by_its_caller() -> None:
+    def step() -> Tensor:
+        batch = torch.randn(SIDE)
+        return batch + mask()
+
+    row = found(step)
+
+    assert row.called is not None
+    assert (row.called.function, row.function.rpartition(".")[2]) == ("mask", "step")
+    assert row.ops >= 4
+
+
+def test_an_expression_in_a_function_that_also_does_other_things_is_that_line() -> None:
+    def step() -> Tensor:
+        batch = TABLE[torch.randint(64, (4,))]
+        return (batch - TABLE.mean(0)) / batch.std()
+
+    row = found(step)
+
+    assert (row.called, row.ops, row.busiest.line) == (None, 1, row.line)
+
+
+def test_a_frozen_model_on_the_same_input_is_one_call() -> None:
+    def step() -> Tensor:
+        return torch.randn(3, SIDE) @ FROZEN(PROMPTS).T
+
+    row = found(step)
+
+    assert row.called is not None
+    assert row.called.function == "Frozen.forward"
+
+
+def _trained() -> Callable[[], Any]:
+    weight = torch.ones(SIDE, SIDE, requires_grad=True)
+
+    def step() -> None:
+        (TABLE @ weight).sum()
+        with torch.no_grad():
+            weight.sub_(0.1)
+
+    return step
+
+
+def _updated_without_a_graph() -> Callable[[], Any]:
+    average = torch.ones(SIDE, SIDE)
+
+    def step() -> None:
+        average.mul_(0.9)
+        TABLE @ average
+
+    return step
+
+
+def _filled_through_numpy() -> Callable[[], Any]:
+    seen = torch.zeros(SIDE)
+    array = seen.numpy()
+
+    def step() -> None:
+        array[:] += 1
+        seen.exp()
+
+    return step
+
+
+def _new_batches() -> Callable[[], Any]:
+    batches = iter([torch.ones(SIDE), torch.ones(SIDE)])
+    return lambda: next(batches).exp()
+
+
+def _other_numbers() -> Callable[[], Any]:
+    factors = iter([0.1, 0.2])
+    return lambda: TABLE * next(factors)
+
+
+def _written_through_a_view() -> Callable[[], Any]:
+    def step() -> None:
+        made = torch.zeros(SIDE)
+        made[2:4] = torch.randn(2)
+        made.exp()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("changing", "operation"),
+    [
+        (_trained, "mm"),
+        (_updated_without_a_graph, "mm"),
+        (_filled_through_numpy, "exp"),
+        (_new_batches, "exp"),
+        (_other_numbers, "mul"),
+        (lambda: lambda: torch.randn(SIDE).exp(), "exp"),
+        (_written_through_a_view, "exp"),
+    ],
+)
+def test_what_depends_on_something_that_changes_is_not_constant(
+    changing: Callable[[], Callable[[], Any]], operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constant: list[str] = []
+    number_of_op = ConstantOpLog._number_of_op
+
+    def noted(self: Any, func: Any, types: Any, inputs: Any) -> int | None:
+        number = number_of_op(self, func, types, inputs)
+        if self._before is not None and number in self._before:
+            constant.append(func._schema.name.partition("::")[2])
+        return number
+
+    monkeypatch.setattr(ConstantOpLog, "_number_of_op", noted)
+
+    step = changing()
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+
+    assert operation not in constant
+
+
+def test_one_step_alone_shows_nothing_and_nothing_is_kept_alive() -> None:
+    def step() -> Tensor:
+        return torch.randn(SIDE) + mask()
+
+    log = ConstantOpLog(lambda: "forward")
+    log.start()
+    step()
+    log.stop()
+
+    assert log.rows() == ()
+    assert not log._values
+
+
+def test_an_error_of_the_program_is_the_program_s() -> None:
+    log = ConstantOpLog(lambda: "forward")
+    log.start()
+    with pytest.raises(RuntimeError, match="size"):
+        torch.ones(2) + torch.ones(3)
+    log.stop()
+
+    assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,21 @@ def test_a_frozen_model_on_the_same_input_is_one_call() -> None:
 
     assert row.called is not None
     assert row.called.function == "Frozen.forward"
+
+
+def test_what_a_library_does_below_a_line_that_also_changes_is_not_the_line_s(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "trainer.py"
+    library.parent.mkdir()
+    library.write_text("def run(table, torch):\n    return table.exp() + torch.randn(8)\n")
+    scope: dict[str, Any] = {}
+    exec(compile(library.read_text(), str(library), "exec"), scope)
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        scope["run"](TABLE, torch)
+        log.stop()
+
+    assert log.rows() == ()
 
 
 def _trained() -> Callable[[], Any]:

@@ -19,7 +19,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
 from types import CodeType
 from typing import Any
 
@@ -39,6 +38,8 @@ _MAX_PATH = 16
 _SAMPLED = 64
 _OWN_KINDS = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+#: Owners of frames between an op and who asked for it.
+_BENEATH = ("torch", "python", "perfkit")
 _NOT_LOOKED_AT = ("backward", "optimizer", "validation")
 
 
@@ -52,15 +53,18 @@ class ConstantOpLog:
         self._before: set[int] | None = None
         self._numbers: set[int] = set()
         #: Tensors from before the first step.
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self._known: dict[int, Callable[[], Any]] = {}
         #: Tensors of the running step: the tensor, its version, and its number, None where it changes.
-        self._values: dict[int, tuple[weakref.ref[Any], int, int | None]] = {}
+        self._values: dict[int, tuple[Callable[[], Any], int, int | None]] = {}
         self._ops = 0
         #: Of the second step: the user's lines that led to each constant op, and its time; the code that ran others.
         self._constant: Counter[Path] = Counter()
         self._counts: Counter[Path] = Counter()
         self._changing: set[CodeType] = set()
         self._phases: dict[Path, Phase] = {}
+        #: Lines below which ops changed, and those of ``_constant`` whose ops a library other than torch called.
+        self._changing_sites: set[Site] = set()
+        self._of_library: set[Path] = set()
 
     def start(self) -> None:
         """The first or the second step begins."""
@@ -91,13 +95,16 @@ class ConstantOpLog:
             number = None
         if self._before is None:
             return
-        path = _users_path()
+        path, is_library = _users_path()
         if number in self._before and not _on_device(out):
             self._constant[path] += took_ns
             self._counts[path] += 1
             self._phases.setdefault(path, phase)
+            if is_library:
+                self._of_library.add(path)
         else:
             self._changing.update(code for code, _ in path)
+            self._changing_sites.update(path[:1])
 
     def _number_of_op(self, func: Any, types: Any, inputs: tuple[Any, Any]) -> int | None:
         if torch.Tag.nondeterministic_seeded in func.tags or any(kind not in _OWN_KINDS for kind in types):
@@ -120,13 +127,12 @@ class ConstantOpLog:
         return hash(tuple(parts))
 
     def _number_of(self, tensor: Any) -> int | None:
-        value = self._values.get(id(tensor))
-        if value is not None and value[0]() is tensor:
-            return value[2] if value[1] == tensor._version else None
-        known = self._known.get(id(tensor))
+        reference, version, number = self._values.get(id(tensor), (_dead, 0, None))
+        if reference() is tensor:
+            return number if version == tensor._version else None
         if self._before is None:
             self._known[id(tensor)] = weakref.ref(tensor)
-        elif known is None or known() is not tensor:
+        elif self._known.get(id(tensor), _dead)() is not tensor:
             return None
         number = hash((id(tensor), tensor._version, _sample_of(tensor)))
         self._values[id(tensor)] = (weakref.ref(tensor), tensor._version, number)
@@ -136,7 +142,7 @@ class ConstantOpLog:
         """Note the numbers of what the op returned and of what it wrote into."""
         arguments, named = inputs
         schema = func._schema
-        written = []
+        written: list[Any] = []
         for at, argument in enumerate(schema.arguments):
             if argument.is_write:
                 written += _flat(named[argument.name] if argument.name in named else arguments[at : at + 1])
@@ -148,7 +154,7 @@ class ConstantOpLog:
                 changed = None if None in (before, number) else (before, number, at)
                 self._set(tensor._base, changed, tensor._base._version + 1)
         first = next((one for one in _flat(inputs) if isinstance(one, torch.Tensor)), None)
-        is_view = any(one.alias_info is not None for one in schema.returns) and first is not None
+        is_view = any(one.alias_info is not None for one in schema.returns)
         for at, tensor in enumerate(_flat(out)):
             if isinstance(tensor, torch.Tensor) and not any(tensor is one for one in written):
                 version = first._version if is_view and first is not None else tensor._version
@@ -162,6 +168,8 @@ class ConstantOpLog:
         """The lines whose ops, or whose calls, compute the same in each step, by their time."""
         found: dict[tuple[Site, CodeType | None], list[Path]] = {}
         for path in self._constant:
+            if path in self._of_library and path[0] in self._changing_sites:
+                continue  # a part of what a library does for this line, such as the call of a Trainer: nobody's to edit
             depth = next((at for at, (code, _) in enumerate(path) if code in self._changing), None)
             if depth is not None:
                 found.setdefault((path[depth], path[depth - 1][0] if depth else None), []).append(path)
@@ -169,14 +177,14 @@ class ConstantOpLog:
         return tuple(sorted(rows, key=lambda row: -row.host_ns))
 
     def _row(self, site: Site, called: CodeType | None, paths: list[Path]) -> ConstantOps:
-        at = location_of(site)
+        code, line = site
         spent: Counter[Site] = Counter()
         for path in paths:
             spent[path[0]] += self._constant[path]
         return ConstantOps(
-            file=at.file,
-            line=at.line,
-            function=at.function,
+            file=code.co_filename,
+            line=line,
+            function=function_name(code),
             owner=USER,
             phase=self._phases[paths[0]],
             called=None
@@ -203,10 +211,24 @@ class _ListeningMode(TorchDispatchMode):
         return out
 
 
-def _users_path() -> Path:
-    """The user's lines that lead to the running op, innermost first."""
-    frames = (frame for frame in frames_outwards(sys._getframe(2)) if owner_of(frame.f_code.co_filename) == USER)
-    return tuple((frame.f_code, line_of(frame)) for frame in islice(frames, _MAX_PATH))
+def _dead() -> Any:
+    """Stands for the reference to a tensor that is not known."""
+    return None
+
+
+def _users_path() -> tuple[Path, bool]:
+    """The user's lines that lead to the running op, innermost first; whether a library called it for the first one."""
+    path: list[Site] = []
+    is_library = False
+    for frame in frames_outwards(sys._getframe(2)):
+        owner = owner_of(frame.f_code.co_filename)
+        if owner == USER:
+            path.append((frame.f_code, line_of(frame)))
+            if len(path) == _MAX_PATH:
+                break
+        elif not path and owner not in _BENEATH:
+            is_library = True
+    return tuple(path), is_library
 
 
 def _flat(value: Any) -> Iterator[Any]:

@@ -25,6 +25,8 @@ MAX_BYTES = 128 << 20
 #: Maximum number of records: lists may be in others many times.
 MAX_RECORDS = MAX_CONTAINERS
 _MAX_INT = 2**63 - 1
+#: Bytes: more than any device has, and so few that the sum of all records fits into 64 bits.
+_MAX_SIZE = 2**40
 
 
 class MemorySegment(NamedTuple):
@@ -153,19 +155,19 @@ class _SnapshotContent:
         segments: list[MemorySegment] = []
         blocks: list[MemoryBlock] = []
         for record in self._records(self.content["segments"]):
-            total = _int(record.get("total_size"))
+            total = _int(record.get("total_size"), _MAX_SIZE)
             if total < 0:
                 self.invalid += 1
                 continue
             address = _int(record.get("address"))
             for block in self._records(record.get("blocks")):
-                size = _int(block.get("size"))
+                size = _int(block.get("size"), _MAX_SIZE)
                 if size < 0:
                     self.invalid += 1
                     continue
                 begin = _int(block.get("address", address))
                 stack = self._stack(block)
-                requested = _int(block.get("requested_size", size))
+                requested = _int(block.get("requested_size", size), _MAX_SIZE)
                 blocks.append(MemoryBlock(len(segments), begin, size, requested, _text(block.get("state")), stack))
                 address = begin + size  # torch before 2.1 wrote no addresses of blocks: they follow each other
             segments.append(
@@ -173,8 +175,8 @@ class _SnapshotContent:
                     _int(record.get("device", 0)),
                     _int(record.get("address")),
                     total,
-                    _int(record.get("allocated_size")),
-                    _int(record.get("active_size")),
+                    _int(record.get("allocated_size"), _MAX_SIZE),
+                    _int(record.get("active_size"), _MAX_SIZE),
                     _int(record.get("stream")),
                     _text(record.get("segment_type")),
                 )
@@ -196,7 +198,7 @@ class _SnapshotContent:
                     device,
                     self._stack(entry),
                     _int(entry.get("addr")),
-                    _int(entry.get("size")),
+                    _int(entry.get("size"), _MAX_SIZE),
                     _int(entry.get("stream")),
                     time_us * 1000 if 0 <= time_us < _MAX_INT // 1000 else -1,
                 )
@@ -220,8 +222,8 @@ def _location(frame: dict[str, Any]) -> Location:
     return Location(file=file, line=line if line >= 0 else None, function=_text(frame.get("name")), owner=owner)
 
 
-def _int(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _MAX_INT else -1
+def _int(value: Any, largest: int = _MAX_INT) -> int:
+    return value if type(value) is int and 0 <= value <= largest else -1
 
 
 def _text(value: Any) -> str:

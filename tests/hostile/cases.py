@@ -1,8 +1,8 @@
 """Files that want to harm their reader, and what perfkit answers.
 
 ``python tests/hostile/cases.py FOLDER`` makes each of them below FOLDER, lets every path that reads it read it, and
-prints the answers as JSON, or with ``--table`` docs/hostile_input.md. It is a process of its own, so that its memory
-can be measured.
+prints the answers as JSON, or with ``--table`` docs/hostile_input.md; ``--light`` and ``--heavy`` choose some of them.
+It is a process of its own, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from perfkit.integrations.tensorboard.drawings import draw
 from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.records import Lines, Phases, RangeRow, Rank, Run, Step
 
+#: What may reach no terminal and no page; a line feed ends a line of perfkit's own.
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: Seconds after which a case counts as a hang; the machine of the tests may be busy, so it is no measure of speed.
-HANG_S = 60
+HANG_S = 240
 DIGITS = "9" * 400
 DEEP = 500_000
 BIDI = "\u202edetrevni\u202c \u2066x\u2069"
@@ -47,7 +49,8 @@ LONG_NAME = f"[bold]{BIDI}\x1b]0;title\x07" + "x" * 10_000_000
 class Case(NamedTuple):
     """A hostile file: which, what is in it, how it is made, what perfkit says of it, and whether it is of a run.
 
-    ``says`` is a regular expression; after a "=", what is done where nothing needs to be said.
+    ``says`` is a regular expression; after a "=", what is done where nothing needs to be said. A heavy one takes
+    seconds of the processor.
     """
 
     file: str
@@ -55,6 +58,12 @@ class Case(NamedTuple):
     make: Callable[[Path], Path]
     says: str
     is_run: bool = True
+    is_heavy: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file, and what is in it."""
+        return f"{self.file}: {self.what}"
 
 
 class Answer(NamedTuple):
@@ -302,6 +311,7 @@ CASES = (
         LONG,
         in_run("rank-0/rank.json", record({"host": LONG_NAME, "notes": [LONG_NAME], "ending": LONG_NAME})),
         "=Names are cut to 400 characters, and what is unsafe in them is shown as an escape or a ?.",
+        is_heavy=True,
     ),
     Case("rank-0", "a link to a folder outside", in_run("rank-0", linked_rank), "it is a link, not read"),
     Case("run.json", "nested 500,000 deep", in_run("run.json", text('{"x": ' * DEEP)), "nested too deeply"),
@@ -349,6 +359,7 @@ CASES = (
         trace(event(name=LONG_NAME, dur=10**6)),
         "=Names are cut to 400 characters, and what is unsafe in them is shown as an escape or a ?.",
         False,
+        is_heavy=True,
     ),
     Case(
         "a Kineto trace",
@@ -356,8 +367,9 @@ CASES = (
         file("trace.json.gz", gzip_bomb),
         "longer than 64 MiB",
         False,
+        is_heavy=True,
     ),
-    Case("an nsys export", "a blob of 0.9 GB", file("report.sqlite", blob), "1 of 3 events", False),
+    Case("an nsys export", "a blob of 0.9 GB", file("report.sqlite", blob), "1 of 3 events", False, is_heavy=True),
     Case(
         "an ncu report",
         "numbers that no float holds, and a name of 10 MB",
@@ -485,7 +497,7 @@ def give_up(number: int, frame: Any) -> None:
 if __name__ == "__main__":
     os.environ["COLUMNS"] = "400"
     signal.signal(signal.SIGALRM, give_up)
-    words = [word for word in sys.argv[2:] if word != "--table"]
-    chosen = [case for case in CASES if not words or any(word in f"{case.file}: {case.what}" for word in words)]
+    left_out = {"--light": True, "--heavy": False}.get(sys.argv[-1])
+    chosen = [case for case in CASES if case.is_heavy is not left_out]
     answers = [ask(case, Path(sys.argv[1], str(number))) for number, case in enumerate(chosen)]
     sys.stdout.write(table(answers) if "--table" in sys.argv else json.dumps([one._asdict() for one in answers]))

@@ -13,6 +13,7 @@ import pytest
 
 from perfkit._location import Location
 from perfkit.errors import TraceError
+from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.trace import memory_snapshot
 from perfkit.trace.memory_snapshot import MemoryBlock, MemorySegment, read_memory_snapshot
 
@@ -177,3 +178,18 @@ def test_the_python_pickler_writes_what_is_read_too(tmp_path: Path) -> None:
     file.write_bytes(out.getvalue())
 
     assert len(read_memory_snapshot(file).blocks) == 2
+
+
+@pytest.mark.parametrize("size", [2**40 + 1, 2**62, 10**400])
+def test_a_size_that_no_device_has_is_no_size(tmp_path: Path, size: int) -> None:
+    content = snapshot()
+    content["segments"][0]["allocated_size"] = size
+    content["device_traces"][1][0]["size"] = size
+    file = tmp_path / "memory-0.pickle"
+    file.write_bytes(pickle.dumps(content))
+
+    read = read_memory_snapshot(file)
+
+    assert read.segments[0].allocated_bytes == -1
+    assert read.bytes.tolist() == [-1, 512, 1 << 40]
+    assert measure_memory_snapshot(read)[0].peak_bytes >= 0

@@ -93,8 +93,8 @@ class ConstantOpLog:
             self._remember(func, inputs, out, number)
         except Exception:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
             number = None
-        if self._before is None:
-            return
+        if self._before is None or _is_view(func):
+            return  # a view computes nothing
         path, is_library = _users_path()
         if number in self._before and not _on_device(out):
             self._constant[path] += took_ns
@@ -154,10 +154,9 @@ class ConstantOpLog:
                 changed = None if None in (before, number) else (before, number, at)
                 self._set(tensor._base, changed, tensor._base._version + 1)
         first = next((one for one in _flat(inputs) if isinstance(one, torch.Tensor)), None)
-        is_view = any(one.alias_info is not None for one in schema.returns)
         for at, tensor in enumerate(_flat(out)):
             if isinstance(tensor, torch.Tensor) and not any(tensor is one for one in written):
-                version = first._version if is_view and first is not None else tensor._version
+                version = first._version if _is_view(func) and first is not None else tensor._version
                 self._set(tensor, (number, at) if number is not None else None, version)
 
     def _set(self, tensor: Any, parts: tuple[Any, ...] | None, version: int) -> None:
@@ -205,10 +204,16 @@ class _ListeningMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        started_ns = time.perf_counter_ns()
+        # The thread's own time: one op of one step is measured, and another program may take the core meanwhile.
+        started_ns = time.thread_time_ns()
         out = func(*args, **kwargs)
-        self._add(func, types, (args, kwargs), out, time.perf_counter_ns() - started_ns)
+        self._add(func, types, (args, kwargs), out, time.thread_time_ns() - started_ns)
         return out
+
+
+def _is_view(func: Any) -> bool:
+    """Whether the op returns its input's memory, unwritten."""
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
 
 
 def _dead() -> Any:

@@ -54,7 +54,7 @@ def process_runs(pid: int) -> bool:
     """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no system has such a number
         return False
     except OSError:
         return True  # another user's

@@ -32,6 +32,7 @@ from perfkit.integrations.tensorboard.writers import to_markdown
 from perfkit.reports.console import print_line, print_text
 from perfkit.reports.markdown import write_markdown
 from perfkit.reports.terminal import print_diagnosis
+from perfkit.run.ending import process_runs
 from perfkit.run.folder_claim import claim_folder
 from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.records import Rank, Step
@@ -290,3 +291,7 @@ def test_a_run_whose_name_is_not_text_has_a_diagnosis(tmp_path: Path) -> None:
 
     assert "steps" in diagnose(odd).to_json()
     assert read_run(odd).ranks
+
+
+def test_a_process_id_that_no_system_has_is_that_of_no_process() -> None:
+    assert not process_runs(2**62)

@@ -56,6 +56,15 @@ def test_a_loop_of_small_ops_is_found_at_its_line(build: Any) -> None:
     assert "100 times per step over 3 small ops (select mul add)" in finding.message
 
 
+def test_a_norm_of_each_weight_is_a_small_op_and_a_norm_layer_is_none(build: Any) -> None:
+    step = build.step(20, forward=20)
+    logged = repeat(names=("aten::linalg_vector_norm", "aten::item"))
+    layers = repeat(names=("aten::layer_norm", "aten::add"))
+
+    assert len(build.findings(many_small_ops, step, ops(logged))) == 1
+    assert build.findings(many_small_ops, step, ops(layers)) == []
+
+
 def test_the_saving_depends_on_how_much_of_the_ops_is_computing(build: Any) -> None:
     [finding] = build.findings(many_small_ops, build.step(20, forward=20), ops(repeat()))
 

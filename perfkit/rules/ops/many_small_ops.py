@@ -62,7 +62,7 @@ _SMALL = 20
 _MIN_OVERHEAD_NS = 2_000
 #: Layers with parameters of their own; and collectives, whose loops wait for other processes and the link.
 _NOT_A_SMALL_OP = re.compile(
-    r"^aten::(linear|addmm|conv|_conv|\w+_norm|embedding|lstm|gru|rnn)|^(c10d|_c10d_functional)::"
+    r"^aten::(linear|addmm|conv|_conv|(?!linalg_)\w+_norm|embedding|lstm|gru|rnn)|^(c10d|_c10d_functional)::"
 )
 #: The share of the loop's time that remains after the correction, for the low end of the saving: at least 0.15, since
 #: one call has overhead too and times of a trace are off by some percent; at most 0.3 (both chosen).

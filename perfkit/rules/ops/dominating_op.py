@@ -1,0 +1,99 @@
+"""One expensive op, called a few times, takes much of the step.
+
+Problem: a decomposition, a sort or a draw costs far more than the products around it, and often more than its result is
+worth: a whole singular value decomposition for the largest value, a permutation of a whole memory for a batch of it.
+
+How it shows: an op that has a cheaper counterpart takes 15% of the step or more in one line, in at most 20 calls.
+
+Causes: the general call where a special one is enough; a call in every step where the result changes slowly.
+
+Fix: the cheaper call, fewer elements, or not in every step.
+
+    index = torch.randint(size, (batch,))                          # not: torch.randperm(size)[:batch]
+    layer = torch.nn.utils.parametrizations.spectral_norm(layer)   # one power iteration, not torch.linalg.svdvals
+    best = scores.topk(10).indices                                 # not: scores.argsort(descending=True)[:10]
+    solved = torch.linalg.solve(a, b)                              # not: torch.linalg.inv(a) @ b
+    counts = torch.bincount(labels, minlength=classes)             # not: torch.unique(labels, return_counts=True)
+
+Saving: from half of the time in the op to all of it.
+
+Source: which op has which counterpart is from torch's documentation; 15% and half were chosen. On a CPU only: on a
+device the time of an op is that of its kernels, which the kernels' tables show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from perfkit._format import times
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.rows import Selector
+from perfkit.ledger.step_budget import StepBudget
+
+ID = "dominating-op"
+CLAIMS = (Selector(owner="computing"),)
+#: What is the same in every step needs no cheaper op.
+FOLLOWS_AT_LINE = ("repeated-work",)
+
+#: The share of the step that justifies another algorithm; calls per step, because more are a loop (both chosen).
+_WORTH = 0.15
+_MAX_CALLS = 20
+#: The least that a cheaper op saves (chosen).
+_LEAST = 0.5
+#: Outermost op -> what to call instead.
+_INSTEAD = tuple(
+    (re.compile(rf"aten::({ops})"), advice)
+    for ops, advice in (
+        (
+            r"linalg_svd\w*|svd|linalg_matrix_norm|nuclear_norm|linalg_pinv|linalg_matrix_rank|linalg_cond",
+            "Compute only the values that are needed: a power iteration for the largest one (spectral_norm), "
+            "torch.svd_lowrank for a few; or decompose every N steps.",
+        ),
+        (
+            r"linalg_eig\w*|linalg_matrix_exp|linalg_qr|linalg_det|linalg_slogdet|logdet",
+            "Decompose every N steps and keep the result, or decompose a smaller matrix: torch.lobpcg finds a few "
+            "values, a Cholesky factor has the determinant of a positive definite matrix.",
+        ),
+        (r"linalg_inv\w*|inverse", "Use torch.linalg.solve, or a factor that is computed once, instead of an inverse."),
+        (r"argsort|sort|msort", "Use topk where the first few are needed; sort once where the data does not change."),
+        (
+            r"unique\w*|_unique2",
+            "Use torch.bincount where the values are small whole numbers; compute it once where they do not change.",
+        ),
+        (
+            r"randperm",
+            "Draw as many as are needed: torch.randint, or one permutation per epoch that is used part by part.",
+        ),
+        (r"multinomial", "Keep the cumulative sum of the weights, and draw with torch.searchsorted."),
+        (r"cdist", "Compare with fewer candidates, or compute squared distances by one matrix product."),
+    )
+)
+
+
+def check(step: StepBudget, ledger: Ledger) -> Iterator[Finding]:
+    """Find ops with a cheaper counterpart that take much of the step."""
+    if step.device is not None:
+        return
+    ns: dict[tuple[str, Location | None], int] = {}
+    calls: dict[tuple[str, Location | None], float] = {}
+    for row in ledger.rows:
+        if row.owner == "computing":
+            key = row.name.partition(" ")[0], row.at
+            ns[key] = ns.get(key, 0) + row.ns
+            calls[key] = calls.get(key, 0.0) + (row.count or 0.0)
+    for (name, at), cost in ns.items():
+        advice = next((text for ops, text in _INSTEAD if ops.fullmatch(name)), None)
+        if advice is None or cost < _WORTH * (step.wall_ns - ledger.others_ns) or calls[name, at] > _MAX_CALLS:
+            continue
+        called = f", called {times(round(calls[name, at]))} per step" if calls[name, at] >= 1 else ""
+        yield step.finding(
+            cost=cost,
+            saving=(_LEAST * cost, cost),
+            spent=at,
+            message=f"{name}{called}, takes {step.shown(cost)}.",
+            advice=advice,
+            evidence=(Evidence.ms(f"{name} in one line", cost, "the ledger"),),
+        )

@@ -1,0 +1,50 @@
+"""dominating-op: a few calls of an op with a cheaper counterpart take much of the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit._location import Location
+from perfkit.findings import Finding
+from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.rows import LedgerRow
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.measurements import Measurements
+from perfkit.rules.ops import dominating_op
+
+MS = 1_000_000
+LINE = Location(file="train.py", line=34, function="penalty")
+
+
+def ledger(name: str, ms: int, *, count: float = 3, others_ms: int = 0) -> Ledger:
+    rows = (
+        LedgerRow(owner="computing", name=name, ns=ms * MS, phase="forward", at=LINE, count=count),
+        LedgerRow(owner="computing", name="aten::mm", ns=(100 - ms - others_ms) * MS, phase="forward", at=LINE),
+        LedgerRow(owner="other programs", name="", ns=others_ms * MS),
+    )
+    return Ledger(wall_ns=100 * MS, per="step", basis="training thread", rows=rows)
+
+
+def found(build: Any, of: Ledger) -> list[Finding]:
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(100, forward=100)))
+    assert step is not None
+    return list(dominating_op.check(step, of))
+
+
+def test_a_decomposition_that_takes_most_of_the_step_is_found_at_its_line(build: Any) -> None:
+    [finding] = found(build, ledger("aten::linalg_svdvals", 79))
+
+    assert (finding.cost_ns, finding.spent.line, finding.severity) == (79 * MS, 34, "critical")
+    assert finding.message.startswith("aten::linalg_svdvals, called 3 times per step, takes 79.0 ms")
+    assert "power iteration" in finding.advice
+
+
+@pytest.mark.parametrize(("name", "ms", "count"), [("aten::mm", 79, 3), ("aten::sort", 12, 3), ("aten::sort", 79, 400)])
+def test_a_product_a_short_op_and_a_loop_are_no_finding(build: Any, name: str, ms: int, count: float) -> None:
+    assert found(build, ledger(name, ms, count=count)) == []
+
+
+def test_the_time_of_other_programs_does_not_hide_it(build: Any) -> None:
+    assert len(found(build, ledger("aten::randperm", 14, others_ms=80))) == 1

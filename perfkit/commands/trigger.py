@@ -49,7 +49,7 @@ def trigger(
     running = [one for one in chosen if _refusal(one) is None]
     if not running:
         raise RunError((_refusal(chosen[0]) if chosen else None) or f"{run} has no rank that has started")
-    known = {one.index: _windows(one) for one in running}
+    known = {one.index: _last_window(one) for one in running}
     _touch(live.path if every else running[0].folder, live.path, running[0])
     for one in running:
         _warn(one)
@@ -112,8 +112,9 @@ def _touch(folder: Path, run: Path, one: RankFollower) -> None:
         ) from error
 
 
-def _windows(one: RankFollower) -> int:
-    return len(one.rank.windows) if one.rank is not None else 0
+def _last_window(one: RankFollower) -> int:
+    """The index of the newest window, -1 where there is none; older ones may be gone by the next look."""
+    return one.rank.windows[-1].index if one.rank is not None and one.rank.windows else -1
 
 
 def _wait(ranks: list[RankFollower], known: dict[int, int], name_of: Callable[[int], str] | None) -> int:
@@ -142,8 +143,8 @@ def _result(one: RankFollower, known: int, name_of: Callable[[int], str] | None)
     rank = one.rank
     if rank is None:
         return None
-    for window in rank.windows[known:]:
-        if (window.reason or "").startswith(f"trigger: {_KIND}"):
+    for window in rank.windows:
+        if window.index > known and (window.reason or "").startswith(f"trigger: {_KIND}"):
             path = one.folder / name_of(window.index) if name_of is not None else one.folder
             if path.exists():
                 return path

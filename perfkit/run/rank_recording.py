@@ -26,6 +26,8 @@ _FLUSH_ROWS = 14
 FLUSH_NS = 1_000_000_000
 #: Maximum number of rows that wait for their device times; a device is seldom further behind.
 _MAX_WAITING = 64
+#: Maximum number of clock pairs: then every second one is dropped, and only every second one is kept from there on.
+_MAX_PAIRS = 64
 #: Time between two rewrites of ranges.npz, syncs.json, lines.json and rank.json.
 _REWRITE_NS = 30_000_000_000
 
@@ -62,7 +64,10 @@ class RankRecording:
         self._reported: set[str] = set()
         self.errors: list[str] = []
         self.notes: list[str] = []
-        self._pairs = [ClockPair(*_clock.clock_pair())]
+        self._last_pair = ClockPair(*_clock.clock_pair())
+        self._pairs = [self._last_pair]
+        #: How often clocks were paired, and which of these pairs are kept.
+        self._paired, self._pairs_apart = 0, 1
         self.rank = Rank(
             rank=_env.rank(),
             launch_id=launch,
@@ -110,7 +115,13 @@ class RankRecording:
 
     def pair_clocks(self) -> None:
         """Record the run's clock and unix time at this instant: at the start and after each window."""
-        self._pairs.append(ClockPair(*_clock.clock_pair()))
+        self._last_pair = ClockPair(*_clock.clock_pair())
+        self._paired += 1
+        if self._paired % self._pairs_apart == 0:
+            self._pairs.append(self._last_pair)
+        if len(self._pairs) > _MAX_PAIRS:
+            del self._pairs[1::2]
+            self._pairs_apart *= 2
 
     def flush(self, *, last: bool = False) -> None:
         """Write the buffered rows; the last ones wait for their losses."""
@@ -144,7 +155,7 @@ class RankRecording:
             settings=_env.settings() | parts.settings,
             errors=tuple(self.errors),
             notes=tuple(self.notes),
-            clock_pairs=tuple(self._pairs),
+            clock_pairs=tuple(dict.fromkeys((*self._pairs, self._last_pair))),
             end_ns=_clock.now_ns() if ending is not None else None,
             ending=ending,
         )

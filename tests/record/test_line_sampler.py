@@ -179,12 +179,12 @@ def test_an_expensive_first_sample_does_not_make_later_ones_rare(monkeypatch: py
     monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
     LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
-    # The first took 1 ms, which at half a percent of the time is one in 200 ms.
+    # The first took 1 ms, which at a hundredth of the time is one in 100 ms.
     assert max(periods) < 0.02
     assert statistics.fmean(periods[250:]) == pytest.approx(PERIOD_S, rel=0.05)
 
 
-def test_expensive_samples_come_at_the_full_rate_at_first_and_less_often_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_take_a_hundredth_of_the_time_at_first_and_less_later(monkeypatch: pytest.MonkeyPatch) -> None:
     periods: list[float] = []
     cpu = (reading * 200e-6 for reading in range(10_000))
 
@@ -199,8 +199,15 @@ def test_expensive_samples_come_at_the_full_rate_at_first_and_less_often_later(m
     monkeypatch.setattr(time, "thread_time", lambda: next(cpu))
     LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)._run(Lock())  # type: ignore[arg-type]  # what it uses of one
 
-    assert max(periods[:200]) < PERIOD_S
-    assert statistics.fmean(periods[300:]) > 3 * PERIOD_S
+    assert periods[0] < PERIOD_S
+    assert statistics.fmean(periods[40:200]) == pytest.approx(200e-6 / 0.01, rel=0.1)
+    assert statistics.fmean(periods[300:]) == pytest.approx(200e-6 / 0.004, rel=0.1)
+
+
+def test_a_loop_of_short_steps_is_sampled_half_as_often() -> None:
+    for first in (True, False):
+        short, long = (line_sampler.period_after(0.0, first=first, steps=steps) for steps in (20, 2))
+        assert short == 2 * long
 
 
 def test_what_a_sample_of_the_steps_stands_for_has_nothing_of_the_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +224,7 @@ def test_what_a_sample_of_the_steps_stands_for_has_nothing_of_the_set_up(monkeyp
             pass
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
     sampler = LineSampler(threading.get_ident(), lambda: "forward", lambda: max(0, taken[0] - 300))
 
     sampler._run(Lock())  # type: ignore[arg-type]  # what it uses of one

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
+from perfkit import _clock
 from perfkit.run.folder_claim import launch_id
 from perfkit.run.rank_recording import Parts, RankRecording
 from perfkit.run.reading import read_run
@@ -34,6 +36,23 @@ def test_a_row_is_written_once_its_device_times_are_there(tmp_path: Path) -> Non
     record.finish("finished")
 
     assert steps(tmp_path) == [(0, 7), (1, None), (2, None)]
+
+
+def test_clock_pairs_of_a_long_run_are_few_and_spread_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = itertools.count()
+    monkeypatch.setattr(_clock, "clock_pair", lambda: (next(readings), 0))
+    record = recording(tmp_path)
+    for _ in range(1000):
+        record.pair_clocks()
+    record.add([row(0)])
+    record.finish("finished")
+
+    rank = read_run(tmp_path).ranks[0].rank
+    assert rank is not None
+    times = [pair.perf_ns for pair in rank.clock_pairs]
+    assert 30 < len(times) <= 65
+    assert (times[0], times[-1]) == (0, 1000)
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) <= 32
 
 
 def test_a_row_is_held_for_64_steps_and_then_written_without(tmp_path: Path) -> None:

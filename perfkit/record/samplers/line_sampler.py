@@ -37,16 +37,20 @@ PERIOD_S = 0.010
 #: are most of it: walking a Trainer's stack of 50 frames takes 6 us, the whole sample 40 to 150. Handing the lock over
 #: and back takes the training thread about as much again.
 _MAX_SHARE = 0.004
-#: The first samples come twice as fast, whatever they cost: the first verdict comes after some hundred milliseconds of
-#: steps, and of 200 samples a line with a tenth of the time has 20. 200 of 0.1 ms are 20 ms, in the set-up
-#: and in the steps.
+#: The first samples come twice as fast, and may take a hundredth of the time, a run's whole budget: the first verdict
+#: comes after some hundred milliseconds of steps, and of 200 samples a line with a tenth of the time has 20.
 _FIRST = 200
 _FIRST_PERIOD_S = PERIOD_S / 2
+_FIRST_SHARE = 0.01
+#: Where so many steps end between two samples, half as many show the same: a loop repeats its few lines in each step.
+_SHORT_STEPS = 8
 #: Waits are between 0.5 and 1.5 periods, spread by the golden section, so that any stretch of waits has short and long
 #: ones. With equal waits, a loop whose step takes as long as a period is always seen at the same lines.
 _GOLDEN = (math.sqrt(5) - 1) / 2
-#: The cost of a sample is a moving mean over about as many: some tenths of a second of training.
+#: The cost of a sample is a moving mean over about as many: some tenths of a second of training. It starts with that of
+#: a usual one, so that the share holds from the first sample on.
 _MEAN_OVER = 16
+_USUAL_S = 60e-6
 #: Distinct lines kept; a training loop has hundreds. Beyond that only known lines are counted.
 _MAX_LINES = 10_000
 #: Callers kept of one line: the time of a helper that more lines call is not the work of any one of them.
@@ -160,7 +164,7 @@ class LineSampler:
     def _run(self, stopped: threading.Lock) -> None:
         last, worked_s = time.perf_counter(), time.thread_time()
         period = _FIRST_PERIOD_S
-        mean_s = 0.0
+        mean_s = _USUAL_S
         while not stopped.acquire(timeout=period * (0.5 + self._samples * _GOLDEN % 1)):
             # Not to be interrupted: phase and stack must be of the same moment.
             self._switch.restore()
@@ -171,7 +175,9 @@ class LineSampler:
                 worked_s = time.thread_time()  # nothing was sampled for it
                 self._switch.shorten()
                 continue
-            self._settle(self._step())
+            step = self._step()
+            steps = step - self._running_step
+            self._settle(step)
             self._sample(phase, stopped)
             self._samples += 1
             self._slept_s += self._waited_s
@@ -182,7 +188,7 @@ class LineSampler:
             # A moving mean: the first samples of new files cost ten times a usual one, and a mean over all of them
             # would leave a short run with half of its samples.
             mean_s += (cost_s - mean_s) / _MEAN_OVER
-            period = max(PERIOD_S, mean_s / _MAX_SHARE) if self._samples > _FIRST else _FIRST_PERIOD_S
+            period = period_after(mean_s, first=self._samples <= _FIRST, steps=steps)
             self._switch.shorten()
         self._switch.restore()
         stopped.release()
@@ -288,6 +294,12 @@ class LineSampler:
             called_from=callers.most_common(1)[0][0],
             callers=_several(callers),
         )
+
+
+def period_after(cost_s: float, *, first: bool, steps: int) -> float:
+    """Seconds to the next sample, given the mean cost of one, and how many steps ended since the sample before."""
+    period, share = (_FIRST_PERIOD_S, _FIRST_SHARE) if first else (PERIOD_S, _MAX_SHARE)
+    return max(2 * period if steps >= _SHORT_STEPS else period, cost_s / share)
 
 
 def _several(callers: Counter[Location | None]) -> tuple[LineCaller, ...]:

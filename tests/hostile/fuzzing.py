@@ -57,7 +57,7 @@ from tests.hostile.cases import EVENT, UNSAFE, sound_run  # noqa: E402
 MAX_S = 10
 MAX_BYTES = 10**9
 #: Inputs of which one is read as a person would have it: diagnosed, drawn and printed in every way.
-EVERY = 20
+EVERY = 4
 #: The tables of an export: their columns, and their rows.
 EXPORT: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "StringIds": ("id, value", [(1, "gemm(float*)"), (2, "cudaLaunchKernel_v7000"), (3, "forward"), (4, "main")]),
@@ -85,6 +85,8 @@ EXPORT: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "ThreadNames": ("nameId, globalTid", [(4, 1 << 24 | 5)]),
     "DIAGNOSTIC_EVENT": ("timestamp, severity, text", [(5, 3, "Not all NVTX events might have been collected.")]),
 }
+#: Ops whose work follows from their arguments, and others.
+OPS = ("mm", "addmm", "convolution", "embedding", "to", "copy_", "scaled_dot_product_attention", "add_")
 #: Findings that are printed; more of them are mostly the same one.
 SHOWN = 5
 
@@ -170,7 +172,9 @@ class Traces(Reader):
         for n in range(48):
             args = {"correlation": n // 2, "stream": 7, "device": 0, "Input Dims": [[n, 2], [2, 3]], "Python id": n}
             args |= {"Input type": ["float", "float"], "bytes": 64, "grid": [8, 1, 1], "block": [128, 1, 1]}
-            events.append({**EVENT, "cat": kinds[n % 6], "name": f"aten::e{n}", "ts": 1000 * n + 0.5, "args": args})
+            args |= {"Input Strides": [[2, 1], [3, 1]], "Concrete Inputs": ["", "1", "[1, 1]", "True"] * 3}
+            name = f"aten::{OPS[n // 6 % len(OPS)]}"
+            events.append({**EVENT, "cat": kinds[n % 6], "name": name, "ts": 1000 * n + 0.5, "args": args})
         device = {"id": 0, "name": "NVIDIA A100", "numSms": 108, "totalGlobalMem": 85 * 10**9}
         trace = {"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events, "baseTimeNanoseconds": 9}
         text = json.dumps(trace).encode()

@@ -26,7 +26,7 @@ from perfkit._stderr import print_message
 from perfkit._text import LONGEST_SENTENCE, clean, cleaned, escaped_json, printable
 from perfkit._versioned_json import decode_json, decode_versioned
 from perfkit.commands._progress import reading_bar
-from perfkit.diagnosis import Diagnosis
+from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import RunError
 from perfkit.integrations.tensorboard.writers import to_markdown
 from perfkit.reports.console import print_line, print_text
@@ -38,7 +38,7 @@ from perfkit.run.reading import RankFolder, read_run
 from perfkit.run.records import Rank, Step
 from perfkit.run.remote import local_copy
 from perfkit.trace import read_trace
-from tests.hostile.cases import sound_run
+from tests.hostile.cases import EVENT, sound_run
 
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 HOSTILE = "[red]x[/red] [link=file:///x]\u202eabc\u2066\x1b[31m\x9b31m\r\n| a | <b> `c` " + "n" * 5_000
@@ -287,11 +287,26 @@ def test_a_run_whose_name_is_not_text_has_a_diagnosis(tmp_path: Path) -> None:
     run = sound_run(tmp_path)
     odd = run.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe"))
 
-    from perfkit.diagnosis import diagnose
-
     assert "steps" in diagnose(odd).to_json()
     assert read_run(odd).ranks
 
 
 def test_a_process_id_that_no_system_has_is_that_of_no_process() -> None:
     assert not process_runs(2**62)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"Input Dims": [[2, 3], [3, 2]], "Input type": [["float"], {}]},
+        {"Input Dims": [[2**47] * 60, [2**59]], "Input type": ["double", "double"]},
+        {"Input Dims": [[2, 3]], "Input type": ["float"], "Input Strides": [[10**30, 1]], "Concrete Inputs": [7] * 12},
+    ],
+)
+def test_arguments_of_ops_that_no_profiler_writes_are_no_arguments(tmp_path: Path, args: dict[str, Any]) -> None:
+    ops = ("aten::mm", "aten::convolution_backward", "aten::to", "aten::copy_")
+    events = [{**EVENT, "name": ops[n % 4], "ts": 1000 * n, "dur": 900, "args": args} for n in range(40)]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "record_shapes": 1, "traceEvents": events}))
+
+    assert diagnose(file).outcome in ("unexplained", "cannot-tell", "findings")

@@ -115,7 +115,7 @@ def work_of(name: str, dims: Any, types: Any, concrete: Any) -> OpWork | None:
         arguments = Arguments(name, dims, types, concrete)
         flops, moved = formula(arguments)
         first = arguments.tensors[0]
-    except (IndexError, ValueError, TypeError, ZeroDivisionError, RecursionError):
+    except (ArithmeticError, AttributeError, IndexError, ValueError, TypeError, RecursionError):
         return None  # arguments that do not fit the op: another version of it, or a damaged trace
     if max(flops, moved) >= MAX_SIZE:
         return None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
-from perfkit.measures.ops._op_work import SIZES, Tensor
+from perfkit.measures.ops._op_work import MAX_DIMENSIONS, SIZES, Tensor
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints
 
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides")
 #: Bytes of a tensor that stays in a processor's first-level cache (32 to 64 KB): below, no traffic is avoided.
 SMALL = 64 * 2**10
+#: No tensor has more; sums of their bytes fit into 64 bits.
+_MAX_ELEMENTS = 2**48
 
 
 class TensorArgumentReader:
@@ -33,7 +36,12 @@ class TensorArgumentReader:
     def mentions(self, rows: Ints, dtypes: Container[str]) -> Bools:
         """Which of these ops, in the order that was read, have an argument of one of these types."""
         field = self._fields["Input type"]
-        has = np.array([isinstance(value, list) and any(one in dtypes for one in value) for value in field.values])
+        has = np.array(
+            [
+                isinstance(value, list) and any(type(one) is str and one in dtypes for one in value)
+                for value in field.values
+            ]
+        )
         return np.append(has, False)[field.codes[np.searchsorted(self._rows, rows)]]
 
     def __call__(self, row: int) -> tuple[Tensor, ...]:
@@ -53,11 +61,14 @@ def _tensors(dims: Any, types: Any, strides: Any) -> tuple[Tensor, ...]:
     steps = strides if isinstance(strides, list) and len(strides) == len(dims) else [None] * len(dims)
     found = []
     for shape, dtype, step in zip(dims, types, steps, strict=False):
-        if dtype not in SIZES or not isinstance(shape, list):
+        if type(dtype) is not str or dtype not in SIZES or not isinstance(shape, list):
             continue
-        if not all(type(n) is int and 0 <= n < 2**48 for n in shape):
+        if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < _MAX_ELEMENTS for n in shape):
             return ()
-        fits = isinstance(step, list) and len(step) == len(shape) and all(type(n) is int for n in step)
+        if math.prod(shape) >= _MAX_ELEMENTS:
+            return ()
+        fits = isinstance(step, list) and len(step) == len(shape)
+        fits = fits and all(type(n) is int and abs(n) < _MAX_ELEMENTS for n in step)
         found.append(Tensor(tuple(shape), dtype, tuple(step) if fits else None))
     return tuple(found)
 

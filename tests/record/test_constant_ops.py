@@ -116,6 +116,21 @@ def _updated_without_a_graph() -> Callable[[], Any]:
     return step
 
 
+def _updated_as_a_list() -> Callable[[], Any]:
+    averages = [torch.ones(SIDE), torch.ones(SIDE)]
+
+    def step() -> None:
+        torch._foreach_mul_(averages, 0.9)
+        averages[0].exp()
+
+    return step
+
+
+def _written_in_place() -> Callable[[], Any]:
+    buffer = torch.zeros(SIDE)
+    return lambda: buffer.exp_().zero_()
+
+
 def _filled_through_numpy() -> Callable[[], Any]:
     seen = torch.zeros(SIDE)
     array = seen.numpy()
@@ -151,6 +166,9 @@ def _written_through_a_view() -> Callable[[], Any]:
     [
         (_trained, "mm"),
         (_updated_without_a_graph, "mm"),
+        (_updated_as_a_list, "exp"),
+        (_updated_as_a_list, "_foreach_mul_"),
+        (_written_in_place, "exp_"),
         (_filled_through_numpy, "exp"),
         (_new_batches, "exp"),
         (_other_numbers, "mul"),

@@ -2,9 +2,10 @@
 
 A dispatch mode numbers values (as a compiler's value numbering does, here over two steps): the number of a result is
 made of its op, the plain arguments and the numbers of the tensors that went in. A tensor from before the step has the
-number of its object, its version and a sample of its elements; in the second step only if it is the very object of the
-first. A result whose number came in the first step as well is the same again. No number has what draws random numbers,
-what a graph is built for, what is of a subclass, and what is computed from a tensor without a number.
+number of its object, its version and a sample of its elements (not every op counts a version up); in the second step
+only if it is the very object of the first. A result whose number came in the first step as well is the same again. No
+number has what draws random numbers, what a graph is built for, what is of a subclass, what is written into a tensor
+from before the step, and what is computed from a tensor without a number.
 
 A function of the user's all of whose ops are such is one that could be called once: the line is the one that calls the
 outermost function of this kind. Backward, optimizer and validation are not looked at. Only ops on a CPU count, because
@@ -34,7 +35,8 @@ from perfkit.run.records import ConstantOps, Phase
 _MAX_OPS = 100_000
 #: Lines that lead to an op.
 _MAX_PATH = 16
-#: Elements of a tensor from before the step that are compared, so that one filled through numpy is seen: some µs.
+#: Elements of a tensor from before the step that are compared: ops on lists of tensors change them and leave their
+#: version as it was, and so does numpy. It takes some µs.
 _SAMPLED = 64
 _OWN_KINDS = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -113,6 +115,8 @@ class ConstantOpLog:
             # torch.tensor(values): a new tensor each time, made of Python's values. A large one is data.
             (tensor,) = inputs[0]
             return hash((_sample_of(tensor), tensor.shape, tensor.dtype)) if tensor.numel() <= _SAMPLED else None
+        if not all(map(self._is_made, _written(func, inputs))):
+            return None  # what outlives the step is changed
         parts: list[Any] = [func]
         for value in _flat(inputs):
             if isinstance(value, torch.Tensor):
@@ -134,18 +138,16 @@ class ConstantOpLog:
             self._known[id(tensor)] = weakref.ref(tensor)
         elif self._known.get(id(tensor), _dead)() is not tensor:
             return None
-        number = hash((id(tensor), tensor._version, _sample_of(tensor)))
-        self._values[id(tensor)] = (weakref.ref(tensor), tensor._version, number)
-        return number
+        sample = _sample_of(tensor)
+        return hash((id(tensor), tensor._version, sample)) if sample is not None else None
+
+    def _is_made(self, tensor: Any) -> bool:
+        """Whether an op of this step made the tensor."""
+        return self._values.get(id(tensor), (_dead,))[0]() is tensor
 
     def _remember(self, func: Any, inputs: tuple[Any, Any], out: Any, number: int | None) -> None:
         """Note the numbers of what the op returned and of what it wrote into."""
-        arguments, named = inputs
-        schema = func._schema
-        written: list[Any] = []
-        for at, argument in enumerate(schema.arguments):
-            if argument.is_write:
-                written += _flat(named[argument.name] if argument.name in named else arguments[at : at + 1])
+        written = _written(func, inputs)
         for at, tensor in enumerate(written):
             # Autograd counts the change after this.
             self._set(tensor, (number, "written", at) if number is not None else None, tensor._version + 1)
@@ -209,6 +211,16 @@ class _ListeningMode(TorchDispatchMode):
         out = func(*args, **kwargs)
         self._add(func, types, (args, kwargs), out, time.thread_time_ns() - started_ns)
         return out
+
+
+def _written(func: Any, inputs: tuple[Any, Any]) -> list[Any]:
+    """The tensors that an op writes into."""
+    arguments, named = inputs
+    written: list[Any] = []
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.is_write:
+            written += _flat(named[argument.name] if argument.name in named else arguments[at : at + 1])
+    return written
 
 
 def _is_view(func: Any) -> bool:

@@ -37,7 +37,7 @@ _COMMANDS = (
 )
 
 
-def _build() -> typer.Typer:
+def _build(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     app = typer.Typer(
         name="perfkit",
         help="See where a PyTorch training step spends its time, which line it is, and what to change.",
@@ -45,7 +45,7 @@ def _build() -> typer.Typer:
         add_completion=False,
         no_args_is_help=True,
     )
-    for name in _COMMANDS:
+    for name in names:
         module = import_module(f"perfkit.commands.{name}")
         app.command(name.rstrip("_"), context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
@@ -65,11 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         KeyboardInterrupt: Ctrl-C ended the script. Python then ends as without perfkit: it calls the program's atexit
             handlers, which end the workers of its loaders, and dies of the signal, so that a shell loop stops too.
     """
-    command: Any = typer.main.get_command(_build())
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # The other commands load the offline column, which a program under `perfkit run` would then hold.
+    named = [name for name in _COMMANDS if arguments[:1] == [name.rstrip("_")]]
+    command: Any = typer.main.get_command(_build(named or _COMMANDS))
     try:
-        code = command.main(
-            args=list(sys.argv[1:] if argv is None else argv), prog_name="perfkit", standalone_mode=False
-        )
+        code = command.main(args=arguments, prog_name="perfkit", standalone_mode=False)
     except PerfkitError as error:
         return _report_bad_input(str(error))
     except (typer.Exit, typer.Abort) as error:

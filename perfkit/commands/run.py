@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -12,8 +12,9 @@ from perfkit.profiler import profile
 from perfkit.record.triggers.trigger_settings import DEFAULT
 from perfkit.record.windows.schedules import schedule as make_schedule
 from perfkit.script import Additions, execute, find
-from perfkit.trial.applied import changes
-from perfkit.trial.catalog import environment_of, parse_changes
+
+if TYPE_CHECKING:
+    from perfkit.trial.applied import changes
 
 #: Everything after SCRIPT belongs to the script, options too.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -84,9 +85,19 @@ def run(
         stop_after=stop_after,
         quiet=quiet,
     )
-    os.environ.update(environment_of(parse_changes(with_), os.environ))
-    additions = Additions([changes(*with_)] if with_ else [], log_loss)
-    return execute(prof, target, script, [*context.args], module, additions)
+    return execute(prof, target, script, [*context.args], module, Additions(_changes(with_), log_loss))
+
+
+def _changes(names: list[str]) -> list[changes]:
+    """The changes of --with, whose environment variables take effect here."""
+    if not names:
+        return []
+    # The catalogue of changes is as large as all else that a run loads at its start, and few runs change anything.
+    from perfkit.trial.applied import changes
+    from perfkit.trial.catalog import environment_of, parse_changes
+
+    os.environ.update(environment_of(parse_changes(names), os.environ))
+    return [changes(*names)]
 
 
 def _detect_mode(word: str) -> Literal["auto", "cuda", "dry"]:

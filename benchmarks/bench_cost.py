@@ -1,4 +1,4 @@
-"""What recording costs whole programs, beside torch.profiler with the same schedule, and whether perfkit's own account is true.
+"""What recording costs whole programs, beside torch.profiler with the same schedule, and what perfkit says it costs.
 
     python benchmarks/bench_cost.py [--rounds 5] [--only PROGRAM] [--json OUT]
 
@@ -107,13 +107,13 @@ def measure(variant: str, program: Sequence[str], cache: Path) -> Cost:
             raise RuntimeError(f"{variant} of {program[0]} failed:\n{stderr.read().decode()[-2000:]}")
         rank_file = folder / "run" / "rank-0" / "rank.json"
         rank = json.loads(rank_file.read_text()) if rank_file.exists() else {}
-        own = rank.get("own_cost") or {}
+        once = rank.get("fixed_overhead_ns")
         return Cost(
             cpu_s=usage.ru_utime + usage.ru_stime,
             wall_s=wall_s,
             peak_mib=usage.ru_maxrss / 1024,
-            fixed_s=own["fixed_ns"] / 1e9 if own else None,
-            steady_s=own["steady_ns"] / 1e9 if own else None,
+            fixed_s=sum(once.values()) / 1e9 if once is not None else None,
+            steady_s=rank["overhead_ns"] / 1e9 if once is not None else None,
             steps=rank.get("steps"),
         )
 

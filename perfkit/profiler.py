@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,7 +22,6 @@ from perfkit.record.clock.step_iterator import StepIterator
 from perfkit.record.options import FLAGS, DetectSyncs, Options
 from perfkit.record.triggers.trigger_settings import Triggers, as_triggers, check_thread
 from perfkit.record.windows.schedules import Schedule, as_action
-from perfkit.run.atomic import write_atomically
 from perfkit.run.folder_claim import claim_folder, default_folder, launch_id
 from perfkit.run.records import MODES, PHASES, Mode, Phase, StartedBy
 
@@ -118,6 +118,8 @@ class profile:
         self.off = False  #: Recording could not start; a sentence on stderr has said why.
         #: What the user wrote; sentences about marking steps depend on it.
         self.started_by: StartedBy = "perfkit.profile"
+        #: Processor time that `perfkit run` took before the program began.
+        self.loading_ns = 0
         #: Whether the run is diagnosed when it ends, and the limits of this machine are written.
         self.diagnoses = True
         #: The result, once the run has ended and rank 0 has diagnosed it.
@@ -144,6 +146,7 @@ class profile:
             UsageError: the trigger "signal" is on, and this is not the main thread.
         """
         global _active
+        began_ns = time.process_time_ns()
         if _env.disabled() or self._running:
             return self
         if _active is not None:
@@ -162,6 +165,8 @@ class profile:
         _active = self
         self._running = True
         atexit.register(self.stop)
+        live.cost.add("start", time.process_time_ns() - began_ns + self.loading_ns)
+        self.loading_ns = 0
         return self
 
     def _claim(self) -> RunRecorder:
@@ -181,11 +186,7 @@ class profile:
         return RunRecorder(folder, launch, options, self.started_by)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """End the run: save an open window, undo all patches, write the folder, and print the verdict.
-
-        Args:
-            error: The exception that ended the loop, if any.
-        """
+        """End the run, which ``error`` has ended, if any: save an open window, undo all patches, write, diagnose."""
         global _active
         live = self._live
         if not self._running or live is None:
@@ -193,45 +194,47 @@ class profile:
         self._running = False
         atexit.unregister(self.stop)
         _active = None
-        live.recording.guarded("ending the recording", lambda: live.end(error))
-        if self.diagnoses:
-            live.write_limits(error)
-        if self.diagnoses and live.recording.rank.rank == 0:
-            live.recording.guarded("the diagnosis", lambda: self._diagnose(live))
-            live.recording.guarded("the figures", lambda: self._draw(live))
+        try:
+            live.recording.guarded("ending the recording", lambda: live.end(error))
+            if self.diagnoses:
+                live.write_limits(error)
+                self._diagnose(live)
+        finally:  # also at a Ctrl-C
+            live.verdict.cancel()
+        live.write_cost()
         live.copy_out()
 
     def _diagnose(self, live: RunRecorder) -> None:
-        # The diagnosis imports numpy, which importing perfkit must not.
-        from perfkit.diagnosis import diagnose
+        recording, quiet = live.recording, self._options.quiet
+        if recording.rank.rank != 0:
+            return
+        if self.started_by == "perfkit run":
+            # Only printed: what diagnoses is then never loaded in the process that trains.
+            recording.guarded("the diagnosis", lambda: live.verdict.print_final(recording.notes, quiet=quiet))
+            return
+        recording.guarded("the diagnosis", lambda: self._diagnose_here(live))
+        recording.guarded("the figures", lambda: self._draw(live))
+
+    def _diagnose_here(self, live: RunRecorder) -> None:
+        # Both load numpy, which importing perfkit must not.
         from perfkit.reports.console import stderr_console
-        from perfkit.reports.terminal import print_diagnosis
+        from perfkit.reports.run_verdict import diagnose_run
 
         try:
-            self.diagnosis = diagnose(live.folder)
+            self.diagnosis = diagnose_run(live.folder, None if self._options.quiet else stderr_console())
         except RunError:
             for note in live.recording.notes:
                 print_message(note)
-            return
-        write_atomically(live.folder / "diagnosis.json", self.diagnosis.to_json().encode())
-        if not self._options.quiet:
-            print_diagnosis(self.diagnosis, stderr_console())
 
     def _draw(self, live: RunRecorder) -> None:
         """Write the data of the pages, after the verdict is printed: this reads the window's trace once more."""
+        from perfkit.reports.run_verdict import draw_run  # as in `_diagnose_here`
+
         if self.diagnosis is None:
             return
-        # As in `_diagnose`.
-        from perfkit.reports.figures import figures_of, write_figures
-
-        data = figures_of(self.diagnosis, live.folder)
-        write_figures(live.folder, data)
-        if self._options.report:
-            from perfkit.reports.html import write_html  # only where a report is wanted
-
-            page = write_html(data, live.folder / "report.html")
-            if not self._options.quiet:
-                print_message(f"report: {page}")
+        page = draw_run(self.diagnosis, live.folder, page=self._options.report)
+        if page is not None and not self._options.quiet:
+            print_message(f"report: {page}")
 
     def _follow_steps(self, what: str, follow: Callable[[int], None]) -> None:
         """Call ``follow`` with the number of each step that begins; its time is the step's.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from perfkit import commands
 from perfkit.errors import UsageError
 from perfkit.profiler import profile
 from perfkit.record.triggers.trigger_settings import DEFAULT
@@ -85,6 +87,7 @@ def run(
         stop_after=stop_after,
         quiet=quiet,
     )
+    prof.loading_ns = time.process_time_ns() - commands.BEGAN_NS
     return execute(prof, target, script, [*context.args], module, Additions(_changes(with_), log_loss))
 
 

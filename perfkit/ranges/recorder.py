@@ -80,6 +80,8 @@ class RangeRecorder:
         self._sums: dict[tuple[str, int], RangeSums] = {}
         self._names: set[str] = set()
         self._lock = threading.Lock()
+        #: Set with the first event of any thread: until then, the drainer waits without waking.
+        self._begun = threading.Event()
         self._stopped = threading.Event()
         # A daemon thread: a program that never stops its recorder must be able to exit.
         self._drainer = threading.Thread(target=self._drain_until_stopped, name="perfkit-recorder", daemon=True)
@@ -102,6 +104,7 @@ class RangeRecorder:
         thread = _RecordedThread(name, buffer, self._new_stream(name), alive)
         self.tls.buffer, self.tls.alive, self.tls.thread = buffer, alive, thread
         self._threads.append(thread)
+        self._begun.set()
         return buffer
 
     def full(self) -> list[int]:
@@ -215,6 +218,7 @@ class RangeRecorder:
         return self._device.dropped
 
     def _drain_until_stopped(self) -> None:
+        self._begun.wait()
         while not self._stopped.wait(_PERIOD):
             with self._lock:
                 drained = self._drain()
@@ -259,6 +263,7 @@ class RangeRecorder:
         self._device.read_rest()
         self._device.stop()
         self._stopped.set()
+        self._begun.set()
         with self._lock:
             self._drain()
             self._dropped = self.dropped

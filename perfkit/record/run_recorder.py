@@ -16,15 +16,17 @@ from perfkit._stderr import print_message
 from perfkit.record.attachments import Attachments
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
-from perfkit.record.first_verdict import FirstVerdict
 from perfkit.record.machine_limits import write_limits
+from perfkit.record.missing_steps import no_step
 from perfkit.record.options import Options
 from perfkit.record.step_plan import StepPlan
 from perfkit.record.step_rows import StepRows
 from perfkit.record.triggers.failure import failure_of, sentence
 from perfkit.record.triggers.trigger_watch import TriggerWatch
+from perfkit.record.verdict_process import VerdictProcess
 from perfkit.record.watchers.compilations import break_lines, graph_breaks
 from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
+from perfkit.record.watchers.own_cost import OwnCost
 from perfkit.record.watchers.processor_time import ProcessorTime
 from perfkit.record.watchers.settings_probe import SettingsProbe, device_bytes
 from perfkit.record.watchers.step_memory import next_reading
@@ -40,20 +42,6 @@ from perfkit.run.remote import copy_out
 _PAUSE_NS, _MAX_STEPS_BETWEEN = 20_000_000, 250
 #: Minimum time between two readings of the program's settings: the 40 us are then below a thousandth of the time.
 _PROBE_NS = 50_000_000
-
-
-def _no_step(started_by: StartedBy) -> str:
-    """Why no step was seen, and what marks steps in a program that was started this way."""
-    if started_by == "perfkit run":
-        mark = (
-            "to mark its steps, add `with perfkit.profile() as prof:` around the loop and iterate over prof.steps(...)"
-        )
-    else:
-        mark = "mark where steps end with prof.steps(iterable) or prof.step()"
-    return (
-        "no step was seen: the loop was not reached, or it neither reads from a DataLoader, nor updates weights, nor "
-        f"calls a module several times; {mark}"
-    )
 
 
 class RunRecorder:
@@ -75,6 +63,8 @@ class RunRecorder:
         self._optimizers: list[Any] = []
         self._settings = SettingsProbe(self._optimizers)
         self._processor = ProcessorTime()
+        self.cost = OwnCost()
+        self._ended_ns = 0
         self._evaluation = EvaluationGraphs()
         self._leaks = TensorLeakWatch()
         self.triggers = TriggerWatch(
@@ -92,7 +82,7 @@ class RunRecorder:
             optimizers=self._optimizers,
         )
         self._rows = StepRows(self.clock, self.recording, self.attachments)
-        self._verdict = FirstVerdict(folder)
+        self.verdict = VerdictProcess(folder)
         self._recorded = False
         self._early_verdict = False
         self._epoch_ended = False
@@ -155,7 +145,10 @@ class RunRecorder:
     def end(self, error: BaseException | None) -> None:
         """Save an open window, undo all patches, and write the folder."""
         self._recorded = False
-        self._verdict.cancel()  # first: the program may be ending for a Ctrl-C, and the next one would leave it running
+        self._ended_ns = time.process_time_ns()
+        if not self.plan.timed:
+            self._processor.read(self.clock.step_num, timed=False)
+        self.verdict.end_early()
         self.recording.guarded("detaching the triggers", self.triggers.detach)
         if error is not None and self.triggers.keeps_failure(error):
             self.recording.guarded("recording the exception", lambda: self._record_failure(error))
@@ -176,6 +169,12 @@ class RunRecorder:
             "the limits of this machine", lambda: write_limits(self.recording, may_measure=ended, quiet=quiet)
         )
 
+    def write_cost(self) -> None:
+        """Write what perfkit cost, once nothing else is left to do."""
+        self.cost.add("end", time.process_time_ns() - self._ended_ns)
+        parts = self.cost.parts(self._processor.windows_ns)
+        self.recording.guarded("writing what perfkit cost", lambda: self.recording.amend(fixed_overhead_ns=parts))
+
     def _note_missing(self) -> None:
         steps = self.clock.step_num
         boundary = self.attachments.boundary
@@ -185,7 +184,7 @@ class RunRecorder:
                 "takes by batch size"
             )
         if not steps:
-            self.recording.note(_no_step(self._started_by))
+            self.recording.note(no_step(self._started_by))
         elif self.plan.waiting:
             self.recording.note(
                 f"no window was recorded: the run had {steps} steps and the schedule's first window needs more"
@@ -335,6 +334,7 @@ class RunRecorder:
                 "flops": plan.extras.flops,
                 "node": attachments.node_health,
                 "overhead_ns": self.clock.overhead_ns + attachments.sampling_ns(rows.timed_ns),
+                "fixed_overhead_ns": self.cost.parts(self._processor.windows_ns),
                 "overhead_bytes": self._peak_held_bytes(),
                 "windows": plan.windows,
             },
@@ -395,4 +395,4 @@ class RunRecorder:
             return
         self.recording.flush()
         self.recording.rewrite()
-        self._verdict.print_soon(self.plan.wait)
+        self.verdict.print_soon(self.plan.wait)

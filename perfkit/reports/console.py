@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import IO
 
 from rich.console import Console
 from rich.text import Text
@@ -60,6 +61,12 @@ def stdout_console() -> Console:
 def stderr_console() -> Console:
     """The console for perfkit's messages during a running program."""
     return _Console(stderr=True)
+
+
+def console_for(file: IO[str], *, columns: int, terminal: bool) -> Console:
+    """The console for text that another process prints, to a ``terminal`` or a file, in ``columns``."""
+    # None: as the environment says.
+    return _Console(file=file, width=columns, force_terminal=terminal or None)
 
 
 def print_bar(times: dict[str, int], console: Console) -> None:

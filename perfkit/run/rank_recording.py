@@ -17,7 +17,7 @@ import msgspec
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
 from perfkit.run.file_names import memory_name, trace_name
-from perfkit.run.rank_writer import RankWriter
+from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 
 #: Maximum number and age of rows in memory. With the steps that the clock has not added up yet, at most 50 or those of
@@ -164,6 +164,11 @@ class RankRecording:
             if record is not None:
                 self._writer.write(record)
         self._writer.write_ranges(parts.ranges)
+
+    def amend(self, **fields: Any) -> None:
+        """Write rank.json again with other values of these fields, after `finish`."""
+        self.rank = msgspec.structs.replace(self.rank, **fields)
+        write_record(self.folder, self.rank)
 
     def finish(self, ending: str) -> None:
         """Write everything for the last time."""

@@ -33,13 +33,19 @@ class ProcessorTime:
     def __init__(self) -> None:
         self._last: _Reading | None = None
         self._steps = self._process_ns = 0
+        #: The same of all other steps: in windows, and those that are recorded for something else.
+        self._other_steps = self._other_ns = 0
         self._thread_steps = self._thread_ns = self._waited_ns = self._wall_ns = 0
 
     def read(self, step: int, *, timed: bool) -> None:
         """Read before ``step``; ``timed``: the steps since the last reading were ordinary ones."""
         now = _Reading(step, time.perf_counter_ns(), time.process_time_ns(), _thread_times())
         last, self._last = self._last, now
-        if not timed or last is None:
+        if last is None:
+            return
+        if not timed:
+            self._other_steps += now.step - last.step
+            self._other_ns += now.process_ns - last.process_ns
             return
         self._steps += now.step - last.step
         self._process_ns += now.process_ns - last.process_ns
@@ -49,6 +55,13 @@ class ProcessorTime:
             self._wall_ns += now.wall_ns - last.wall_ns
             self._thread_ns += now.thread.ran_ns - last.thread.ran_ns
             self._waited_ns += now.thread.waited_ns - last.thread.waited_ns
+
+    @property
+    def windows_ns(self) -> int | None:
+        """What the steps that were recorded in detail took beyond as many ordinary ones; None: not known."""
+        if not self._steps or not self._other_steps:
+            return None
+        return max(0, self._other_ns - round(self._other_steps * self._process_ns / self._steps))
 
     @property
     def facts(self) -> dict[str, int | float | None]:

@@ -71,6 +71,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         ending: How the run ended, None while it goes on.
         errors: perfkit's own errors, each reported once.
         overhead_ns: perfkit's own time in and between the steps, summed.
+        fixed_overhead_ns: perfkit's own processor time that comes once, by what it was for: "start" (loading perfkit
+            and attaching it), "windows" (what they took beyond ordinary steps), "helpers" (processes that measure or
+            diagnose), "end" (from the end of the program on). None: not measured, as in older runs.
         overhead_bytes: The largest memory use seen of its buffers, tables and rows.
         started_by: What the user wrote to record the run.
         step_boundary: What the steps were counted by.
@@ -105,6 +108,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     step_boundary: StepBoundary | None = None
     program: WholeProgram | None = None
     overhead_ns: Count | None = None
+    fixed_overhead_ns: dict[str, Count] | None = None
     overhead_bytes: Count | None = None
     cpu_ns_per_step: Count | None = None
     thread_ns_per_step: Count | None = None

@@ -1,0 +1,36 @@
+"""What is made of a run when it is over: diagnosis.json, the verdict on a console, and the data of its pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from perfkit.diagnosis import Diagnosis, diagnose
+from perfkit.measures.gathering import measure
+from perfkit.reports.figures import figures_of, write_figures
+from perfkit.reports.html import write_html
+from perfkit.reports.terminal import print_diagnosis
+from perfkit.run.atomic import write_atomically
+from perfkit.trace import read_trace
+from perfkit.trace.cached_reader import ReadTrace
+
+
+def diagnose_run(folder: Path, console: Console | None, *, read: ReadTrace = read_trace) -> Diagnosis:
+    """Diagnose the run, write diagnosis.json, and print the verdict; None: print nothing.
+
+    Raises:
+        RunError: the folder holds no run, or nothing that could be diagnosed.
+    """
+    diagnosis = diagnose(measure(folder, read=read))
+    write_atomically(folder / "diagnosis.json", diagnosis.to_json().encode())
+    if console is not None:
+        print_diagnosis(diagnosis, console)
+    return diagnosis
+
+
+def draw_run(diagnosis: Diagnosis, folder: Path, *, page: bool = False, read: ReadTrace = read_trace) -> Path | None:
+    """Write the data of the pages, and with ``page`` the page itself, which is returned."""
+    data = figures_of(diagnosis, folder, read=read)
+    write_figures(folder, data)
+    return write_html(data, folder / "report.html") if page else None

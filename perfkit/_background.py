@@ -19,6 +19,8 @@ from typing import IO
 _PARENT = Path(__file__).resolve().parents[1]
 #: Bytes of the process's stderr that are searched for its last line, and characters of that line in an error.
 _ERROR_BYTES, _ERROR_CHARACTERS = 4_096, 1_000
+#: Seconds for a process that was killed to be gone, and for its last output to be read.
+_END_S = 5.0
 #: Seconds between two looks at a process that should end soon.
 _POLL_S = 0.005
 #: Bytes of one reply of a helper: a verdict has some kB.
@@ -79,8 +81,7 @@ class BackgroundProcess:
 
     def kill(self) -> None:
         """End the process, if it has not ended yet."""
-        self._process.kill()
-        _wait(self._process)
+        _kill(self._process)
 
     def output(self) -> bytes:
         """Wait for the end of the process, and return what it printed; to be called once.
@@ -116,16 +117,20 @@ class BackgroundHelper:
     """
 
     def __init__(self, module: str, on_reply: Callable[[bytes | None], None]) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_read`
+        #: The last line of its stderr, once it has ended; empty if there is none.
+        self.last_words = ""
         self._process = _start(module, (), subprocess.PIPE, subprocess.PIPE, self._stderr, _PARENT)
         self._on_reply = on_reply
-        threading.Thread(target=self._read, name="perfkit helper's replies", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="perfkit helper's replies", daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        # A line is a verdict; the bound is that of a process that went mad.
-        while line := self._process.stdout.readline(_REPLY_BYTES):
-            self._on_reply(line)
+        with self._stderr, self._process.stdout as stdout:
+            while line := stdout.readline(_REPLY_BYTES):
+                self._on_reply(line)
+            self.last_words = _last_line(self._stderr)
         self._on_reply(None)
 
     def send(self, line: bytes) -> bool:
@@ -138,10 +143,6 @@ class BackgroundHelper:
             return False
         return True
 
-    def last_words(self) -> str:
-        """The last line of its stderr, which says why it ended; empty if there is none."""
-        return _last_line(self._stderr)
-
     def close(self, timeout_s: float) -> None:
         """Let it end: it finds the end of its stdin. After ``timeout_s`` it is killed."""
         assert self._process.stdin is not None
@@ -150,12 +151,13 @@ class BackgroundHelper:
         try:
             _wait(self._process, timeout_s)
         except subprocess.TimeoutExpired:
-            self.kill()
+            _kill(self._process)
+        self._reader.join(timeout_s)
 
     def kill(self) -> None:
         """End the process, if it has not ended yet."""
-        self._process.kill()
-        _wait(self._process)
+        _kill(self._process)
+        self.close(_END_S)
 
 
 def _start(
@@ -185,6 +187,7 @@ def _poll(process: subprocess.Popen[bytes]) -> int | None:
     """The exit code, None while it runs; once it has ended, its processor time is kept."""
     global _ended_ns
     if process.returncode is not None:
+        _running.discard(process)
         return process.returncode
     if sys.platform == "linux":
         # Until it is waited for, an ended process still has its clock.
@@ -207,6 +210,13 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float = math.inf) -> int:
             raise subprocess.TimeoutExpired(process.args, timeout_s)
         time.sleep(_POLL_S)
     return code
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process, if it has not ended yet, and wait for it."""
+    if _poll(process) is None:  # first, because kill() would wait for one that has ended
+        process.kill()
+    _wait(process)
 
 
 def _processor_ns(process: subprocess.Popen[bytes]) -> int:

@@ -113,7 +113,7 @@ class VerdictProcess:
                 raise
             if reply is not None:
                 return reply
-        raise BackgroundError(helper.last_words() or "the process that diagnoses was ended from outside")
+        raise BackgroundError(helper.last_words or "the process that diagnoses was ended from outside")
 
     def _ask(self, wanted: Wanted) -> BackgroundHelper:
         request = msgspec.json.encode(
@@ -127,6 +127,8 @@ class VerdictProcess:
             )
         )
         if self._helper is None or not self._helper.send(request):
+            if self._helper is not None:
+                self._helper.kill()  # it has ended, and must be waited for
             self._replies = replies = queue.SimpleQueue()
             self._helper = BackgroundHelper(HELPER, lambda line: self._take(replies, line))
             self._helper.send(request)

@@ -59,6 +59,17 @@ def test_times_are_those_of_ordinary_steps(readings: list[Any]) -> None:
     assert watch.facts == {"cpu_ns_per_step": 75, "thread_ns_per_step": 60, "core_wait_share": 0.2}
 
 
+def test_windows_cost_what_their_steps_took_beyond_ordinary_ones(readings: list[Any]) -> None:
+    readings += [(0, 0, None), (2000, 1000, None), (9000, 9000, None), (10_000, 9500, None)]
+    watch = ProcessorTime()
+    assert watch.windows_ns is None
+
+    for step, timed in ((0, True), (10, True), (20, False), (30, True)):
+        watch.read(step, timed=timed)
+
+    assert watch.windows_ns == 8000 - 10 * 75
+
+
 def test_waiting_for_a_core_is_not_known_where_the_system_does_not_count_it(readings: list[Any]) -> None:
     readings += [(0, 0, None), (5000, 1000, None)]
     watch = ProcessorTime()

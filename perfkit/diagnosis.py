@@ -80,9 +80,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """What perfkit itself cost: its time per step, the mean step in a window, and the maximum memory it held."""
+    """What perfkit itself cost: its time per step, the mean step in a window, and the maximum memory it held.
+
+    ``fixed_ns`` is its processor time that came once, by what it was for (`Rank.fixed_overhead_ns`); what the verdict
+    itself took is in there when the run is diagnosed again.
+    """
 
     step_ns: int | None = None
+    fixed_ns: dict[str, int] = {}
     window_step_ns: int | None = None
     held_bytes: int | None = None
 
@@ -256,4 +261,5 @@ def _overhead(found: Measurements) -> Overhead | None:
     held_bytes = rank.overhead_bytes if rank is not None else None
     if own_ns is None and window_ns is None and held_bytes is None:
         return None
-    return Overhead(step_ns=own_ns, window_step_ns=window_ns, held_bytes=held_bytes)
+    fixed_ns = (rank.fixed_overhead_ns or {}) if rank is not None else {}
+    return Overhead(step_ns=own_ns, fixed_ns=fixed_ns, window_step_ns=window_ns, held_bytes=held_bytes)

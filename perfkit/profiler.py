@@ -118,8 +118,7 @@ class profile:
         self.off = False  #: Recording could not start; a sentence on stderr has said why.
         #: What the user wrote; sentences about marking steps depend on it.
         self.started_by: StartedBy = "perfkit.profile"
-        #: Processor time that `perfkit run` took before the program began.
-        self.loading_ns = 0
+        self.loading_ns = 0  #: Processor time that `perfkit run` took before the program began.
         #: Whether the run is diagnosed when it ends, and the limits of this machine are written.
         self.diagnoses = True
         #: The result, once the run has ended and rank 0 has diagnosed it.
@@ -198,7 +197,8 @@ class profile:
             live.recording.guarded("ending the recording", lambda: live.end(error))
             if self.diagnoses:
                 live.write_limits(error)
-                self._diagnose(live)
+                if live.recording.rank.rank == 0:
+                    self._diagnose(live)
         finally:  # also at a Ctrl-C
             live.verdict.cancel()
         live.write_cost()
@@ -206,14 +206,12 @@ class profile:
 
     def _diagnose(self, live: RunRecorder) -> None:
         recording, quiet = live.recording, self._options.quiet
-        if recording.rank.rank != 0:
-            return
         if self.started_by == "perfkit run":
             # Only printed: what diagnoses is then never loaded in the process that trains.
             recording.guarded("the diagnosis", lambda: live.verdict.print_final(recording.notes, quiet=quiet))
-            return
-        recording.guarded("the diagnosis", lambda: self._diagnose_here(live))
-        recording.guarded("the figures", lambda: self._draw(live))
+        else:
+            recording.guarded("the diagnosis", lambda: self._diagnose_here(live))
+            recording.guarded("the figures", lambda: self._draw(live))
 
     def _diagnose_here(self, live: RunRecorder) -> None:
         # Both load numpy, which importing perfkit must not.
@@ -232,8 +230,7 @@ class profile:
 
         if self.diagnosis is None:
             return
-        page = draw_run(self.diagnosis, live.folder, page=self._options.report)
-        if page is not None and not self._options.quiet:
+        if (page := draw_run(self.diagnosis, live.folder, page=self._options.report)) and not self._options.quiet:
             print_message(f"report: {page}")
 
     def _follow_steps(self, what: str, follow: Callable[[int], None]) -> None:

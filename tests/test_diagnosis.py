@@ -275,7 +275,8 @@ def test_the_planned_run_is_counted_by_the_mean_of_all_steps() -> None:
 
 
 def test_damage_of_the_source_and_the_cost_of_perfkit_are_part_of_the_answer() -> None:
-    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, steps=50, overhead_ns=5 * MS)
+    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, steps=50, overhead_ns=5 * MS,
+                fixed_overhead_ns={"start": 200 * MS, "end": 20 * MS})  # fmt: skip
     facts = TraceFacts(
         path="t", format="kineto", events=1, device_events=0, devices=(), steps=0, span_ns=1, rank=None,
         world_size=None, has_stacks=False, has_shapes=False, lost=("the file ends early",),
@@ -287,6 +288,7 @@ def test_damage_of_the_source_and_the_cost_of_perfkit_are_part_of_the_answer() -
     assert diagnosis.missing == ("rank 1 left nothing", "the file ends early")
     assert diagnosis.overhead is not None
     assert (diagnosis.overhead.step_ns, diagnosis.overhead.window_step_ns) == (100_000, 120 * MS)
+    assert sum(diagnosis.overhead.fixed_ns.values()) == 220 * MS
 
 
 def test_a_diagnosis_survives_json() -> None:

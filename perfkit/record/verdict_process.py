@@ -113,6 +113,10 @@ class VerdictProcess:
                 raise
             if reply is not None:
                 return reply
+            # It has ended, or will; a request that it took meanwhile is lost.
+            with self._lock:
+                self._helper = None
+            helper.kill()
         raise BackgroundError(helper.last_words or "the process that diagnoses was ended from outside")
 
     def _ask(self, wanted: Wanted) -> BackgroundHelper:
@@ -128,8 +132,9 @@ class VerdictProcess:
         )
         if self._helper is None or not self._helper.send(request):
             if self._helper is not None:
-                self._helper.kill()  # it has ended, and must be waited for
-            self._replies = replies = queue.SimpleQueue()
+                self._helper.kill()  # it has ended, and is still to be waited for
+            replies: queue.SimpleQueue[VerdictReply | None] = queue.SimpleQueue()
+            self._replies = replies
             self._helper = BackgroundHelper(HELPER, lambda line: self._take(replies, line))
             self._helper.send(request)
         return self._helper

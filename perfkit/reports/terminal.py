@@ -239,6 +239,9 @@ def _overhead(diagnosis: Diagnosis, console: Console) -> None:
     if own.step_ns is not None:
         share = f" ({percent(own.step_ns, step.wall_ns)})" if step is not None and step.wall_ns else ""
         parts.append(f"{ms(own.step_ns)}/step{share}")
+    if own.fixed_ns:
+        by_part = ", ".join(f"{name} {ms(ns)}" for name, ns in own.fixed_ns.items())
+        parts.append(f"{ms(sum(own.fixed_ns.values()))} of processor time once ({by_part})")
     if own.held_bytes is not None:
         parts.append(f"{own.held_bytes / 1e6:.1f} MB of memory")
     if own.window_step_ns is not None and step is not None:

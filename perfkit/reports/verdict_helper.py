@@ -57,7 +57,8 @@ class _Helper:
         )
 
     def _verdict(self, request: VerdictRequest) -> str:
-        file = io.TextIOWrapper(io.BytesIO(), encoding=request.encoding, errors="replace", newline="\n")
+        written = io.BytesIO()
+        file = io.TextIOWrapper(written, encoding=request.encoding, errors="replace", newline="\n")
         console = console_for(file, columns=request.columns, terminal=request.terminal)
         if request.wanted == "final":
             reader = CachedTraceReader()
@@ -66,7 +67,7 @@ class _Helper:
             console.print("perfkit: first verdict, while training continues", style="dim")
             print_diagnosis(diagnose(request.folder), console)
         file.flush()
-        return file.buffer.getvalue().decode(request.encoding)  # type: ignore[attr-defined]  # it is the BytesIO above
+        return written.getvalue().decode(request.encoding)
 
     def _draw(self, request: VerdictRequest) -> str:
         """Write the data of the pages, after the verdict, which the user waits for."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from perfkit._location import Location
 from perfkit.comparison.results import Comparison, Count, Difference
-from perfkit.diagnosis import Diagnosis, Figures
+from perfkit.diagnosis import Diagnosis, Figures, Overhead
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import RangeTime
 from perfkit.measures.results.measurements import TraceFacts
@@ -190,6 +190,15 @@ def test_all_shows_ranges_with_their_time_per_step_and_the_short_form_none(
         "whole run ?[31m           40             -      2.0 ms",
     ]
     assert "layers.0" not in written(print_diagnosis, diagnosis)
+
+
+def test_all_shows_what_perfkit_cost_once_and_per_step(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
+    own = Overhead(step_ns=MS // 10, fixed_ns={"start": 200 * MS, "helpers": 400 * MS})
+    diagnosis = msgspec.structs.replace(diagnosis, overhead=own)
+
+    text = " ".join(written(print_diagnosis, diagnosis, all=True).split())
+    assert "perfkit itself: 100 µs/step (<1%), 600 ms of processor time once (start 200 ms, helpers 400 ms)" in text
+    assert "perfkit itself" not in written(print_diagnosis, diagnosis)
 
 
 def test_all_also_shows_rates_percentiles_and_the_share_of_the_peak() -> None:

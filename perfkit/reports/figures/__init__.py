@@ -235,7 +235,8 @@ def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None)
         ]
     own = diagnosis.overhead
     if own is not None and own.step_ns is not None:
-        facts.append(("perfkit itself", f"{ms(own.step_ns)}/step"))
+        once = f", {ms(sum(own.fixed_ns.values()))} of processor time once" if own.fixed_ns else ""
+        facts.append(("perfkit itself", f"{ms(own.step_ns)}/step{once}"))
     if about is not None:
         facts.append(("versions", ", ".join(f"{name} {version}" for name, version in about.versions.items())))
     return [Fact(label, str(value)) for label, value in facts if value not in (None, "")]

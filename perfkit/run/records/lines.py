@@ -154,8 +154,8 @@ class ConstantOps(CodeLine, frozen=True, kw_only=True):
     phase: Phase
     called: Location | None = None
     busiest: Location
-    ops: int
-    host_ns: int
+    ops: Count
+    host_ns: Count
 
 
 class Collected(CodeLine, frozen=True, kw_only=True):

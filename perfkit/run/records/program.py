@@ -24,8 +24,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     persistent_workers: bool
     role: Mode = "train"
     created_at: Location | None = None
-    batches: int | None = None
-    iterators: int | None = None
+    batches: Count | None = None
+    iterators: Count | None = None
 
 
 class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):

@@ -180,3 +180,5 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(_LONGEST_LINE):
         if line.endswith(b"\n"):
             yield line
+        elif len(line) < _LONGEST_LINE:
+            return  # the end of the file: the rest of this row may be written before the next one is read

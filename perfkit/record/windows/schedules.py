@@ -155,7 +155,8 @@ def schedule(
         wait: Steps at the start of each cycle in which nothing is recorded.
         warmup: Steps in which the recorder runs and its result is discarded.
         active: Steps of the window.
-        repeat: How many cycles; 0 continues to the end of the run.
+        repeat: How many cycles, of which up to 256 are kept; 0 continues to the end of the run, and 12 are kept, the
+            slowest, the newest and typical ones. Handlers get every window.
         skip_first: Steps before the first cycle.
         skip_first_wait: If not 0, the first cycle has no wait.
         every_s: Later cycles begin this many seconds after the one before began, instead of after ``wait`` steps.

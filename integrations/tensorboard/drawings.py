@@ -66,6 +66,7 @@ def draw(path: str) -> bytes:
     # See above.
     from perfkit import Diagnosis, RunError, diagnose
     from perfkit._regular_file import read_regular
+    from perfkit._versioned_json import MAX_JSON_BYTES
     from perfkit.reports.figures import figures_of, read_figures
     from perfkit.run.remote import is_url, local_copy
 
@@ -80,7 +81,7 @@ def draw(path: str) -> bytes:
         diagnosis = diagnose(at)
     except RunError:
         try:
-            saved = read_regular(at / "diagnosis.json", _MAX_BYTES, inside=at)
+            saved = read_regular(at / "diagnosis.json", MAX_JSON_BYTES, inside=at)
         except OSError:
             saved = None
         if saved is None:

@@ -471,7 +471,7 @@ page, the TensorBoard tab and a notebook, and in a run folder by `perfkit watch`
 takes 10 s of processor time or 1 GB of memory, runs anything, or brings a control character, a mark of direction or
 markup to a terminal or a page. Where a part is refused, the rest is read.
 
-Only regular files of a run folder are opened, and no link out of it is followed: JSON records up to 32 MiB, arrays up
+Only regular files of a run folder are opened, and no link out of it is followed: JSON records up to 16 MiB, arrays up
 to 256 MiB and 4,000,000 elements, steps.jsonl up to 4 GiB (of which 40,000 rows are kept), memory snapshots up to
 128 MiB, and gzip that inflates to at most 256 MiB or 150 times its size.
 

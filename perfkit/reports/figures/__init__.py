@@ -16,7 +16,7 @@ import msgspec
 from perfkit._format import duration, ms, percent, rates, shown_path
 from perfkit._regular_file import read_regular
 from perfkit._text import cleaned
-from perfkit._versioned_json import decode_versioned
+from perfkit._versioned_json import MAX_JSON_BYTES, decode_versioned
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.host._python_frames import with_frames
@@ -44,8 +44,6 @@ __all__ = ["FILE", "SCHEMA", "FigureData", "figures_of", "figures_of_comparison"
 
 #: Its name in a run folder.
 FILE = "figures.json"
-#: Far above the size of any figure data.
-_LARGEST = 64 * 2**20
 #: Unix time in ns is above this since 2001; below it a trace counts from a zero of its own.
 _UNIX_NS = 10**18
 
@@ -141,7 +139,7 @@ def read_figures(path: str | os.PathLike[str]) -> FigureData:
     file = Path(path)
     file = file / FILE if file.is_dir() else file
     try:
-        text = read_regular(file, _LARGEST, inside=file.parent)
+        text = read_regular(file, MAX_JSON_BYTES, inside=file.parent)
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}; `perfkit diagnose --html` writes it") from error
     found = decode_versioned(text, FigureData, SCHEMA, str(file), "`perfkit diagnose --html` makes it again")

@@ -238,8 +238,10 @@ class Reports(Reader):
         self.add(folder / "details.csv", "\n".join(details).encode())
 
     def read(self, file: Path, *, whole: bool) -> None:
-        assert is_ncu(file)
-        read_ncu(file)
+        if is_ncu(file):
+            read_ncu(file)
+        else:  # it begins as JSON does
+            read_trace(file)
         if whole:
             show(diagnose(file), file)
 

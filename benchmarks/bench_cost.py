@@ -90,7 +90,8 @@ def measure(variant: str, program: Sequence[str], cache: Path) -> Cost:
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile() as stderr:
         folder = Path(name)
         environment = {
-            **os.environ,
+            # As where perfkit is installed: its modules are compiled once.
+            **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             "OMP_NUM_THREADS": "1",
             "PERFKIT_CACHE_DIR": str(cache),
             "PYTHONPATH": str(ROOT),

@@ -6,8 +6,14 @@ The oldest is 2.4. A private name that may be missing is looked up where it is u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+
+
+def release(version: str) -> tuple[int, ...]:
+    """(2, 15) of "2.15.0+cpu"."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def accelerator(torch: Any) -> Any | None:

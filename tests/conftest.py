@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from perfkit import _clock
+from perfkit._torch_versions import release
 from perfkit.commands.doctor import patched
 
 HERE = Path(__file__).resolve().parent
@@ -144,6 +145,16 @@ def record_with_nsys(real_nsys: str, tmp_path: Path) -> Callable[..., Path]:
 
 
 # -- skips
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("since_torch"):
+        import torch  # only where a test asks
+
+        first, reason = mark.args
+        if release(torch.__version__) < first:
+            pytest.skip(f"since torch {'.'.join(map(str, first))}: {reason}")
+
 
 _skipped: dict[str, int] = {}
 

@@ -12,6 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import perfkit
+from perfkit._torch_versions import release
 from perfkit.ranges import start_recorder
 
 
@@ -21,8 +22,7 @@ def helper(x: torch.Tensor) -> torch.Tensor:
 
 
 #: Up to torch 2.6 Dynamo breaks its graph at any context manager that exists before the compiled function runs.
-RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
-KEPT: Any = perfkit.range("kept in the module") if RELEASE > (2, 6) else contextlib.nullcontext()
+KEPT: Any = perfkit.range("kept in the module") if release(torch.__version__) > (2, 6) else contextlib.nullcontext()
 
 without_gradients = torch.no_grad()(helper)
 

@@ -15,15 +15,17 @@ import torch
 import torch.nn.functional as functional
 
 import perfkit
+from perfkit._torch_versions import release
 from perfkit.run.records import SyncEvent
 from perfkit.syncs.dry_run.op_table import rule_for
+
+RELEASE = release(torch.__version__)
 
 #: Since torch 2.14 `normal` checks the std tensor on the device.
 NORMAL = "read: normal with a std tensor" if rule_for("aten::normal", "Tensor_Tensor") else ""
 
 #: Since torch 2.15 a number that is assigned to indices fills them, and no copy is made of it.
-_RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
-ASSIGNED = "copy-h2d: index assignment of a host value" if _RELEASE < (2, 15) else ""
+ASSIGNED = "copy-h2d: index assignment of a host value" if RELEASE < (2, 15) else ""
 
 #: Lines that report the same in a script that requests cuda and in one that runs on the CPU.
 BOTH = [
@@ -180,7 +182,7 @@ SIMULATED = [
     ("torch.zeros_like(x, device='cpu').sum().item()", ""),
     ("with torch.device('cuda'): torch.ones(3).tolist()", "read: tolist"),
     ("torch.cuda.synchronize()", "explicit: cuda.synchronize"),
-    *([("torch.accelerator.synchronize()", "explicit: accelerator.synchronize")] if _RELEASE >= (2, 6) else []),
+    *([("torch.accelerator.synchronize()", "explicit: accelerator.synchronize")] if RELEASE >= (2, 6) else []),
     ("torch.cuda.current_stream().synchronize()", "explicit: Stream.synchronize"),
     ("e = torch.cuda.Event(enable_timing=True); e.record(); e.synchronize()", "explicit: Event.synchronize"),
     ("s = torch.cuda.Stream(); s.wait_stream(torch.cuda.current_stream())", ""),

@@ -9,12 +9,12 @@ depends on something unknown on a CPU (the library that runs the op, how a copy 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from perfkit._torch_versions import release
 from perfkit.syncs.dry_run.device_marks import is_pinned, on_device
 from perfkit.syncs.dry_run.waiting_ops import WAITING_OPS
 from perfkit.syncs.sync_log import PAGEABLE, Cause
@@ -198,21 +198,17 @@ _RULES: dict[str, Rule] = {
 }
 
 
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
 @functools.cache
 def _measured_on(version: str) -> str:
     """The newest torch with a table that is not newer than ``version``, else the oldest."""
-    older = [one for one in WAITING_OPS if _number(one) <= _number(version)]
-    return max(older, key=_number) if older else min(WAITING_OPS, key=_number)
+    older = [one for one in WAITING_OPS if release(one) <= release(version)]
+    return max(older, key=release) if older else min(WAITING_OPS, key=release)
 
 
 def borrowed_table(version: str = torch.__version__) -> str | None:
     """Which table stands for that of a torch without one, as a sentence; None where it has its own."""
     used = _measured_on(version)
-    if _number(used) == _number(version):
+    if release(used) == release(version):
         return None
     return f"torch {version} has no table of the ops that wait: the dry run used that of torch {used}"
 

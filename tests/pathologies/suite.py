@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import msgspec
-import tomllib
+import msgspec.toml
 
 HERE = Path(__file__).resolve().parent
 
@@ -79,7 +79,7 @@ def programs_of(folder: Path) -> tuple[Program, ...]:
     Raises:
         msgspec.ValidationError: a label has an unknown field, or a value of the wrong type.
     """
-    labels = tomllib.loads((folder / "labels.toml").read_text())
+    labels = msgspec.toml.decode((folder / "labels.toml").read_bytes())
     return tuple(msgspec.convert({"name": name, "folder": folder, **label}, Program) for name, label in labels.items())
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import damage
 import msgspec
-import tomllib
+import msgspec.toml
 from trace_timeline import Timeline
 
 HERE = Path(__file__).resolve().parent
@@ -98,7 +98,7 @@ def traces_of(half: Half) -> tuple[PlantedTrace, ...]:
     Raises:
         msgspec.ValidationError: a label has an unknown field, or a value of the wrong type.
     """
-    labels = tomllib.loads((HERE / half / "labels.toml").read_text())
+    labels = msgspec.toml.decode((HERE / half / "labels.toml").read_bytes())
     return tuple(msgspec.convert({"name": name, "half": half, **label}, PlantedTrace) for name, label in labels.items())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import operator
+import pkgutil
 import re
 import sys
 
@@ -219,7 +220,8 @@ def _private_names() -> list[tuple[str, str]]:
 def _exists(module: str, name: str) -> bool:
     owner, _, attribute = name.rpartition(".")
     try:
-        found = importlib.import_module(module)
+        # Not each module of torch._C can be imported by its own name.
+        found = pkgutil.resolve_name(module)
         found = operator.attrgetter(owner)(found) if owner else found
         set_by_objects = getattr(getattr(found, "__init__", None), "__code__", None)
         return hasattr(found, attribute) or attribute in getattr(set_by_objects, "co_names", ())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,19 @@ def row() -> Callable[[RangeRecorder, str], RangeRow]:
         return found
 
     return find
+
+
+@pytest.fixture
+def annotations(tmp_path: Path) -> Callable[[Any], list[str]]:
+    """The names of the annotations in what a torch profiler has recorded, as its trace has them."""
+
+    def names(prof: Any) -> list[str]:
+        trace = tmp_path / "annotations.json"
+        prof.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+        return [event["name"] for event in events if event.get("cat") == "user_annotation"]
+
+    return names
 
 
 @pytest.fixture

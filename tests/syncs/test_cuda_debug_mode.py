@@ -66,7 +66,7 @@ def test_without_a_wrapped_function_the_expression_of_the_line_is_the_name(
     pretended_cuda: list[int], run_program: Callable[..., Any]
 ) -> None:
     # Called from C as torch's ops are, so that the program's own frame is the top one.
-    warn = functools.partial(warnings.warn, SYNC, UserWarning, 1)
+    warn = staticmethod(functools.partial(warnings.warn, SYNC, UserWarning, 1))
     x = type("Tensor", (), {"nonzero": warn, "__getitem__": warn})()
     with detect_syncs("cuda") as syncs:
         run_program("total = x.nonzero(); y = x[0]", x=x)

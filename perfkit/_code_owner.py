@@ -6,10 +6,12 @@ the standard library and site-packages.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import linecache
 import os
+import re
 import sysconfig
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
@@ -25,6 +27,9 @@ _STDLIB = tuple(
     )
 )
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+#: The first line of a class or function.
+_OPENING = re.compile(r"([ \t]*)(?:async +)?(class|def) +(\w+)")
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -98,11 +103,37 @@ def is_own_work(frame: FrameType | None) -> bool:
 def function_name(code: CodeType) -> str:
     """The qualified name of the function that the code belongs to: ``Model.forward``."""
     # co_qualname ("Model.forward") came with Python 3.11.
-    name: str = getattr(code, "co_qualname", code.co_name)
+    name: str = getattr(code, "co_qualname", None) or _qualified(code.co_name, code.co_filename, code.co_firstlineno)
     # Before Python 3.12 a comprehension runs in a frame of its own; report the function around it.
     while name.endswith(_COMPREHENSIONS):
         name = name.rpartition(".<locals>")[0] or name.rpartition("<")[0] or "<module>"
     return name
+
+
+@functools.lru_cache(maxsize=4096)  # a program has some hundred functions that are asked for
+def _qualified(name: str, file: str, line: int) -> str:
+    """The qualified name of a function of Python 3.10, by the indentation of the ``class`` and ``def`` lines above it.
+
+    A class or a function in the text of a string, further left than the function, is mistaken for the one around it.
+    """
+    lines = linecache.getlines(file)[:line]
+    if name.startswith("<module") or len(lines) < line:
+        return name
+    found, indent = name, _indent(lines[-1])
+    for text in reversed(lines[:-1]):
+        opening = _OPENING.match(text)
+        if opening is not None and len(opening[1]) < indent:
+            found = f"{opening[3]}.{'' if opening[2] == 'class' else '<locals>.'}{found}"
+            indent = len(opening[1])
+        elif name.startswith("<") and found == name and text.strip():
+            indent = min(indent, _indent(text))  # an expression may begin further right than its statement
+        if indent == 0:
+            break
+    return found
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
 
 
 def line_of(frame: FrameType) -> int:

@@ -12,7 +12,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import perfkit
-from perfkit._torch_versions import release
 from perfkit.ranges import start_recorder
 
 
@@ -21,8 +20,9 @@ def helper(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-#: Up to torch 2.6 Dynamo breaks its graph at any context manager that exists before the compiled function runs.
-KEPT: Any = perfkit.range("kept in the module") if release(torch.__version__) > (2, 6) else contextlib.nullcontext()
+traces_a_decorated_function = pytest.mark.since_torch((2, 6), "no recompile for a decorated function that is a global")
+exports_with_listeners = pytest.mark.since_torch((2, 7), "a strict export while ranges are on")
+takes_existing_ranges = pytest.mark.since_torch((2, 7), "a range that existed before its compiled function")
 
 without_gradients = torch.no_grad()(helper)
 
@@ -31,11 +31,10 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
-        self.kept = KEPT
 
     @perfkit.range("net")
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with perfkit.range("by name", payload=3), self.kept:
+        with perfkit.range("by name", payload=3):
             x = self.linear(x)
         perfkit.mark("instant")
         return self.method(helper(x)) + without_gradients(x)
@@ -81,6 +80,7 @@ def _no_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@traces_a_decorated_function
 @pytest.mark.parametrize("first", MODES)
 def test_one_graph_without_breaks_and_no_recompile_whatever_is_switched(first: tuple[str, ...]) -> None:
     net, x, graphs = Net(), torch.ones(2, 4), Graphs()
@@ -91,6 +91,20 @@ def test_one_graph_without_breaks_and_no_recompile_whatever_is_switched(first: t
         with listening(*mode):
             assert torch.equal(compiled(net, x), expected)
     assert graphs.count == 1
+
+
+@takes_existing_ranges
+@pytest.mark.parametrize("mode", MODES)
+def test_a_range_that_is_kept_by_a_module_breaks_no_graph(mode: tuple[str, ...]) -> None:
+    net = Net()
+    net.kept = perfkit.range("kept in the module")
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with net.kept:
+            return net(x)
+
+    with listening(*mode):
+        torch.compile(call, backend="eager", fullgraph=True)(torch.ones(2, 4))
 
 
 def test_a_compiled_function_keeps_the_range_around_it() -> None:
@@ -152,8 +166,14 @@ def test_forward_and_backward_compile_with_aot_autograd(mode: tuple[str, ...]) -
     assert net.linear.weight.grad is not None
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("mode", "strict"),
+    [
+        *((mode, False) for mode in MODES),
+        ((), True),
+        *(pytest.param(mode, True, marks=exports_with_listeners) for mode in MODES[1:]),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
 def test_a_module_with_ranges_exports(mode: tuple[str, ...], strict: bool) -> None:
     net, x = Net(), torch.ones(2, 4)
@@ -170,11 +190,13 @@ def test_a_decorated_function_can_be_scripted(mode: tuple[str, ...]) -> None:
         assert torch.jit.script(helper)(torch.ones(1)).item() == 2
 
 
-def test_ranges_made_before_torch_is_imported_compile_too(run_python: Callable[..., object]) -> None:
+@pytest.mark.parametrize("kept", ["nullcontext()", pytest.param('perfkit.range("kept")', marks=takes_existing_ranges)])
+def test_ranges_made_before_torch_is_imported_compile_too(kept: str, run_python: Callable[..., object]) -> None:
     run_python(
-        """
+        f"""
         import sys, perfkit
-        kept = perfkit.range("kept")
+        from contextlib import nullcontext
+        kept = {kept}
         @perfkit.range("early")
         def early(x): return x + 1
         assert "torch" not in sys.modules
@@ -193,11 +215,12 @@ def test_ranges_made_before_torch_is_imported_compile_too(run_python: Callable[.
         first.stop()
         compiled(torch.ones(1))
         assert graphs == [1], graphs
-        assert {row.name: row.count for row in first.rows()} == {"early": 2}, first.rows()
+        assert {{row.name: row.count for row in first.rows()}} == {{"early": 2}}, first.rows()
         """
     )
 
 
+@traces_a_decorated_function
 def test_switching_counts_no_recompile_and_no_graph_break_in_torchs_own_counters() -> None:
     counters = torch._dynamo.utils.counters
     counters.clear()
@@ -216,6 +239,7 @@ def test_switching_counts_no_recompile_and_no_graph_break_in_torchs_own_counters
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+@traces_a_decorated_function
 def test_inductor_compiles_a_training_step_once_whatever_is_switched() -> None:
     net, x = Net(), torch.ones(2, 4)
     plain = root(net, x)

@@ -295,7 +295,11 @@ encoder(w[None], mask=torch.zeros(4, 4, dtype=torch.bool, device=w.device))  # s
 }
 
 
-@pytest.mark.parametrize("place", ODD_PLACES)
+#: Places that need a newer torch than 2.4.
+SINCE = {"selective checkpointing": pytest.mark.since_torch((2, 5), "policies of checkpoints")}
+
+
+@pytest.mark.parametrize("place", [pytest.param(name, marks=SINCE.get(name, ())) for name in ODD_PLACES])
 def test_a_sync_is_found_in(place: str, run_program: Callable[..., Any], marks: Marks) -> None:
     source = ODD_PLACES[place]
     with detect_syncs("dry"):

@@ -1,0 +1,81 @@
+"""The qualified names of functions, which Python 3.10 does not keep in their code."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit import _code_owner
+
+
+def by_indentation(function: FunctionType) -> str:
+    code = function.__code__
+    return _code_owner._qualified(code.co_name, code.co_filename, code.co_firstlineno)
+
+
+SOURCE = """
+def before(): return lambda: 1
+
+class Model:
+    '''A text
+with a line at the left.
+    '''
+    @staticmethod
+    def decorated(): return 1
+
+    class Inner:
+        async def method(self):
+            total = 1
+
+            return total
+
+    def outer(self):
+        def after(): return 2
+
+        def inner(): return 3
+
+        listed = [
+            lambda: 4,
+        ]
+        return inner, listed[0], after
+
+alone = lambda: 5
+"""
+
+
+def test_it_is_found_by_the_lines_above_a_function(tmp_path: Path) -> None:
+    file = tmp_path / "names.py"
+    file.write_text(SOURCE)
+    names: dict[str, Any] = {}
+    exec(compile(SOURCE, str(file), "exec"), names)
+    model = names["Model"]
+    functions = [names["before"], names["alone"], model.decorated, model.Inner.method, model.outer, *model().outer()]
+
+    assert [by_indentation(one) for one in functions] == [one.__qualname__ for one in functions]
+
+
+@pytest.mark.parametrize("module", [torch.optim.lr_scheduler, torch.amp.grad_scaler, torch.utils.data.dataloader])
+def test_it_is_that_of_each_method_of_torchs(module: Any) -> None:
+    methods = [
+        method
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and kind.__module__ == module.__name__
+        for method in vars(kind).values()
+        # A wrapper has the name of what it wraps, its code has its own.
+        if isinstance(method, FunctionType) and method.__code__.co_name == method.__name__
+    ]
+    methods = [method for method in methods if method.__code__.co_filename == module.__file__]
+    assert len(methods) > 10
+    assert [by_indentation(one) for one in methods] == [one.__qualname__ for one in methods]
+
+
+def test_a_function_whose_file_cannot_be_read_keeps_its_own_name() -> None:
+    names: dict[str, Any] = {}
+    exec("class A:\n    def f(self): return 1", names)
+
+    assert by_indentation(names["A"].f) == "f"

@@ -21,8 +21,8 @@ def helper(x: torch.Tensor) -> torch.Tensor:
 
 
 traces_a_decorated_function = pytest.mark.since_torch((2, 6), "no recompile for a decorated function that is a global")
-exports_with_listeners = pytest.mark.since_torch((2, 7), "a strict export while ranges are on")
-takes_existing_ranges = pytest.mark.since_torch((2, 7), "a range that existed before its compiled function")
+exports_with_listeners = pytest.mark.since_torch((2, 10), "a strict export while ranges are on")
+takes_existing_ranges = pytest.mark.since_torch((2, 10), "a range that existed before its compiled function")
 
 without_gradients = torch.no_grad()(helper)
 
@@ -238,7 +238,7 @@ def test_switching_counts_no_recompile_and_no_graph_break_in_torchs_own_counters
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Skipping serialization")  # Inductor's own
 @traces_a_decorated_function
 def test_inductor_compiles_a_training_step_once_whatever_is_switched() -> None:
     net, x = Net(), torch.ones(2, 4)

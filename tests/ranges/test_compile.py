@@ -190,6 +190,7 @@ def test_a_decorated_function_can_be_scripted(mode: tuple[str, ...]) -> None:
         assert torch.jit.script(helper)(torch.ones(1)).item() == 2
 
 
+@traces_a_decorated_function
 @pytest.mark.parametrize("kept", ["nullcontext()", pytest.param('perfkit.range("kept")', marks=takes_existing_ranges)])
 def test_ranges_made_before_torch_is_imported_compile_too(kept: str, run_python: Callable[..., object]) -> None:
     run_python(

@@ -6,6 +6,8 @@ perfkit.profile("runs/mnist", handlers=[trace_handler("tb")])
 
 from __future__ import annotations
 
+# What the background needs of it cannot be imported while the program ends, and torch 2.4 has not imported it before.
+import concurrent.futures.thread  # noqa: F401
 import gzip
 import os
 import shutil

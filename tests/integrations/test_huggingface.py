@@ -262,6 +262,7 @@ def test_training_again_goes_on_in_the_same_run(bench: Any) -> None:
     assert_put_back(trainer)
 
 
+@pytest.mark.since_torch((2, 6), "a training that transformers resumes")
 def test_a_resumed_training_records_the_steps_that_it_does(bench: Any) -> None:
     trainer_of(bench, size=6, save_strategy="steps", save_steps=4).train()
     prof = callback_of(bench)

@@ -104,7 +104,7 @@ def test_checkpoints_hold_nothing_of_the_callback(lightning: Any) -> None:
 
     trainer.save_checkpoint(lightning.folder / "last.ckpt")
 
-    assert torch.load(lightning.folder / "last.ckpt")["callbacks"] == {}
+    assert torch.load(lightning.folder / "last.ckpt", weights_only=True)["callbacks"] == {}
 
 
 def test_windows_hold_the_steps_that_rows_have_the_same_number_for(lightning: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +53,23 @@ def test_doctor_says_that_a_name_is_missing_where_looking_at_its_class_raises(mo
     monkeypatch.setattr(torch, "Refused", Refusing("Refused", (), {}), raising=False)
 
     assert not doctor._exists("torch", "Refused.name")
+
+
+def test_a_window_starts_without_torchs_warning_that_it_keeps_one_cycle(tmp_path: Path) -> None:
+    kineto = torch.profiler.profiler
+    getattr(kineto, "_WARNINGS_SHOWN", set()).clear()
+    warn_once = getattr(kineto, "_warn_once", None)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with perfkit.profile(
+            tmp_path / "x", quiet=True, report=False, schedule=perfkit.schedule(wait=1, warmup=1, active=1)
+        ) as prof:
+            for _ in prof.steps(range(6)):
+                torch.ones(2) + 1
+
+    assert list((tmp_path / "x").rglob("*.pt.trace.json*"))
+    assert not [one for one in warned if "clears events" in str(one.message)]
+    assert getattr(kineto, "_warn_once", None) is warn_once
 
 
 @pytest.mark.parametrize(("version", "used"), [("2.4.1", "2.13.0"), ("2.13.1", None), ("2.15.0", "2.14.1")])

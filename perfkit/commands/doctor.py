@@ -56,6 +56,8 @@ PRIVATE_NAMES = (
     ("torch.autograd", "_profiler_enabled", "windows while another profiler runs"),
     ("torch.autograd", "_disable_profiler", "switching off a torch profiler that fails to stop"),
     ("torch.profiler.python_tracer", "_prefix_regex", "the files of the torch profiler's Python frames"),
+    # Torch 2.4 does not warn, and has none.
+    ("torch.profiler.profiler", "_warn_once|profile", "windows without a warning of torch's own"),
     (
         "torch.autograd.profiler",
         "_run_on_profiler_start _run_on_profiler_stop _is_profiler_enabled",

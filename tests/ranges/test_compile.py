@@ -22,7 +22,7 @@ def helper(x: torch.Tensor) -> torch.Tensor:
 
 traces_a_decorated_function = pytest.mark.since_torch((2, 6), "no recompile for a decorated function that is a global")
 exports_with_listeners = pytest.mark.since_torch((2, 10), "a strict export while ranges are on")
-takes_existing_ranges = pytest.mark.since_torch((2, 10), "a range that existed before its compiled function")
+takes_existing_ranges = pytest.mark.since_torch((2, 13), "a range that existed before its compiled function")
 
 without_gradients = torch.no_grad()(helper)
 

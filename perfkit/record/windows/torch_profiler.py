@@ -66,6 +66,17 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
+def _no_warning_of_cycles() -> Iterator[None]:
+    """Torch 2.8 to 2.10 warn at the first start that one cycle's events are kept; a window is one cycle."""
+    patches = Patches()
+    patches.wrap(torch.profiler.profiler, "_warn_once", lambda warn: lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+@contextmanager
 def _starting_no_device() -> Iterator[None]:
     """For what ends a recording: torch's profiler waits for the device there, also where the program uses none.
 
@@ -135,7 +146,7 @@ def start(
     profiler.step_num = step
     _with_stack = bool(flags.get("with_stack"))
     try:
-        with _quiet():
+        with _quiet(), _no_warning_of_cycles():
             profiler.start()
     except BaseException:
         with suppress(Exception):

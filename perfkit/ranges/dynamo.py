@@ -99,7 +99,7 @@ def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
     eval_frame: Any = of_torch  # torch types the names of its own version alone
     if not hasattr(eval_frame, "set_code_exec_strategy"):
         # Torch 2.4 and 2.6 cannot leave callees alone, so each function of perfkit's is named.
-        for one in (code, *_called_by_ranges()) if callees_too else (code,):
+        for one in (code, *_own_functions()) if callees_too else (code,):
             eval_frame.skip_code(one)
         return
     action = eval_frame._FrameAction
@@ -107,10 +107,10 @@ def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
     eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, callees))
 
 
-def _called_by_ranges() -> Iterator[CodeType]:
-    """The code of all functions that a range may call, in the modules that are loaded."""
+def _own_functions() -> Iterator[CodeType]:
+    """The code of all functions that what runs in a user's frame may call: of perfkit's modules that are loaded."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(("perfkit.ranges.", "perfkit._")):
+        if name.startswith("perfkit.") and not name.startswith("perfkit.demo"):  # the demo is a program
             for owner in (module, *(one for one in vars(module).values() if isinstance(one, type))):
                 for function in vars(owner).values():
                     code = getattr(getattr(function, "__func__", function), "__code__", None)

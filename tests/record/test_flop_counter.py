@@ -135,7 +135,8 @@ def test_a_step_in_inference_mode_has_no_count() -> None:
 
 
 def test_a_step_with_an_operator_of_another_library_has_no_count() -> None:
-    @torch.library.custom_op("perfkit_test::fused", mutates_args=())
+    # Torch 2.4 cannot read the annotations of this file.
+    @torch.library.custom_op("perfkit_test::fused", mutates_args=(), schema="(Tensor x) -> Tensor")
     def fused(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 

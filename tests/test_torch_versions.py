@@ -12,6 +12,7 @@ import torch
 import perfkit
 from perfkit import _torch_versions
 from perfkit.commands import doctor
+from perfkit.ranges import dynamo
 from perfkit.run.reading import read_run
 from perfkit.syncs.dry_run import op_table
 from perfkit.syncs.dry_run.op_table import borrowed_table
@@ -53,6 +54,14 @@ def test_doctor_says_that_a_name_is_missing_where_looking_at_its_class_raises(mo
     monkeypatch.setattr(torch, "Refused", Refusing("Refused", (), {}), raising=False)
 
     assert not doctor._exists("torch", "Refused.name")
+
+
+def test_before_torch_2_7_dynamo_leaves_alone_all_that_is_perfkits_and_nothing_of_torchs() -> None:
+    files = {code.co_filename for code in dynamo._own_functions()}
+    package = str(Path(perfkit.__file__).parent)
+
+    assert {file for file in files if not file.startswith(package)} == set()
+    assert {f"{package}/ranges/listeners.py", f"{package}/run/reading.py"} <= files
 
 
 def test_a_window_starts_without_torchs_warning_that_it_keeps_one_cycle(tmp_path: Path) -> None:

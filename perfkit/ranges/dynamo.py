@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
+from perfkit._code_owner import owner_of
+
 _INLINE = "_torchdynamo_inline"
 
 
@@ -110,11 +112,12 @@ def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
 def _own_functions() -> Iterator[CodeType]:
     """The code of all functions that what runs in a user's frame may call: of perfkit's modules that are loaded."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("perfkit.") and not name.startswith("perfkit.demo"):  # the demo is a program
+        if name.startswith("perfkit."):
             for owner in (module, *(one for one in vars(module).values() if isinstance(one, type))):
                 for function in vars(owner).values():
                     code = getattr(getattr(function, "__func__", function), "__code__", None)
-                    if isinstance(code, CodeType):
+                    # Modules have classes of torch's too, which Dynamo must not leave alone.
+                    if isinstance(code, CodeType) and owner_of(code.co_filename) == "perfkit":
                         yield from _with_inner(code)
 
 

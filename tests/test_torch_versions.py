@@ -13,6 +13,7 @@ import perfkit
 from perfkit import _torch_versions
 from perfkit.commands import doctor
 from perfkit.ranges import dynamo
+from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.run.reading import read_run
 from perfkit.syncs.dry_run import op_table
 from perfkit.syncs.dry_run.op_table import borrowed_table
@@ -62,6 +63,19 @@ def test_before_torch_2_7_dynamo_leaves_alone_all_that_is_perfkits_and_nothing_o
 
     assert {file for file in files if not file.startswith(package)} == set()
     assert {f"{package}/ranges/listeners.py", f"{package}/run/reading.py"} <= files
+
+
+def test_before_torch_2_7_lines_are_not_traced_where_something_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy", raising=False)
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {1: None})
+    assert not dynamo.compiles_tracing()
+    monkeypatch.setattr(torch._dynamo.eval_frame, "cached_backends", {1: print})
+    tracer = LineTracer(lambda: "other")
+    tracer.start()
+    tracer.stop()
+
+    assert tracer.refused is not None
+    assert "2.4 to 2.6" in tracer.refused
 
 
 def test_a_window_starts_without_torchs_warning_that_it_keeps_one_cycle(tmp_path: Path) -> None:

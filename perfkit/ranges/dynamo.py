@@ -89,6 +89,25 @@ def skip(code: CodeType) -> None:
     _set_strategy(code, callees_too=False)
 
 
+def has_compiled() -> bool:
+    """Whether the program has compiled anything; True where that is not known."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(eval_frame, "cached_backends", None)
+    # An optimizer that is made leaves an entry without a backend: its step is not to be compiled.
+    return eval_frame is not None if backends is None else any(map(callable, backends.values()))
+
+
+def compiles_tracing() -> bool:
+    """Whether Dynamo would compile what perfkit's trace of lines calls: up to torch 2.6, where the program compiles.
+
+    A program that is compiled with ``fullgraph=True`` would end with an error.
+    """
+    # perfkit does not import torch before the program does
+    from torch._C._dynamo import eval_frame
+
+    return not hasattr(eval_frame, "set_code_exec_strategy") and has_compiled()
+
+
 def _set_strategy(code: CodeType, *, callees_too: bool) -> None:
     if "torch" not in sys.modules:
         return

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from perfkit._patches import Patches
+from perfkit.ranges import dynamo
 
 #: Calls from outside by which the classes are found: a usual step has two or three, of its models and of its loss.
 _FIRST_CALLS = 16
@@ -43,7 +44,7 @@ class RootCalls:
 
     def attach(self) -> None:
         """See the calls from now on."""
-        if _has_compiled():
+        if dynamo.has_compiled():
             self._see_compiled()
         else:
             self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
@@ -111,14 +112,6 @@ class RootCalls:
                         self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
 
         return __call__
-
-
-def _has_compiled() -> bool:
-    """Whether the program has compiled anything; True where that is not known."""
-    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-    backends = getattr(eval_frame, "cached_backends", None)
-    # An optimizer that is made leaves an entry without a backend: its step is not to be compiled.
-    return eval_frame is not None if backends is None else any(map(callable, backends.values()))
 
 
 def _no_thread() -> int:

@@ -84,6 +84,9 @@ class LineTracer:
         if sys.gettrace() is not None:
             self.refused = "a debugger or coverage tool is tracing this thread"
             return
+        if dynamo.compiles_tracing():
+            self.refused = "with torch 2.4 to 2.6 lines cannot be traced where something is compiled"
+            return
         sys.settrace(self._called)
         for frame in frames_outwards(sys._getframe(1)):
             if owner_of(frame.f_code.co_filename) == USER:

@@ -296,7 +296,7 @@ encoder(w[None], mask=torch.zeros(4, 4, dtype=torch.bool, device=w.device))  # s
 
 
 #: Places that need a newer torch than 2.4.
-SINCE = {"selective checkpointing": pytest.mark.since_torch((2, 5), "policies of checkpoints")}
+SINCE = {"selective checkpointing": pytest.mark.since_torch((2, 6), "policies of checkpoints")}
 
 
 @pytest.mark.parametrize("place", [pytest.param(name, marks=SINCE.get(name, ())) for name in ODD_PLACES])

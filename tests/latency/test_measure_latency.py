@@ -229,7 +229,7 @@ def test_modes_of_all_modules_are_restored_even_mixed_ones() -> None:
 def test_a_model_that_raises_is_restored_too_and_its_error_is_the_cause() -> None:
     model = nn.Sequential(nn.Linear(3, 3))
 
-    with pytest.raises(perfkit.UsageError, match="at no batch size: at 2, RuntimeError: .*mat1 and mat2") as caught:
+    with pytest.raises(perfkit.UsageError, match=r"at no batch size: at 2, RuntimeError: .*mat1 and mat2") as caught:
         perfkit.measure_latency(model, ROW, (2, 4))
 
     assert isinstance(caught.value.__cause__, RuntimeError)

@@ -86,7 +86,9 @@ def check_killed_run(server: ForkServer, after_s: float) -> int:
     outcome, _, _ = server.run("endless", kill_after_s=after_s, log=None)
     assert outcome.codes == [-9], outcome.stderr
     run = server.run_folder
-    made = [line.split() for line in (run.parents[1] / "program" / "progress").read_text().splitlines()]
+    progress = run.parents[1] / "program" / "progress"
+    # Killed before the program opened it: it has done no step.
+    made = [line.split() for line in progress.read_text().splitlines()] if progress.exists() else []
     ended = {int(step): int(at_ns) for step, at_ns in made}
     assert rank_folders(run)
     try:

@@ -64,7 +64,7 @@ def test_counts_and_times_are_those_of_key_averages(recorded_with_table: tuple[T
         assert op.total_ns == pytest.approx(theirs.cpu_time_total * 1000, abs=1)
 
 
-@pytest.mark.since_torch((2, 6), "a table of the profiler that places memory to the nanosecond")
+@pytest.mark.since_torch((2, 13), "a table of the profiler that places memory to the nanosecond")
 def test_memory_is_that_of_key_averages(recorded_with_table: tuple[Trace, dict[str, Any]]) -> None:
     trace, table = recorded_with_table
 

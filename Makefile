@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # share what takes long to make (a wheel, a browser, a trained run).
 TOGETHER := -n 2 --dist loadfile
 
-.PHONY: help demo test test-all test-verdict test-lightning test-torch check bench bench-verdict gpu-check fake-gpu readme clean
+.PHONY: help demo test test-all test-long test-verdict test-lightning test-torch check bench bench-verdict gpu-check fake-gpu readme clean
 
 help:  ## Show this.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,10 +37,13 @@ demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, m
 	$(BIN)/perfkit demo
 
 test: $(VENV)/.ready  ## The tests, without the long ones.
-	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not verdict"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not long and not verdict"
 
 test-all: $(VENV)/.bench  ## All tests, also those against peers.
-	$(BIN)/python -m pytest $(TOGETHER) -m "not verdict"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not long and not verdict"
+
+test-long: $(VENV)/.bench  ## The tests of many minutes: a million steps, a hundred kills, every fault, mutated files.
+	$(BIN)/python -m pytest -m long
 
 test-verdict: $(VENV)/.suite  ## Every program of the labelled suite: the right cause first, at the right line.
 	$(BIN)/python -m pytest -m verdict tests/pathologies

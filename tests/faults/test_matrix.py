@@ -36,7 +36,8 @@ def test_a_file_that_cannot_be_replaced_changes_nothing_in_training(server: Fork
     assert {kind for row in rows for kind in row.kinds} >= {"@/run/run.json", "@/run/rank-0/rank.json"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("program", SUITE)
 def test_every_call_that_fails_changes_nothing_in_training(server: ForkServer, program: str) -> None:
     rows = measure_program(server, program)
@@ -127,7 +128,8 @@ def test_a_run_that_is_killed_keeps_its_steps_and_says_so(server: ForkServer, af
     check_killed_run(server, after_s)
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_hundred_kills_at_random_moments_lose_next_to_nothing(server: ForkServer) -> None:
     moments = random.Random(20)
     kept = [check_killed_run(server, moments.uniform(0, 4)) for _ in range(100)]

@@ -49,7 +49,7 @@ def test_some_mutated_files_are_read_or_refused(reader: str) -> None:
     assert found.defects == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("reader", sorted(fuzzing.READERS))
 def test_thousands_of_mutated_files_are(reader: str, recorded: Path) -> None:

@@ -75,7 +75,8 @@ def assert_flat(points: list[tuple[float, int, int]]) -> None:
     assert max(size for _, _, size in points) < 20e6
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_million_steps_with_200_windows_and_ten_million_ranges_take_no_more_at_the_end_than_at_the_start(
     tmp_path: Path,
 ) -> None:
@@ -87,7 +88,8 @@ def test_a_million_steps_with_200_windows_and_ten_million_ranges_take_no_more_at
     assert [(row.name, row.count) for row in rank.ranges if row.name == "inner"] == [("inner", 10 * _STEPS)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_so_do_a_million_steps_that_are_sampled_and_watched_with_a_window_on_request(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     command = [sys.executable, "-m", "perfkit", "watch", str(folder), "--wait", "--every", "0.5"]
@@ -130,7 +132,8 @@ def a_row(step: int, seed: int) -> Step:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_million_rows_are_diagnosed_and_compared_within_300_mb_and_3_s_for_each_100_000(tmp_path: Path) -> None:
     a_folder(tmp_path / "a", _STEPS, 1)
     a_folder(tmp_path / "b", 10_000, 2)

@@ -253,7 +253,7 @@ def test_a_callable_schedule_is_asked_once_per_step_and_adds_no_pause(
     assert with_mine < 500
 
 
-@pytest.mark.parametrize("answer", ["RECORD", None, 1, object(), [], torch.zeros(3), ValueError("mine")], ids=repr)
+@pytest.mark.parametrize("answer", ["RECORD", None, 1, [], torch.zeros(3), ValueError("mine")], ids=repr)
 def test_a_callable_schedule_that_raises_or_returns_nonsense_ends_the_windows_and_not_the_training(
     tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ import shutil
 import sys
 import time
 import uuid
-from contextlib import suppress
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from perfkit.run.reading import RankFolder, rank_folders
 
 #: The file that holds the id of the launch whose folder this is, from before anything else is written.
 _CLAIM = ".launch"
+#: The id of a launch has 32 characters, or what a launcher calls its job.
+_MAX_CLAIM_BYTES = 4096
 
 _runs_of_this_process = itertools.count()
 
@@ -77,8 +78,8 @@ def default_folder(launch: str) -> Path:
 
 def _launches_in(folder: Path) -> set[str]:
     found = set()
-    with suppress(FileNotFoundError, NotADirectoryError):
-        found.add((folder / _CLAIM).read_text())
+    if (claimed := _claimed_by(folder)) is not None:
+        found.add(claimed)
     for file in (folder / "run.json", *folder.glob("rank-*/rank.json")):
         try:
             record = decode_json(read_regular(file, MAX_JSON_BYTES, inside=file.parent), Any)
@@ -136,12 +137,22 @@ def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
         # A link is made or not: so one of several launches makes it, also on a network file system (open(2), O_EXCL).
         os.link(mine, claim)
     except FileExistsError:
-        return claim.read_text() == launch
+        return _claimed_by(folder) == launch
     except OSError:
         return True  # a file system without links: launches at the same moment are not told apart
     finally:
         mine.unlink()
     return True
+
+
+def _claimed_by(folder: Path) -> str | None:
+    """The launch whose folder this is, "?" where that cannot be read; None: nobody's."""
+    try:
+        return read_regular(folder / _CLAIM, _MAX_CLAIM_BYTES, inside=folder).decode(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return "?"
 
 
 def _is_recording(folder: Path) -> bool:

@@ -107,6 +107,13 @@ def test_a_run_next_to_a_pipe_is_claimed_without_waiting_for_it(tmp_path: Path) 
     assert claim_folder(tmp_path / "x", "new", overwrite=False).name == "x-2"
 
 
+def test_a_pipe_in_place_of_the_claim_of_a_folder_blocks_nobody(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "x" / ".launch")
+
+    assert claim_folder(tmp_path / "x", "new", overwrite=False).name == "x-2"
+
+
 def test_a_copy_of_a_run_behind_a_url_leaves_links_and_large_files_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

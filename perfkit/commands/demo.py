@@ -40,7 +40,9 @@ def demo(
 
     The script is copied into the run folder: open it at the lines that the findings name.
     """
-    folder = claim_folder(Path(out or f"runs/demo-{time.strftime('%Y%m%d-%H%M%S')}"), launch_id(), overwrite=False)
+    folder = claim_folder(
+        Path(out or f"runs/demo-{time.strftime('%Y%m%d-%H%M%S')}"), launch_id(), overwrite=False, for_program=True
+    )
     script = folder / "train.py"
     shutil.copyfile(str(files("perfkit.demo") / "train.py"), script)
     progress, console = stderr_console(), stdout_console()

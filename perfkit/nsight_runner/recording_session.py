@@ -56,7 +56,7 @@ def open_session(
     when = launch if _env.world_size() > 1 else time.strftime("%Y%m%d-%H%M%S")
     folder = Path(out) if out is not None else Path("runs") / f"{program.name}-{when}"
     if claim:
-        claimed = claim_folder(folder, launch, overwrite=overwrite)
+        claimed = claim_folder(folder, launch, overwrite=overwrite, for_program=True)
         if claimed != folder:
             print_message(f"{folder} has another run; this one is recorded into {claimed}")
         folder = claimed

@@ -106,8 +106,10 @@ def check_folder(path: Path) -> None:
         raise UsageError(f"a run is recorded into a folder, but {existing} is a file: choose another path")
 
 
-def claim_folder(path: Path, launch: str, *, overwrite: bool) -> Path:
+def claim_folder(path: Path, launch: str, *, overwrite: bool, for_program: bool = False) -> Path:
     """Choose and create the folder of this launch: ``path``, or ``path-2``... where that holds another launch's run.
+
+    With ``for_program`` the program that is started next records into it, and claims it.
 
     Every rank decides alone, and all alike, because the other launches' runs are the same for all of them. Of launches
     that start at the same moment one gets the folder: the one whose `_CLAIM` is there first. A run that is still
@@ -119,18 +121,25 @@ def claim_folder(path: Path, launch: str, *, overwrite: bool) -> Path:
     """
     check_folder(path)
     chosen, number = path, 1
-    while not _claimed(chosen, launch, overwrite=overwrite):
+    while not (_freed if for_program else _claimed)(chosen, launch, overwrite=overwrite):
         number += 1
         chosen = path.with_name(f"{path.name}-{number}")
     return chosen
 
 
-def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
+def _freed(folder: Path, launch: str, *, overwrite: bool) -> bool:
+    """Create the folder, or make room in it; returns whether no other launch has it."""
     if _launches_in(folder) - {launch}:
         if not overwrite or _is_recording(folder):
             return False
         _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    return True
+
+
+def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
+    if not _freed(folder, launch, overwrite=overwrite):
+        return False
     claim, mine = folder / _CLAIM, folder / f"{PART}{os.getpid()}-{launch}"
     mine.write_text(launch)
     try:
@@ -141,7 +150,7 @@ def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
     except OSError:
         return True  # a file system without links: launches at the same moment are not told apart
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)  # a run that begins removes unfinished files
     return True
 
 

@@ -139,7 +139,9 @@ def test_a_recorded_run_can_be_judged_again(tmp_path: Path, monkeypatch: pytest.
     again = reread(program, tmp_path / "run")
 
     assert again.diagnosis is not None
-    assert again.diagnosis == got.diagnosis
+    assert got.diagnosis is not None
+    # What perfkit cost is known once the program has ended, after the verdict.
+    assert {**again.diagnosis, "overhead": None} == {**got.diagnosis, "overhead": None}
     assert (again.step_ns, again.steps) == (got.step_ns, got.steps)
 
 

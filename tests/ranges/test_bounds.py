@@ -20,6 +20,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeRecorder]:
     monkeypatch.setattr(recorder, "_PATIENCE", 0.001)
     started = start_recorder()
     started._stopped.set()
+    started._begun.set()
     started._drainer.join()
     listeners.switch(listeners.DENSE, True)
     yield started
@@ -84,6 +85,7 @@ def test_threads_check_the_length_of_their_lists_after_a_large_drain(monkeypatch
     monkeypatch.setattr(recorder, "_MANY", LIMIT)
     started = start_recorder()
     started._stopped.set()
+    started._begun.set()
     started._drainer.join()
     modes: list[int] = []
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from perfkit.record.samplers import constant_ops
 from perfkit.record.samplers.constant_ops import ConstantOpLog
 from perfkit.run.records import ConstantOps
 
@@ -90,6 +91,17 @@ def test_what_a_library_does_below_a_line_that_also_changes_is_not_the_line_s(tm
     for _ in range(2):
         log.start()
         scope["run"](TABLE, torch)
+        log.stop()
+
+    assert log.rows() == ()
+
+
+def test_a_library_s_loop_without_a_line_of_the_user_s_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constant_ops, "owner_of", lambda file: "lightning")
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        TABLE.exp()
         log.stop()
 
     assert log.rows() == ()

@@ -76,7 +76,7 @@ def test_a_helper_that_was_killed_is_replaced(run: Path, capsys: pytest.CaptureF
 
     process.print_final([], quiet=False)
 
-    assert "steps.jsonl" in capsys.readouterr().err
+    assert "A step takes" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_diagnosed_the_notes_are_printed(

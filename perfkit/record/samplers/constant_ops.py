@@ -98,6 +98,8 @@ class ConstantOpLog:
         if self._before is None or _is_view(func):
             return  # a view computes nothing
         path, is_library = _users_path()
+        if not path:
+            return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         if number in self._before and not _on_device(out):
             self._constant[path] += took_ns
             self._counts[path] += 1

@@ -37,8 +37,9 @@ PERIOD_S = 0.010
 #: are most of it: walking a Trainer's stack of 50 frames takes 6 us, the whole sample 40 to 150. Handing the lock over
 #: and back takes the training thread about as much again.
 _MAX_SHARE = 0.004
-#: The first samples come twice as fast, and may take a hundredth of the time, a run's whole budget: the first verdict
-#: comes after some hundred milliseconds of steps, and of 200 samples a line with a tenth of the time has 20.
+#: The first samples come twice as fast: the first verdict comes after some hundred milliseconds of steps, and of 200
+#: samples a line with a tenth of the time has 20. Where they take more than a hundredth of the time they come half as
+#: fast, and no more rarely: the first of each file cost ten times a usual one, and a short run needs its samples.
 _FIRST = 200
 _FIRST_PERIOD_S = PERIOD_S / 2
 _FIRST_SHARE = 0.01
@@ -298,8 +299,11 @@ class LineSampler:
 
 def period_after(cost_s: float, *, first: bool, steps: int) -> float:
     """Seconds to the next sample, given the mean cost of one, and how many steps ended since the sample before."""
-    period, share = (_FIRST_PERIOD_S, _FIRST_SHARE) if first else (PERIOD_S, _MAX_SHARE)
-    return max(2 * period if steps >= _SHORT_STEPS else period, cost_s / share)
+    if first:
+        return (
+            2 * _FIRST_PERIOD_S if steps >= _SHORT_STEPS or cost_s > _FIRST_SHARE * _FIRST_PERIOD_S else _FIRST_PERIOD_S
+        )
+    return max(2 * PERIOD_S if steps >= _SHORT_STEPS else PERIOD_S, cost_s / _MAX_SHARE)
 
 
 def _several(callers: Counter[Location | None]) -> tuple[LineCaller, ...]:

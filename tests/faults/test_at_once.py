@@ -9,12 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from werkzeug.test import Client
 
 from perfkit.commands import main
 from perfkit.diagnosis import diagnose
 from perfkit.errors import PerfkitError
+from perfkit.integrations.tensorboard import log_directory
+from perfkit.integrations.tensorboard.tab import Tab
 from perfkit.reports.live import live_line
 from perfkit.run.follower import RunFollower
 from perfkit.run.reading import RankFolder, read_run
@@ -137,6 +141,36 @@ def test_a_run_is_read_while_it_is_written_merged_and_deleted(
     assert (process.returncode, err.count("Traceback")) == (0, 0), err
     assert "No such file or directory" in out
     capsys.readouterr()
+
+
+def test_the_tensorboard_tab_answers_while_a_run_is_written_and_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_directory, "_FRESH_S", 0.0)
+    folder = tmp_path / "logs" / "x"
+    process = writers(folder, 2, 8, {**os.environ})
+    wait_for(folder, process)
+    apps = Tab(SimpleNamespace(logdir=str(tmp_path / "logs"), flags=None)).get_plugin_apps()
+    runs, figures = (Client(apps[route]) for route in ("/runs", "/figures"))
+
+    def answer() -> tuple[list[str], int, dict[str, object]]:
+        listed = [run["name"] for run in runs.get("/runs").get_json()["runs"]]
+        got = figures.get("/figures?run=x")
+        return listed, got.status_code, got.get_json()
+
+    versions = set()
+    for _ in range(3):
+        versions.add(runs.get("/runs").get_json()["runs"][0]["version"])
+        listed, status, data = answer()
+        assert (listed, status, "error" in data) == (["x"], 200, False), data
+    assert len(versions) == 3  # what was written meanwhile is drawn, not what is cached
+    folder.rename(tmp_path / "moved")
+    assert process.poll() is None  # it was still being written
+
+    assert answer()[:2] == ([], 404)
+    process.communicate(timeout=120)
+    (tmp_path / "moved").rename(folder)
+    assert answer()[:2] == (["x"], 200)
 
 
 @pytest.mark.slow

@@ -88,6 +88,7 @@ class StepPlan:
             optimizers=optimizers,
             # Asked when it is due: a program starts to use CUDA after perfkit.
             dry=lambda: detect == "dry" or (detect == "auto" and not _env.cuda_in_use()),
+            fits=self._is_free,
             note=recording.note,
         )
         #: The schedule by itself, and with the windows of triggers.
@@ -206,6 +207,12 @@ class StepPlan:
             return False
         self.kind = self.extras.advance(step) or "timed"
         return not self.timed
+
+    def _is_free(self, step: int, steps: int) -> bool:
+        """Whether none of a few windows that were asked for is lost if extra steps take ``step`` and those after it."""
+        if not self._foreseeable or not 0 < getattr(self._options.schedule, "repeat", 0) <= KEEP:
+            return True  # unknown, or there are many
+        return all(self._schedule(step + number) == "none" for number in range(steps))
 
     def _make_windows(self) -> WindowController:
         recording, ranges = self._recording, self._ranges

@@ -100,8 +100,8 @@ def test_a_step_for_lines_comes_once_for_windows_that_show_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines_due, "_SLOWER", math.inf)  # steps of some microseconds take twice as long at times
-    with record(tmp_path / "x", schedule=perfkit.schedule(wait=5, warmup=1, active=1, repeat=3)) as prof:
-        train(prof, 22)
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=3, warmup=1, active=1, repeat=3)) as prof:
+        train(prof, 20)
     with record(tmp_path / "y", schedule=perfkit.schedule(wait=0, warmup=0, active=2, repeat=3)) as prof:
         train(prof, 14)
 
@@ -116,9 +116,9 @@ def test_a_step_for_lines_comes_again_where_something_else_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines_due, "_SLOWER", math.inf)
-    with record(tmp_path / "x", schedule=perfkit.schedule(wait=5, warmup=1, active=1, repeat=3)) as prof:
-        train(prof, 15)
-        train(prof, 15)
+    with record(tmp_path / "x", schedule=perfkit.schedule(wait=3, warmup=1, active=1, repeat=3)) as prof:
+        train(prof, 10)
+        train(prof, 10)
 
     assert [path.name[:8] for path in rank_of(tmp_path / "x").stacks] == ["stacks-0", "stacks-2"]
 

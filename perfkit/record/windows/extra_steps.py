@@ -24,10 +24,19 @@ _STEPS: dict[StepKind, int] = {"ops": 2, "dry": 2}
 
 
 class ExtraSteps:
-    """Runs the extra steps one after the other; `advance` returns what the coming step is."""
+    """Runs the extra steps one after the other; `advance` returns what the coming step is.
+
+    ``fits`` is called with a step and a number of steps: whether those may be extra steps.
+    """
 
     def __init__(
-        self, *, phase: Callable[[], Phase], optimizers: list[Any], dry: Callable[[], bool], note: Callable[[str], None]
+        self,
+        *,
+        phase: Callable[[], Phase],
+        optimizers: list[Any],
+        dry: Callable[[], bool],
+        fits: Callable[[int, int], bool],
+        note: Callable[[str], None],
     ) -> None:
         #: Whether `advance` is called from now on.
         self.begun = False
@@ -42,6 +51,7 @@ class ExtraSteps:
         self._current: StepKind | None = None
         self._remaining = 0
         self._dry = dry
+        self._fits = fits
         self._todo: list[StepKind] = ["lines", "ops", "dry"]
 
     @property
@@ -62,7 +72,7 @@ class ExtraSteps:
             if self._remaining:
                 return self._current
             self.close()
-        while self._todo and self._current is None:
+        while self._todo and self._current is None and self._fits(step, _STEPS.get(self._todo[0], 1)):
             kind = self._todo.pop(0)
             if kind == "dry" and not self._dry():
                 continue

@@ -175,7 +175,7 @@ def test_an_iterable_dataset_is_waited_for_one_batch_ahead(lightning: Any) -> No
     class SlowStream(torch.utils.data.IterableDataset[torch.Tensor]):
         def __iter__(self) -> Any:
             for _ in range(6):
-                time.sleep(0.020)
+                time.sleep(0.100)  # far above what another process may take from the last step
                 yield torch.ones(4)
 
     prof = lightning.callback()

@@ -140,17 +140,20 @@ def _freed(folder: Path, launch: str, *, overwrite: bool) -> bool:
 def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
     if not _freed(folder, launch, overwrite=overwrite):
         return False
-    claim, mine = folder / _CLAIM, folder / f"{PART}{os.getpid()}-{launch}"
+    # Ranks of one launch may have the same process id, on other machines.
+    claim, mine = folder / _CLAIM, folder / f"{PART}{uuid.uuid4().int}-{launch}"
     mine.write_text(launch)
     try:
         # A link is made or not: so one of several launches makes it, also on a network file system (open(2), O_EXCL).
         os.link(mine, claim)
     except FileExistsError:
         return _claimed_by(folder) == launch
+    except FileNotFoundError:
+        return _claimed(folder, launch, overwrite=overwrite)  # a run that begins here has removed unfinished files
     except OSError:
         return True  # a file system without links: launches at the same moment are not told apart
     finally:
-        mine.unlink(missing_ok=True)  # a run that begins removes unfinished files
+        mine.unlink(missing_ok=True)
     return True
 
 

@@ -298,6 +298,20 @@ def test_of_launches_that_start_at_the_same_moment_each_gets_its_own_folder(tmp_
     assert not [*tmp_path.rglob(".part-*")]
 
 
+def test_a_rank_whose_claim_another_one_removes_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def removed(mine: Path, claim: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        claim.write_text("other")
+        mine.unlink()
+        link(mine, claim)
+
+    monkeypatch.setattr(os, "link", removed)
+
+    assert claim_folder(tmp_path / "x", "launch", overwrite=False) == tmp_path / "x-2"
+
+
 def test_a_run_that_is_recording_is_not_overwritten(tmp_path: Path) -> None:
     run_of(tmp_path / "x", record(os.getpid(), clock_pairs=(ClockPair(0, time.time_ns()),)))
 

@@ -251,7 +251,8 @@ def _functions() -> Iterator[Iterator[_Group]]:
                 "exp": (partial(torch.exp, given, out=out), partial(torch.sigmoid, given, out=out)),
                 "log": (partial(torch.log, given, out=out),),
                 "tanh": (partial(torch.tanh, given, out=out),),
-                "erf": (partial(torch.erf, given, out=out),),
+                # oneDNN has a kernel for gelu alone: 2 to 5 times as fast on an AMD EPYC with AVX-512.
+                "erf": (partial(torch.erf, given, out=out), partial(torch.ops.aten.gelu.out, given, out=out)),
                 "pow": (partial(torch.pow, given, 2.5, out=out),),
                 "sqrt": (partial(torch.sqrt, given, out=out), partial(torch.rsqrt, given, out=out)),
                 # It takes longest where both values are equally likely.

@@ -6,10 +6,11 @@ been written and adds it up. So memory does not grow with the length of a run. I
 - names: 4096 ranges, 11 MB (`range_objects.LIMIT`); further ones share a row;
 - rows: `_MAX_ROWS`, 25 MB, one per range and thread; further pairs share a row per thread;
 - what is written between two drains: 25 bytes per value, two values per begin and two per end. Drains come every
-  `_PERIOD`. After one that found `_MANY` values each thread checks the length of its list: at `recorder_listener.LIMIT`
-  values (7 MB) it drains, at twice as many it waits for the drain under way, and finally drops them. Before that, a
-  burst is bounded by the drainer's turn: every range needs the interpreter lock, and a waiting thread gets it within
-  5 ms per running thread. The densest program (a loop of nothing but ranges) writes 40 MB in that time;
+  `_PERIOD`. Where one finds `_MANY` values, each thread checks the length of its list from then on: at
+  `recorder_listener.LIMIT` values (7 MB) it drains, at twice as many it waits for the drain under way, and finally
+  drops them. Before that, a burst is bounded by the drainer's turn: it waits for the interpreter lock up to 5 ms per
+  running thread, once when it wakes and some 30 times in numpy if the burst begins during a drain. The densest program
+  (a loop of nothing but ranges) writes 60 MB in that time;
 - the memory of a drain: 40 MB, because it reads `_CHUNK` values at a time;
 - ranges open at once: 10,000 per thread, 2 MB (`event_stream.MAX_OPEN`).
 
@@ -33,9 +34,9 @@ from perfkit.run.records import RangeRow
 
 #: Seconds between two drains: some microseconds each where there is little.
 _PERIOD = 0.1
-#: After a drain of this many values (300,000 ranges per second) threads check the length of their lists, which costs
-#: 20 ns per range; see `RangeRecorder.full`.
-_MANY = 1 << 17
+#: From the first drain of this many values on (40,000 ranges per second) threads check the length of their lists; see
+#: `RangeRecorder.full`. It costs 20 ns per range, so less than 0.1% of the time where it begins.
+_MANY = 1 << 14
 #: Seconds that a thread with twice `recorder_listener.LIMIT` values waits for a drain under way before it drops them. A
 #: drain takes 20 ms per such thread, and would take the interpreter lock from this one anyway.
 _PATIENCE = 0.5
@@ -136,18 +137,21 @@ class RangeRecorder:
             finally:
                 self._lock.release()
 
-    def _drain(self) -> int:
-        """Read what every thread has written, with the lock held; return the number of values."""
+    def _drain(self) -> None:
+        """Read what every thread has written, with the lock held."""
         try:
-            return self._read()
+            # Before they are read: meanwhile the threads that write have the interpreter lock most of the time.
+            if sum(len(thread.buffer) for thread in self._threads[:]) > _MANY:
+                with listeners.lock:
+                    if LISTENER.recorder is self:
+                        listeners.switch(listeners.DENSE, True)
+            self._read()
         except Exception as error:  # noqa: BLE001 - an error of perfkit must neither end training nor fill its memory
             listeners.switch(listeners.RECORDER | listeners.DENSE, False)
             self._threads.clear()
             listeners.warn_once(f"the recorder of ranges has stopped: {type(error).__name__}: {error}")
-            return 0
 
-    def _read(self) -> int:
-        drained = 0
+    def _read(self) -> None:
         for thread in self._threads[:]:
             ended = thread.alive() is None
             while thread.lost:
@@ -157,7 +161,6 @@ class RangeRecorder:
             values = buffer[:]
             # What the thread has appended meanwhile stays.
             del buffer[: len(values)]
-            drained += len(values)
             if self._log is not None:
                 self._log.keep(thread.name, thread.stream, values)
             for index in range(0, len(values), _CHUNK):
@@ -165,7 +168,6 @@ class RangeRecorder:
             if ended:
                 self._dropped += thread.stream.dropped + len(thread.stream.opened)
                 self._threads.remove(thread)
-        return drained
 
     def _new_stream(self, thread: str) -> SumStream:
         mine: dict[int, RangeSums] = {}
@@ -221,11 +223,7 @@ class RangeRecorder:
         self._begun.wait()
         while not self._stopped.wait(_PERIOD):
             with self._lock:
-                drained = self._drain()
-            if drained > _MANY:
-                with listeners.lock:
-                    if LISTENER.recorder is self:
-                        listeners.switch(listeners.DENSE, True)
+                self._drain()
 
     def rows(self) -> tuple[RangeRow, ...]:
         """One row per range and thread, of the ranges that have ended; drains first."""

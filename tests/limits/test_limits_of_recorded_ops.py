@@ -76,6 +76,7 @@ def works(trace: Trace) -> dict[int, OpWork]:
     return found
 
 
+@pytest.mark.alone
 def test_no_recorded_op_is_faster_than_its_limit(trace: Trace) -> None:
     limits = measure_limits(1)
     fastest: dict[tuple[str, OpWork], int] = defaultdict(lambda: 2**62)

@@ -139,7 +139,7 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
     """Yield a callback that shows what is tried now: a spinner on a terminal, lines elsewhere."""
     console = stderr_console()
     if not console.is_terminal:
-        yield lambda what, left_s: console.print(f"perfkit: trying {what}", markup=False, highlight=False)
+        yield lambda what, left_s: console.print(f"perfkit: trying {what}")
         return
     with console.status("") as status:
         # As Text: a program's path may have brackets, which rich would read as a style.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -18,7 +19,7 @@ from perfkit.run.atomic import write_atomically
 from perfkit.script import Additions, execute, find
 from perfkit.trial.applied import changes
 from perfkit.trial.protection import Refusal, protect_process
-from perfkit.trial.reruns import ProgramEnding, RerunTask
+from perfkit.trial.reruns import STEPPING, ProgramEnding, RerunTask
 from perfkit.trial.seeds import fix_seeds
 from perfkit.trial.switchback import follow
 from perfkit.trial.work_folder import WorkFolder
@@ -71,7 +72,7 @@ class _RerunAdditions(Additions):
 
     def __init__(self, task: RerunTask, folder: Path) -> None:
         wanted = task.plan
-        self._switching = wanted.switch
+        self._switching, self._stops = wanted.switch, wanted.stops
         chosen = (wanted.changes, wanted.switch.changes if wanted.switch is not None else ())
         applied = [changes(*names) for names in chosen if names]
         super().__init__(applied, wanted.log_loss)
@@ -82,6 +83,14 @@ class _RerunAdditions(Additions):
         super().start(prof)
         if self._switching is not None and self._last is not None:
             follow(self._switching, self._last, prof)
+        if self._stops and _env.rank() == 0:
+            prof._follow_steps("stopping after the first step", self._stop_here)
+
+    def _stop_here(self, step: int) -> bool:
+        """Stop until the other program is as far; stopped from outside, a short program would be over by then."""
+        (self._folder / STEPPING).touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return False
 
     def stop(self, prof: profile, error: BaseException | None) -> None:
         super().stop(prof, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from perfkit._format import share_of
 from perfkit.run.records import LossCheck
@@ -14,6 +14,15 @@ from perfkit.run.records import LossCheck
 EQUAL = 1e-6
 
 _Losses = Sequence[float | None]
+
+#: What changes may do to losses, and why those that differ as other seeds' do are the same result. "redrawn": random
+#: numbers, as those of an augmentation, are drawn in other processes.
+Moves = Literal["exact", "numeric", "redrawn"]
+_WHY: dict[Moves, str] = {
+    "exact": "as much as the unchanged program's own",
+    "numeric": "within what other seeds differ by",
+    "redrawn": "within what other seeds differ by: the dataset draws its random numbers in other processes",
+}
 
 
 class BaselineLosses(NamedTuple):
@@ -33,11 +42,11 @@ class BaselineLosses(NamedTuple):
         """Whether two runs of the same program compute equal losses."""
         return (repeats := self.repeats) is not None and repeats <= EQUAL
 
-    def check(self, losses: _Losses, kind: str) -> LossCheck:
+    def check(self, losses: _Losses, moves: Moves) -> LossCheck:
         """Compare the losses of a changed program, of the same steps and seeds.
 
-        An exact change must leave them equal to `EQUAL`. A numeric one may move them by as much as other seeds do:
-        the mean difference over the steps is compared with that between runs of different seeds.
+        An exact change must leave them equal to `EQUAL`. Others may move them by as much as other seeds do: the mean
+        difference over the steps is compared with that between runs of different seeds.
         """
         pairs = _pairs(self.first, losses)
         difference = _largest_difference(self.first, losses)
@@ -46,17 +55,16 @@ class BaselineLosses(NamedTuple):
         if difference <= EQUAL:
             return LossCheck(outcome="same", sentence="same loss", difference=difference, steps=len(pairs))
         found = share_of(difference)
-        noise = self._noise(kind)
+        noise = self._noise(moves)
         if _mean_distance(pairs) <= noise:
-            why = "as much as the unchanged program's own" if kind == "exact" else "within what other seeds differ by"
-            sentence, outcome = f"losses differ by at most {found}, {why}", "within-seeds"
+            sentence, outcome = f"losses differ by at most {found}, {_WHY[moves]}", "within-seeds"
         else:
             sentence, outcome = f"the result differs: losses by at most {found} over {len(pairs)} steps", "differs"
         return LossCheck(outcome=outcome, sentence=sentence, difference=difference, steps=len(pairs))  # type: ignore[arg-type]  # one of two words
 
-    def _noise(self, kind: str) -> float:
-        """The mean distance of two runs that count as the same: repeats, for numeric changes other seeds too."""
-        runs = [self.first, self.second, *(self.other_seeds if kind != "exact" else ())]
+    def _noise(self, moves: Moves) -> float:
+        """The mean distance of two runs that count as the same: repeats, and but for exact changes other seeds."""
+        runs = [self.first, self.second, *(self.other_seeds if moves != "exact" else ())]
         distances = [
             _mean_distance(pairs) for at, one in enumerate(runs) for other in runs[:at] if (pairs := _pairs(one, other))
         ]

@@ -72,6 +72,10 @@ class TriedProgram(msgspec.Struct, frozen=True):
     writable: tuple[str, ...] = ()
 
 
+#: The file that a rerun writes when its first step is over, before it stops (`RerunPlan.stops`).
+STEPPING = "stepping"
+
+
 class RerunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is different in a rerun.
 
@@ -82,6 +86,7 @@ class RerunPlan(msgspec.Struct, frozen=True, kw_only=True):
         log_loss: Log the loss of each step.
         seed_offset: Added to every seed that the program sets.
         record: Record a window and diagnose the run, as ``perfkit run`` does; else steps alone are recorded.
+        stops: The program's process stops itself after the first step (SIGSTOP), and another one continues it.
     """
 
     changes: tuple[str, ...] = ()
@@ -90,6 +95,7 @@ class RerunPlan(msgspec.Struct, frozen=True, kw_only=True):
     log_loss: bool = True
     seed_offset: int = 0
     record: bool = False
+    stops: bool = False
 
 
 class RerunTask(msgspec.Struct, frozen=True):

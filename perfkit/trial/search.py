@@ -239,7 +239,7 @@ class Search:
             before_ns=one.last.step_ns[0],
             after_ns=one.last.step_ns[1],
             pays_after=_pays_after(one) if outcome == "faster" else None,
-            loss=self._check_loss(one, description.kind),
+            loss=self._check_loss(one),
             places=tuple(place for each in applied for place in each.places),
         )
 
@@ -264,14 +264,22 @@ class Search:
             return "slower", f"costs {shown_cost(one.shift)}"
         if one.decision == "undecided" and one.open and one.shift is not None and self._promises(one):
             return "no-difference", f"{shown_saving(one.shift)} so far: the budget had no time to measure it again"
+        if one.decision == "no-difference" and one.shift.saved > 0 and one.shift.high > self._floor:
+            return "no-difference", f"not certain after {len(one.looks)} comparisons: {shown_saving(one.shift)}"
         return "no-difference", f"no saving above {share_of(self._floor)} was measured"
 
-    def _check_loss(self, one: _Measured, kind: str) -> LossCheck:
-        """Compare the losses; what other seeds make of them is measured once, where a numeric change asks for it."""
-        if kind == "numeric" and not self._losses.other_seeds and self._losses.repeats is not None and self._has_time():
+    def _check_loss(self, one: _Measured) -> LossCheck:
+        """Compare the losses; what other seeds make of them is measured once, where a change asks for it."""
+        losses, changes = one.last.after.losses, [chosen.change for chosen in one.after]
+        check = self._losses.check(losses, "exact")
+        numeric = any(change.kind == "numeric" for change in changes)
+        redraws = any(change.redraws for change in changes)
+        if check.outcome != "differs" or not (numeric or redraws):
+            return check
+        if not self._losses.other_seeds and self._has_time():
             self._progress("the program with other seeds", self._left_s)
             self._losses = self._losses._replace(other_seeds=self._other_seeds(self._left_s))
-        return self._losses.check(one.last.after.losses, kind)
+        return self._losses.check(losses, "redrawn" if redraws else "numeric")
 
     # -- several changes
 

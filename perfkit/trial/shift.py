@@ -43,10 +43,15 @@ Decision = Literal["faster", "slower", "no-difference", "undecided"]
 
 
 class Blocks(NamedTuple):
-    """Mean time of a step of each program, ns, by pair of blocks: those of a pair ran right after one another."""
+    """Mean time of a step of each program, ns, by pair of blocks: those of a pair ran right after one another.
+
+    With ``long_steps``, rare long steps, as those that begin an epoch, have a part of the time: it is the mean time of
+    a step that is compared then, which they are in, and not the typical one.
+    """
 
     first: list[float]
     second: list[float]
+    long_steps: bool = False
 
 
 class Shift(NamedTuple):
@@ -67,10 +72,10 @@ def shift_of(
 ) -> Shift | None:
     """The Hodges-Lehmann shift of the logarithms of the times, with a bootstrap interval.
 
-    Several comparisons of the same two programs are pooled: the estimate is the mean of theirs, weighted by pairs.
-    Pairs are drawn anew within each comparison; the interval has the width of Student's t for as many pairs. A
-    persistent difference of each comparison adds to it: as large as ``floor`` stands for, or as the comparisons differ
-    from each other, where that is more.
+    Where `Blocks.long_steps`, it is the logarithm of the ratio of the mean times. Several comparisons of the same two
+    programs are pooled: the estimate is the mean of theirs, weighted by pairs. Pairs are drawn anew within each
+    comparison; the interval has the width of Student's t for as many pairs. A persistent difference of each comparison
+    adds to it: as large as ``floor`` stands for, or as the comparisons differ from each other, where that is more.
 
     Args:
         blocks: Those of each comparison.
@@ -84,16 +89,16 @@ def shift_of(
     Returns:
         None with fewer than `MIN_PAIRS` pairs.
     """
-    ratios = [np.log(np.asarray(one.second) / np.asarray(one.first)) for one in blocks if one.first]
-    pairs = sum(map(len, ratios))
+    compared = [one for one in blocks if one.first]
+    pairs = sum(len(one.first) for one in compared)
     if pairs < MIN_PAIRS:
         return None
-    weights = np.array([len(each) / pairs for each in ratios])
-    shifts = np.array([_hodges_lehmann(each[None])[0] for each in ratios])
+    weights = np.array([len(one.first) / pairs for one in compared])
+    shifts = np.array([_shifts(one, np.arange(len(one.first))[None])[0] for one in compared])
     chance = np.random.default_rng(seed)
     drawn = sum(
-        weight * _hodges_lehmann(each[chance.integers(0, len(each), size=(_SAMPLES, len(each)))])
-        for weight, each in zip(weights, ratios, strict=True)
+        weight * _shifts(one, chance.integers(0, len(one.first), size=(_SAMPLES, len(one.first))))
+        for weight, one in zip(weights, compared, strict=True)
     )
     offset = _offset_of(floor)
     if len(shifts) > 1 and floor:
@@ -143,7 +148,16 @@ def _shift_alone(blocks: Blocks) -> float | None:
     """The logarithm of the ratio of one comparison; None where it has too few pairs."""
     if len(blocks.first) < MIN_PAIRS:
         return None
-    return float(_hodges_lehmann(np.log(np.asarray([blocks.second]) / np.asarray([blocks.first])))[0])
+    return float(_shifts(blocks, np.arange(len(blocks.first))[None])[0])
+
+
+def _shifts(blocks: Blocks, drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The logarithm of the ratio of the times, from the pairs of blocks in each row of ``drawn``."""
+    first, second = np.asarray(blocks.first), np.asarray(blocks.second)
+    if not blocks.long_steps:
+        return _hodges_lehmann(np.log(second / first)[drawn])
+    shifts: NDArray[np.float64] = np.log(second[drawn].mean(axis=1) / first[drawn].mean(axis=1))
+    return shifts
 
 
 def _hodges_lehmann(samples: NDArray[np.float64]) -> NDArray[np.float64]:

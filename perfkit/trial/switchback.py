@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfkit.run.reading import RankFolder
+from perfkit.run.records import Step
 
 if TYPE_CHECKING:
     from perfkit.profiler import profile
@@ -92,8 +93,8 @@ def blocks_of_switched(folder: Path, switching: Switching) -> Blocks:
     if rank.rank is None or any(error.startswith(_SWITCHING) for error in rank.rank.errors):
         return Blocks([], [])
     times: dict[int, list[int]] = {}
-    for row in rank.steps:
-        if row.kind == "timed" and row.mode == "train" and (block := switching.block_of(row.step)) is not None:
+    for row in ordinary_steps(rank):
+        if (block := switching.block_of(row.step)) is not None:
             times.setdefault(block, []).append(row.wall_ns)
     blocks = Blocks([], [])
     for pair in range(0, switching.blocks, 2):
@@ -103,3 +104,9 @@ def blocks_of_switched(folder: Path, switching: Switching) -> Blocks:
             blocks.first.append(means[begins_on])
             blocks.second.append(means[not begins_on])
     return blocks
+
+
+def ordinary_steps(rank: RankFolder) -> list[Step]:
+    """The steps that are only timed: those of training, or in a program without any, as in inference, all of them."""
+    timed = [row for row in rank.steps if row.kind == "timed"]
+    return [row for row in timed if row.mode == "train"] or timed

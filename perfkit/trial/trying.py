@@ -17,8 +17,10 @@ from perfkit._format import share_of, shown_speedup
 from perfkit.diagnosis import diagnose
 from perfkit.errors import UsageError, check_whole_number
 from perfkit.run.atomic import write_atomically
+from perfkit.run.folder_claim import RUNS
 from perfkit.run.reading import is_run_folder, read_run
 from perfkit.run.records import ChangedLine, Trial, TriedChange
+from perfkit.run.run_list import runs_by_start, start_unix_s
 from perfkit.trial.advice import advice_of
 from perfkit.trial.catalog import parse_changes
 from perfkit.trial.patches.edits import TrainerKind
@@ -139,11 +141,10 @@ def parse_command(command: Sequence[str], allow_writes: Sequence[str] = ()) -> T
 
 def newest_run(command: Sequence[str], program: TriedProgram) -> Path | None:
     """The newest complete run in ``runs/`` of this command whose script has not changed since; None: there is none."""
-    folders = Path("runs").glob("*") if Path("runs").is_dir() else ()
     changed = Path(program.script).stat().st_mtime if not program.module else 0.0
     wanted = (program.script, *program.arguments)
-    for folder in sorted(folders, key=lambda each: -each.stat().st_mtime):
-        if is_run_folder(folder) and (folder / "diagnosis.json").is_file() and folder.stat().st_ctime > changed:
+    for folder in reversed(runs_by_start()):
+        if (folder / "diagnosis.json").is_file() and start_unix_s(folder) > changed:
             recorded = read_run(folder).run
             if recorded is not None and recorded.command == wanted:
                 return folder
@@ -163,8 +164,8 @@ def _record(program: TriedProgram, workspace: Path, *, limit_s: float) -> Path:
 def new_run_folder(program: TriedProgram) -> Path:
     """The path of a new run of this program in ``runs/``, which exists afterwards."""
     name = Path(program.script).stem if not program.module else program.script.rpartition(".")[2]
-    Path("runs").mkdir(exist_ok=True)
-    return Path(f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    RUNS.mkdir(exist_ok=True)
+    return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _losses_of_other_seeds(
@@ -209,6 +210,14 @@ def _trainer_of(places: Iterable[ChangedLine]) -> TrainerKind | None:
 def _verdict(found: Found) -> str:
     together = found.together
     if together is None or together.outcome != "faster" or together.saving is None or together.ci is None:
+        for one in found.tried:
+            if (
+                one.outcome == "faster"
+                and one.kind != "bound"
+                and one.loss is not None
+                and one.loss.outcome == "differs"
+            ):
+                return f"{one.name} {one.sentence}, but {one.loss.sentence}."
         least = f"{share_of(found.floor)} of a step, what two unchanged runs differ by"
         return f"No change that was tried saves more than {least}."
     loss = f", {together.loss.sentence}" if together.loss is not None else ""

@@ -21,7 +21,8 @@ from perfkit.errors import UsageError
 from perfkit.run.reading import RankFolder
 from perfkit.run.records import Step
 from perfkit.trial.processes import family_of, send
-from perfkit.trial.shift import Blocks
+from perfkit.trial.shift import MIN_PAIRS, Blocks
+from perfkit.trial.switchback import ordinary_steps
 
 #: Shortest turn. Far shorter than the periods in which a machine is slow, and far longer than a stop costs: some
 #: milliseconds to find the processes, and caches that the other program has filled.
@@ -30,6 +31,12 @@ TURN_S = 0.2
 _STEPS = 3
 #: Steps at the start that are not compared: memory is touched, and algorithms are chosen, for the first time.
 WARMUP_STEPS = 5
+
+#: How much longer than the typical step a long one is, as the first of an epoch, in which workers start.
+_LONG = 3
+#: Share of a program's time that long steps take beyond the typical one, from which on they are compared too. Below,
+#: they change a saving by less than what two processes of one program differ by.
+_LONG_SHARE = 0.05
 
 #: Time between two looks at programs that start.
 _LOOK_S = 0.05
@@ -148,17 +155,40 @@ def running_times(rows: Iterable[Step], spans: Sequence[_Span], ended_ns: int) -
 def blocks_of_turns(folders: Sequence[Path], turns: Turns) -> Blocks:
     """Each turn of the first program with the second one's that follows; pairs without a step of both are left out.
 
-    Every turn is in one pair only, so that the pairs are independent of each other.
+    Every turn is in one pair only, so that the pairs are independent of each other. Where long steps take a part of the
+    time, most turns have none: then a block is several turns.
     """
-    means = [_means(folder, spans, turns.ended_ns) for folder, spans in zip(folders, turns.running, strict=True)]
+    times = [
+        running_times(compared_steps(folder), spans, turns.ended_ns)
+        for folder, spans in zip(folders, turns.running, strict=True)
+    ]
+    count = max(map(len, turns.running))
+    long_steps = count >= MIN_PAIRS and any(map(_has_long_steps, times))
+    means = [_means_of_parts(each, count) if long_steps else _means(each) for each in times]
     both = sorted(means[0].keys() & means[1].keys())
-    return Blocks([means[0][turn] for turn in both], [means[1][turn] for turn in both])
+    return Blocks([means[0][turn] for turn in both], [means[1][turn] for turn in both], long_steps)
 
 
-def _means(folder: Path, spans: Sequence[_Span], ended_ns: int) -> dict[int, float]:
-    times = running_times(compared_steps(folder), spans, ended_ns)
+def _means(times: list[RunningTime]) -> dict[int, float]:
+    """The mean of each turn's steps."""
     means = {turn: _mean(list(steps)) for turn, steps in groupby(times, key=lambda one: one.turn)}
     return {turn: mean for turn, mean in means.items() if mean is not None}
+
+
+def _has_long_steps(times: list[RunningTime]) -> bool:
+    typical = median(one.ns for one in times) if times else 0
+    beyond = sum(one.ns - typical for one in times if one.ns > _LONG * typical)
+    return beyond > _LONG_SHARE * sum(one.ns for one in times)
+
+
+def _means_of_parts(times: list[RunningTime], turns: int) -> dict[int, float]:
+    """The mean of all steps in each of `MIN_PAIRS` parts of the turns, equally many turns in each."""
+    typical = round(median(one.ns for one in times)) if times else 0
+    parts: dict[int, list[int]] = {}
+    for one in times:
+        # See `_mean`: a step with a stop in it took no less than others. Left out, long steps would be too many.
+        parts.setdefault(one.turn * MIN_PAIRS // turns, []).append(max(one.ns, typical) if one.stopped else one.ns)
+    return {part: fmean(steps) for part, steps in parts.items()}
 
 
 def _mean(steps: list[RunningTime]) -> float | None:
@@ -183,6 +213,5 @@ def extra_start_ns(folders: Sequence[Path], turns: Turns) -> int | None:
 
 
 def compared_steps(folder: Path) -> list[Step]:
-    """Rank 0's ordinary training steps in a run folder, without the first ones."""
-    rows = RankFolder(folder / "rank-0", 0).steps
-    return [row for row in rows if row.kind == "timed" and row.mode == "train" and row.step >= WARMUP_STEPS]
+    """Rank 0's ordinary steps in a run folder, without the first ones."""
+    return [row for row in ordinary_steps(RankFolder(folder / "rank-0", 0)) if row.step >= WARMUP_STEPS]

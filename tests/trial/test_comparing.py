@@ -154,6 +154,24 @@ def test_equal_programs_and_what_cannot_be_switched_run_in_turns(
     assert heard[0][0].endswith("in turns")
 
 
+def test_the_program_that_starts_first_alternates_between_comparisons_of_the_same_two(
+    fake: FakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = comparer(fake, step_s=0.1)
+    # Whatever they are: the one that starts second takes longer.
+    monkeypatch.setattr(comparing, "blocks_of_turns", lambda folders, turns: Blocks([5e6] * 20, [6e6] * 20))
+    monkeypatch.setattr(comparing, "extra_start_ns", lambda folders, turns: 1000)
+
+    got = [tested.compare([], parse_changes(["workers=2"]), limit_s=60) for _ in range(3)]
+    tested.compare([], parse_changes(["workers=4"]), limit_s=60)
+
+    started = [plan.changes for plan in fake.plans]
+    assert started == [(), ("workers=2",), ("workers=2",), (), (), ("workers=2",), (), ("workers=4",)]
+    assert [one.step_ns for one in got] == [(5e6, 6e6), (6e6, 5e6), (5e6, 6e6)]
+    assert [one.start_ns for one in got] == [1000, -1000, 1000]
+    assert [one.after.folder.name for one in got] == ["run-2", "run-3", "run-6"]
+
+
 def test_a_switch_is_not_used_where_turns_are_asked_for(fake: FakeProgram) -> None:
     got = comparer(fake, step_s=0.1).compare([], parse_changes(["threads=1"]), limit_s=60, in_turns=True)
 
@@ -181,7 +199,7 @@ def test_a_comparison_that_shows_too_little_is_made_again_with_both_programs_run
 
     got = comparer(fake).compare([], [], limit_s=60)
 
-    assert [plan.steps for plan in fake.plans] == [40, 40, 1255, 5005]
+    assert [plan.steps for plan in fake.plans] == [40, 40, 1005, 4005]
     assert len(got.blocks.first) == 20
 
 

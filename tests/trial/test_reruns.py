@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.trial import processes
 from perfkit.trial.child import ending_of
 from perfkit.trial.processes import PLAN_VARIABLE, family_of, started_for
-from perfkit.trial.reruns import RerunPlan, RerunResult, TriedProgram, start_rerun
+from perfkit.trial.reruns import STEPPING, RerunPlan, RerunResult, TriedProgram, start_rerun
 
 TRAIN = """
 import sys
@@ -55,6 +57,22 @@ def test_a_rerun_stops_after_its_steps_with_its_changes_applied_and_its_losses_l
     assert not (result.folder / "diagnosis.json").exists()
     # Importing torch alone takes 100 MB.
     assert (result.peak_bytes is not None and result.peak_bytes > 100e6) == sys.platform.startswith("linux")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs named pipes and /proc")
+def test_a_rerun_that_is_compared_stops_itself_after_its_first_step(user: Path, workspace: Path) -> None:
+    Path("train.py").write_text(TRAIN)
+    plan = RerunPlan(steps=12, stops=True)
+    with start_rerun(TriedProgram("train.py", ("1000",)), plan, workspace) as running:
+        state = Path(f"/proc/{running.process.pid}/stat")
+        until = time.monotonic() + 100
+        while state.read_text().rpartition(")")[2].split()[0] != "T" and time.monotonic() < until:
+            time.sleep(0.02)
+        assert (running.folder / STEPPING).exists()
+        running.process.send_signal(signal.SIGCONT)
+        result = running.wait(100)
+
+    assert (result.ending, result.steps) == ("stopped", 12)
 
 
 @pytest.mark.slow
@@ -167,7 +185,9 @@ def test_a_launcher_that_does_not_exist_is_an_error(user: Path, workspace: Path)
         start_rerun(TriedProgram("train.py", launcher=("no-launcher",)), RerunPlan(), workspace)
 
 
-def test_a_family_is_a_process_with_all_below_it() -> None:
+@pytest.mark.parametrize("kernel_lists", [True, False], ids=["listed by the kernel", "found among all processes"])
+def test_a_family_is_a_process_with_all_below_it(monkeypatch: pytest.MonkeyPatch, kernel_lists: bool) -> None:
+    monkeypatch.setattr(processes, "_kernel_lists_children", lambda: kernel_lists)
     child = os.fork()
     if child == 0:
         time.sleep(60)

@@ -16,6 +16,7 @@ from perfkit.trial.comparing import Compared
 from perfkit.trial.reruns import CannotTry, RerunResult
 from perfkit.trial.search import Found, Search
 from perfkit.trial.shift import Blocks
+from perfkit.trial.trying import _verdict
 
 STEP_NS = 40e6
 LOSSES = tuple(2.0 / (1 + step) for step in range(40))
@@ -134,6 +135,16 @@ def test_no_change_is_looked_at_more_than_three_times():
         assert program.asked.count(("", name)) <= 3
 
 
+def test_a_saving_that_stays_uncertain_is_told_from_none():
+    found = search(MadeUpProgram({"workers=2": 0.9}, noise=0.12), "workers=2")
+
+    (workers,) = found.tried
+    assert workers.outcome == "no-difference"
+    assert workers.sentence.startswith("not certain after 3 comparisons: ")
+    assert workers.ci is not None
+    assert workers.ci[0] < found.floor < workers.ci[1]
+
+
 def test_of_several_values_of_a_change_only_the_best_is_combined():
     program = MadeUpProgram({"workers=2": 0.7, "workers=4": 0.5, "fused-optimizer": 0.8})
 
@@ -198,10 +209,10 @@ def test_a_change_that_the_program_has_no_use_for_had_no_effect():
 
 
 def test_an_exact_change_that_moves_the_loss_is_not_combined():
-    program = MadeUpProgram({"workers=2": 0.5, "fused-optimizer": 0.7})
-    program.losses["workers=2"] = tuple(loss * 1.5 for loss in LOSSES)
+    program = MadeUpProgram({"gradients-to-none": 0.5, "fused-optimizer": 0.7})
+    program.losses["gradients-to-none"] = tuple(loss * 1.5 for loss in LOSSES)
 
-    found = search(program, "workers=2", "fused-optimizer")
+    found = search(program, "gradients-to-none", "fused-optimizer")
 
     assert found.tried[0].loss is not None
     assert found.tried[0].loss.outcome == "differs"
@@ -209,14 +220,38 @@ def test_an_exact_change_that_moves_the_loss_is_not_combined():
     assert found.together.names == ("fused-optimizer",)
 
 
-def test_other_seeds_are_run_once_and_only_for_a_numeric_change():
+def test_the_verdict_names_a_saving_whose_result_is_another_one():
+    program = MadeUpProgram({"gradients-to-none": 0.5})
+    program.losses["gradients-to-none"] = tuple(loss * 1.5 for loss in LOSSES)
+
+    verdict = _verdict(search(program, "gradients-to-none"))
+
+    assert verdict.startswith("gradients-to-none saves 50%")
+    assert "but the result differs" in verdict
+
+
+def test_workers_whose_random_numbers_move_the_loss_as_another_seed_does_keep_the_result():
+    program = MadeUpProgram({"workers=2": 0.5})
+    program.losses["workers=2"] = tuple(loss + 0.05 for loss in LOSSES)
+
+    found = search(program, "workers=2")
+
+    assert found.tried[0].loss is not None
+    assert found.tried[0].loss.outcome == "within-seeds"
+    assert found.tried[0].loss.sentence.endswith("the dataset draws its random numbers in other processes")
+    assert found.together is not None
+
+
+def test_other_seeds_are_run_once_and_only_for_a_change_that_may_move_the_loss_and_does():
     exact, numeric = (
-        MadeUpProgram({"workers=2": 0.5}),
+        MadeUpProgram({"gradients-to-none": 0.5, "workers=2": 0.6}),
         MadeUpProgram({"fused-optimizer": 0.5, "foreach-optimizer": 0.6}),
     )
-    numeric.losses["fused-optimizer"] = tuple(loss + 0.05 for loss in LOSSES)
+    exact.losses["gradients-to-none"] = tuple(loss + 0.05 for loss in LOSSES)
+    for name in ("fused-optimizer", "foreach-optimizer", "fused-optimizer + foreach-optimizer"):
+        numeric.losses[name] = tuple(loss + 0.05 for loss in LOSSES)
 
-    search(exact, "workers=2")
+    search(exact, "gradients-to-none", "workers=2")
     found = search(numeric, "fused-optimizer", "foreach-optimizer")
 
     assert ("", "other seeds") not in exact.asked

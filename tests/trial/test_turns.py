@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -16,6 +16,7 @@ import pytest
 from perfkit.errors import UsageError
 from perfkit.trial import turns as turns_module
 from perfkit.trial.processes import family_of, send
+from perfkit.trial.shift import MIN_PAIRS, decided, shift_of
 from perfkit.trial.turns import (
     WARMUP_STEPS,
     Turns,
@@ -193,7 +194,56 @@ def test_a_step_that_ran_while_its_program_was_listed_as_stopped_is_left_out(tmp
     b = write_steps(tmp_path / "b", [(130, 190), (310, 380)])
     turns = Turns(([(0, 100), (200, 300)], [(101, 200), (300, 400)]), ended_ns=400)
 
-    assert blocks_of_turns([a, b], turns) == ([90], [60])
+    assert blocks_of_turns([a, b], turns) == ([90], [60], False)
+
+
+def run_of_both(tmp_path: Path, extra: Callable[[int], int]) -> tuple[list[Path], Turns]:
+    """Two programs with steps of 10, ten in a turn; the first one's step ``n`` takes ``extra(n)`` longer."""
+    turns: Turns = Turns(([], []), ended_ns=10**6)
+    rows: list[list[tuple[int, int]]] = [[], []]
+    now = 0
+    for turn in range(80):
+        for which in (0, 1):
+            began = now
+            for step in range(10 * turn, 10 * turn + 10):
+                rows[which].append((now, now + 10 + (extra(step) if which == 0 else 0)))
+                now = rows[which][-1][1]
+            turns.running[which].append((began, now))
+    return [write_steps(tmp_path / name, each) for name, each in zip("ab", rows, strict=True)], turns
+
+
+def test_steps_that_are_rare_and_long_are_a_part_of_what_is_compared(tmp_path: Path) -> None:
+    blocks = blocks_of_turns(*run_of_both(tmp_path, lambda step: 100 if step % 30 == 29 else 0))
+    shift = shift_of([blocks])
+
+    assert (blocks.long_steps, len(blocks.first)) == (True, MIN_PAIRS)
+    assert shift is not None
+    assert shift.saved == pytest.approx(1 - 10 / (10 + 100 / 30), abs=0.01)
+    assert 0 < shift.low < shift.saved < shift.high < 0.5
+
+
+def test_a_single_long_step_is_no_saving_of_the_other_program(tmp_path: Path) -> None:
+    blocks = blocks_of_turns(*run_of_both(tmp_path, lambda step: 2000 if step == 405 else 0))
+    shift = shift_of([blocks])
+
+    assert blocks.long_steps
+    assert shift is not None
+    assert shift.low < 0 < shift.saved
+    assert decided(shift, floor=0.0, look=2) == "undecided"
+
+
+def test_inference_has_steps_to_compare_and_a_training_only_its_own(tmp_path: Path) -> None:
+    for name, modes in (("inference", ["predict"]), ("training", ["train", "validation"])):
+        (tmp_path / name / "rank-0").mkdir(parents=True)
+        rows = [
+            {"step": step, "start_ns": step, "wall_ns": 1, "phases_ns": {}, "mode": modes[step % len(modes)]}
+            for step in range(WARMUP_STEPS, WARMUP_STEPS + 10)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name / "rank-0" / "steps.jsonl").write_text(text)
+
+    assert len(compared_steps(tmp_path / "inference")) == 10
+    assert [row.mode for row in compared_steps(tmp_path / "training")] == ["train"] * 5
 
 
 def test_what_compiling_takes_is_the_extra_time_of_the_first_steps_without_the_stops(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ A module defines what `perfkit.trial.catalog.Change` holds: ``ID``, its docstrin
 - ``remaining(value)``: the share of the cost that remains, of a change that is computed;
 - ``needless(rank, value)``: why trying it is needless in the program of this recorded run, or None (optional);
 - ``AFTER``: ids of changes that it builds on: it is tried where the best of those is applied (optional);
+- ``REDRAWS = True`` where random numbers are drawn in other processes, and so are others: the losses are then compared
+  with those of other seeds (optional);
 - ``FIRST = True`` where other changes build on what this one has changed (optional);
 - ``apply(site, value)``: puts it in place through ``site.patches``, which undo it, and calls ``site.used()`` each time
   that it changes something of the program's, so that a change without effect is reported as that.

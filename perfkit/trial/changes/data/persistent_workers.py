@@ -1,6 +1,7 @@
 """Keep the workers of loaders between epochs.
 
-Every DataLoader with workers gets ``persistent_workers=True``: they are not started again for each epoch.
+Every DataLoader with workers gets ``persistent_workers=True``: they are not started again for each epoch. Their random
+states go on where others would begin anew, so random augmentation gives other numbers from the same distribution.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from perfkit.trial.site import Site
 ID = "persistent-workers"
 ANSWERS = ("input-bound",)
 KIND = "exact"
+REDRAWS = True
 AFTER = ("workers",)
 LINES = "DataLoader(..., persistent_workers=True)"
 EDITS = (SetArgument(("DataLoader",), "persistent_workers=True"),)

@@ -19,6 +19,7 @@ ID = "workers"
 ANSWERS = ("input-bound", "cpu-preprocessing")
 KIND = "exact"
 FIRST = True
+REDRAWS = True
 LINES = "DataLoader(..., num_workers={value})"
 EDITS = (
     SetArgument(

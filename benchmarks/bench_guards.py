@@ -4,9 +4,9 @@
 
 Records a loop of small steps in a temporary folder. In its steps after the first window, which are not recorded in any
 other way, the calls of the guards on the training thread are counted, and compared with its calls of perfkit's
-functions; both counts repeat. Then every file of the run is read as perfkit reads it and with `Path.read_bytes`, and
-the run's figures are cleaned and only encoded: in one process, in turns, in reversed order every other round. The files
-are in the page cache.
+functions; the counts differ from run to run. Then every file of the run is read as perfkit reads it and with
+`Path.read_bytes`, and the run's figures are cleaned and only encoded: in one process, in turns, in reversed order every
+other round. The files are in the page cache.
 """
 
 from __future__ import annotations

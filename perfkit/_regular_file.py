@@ -59,8 +59,12 @@ def read_regular(
         OSError: as `open_regular`, or it is larger.
     """
     with open_regular(path, inside=inside, max_bytes=max_bytes) as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:  # it grew, or has no size before it is read, as files of /proc
+        # Memory for what it holds: that for ``max_bytes`` takes longer to get than a small file to read.
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1)
+        if len(data) > size:  # it grew, or has no size before it is read, as files of /proc
+            data += file.read(max_bytes + 1 - len(data))
+    if len(data) > max_bytes:
         raise _too_large(path, max_bytes)
     return data
 

@@ -21,8 +21,10 @@ from perfkit._versioned_json import MAX_JSON_BYTES, decode_json
 from perfkit.errors import UsageError
 from perfkit.run.atomic import PART
 from perfkit.run.ending import runs
-from perfkit.run.reading import RankFolder, rank_folders
+from perfkit.run.reading import RankFolder, matching, rank_folders
 
+#: Where runs are recorded unless a folder is named.
+RUNS = Path("runs")
 #: The file that holds the id of the launch whose folder this is, from before anything else is written.
 _CLAIM = ".launch"
 #: The id of a launch has 32 characters, or what a launcher calls its job.
@@ -73,14 +75,14 @@ def default_folder(launch: str) -> Path:
         script = Path(main).parent.name
     script = re.sub(r"[^\w.-]+", "-", script) or "run"
     when = launch if _env.world_size() > 1 else time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{script}-{when}"
+    return RUNS / f"{script}-{when}"
 
 
 def _launches_in(folder: Path) -> set[str]:
     found = set()
     if (claimed := _claimed_by(folder)) is not None:
         found.add(claimed)
-    for file in (folder / "run.json", *folder.glob("rank-*/rank.json")):
+    for file in (folder / "run.json", *matching(folder, "rank-*/rank.json")):
         try:
             record = decode_json(read_regular(file, MAX_JSON_BYTES, inside=file.parent), Any)
         except FileNotFoundError:
@@ -109,7 +111,7 @@ def check_folder(path: Path) -> None:
 def claim_folder(path: Path, launch: str, *, overwrite: bool, for_program: bool = False) -> Path:
     """Choose and create the folder of this launch: ``path``, or ``path-2``... where that holds another launch's run.
 
-    With ``for_program`` the program that is started next records into it, and claims it.
+    With ``for_program`` no claim is written: the program that is started next records into the folder and claims it.
 
     Every rank decides alone, and all alike, because the other launches' runs are the same for all of them. Of launches
     that start at the same moment one gets the folder: the one whose `_CLAIM` is there first. A run that is still
@@ -158,7 +160,7 @@ def _claimed(folder: Path, launch: str, *, overwrite: bool) -> bool:
 
 
 def _claimed_by(folder: Path) -> str | None:
-    """The launch whose folder this is, "?" where that cannot be read; None: nobody's."""
+    """The launch id in the folder's claim; "?" if the claim cannot be read, None if there is none."""
     try:
         return read_regular(folder / _CLAIM, _MAX_CLAIM_BYTES, inside=folder).decode(errors="replace")
     except (FileNotFoundError, NotADirectoryError):

@@ -17,7 +17,7 @@ from perfkit._regular_file import read_regular
 from perfkit._text import printable
 from perfkit._versioned_json import MAX_JSON_BYTES, decode_json
 from perfkit.errors import RunError, UsageError
-from perfkit.run.ending import is_local, modified_unix_s, runs, written_unix_s
+from perfkit.run.ending import is_local, runs, written_unix_s
 from perfkit.run.new_rows import NewRows
 from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Rank, Run, Step
@@ -152,16 +152,3 @@ class RunFollower:
             except (OSError, msgspec.DecodeError):
                 return None
         return self._run
-
-
-def newest_run(folder: Path) -> Path:
-    """The run that started last, in a folder of runs.
-
-    Raises:
-        UsageError: there is no run.
-    """
-    runs = [path for path in folder.glob("*") if is_run_folder(path)]
-    if not runs:
-        raise UsageError(f"{folder} holds no run: pass a run folder, or start one with `perfkit run`")
-    # run.json is written once, when a run starts; rank.json repeatedly.
-    return max(runs, key=lambda path: modified_unix_s(path / "run.json") or modified_unix_s(path))

@@ -44,15 +44,23 @@ MAX_STEPS_BYTES = 4 * 2**30
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """What matches in a folder; nothing where it is moved or removed meanwhile, for which ``Path.glob`` raises."""
+    try:
+        return list(folder.glob(pattern))
+    except FileNotFoundError:
+        return []
+
+
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run, also one that has only begun."""
-    return path.is_dir() and ((path / "run.json").is_file() or any(path.glob("rank-*/")))
+    return path.is_dir() and ((path / "run.json").is_file() or bool(matching(path, "rank-*/")))
 
 
 def rank_folders(path: Path) -> dict[int, Path]:
     """The ranks' folders in a run's, by rank."""
     found = {}
-    for folder in path.glob("rank-*"):
+    for folder in matching(path, "rank-*"):
         match = re.fullmatch(r"rank-(\d{1,7})", folder.name)
         if match and folder.is_dir() and not folder.is_symlink():
             found[int(match[1])] = folder
@@ -168,7 +176,7 @@ class RankFolder:
     def _numbered(self, name: str) -> tuple[Path, ...]:
         """The files with such a name, in order of the number in it."""
         found = []
-        for path in self.folder.glob("*"):
+        for path in matching(self.folder, "*"):
             match = re.fullmatch(name, path.name)
             if match and path.is_file() and not path.is_symlink():
                 found.append((int(match[1]), path))
@@ -245,7 +253,7 @@ def read_run(path: Path) -> RunFolder:
     lost: list[str] = []
     run = _decode(path / "run.json", Run, lost)
     ranks = {index: RankFolder(folder, index) for index, folder in rank_folders(path).items()}
-    lost += [f"{one.name}: it is a link, not read" for one in path.glob("rank-*") if one.is_symlink()]
+    lost += [f"{one.name}: it is a link, not read" for one in matching(path, "rank-*") if one.is_symlink()]
     if run is None and not ranks:
         raise RunError(f"{path} holds no run (no run.json, no rank-0): pass a folder that `perfkit run` wrote")
     if not any(rank.steps or rank.windows or rank.syncs or rank.has_program for rank in ranks.values()):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +21,11 @@ from perfkit.errors import PerfkitError
 from perfkit.integrations.tensorboard import log_directory
 from perfkit.integrations.tensorboard.tab import Tab
 from perfkit.reports.live import live_line
+from perfkit.reports.live_ranks import LateRank
 from perfkit.run.follower import RunFollower
 from perfkit.run.reading import RankFolder, read_run
 from tests.faults.injector import HERE, environment
+from tests.hostile.cases import sound_run
 
 ROOT = HERE.parents[1]
 #: Ranks that write into one folder: rows at once and few until they are merged, and the other files all the time.
@@ -72,13 +75,14 @@ def read_all(folder: Path, done: Callable[[], bool]) -> tuple[int, list[str]]:
     reads, refusals, crashes = [0], [], []
 
     def follow() -> None:
-        live = RunFollower(folder)
+        live, late = RunFollower(folder), LateRank()
         live.find_ranks()
         for rank in live.ranks.values():
             rank.poll()
             steps = [row.step for row in rank.tail.rows]
             assert steps == sorted(set(steps))
-            live_line(live, rank)
+            late.update(live)
+            live_line(live, rank, late.now)
 
     def read() -> None:
         for rank in read_run(folder).ranks.values():
@@ -94,7 +98,7 @@ def read_all(folder: Path, done: Callable[[], bool]) -> tuple[int, list[str]]:
                 refusals.append(str(error))
                 time.sleep(0.01)
             except Exception as error:  # noqa: BLE001 - what the test is about
-                crashes.append(repr(error))
+                crashes.append("".join(traceback.format_exception(error)))
                 return
             reads[0] += 1
 
@@ -143,13 +147,32 @@ def test_a_run_is_read_while_it_is_written_merged_and_deleted(
     capsys.readouterr()
 
 
+def test_a_run_that_is_moved_to_and_fro_is_read_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, elsewhere = sound_run(tmp_path), tmp_path / "elsewhere"
+    end = time.monotonic() + 4
+
+    def move() -> None:
+        while time.monotonic() < end:
+            folder.rename(elsewhere)
+            time.sleep(0.002)
+            elsewhere.rename(folder)
+            time.sleep(0.003)
+
+    moving = threading.Thread(target=move)
+    moving.start()
+    reads, refusals = read_all(folder, lambda: time.monotonic() > end)
+    moving.join()
+
+    assert reads > 4
+    assert refusals
+    capsys.readouterr()
+
+
 def test_the_tensorboard_tab_answers_while_a_run_is_written_and_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_directory, "_FRESH_S", 0.0)
     folder = tmp_path / "logs" / "x"
-    process = writers(folder, 2, 8, {**os.environ})
-    wait_for(folder, process)
     apps = Tab(SimpleNamespace(logdir=str(tmp_path / "logs"), flags=None)).get_plugin_apps()
     runs, figures = (Client(apps[route]) for route in ("/runs", "/figures"))
 
@@ -158,17 +181,21 @@ def test_the_tensorboard_tab_answers_while_a_run_is_written_and_moved(
         got = figures.get("/figures?run=x")
         return listed, got.status_code, got.get_json()
 
-    versions = set()
-    for _ in range(3):
-        versions.add(runs.get("/runs").get_json()["runs"][0]["version"])
-        listed, status, data = answer()
-        assert (listed, status, "error" in data) == (["x"], 200, False), data
-    assert len(versions) == 3  # what was written meanwhile is drawn, not what is cached
-    folder.rename(tmp_path / "moved")
-    assert process.poll() is None  # it was still being written
-
-    assert answer()[:2] == ([], 404)
-    process.communicate(timeout=120)
+    process = writers(folder, 2, 600, {**os.environ})
+    try:
+        wait_for(folder, process)
+        versions = set()
+        for _ in range(3):
+            versions.add(runs.get("/runs").get_json()["runs"][0]["version"])
+            listed, status, data = answer()
+            assert (listed, status, "error" in data) == (["x"], 200, False), data
+        assert len(versions) == 3  # what was written meanwhile is drawn, not what is cached
+        folder.rename(tmp_path / "moved")
+        assert process.poll() is None  # it was still being written
+        assert answer()[:2] == ([], 404)
+    finally:
+        process.kill()
+        process.communicate()
     (tmp_path / "moved").rename(folder)
     assert answer()[:2] == (["x"], 200)
 

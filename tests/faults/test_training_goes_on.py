@@ -345,7 +345,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(20):
     model(torch.ones(4)).sum().backward()
     optimizer.step()
-open("done", "w").write("trained")
+open("writing", "w").write("trained")
+os.rename("writing", "done")
 """
 
 

@@ -41,6 +41,7 @@ UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e
 HANG_S = 240
 DIGITS = "9" * 400
 DEEP = 500_000
+MANY_RANKS = '{"schema": 2, "launch_id": "a", "command": [], "folder": "x", "world_size": 1000000000000}'
 BIDI = "\u202edetrevni\u202c \u2066x\u2069"
 LONG = "names of 10 MB, with marks of direction, markup and terminal commands"
 LONG_NAME = f"[bold]{BIDI}\x1b]0;title\x07" + "x" * 10_000_000
@@ -315,6 +316,7 @@ CASES = (
     ),
     Case("rank.json", "a note of 20 MB", in_run("rank-0/rank.json", record({"notes": [2 * LONG_NAME]})), "than 16 MiB"),
     Case("rank-0", "a link to a folder outside", in_run("rank-0", linked_rank), "it is a link, not read"),
+    Case("run.json", "10^12 ranks", in_run("run.json", text(MANY_RANKS)), "run.json: damaged"),
     Case("run.json", "nested 500,000 deep", in_run("run.json", text('{"x": ' * DEEP)), "nested too deeply"),
     Case(
         "run.json", "a link to a file outside the folder", in_run("run.json", link("/etc/passwd")), "a link leads out"

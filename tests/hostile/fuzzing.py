@@ -39,6 +39,7 @@ from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.reports.figures import figures_of, read_figures, write_figures
 from perfkit.reports.html import render_html
 from perfkit.reports.live import live_line
+from perfkit.reports.live_ranks import LateRank
 from perfkit.reports.markdown import write_markdown
 from perfkit.reports.terminal import print_diagnosis
 from perfkit.run.follower import RunFollower
@@ -56,7 +57,8 @@ from tests.hostile.cases import EVENT, UNSAFE, sound_run  # noqa: E402
 #: Limits of one input (processor time) and of a reader's process.
 MAX_S = 10
 MAX_BYTES = 10**9
-#: Inputs of which one is read as a person would have it: diagnosed, drawn and printed in every way.
+#: Inputs of which one is read as a person would have it: diagnosed, drawn and printed in every way, which takes as long
+#: as reading two to ten.
 EVERY = 4
 #: The tables of an export: their columns, and their rows.
 EXPORT: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
@@ -107,6 +109,7 @@ class Reader:
 
     def __init__(self, folder: Path, real: Path | None) -> None:
         self.folder = folder
+        self.every = EVERY
         self.files: list[Path] = []
         self.sound: dict[Path, bytes] = {}
 
@@ -135,7 +138,7 @@ class Reader:
         file = rng.choice(self.files)
         file.write_bytes(self.mutate(rng, file))
         try:
-            self.read(file, whole=number % EVERY == 0)
+            self.read(file, whole=number % self.every == 0)
         finally:
             file.write_bytes(self.sound[file])
 
@@ -320,9 +323,10 @@ class RunFolders(Reader):
                         rank.spans(0),
                     )
                 )
-            live = RunFollower(self.run)
+            live, late = RunFollower(self.run), LateRank()
             live.ranks[0].poll()
-            assert not UNSAFE.search(printable(live_line(live, live.ranks[0])))
+            late.update(live)
+            assert not UNSAFE.search(printable(live_line(live, live.ranks[0], late.now)))
             repr((run.trial, run.sweep, run.missing_ranks, run.lost))
             if whole:
                 show(diagnose(self.run), self.run)
@@ -396,7 +400,7 @@ READERS: dict[str, type[Reader]] = {
 }
 
 
-def work(reader: str, first: int, inputs: int, seconds: float, real: Path | None) -> Found:
+def work(reader: str, first: int, inputs: int, seconds: float, real: Path | None, every: int = EVERY) -> Found:
     """Read so many inputs in this process, or as many as the time allows."""
     began, slowest, defects = time.monotonic(), 0.0, []
 
@@ -406,6 +410,7 @@ def work(reader: str, first: int, inputs: int, seconds: float, real: Path | None
     before = signal.signal(signal.SIGPROF, late)
     with tempfile.TemporaryDirectory() as folder:
         subject = READERS[reader](Path(folder), real)
+        subject.every = every
         number = first
         for number in range(first, first + inputs):
             at = time.process_time()
@@ -425,10 +430,10 @@ def work(reader: str, first: int, inputs: int, seconds: float, real: Path | None
     return Found(reader, number - first + 1, time.monotonic() - began, slowest, peak, defects)
 
 
-def run(reader: str, first: int, inputs: int, seconds: float, real: Path | None = None) -> Found:
+def run(reader: str, first: int, inputs: int, seconds: float, real: Path | None = None, every: int = EVERY) -> Found:
     """Read so many inputs in a process of its own; a process that crashes is a defect."""
     command = [sys.executable, __file__, "--reader", reader, "--first", str(first), "--inputs", str(inputs)]
-    command += ["--minutes", str(seconds / 60), "--child"]
+    command += ["--minutes", str(seconds / 60), "--every", str(every), "--child"]
     command += ["--real", str(real)] if real is not None else []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as cache:
@@ -448,11 +453,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="Stop after this time. Default: never.")
     parser.add_argument("--reader", choices=READERS, action="append", help="Run this reader. Default: all.")
     parser.add_argument("--first", type=int, default=0, help="Number of the first input. Default: 0.")
+    parser.add_argument("--every", type=int, default=EVERY, help=f"Of so many, show one. Default: {EVERY}.")
     parser.add_argument("--real", type=Path, help="A run folder whose files are mutated. Default: a made one.")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        found = work(options.reader[0], options.first, options.inputs, 60 * options.minutes, options.real)
+        found = work(
+            options.reader[0], options.first, options.inputs, 60 * options.minutes, options.real, options.every
+        )
         if found.peak_bytes > MAX_BYTES:
             found.defects.append(f"{found.reader}: {options.first} and later took {found.peak_bytes >> 20} MiB")
         print(json.dumps(found))
@@ -464,7 +472,8 @@ def main() -> int:
             left = until - time.monotonic()
             if left <= 0:
                 break
-            one = run(reader, first, min(batch, options.first + options.inputs - first), left, options.real)
+            count = min(batch, options.first + options.inputs - first)
+            one = run(reader, first, count, left, options.real, options.every)
             for defect in one.defects:
                 print(defect, flush=True)
             known = totals.get(reader, Found(reader, 0, 0, 0, 0, []))

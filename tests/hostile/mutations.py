@@ -68,7 +68,7 @@ def mutate_tree(rng: random.Random, tree: Any) -> Any:
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6)) if places else 0):
         holder, key = rng.choice(places)
         way = rng.randrange(8)
-        with contextlib.suppress(KeyError, IndexError):
+        with contextlib.suppress(KeyError, IndexError, OverflowError):
             if way < 5:
                 holder[key] = rng.choice(VALUES)
             elif way == 5:

@@ -9,6 +9,7 @@ import re
 import signal
 import sqlite3
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from perfkit.integrations.tensorboard.writers import to_markdown
 from perfkit.reports.console import print_line, print_text
 from perfkit.reports.markdown import write_markdown
 from perfkit.reports.terminal import print_diagnosis
+from perfkit.rules._engine import RuleNotAsked
 from perfkit.run.ending import process_runs
 from perfkit.run.folder_claim import claim_folder
 from perfkit.run.reading import RankFolder, read_run
@@ -98,6 +100,22 @@ def test_a_link_that_stays_in_the_folder_is_followed(tmp_path: Path) -> None:
 def test_a_file_of_proc_is_read_no_further_than_its_limit() -> None:
     with pytest.raises(OSError, match="larger than 0 MiB"):
         read_regular("/proc/self/maps", 10)
+
+
+def test_a_file_without_a_size_is_read_whole() -> None:
+    assert read_regular("/proc/self/cmdline", 10**6) == Path("/proc/self/cmdline").read_bytes()
+
+
+def test_a_small_file_takes_the_memory_of_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"1" * 1000)
+    tracemalloc.start()
+    try:
+        read_regular(tmp_path / "x", 2**24)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2**20
 
 
 def test_a_run_next_to_a_pipe_is_claimed_without_waiting_for_it(tmp_path: Path) -> None:
@@ -260,7 +278,10 @@ def shown_by(diagnosis: Diagnosis, way: str, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("way", ["terminal", "markdown", "json", "notebook", "repr", "tensorboard", "stderr"])
 def test_text_from_outside_is_shown_without_acting_in_every_way(way: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = shown_by(Diagnosis(source=HOSTILE, verdict=HOSTILE, missing=(HOSTILE,)), way, capsys)
+    not_asked = RuleNotAsked(rule=HOSTILE, needs=(HOSTILE,))
+    shown = shown_by(
+        Diagnosis(source=HOSTILE, verdict=HOSTILE, missing=(HOSTILE,), not_asked=(not_asked,)), way, capsys
+    )
 
     assert not UNSAFE.search(shown.replace("\n", ""))
     assert "red" in shown

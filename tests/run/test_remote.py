@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 import torch
 
 import perfkit
+from perfkit.errors import RunError
 from perfkit.measures.gathering import measure
 from perfkit.measures.results.measurements import TraceFacts
 from perfkit.measures.results.steps import TypicalStep
+from perfkit.run import remote
 from perfkit.run.rank_writer import RankWriter
 from perfkit.run.records import Phases, Step
-from perfkit.run.remote import copy_out, is_url, local_copy
+from perfkit.run.remote import copy_out, is_url, list_files, local_copy
 
 
 @pytest.fixture
@@ -41,6 +44,42 @@ def make_run(folder: Path) -> Path:
 )
 def test_a_url_is_distinguished_from_a_path(path: str, answer: bool) -> None:
     assert is_url(path) is answer
+
+
+@pytest.mark.parametrize("read", [local_copy, lambda url: list_files(url, 1)], ids=["copied", "listed"])
+@pytest.mark.parametrize("name", ["x", "x/*.json"])
+def test_an_address_where_nothing_listens_is_said_not_to_answer(
+    read: Callable[[str], Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFKIT_CACHE_DIR", str(tmp_path / "cache"))
+    with socket.socket() as one:  # bound, so that nothing else listens there
+        one.bind(("127.0.0.1", 0))
+        with pytest.raises(RunError, match=r"does not answer \(.*Connect call failed.*\): check the address"):
+            read(f"http://127.0.0.1:{one.getsockname()[1]}/{name}")
+
+
+def test_an_address_that_never_answers_is_waited_for_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_ANSWERS_S", 0.2)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        with pytest.raises(RunError, match="does not answer in 0 s: check the address"):
+            list_files(f"http://127.0.0.1:{one.getsockname()[1]}/x", 1)
+
+
+def test_what_a_file_system_refuses_in_words_of_its_own_is_no_traceback(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoCredentialsError(Exception):
+        pass
+
+    def info(path: str, **more: Any) -> Any:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr(memory, "info", info)
+
+    with pytest.raises(RunError, match="memory://x cannot be read: Unable to locate credentials"):
+        list_files("memory://x", 1)
 
 
 def test_a_run_behind_a_url_is_measured(tmp_path: Path, memory: Any) -> None:

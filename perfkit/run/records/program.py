@@ -42,6 +42,41 @@ class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):
     sliced: float | None = None
 
 
+class ReducerTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What DistributedDataParallel measured by itself: means over the backwards that it samples, in ns.
+
+    It samples the first ten, and every hundredth (torch's ``kDDPRuntimeLoggingSampleRate``), on a GPU by its events.
+
+    Attributes:
+        backward_ns: From the end of the forward until the last gradient was ready.
+        communication_ns: From the first bucket's all-reduce until the last one's end.
+        overlap_ns: The part of the communication before the last gradient was ready.
+    """
+
+    backward_ns: Count
+    communication_ns: Count
+    overlap_ns: Count
+
+    @property
+    def exposed_ns(self) -> int:
+        """The communication that the backward waits for: transfer, and waiting for other ranks."""
+        return max(0, self.communication_ns - self.overlap_ns)
+
+
+class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes that train together: torch.distributed's default group.
+
+    Attributes:
+        backend: What exchanges their tensors: ``gloo``, ``nccl``, or ``cpu:gloo,cuda:nccl``.
+        size: The number of processes.
+        reducer: What DistributedDataParallel measured; None where it does not train, or has not yet.
+    """
+
+    backend: str
+    size: Count
+    reducer: ReducerTimes | None = None
+
+
 class WholeProgram(msgspec.Struct, frozen=True, kw_only=True):
     """A program in which no step was seen, from the start of the recording on.
 

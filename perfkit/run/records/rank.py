@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from perfkit.run.records.program import (
     Loader,
     OptimizerFacts,
     Padding,
+    ProcessGroup,
     StepBoundary,
     StepFlops,
     WholeProgram,
@@ -24,6 +25,10 @@ from perfkit.run.records.version import SCHEMA
 
 #: In `Rank.calls`: the lines that take a rank's part of something, as ``rows[rank::ranks]``.
 RANK_SLICE = "[rank:]"
+
+#: Ranks that a launch may have; the largest trainings have a tenth as many. More are damage: each missing one is
+#: listed.
+MAX_RANKS = 1_000_000
 
 #: What a user writes to record a run.
 StartedBy = Literal["perfkit run", "perfkit.profile"]
@@ -36,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     launch_id: str
     command: tuple[str, ...]
     folder: str
-    world_size: Count
+    world_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
     schedule: dict[str, float | None] | None = None
     options: dict[str, str] = {}
     total_steps: Count | None = None
@@ -81,6 +86,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         cpu_ns_per_step: Processor time of the process, all its threads, in an ordinary step.
         thread_ns_per_step: Processor time of the thread that trains, in an ordinary step.
         core_wait_share: The share of ordinary steps in which that thread could run and had no core (0 to 1).
+        process_group: The processes that this one trains with; None: it trains alone, or in an older run.
         graph_breaks: Why torch.compile broke graphs, and how often.
         calls: The user's lines that call a function which changes a setting, by the function's name, and `RANK_SLICE`.
         evaluated_with_grad: The line of an evaluation whose result carried a graph.
@@ -113,6 +119,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns_per_step: Count | None = None
     thread_ns_per_step: Count | None = None
     core_wait_share: float | None = None
+    process_group: ProcessGroup | None = None
     graph_breaks: dict[str, Count] = {}
     break_lines: tuple[GraphBreak, ...] = ()
     compilations: tuple[Compilation, ...] = ()

@@ -67,6 +67,15 @@ class Phases(msgspec.Struct, frozen=True, gc=False):
     other: Amount | None = None
 
 
+class Waits(Phases, frozen=True, gc=False, omit_defaults=True):
+    """Time per phase in ns in which the thread that trains was blocked in collectives; None: it never was in there."""
+
+
+def total_ns(phases: Phases | None) -> int | None:
+    """The time of all phases together; None of None."""
+    return sum(getattr(phases, name) or 0 for name in PHASES) if phases is not None else None
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One row of steps.jsonl: one step, or ``steps`` merged ones, with the sums of their times and counts.
 
@@ -81,6 +90,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
         compile_ns: Time in torch.compile.
         batch_elements: Elements in the first tensor of the batches that a DataLoader returned.
         loss: As the program logs it; a merged row has the first step's.
+        waited_phases_ns: The parts of ``phases_ns`` in which the host was blocked in collectives: in transfer, and in
+            waiting for the ranks that came later. None where collectives do not block the host (NCCL's run on a device)
+            and in a program of one process.
     """
 
     step: Count
@@ -106,3 +118,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     batch_elements: Amount | None = None
     loss: float | None = None
     gc_ns: Amount | None = None
+    waited_phases_ns: Waits | None = None
+
+    @property
+    def waited_ns(self) -> int | None:
+        """Time in which the host was blocked in collectives, over all phases; None: not measured."""
+        return total_ns(self.waited_phases_ns)

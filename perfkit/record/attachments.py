@@ -18,6 +18,7 @@ from perfkit.ranges.recorder import RangeRecorder
 from perfkit.record.clock.device_clock import DeviceClock
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.batches import BatchWatch
+from perfkit.record.hooks.collective_waits import CollectiveWaits
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.torch_hooks import LoopHooks
 from perfkit.record.samplers.line_sampler import LineSampler
@@ -25,6 +26,7 @@ from perfkit.record.samplers.worker_sampler import WorkerSampler
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.record.watchers.node_health import NodeWatch
+from perfkit.record.watchers.process_group import ReducedModels
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.record.windows.extra_steps import ExtraSteps
@@ -58,6 +60,8 @@ class Attachments:
         self._on_device = self._detect_cuda = False
         self.batches = BatchWatch(clock)
         self.garbage = GarbageWatch(clock, recording.trouble)
+        self.reduced = ReducedModels()
+        self.waits = CollectiveWaits(clock, self.reduced, recording.trouble)
         self.armed: SyncDetector | None = None
         self._sampler: LineSampler | None = None
         self._workers: WorkerSampler | None = None
@@ -97,6 +101,7 @@ class Attachments:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
         self.garbage.attach()
+        self.reduced.attach()
         self._recorder = ranges.start_recorder()
         if capture_nvtx:
             self._nvtx_bridge = ranges.bridge_nvtx()
@@ -111,13 +116,15 @@ class Attachments:
             self._sampler.start()
             self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
             self._workers.attach()
-        self.attach_device()
+        self.attach_late()
 
-    def attach_device(self) -> None:
-        """Attach what watches a CUDA device, once the program uses it; called between two steps.
+    def attach_late(self) -> None:
+        """Attach what waits for the program: for a process group, and a CUDA device in use; called between two steps.
 
         Not earlier: perfkit must not be what starts CUDA in a process that may fork, or train on the CPU.
         """
+        self.waits.attach_when_ready()
+        self.reduced.read_if_due(self._clock.step_num)
         if not self._on_device and _env.cuda_in_use():
             GRAPH_CAPTURES.watch()
             self._on_device = True
@@ -138,6 +145,9 @@ class Attachments:
         guarded = self._recording.guarded
         if self._sampler is not None:
             self._sampler.leave_loop()
+        guarded("detaching from the collectives", self.waits.detach)
+        guarded("reading the process group", self.reduced.read)
+        guarded("detaching from DistributedDataParallel", self.reduced.detach)
         if self.hooks is not None:
             if close_last:
                 guarded("closing the last step", self.hooks.finish)
@@ -180,6 +190,8 @@ class Attachments:
         if self.hooks is not None:
             self.hooks.detach()
         self.garbage.detach()
+        self.waits.detach()
+        self.reduced.detach()
         if self._workers is not None:
             self._workers.forget()
 

@@ -244,7 +244,7 @@ class RunRecorder:
         """A pause is due before step ``step``; returns whether its work was everyday work, not a window's."""
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
         timed, scanned, triggers = plan.timed, False, self.triggers
-        recording.guarded("watching the device", self.attachments.attach_device)
+        recording.guarded("watching the collectives and the device", self.attachments.attach_late)
         try:
             triggers.poll(self.attachments.compiles)
             if not timed:
@@ -327,6 +327,7 @@ class RunRecorder:
                 "compilations": attachments.compiles.compilations,
                 "optimizers": self._settings.optimizers,
                 **self._processor.facts,
+                "process_group": attachments.reduced.group,
                 "calls": self._settings.calls(),
                 "evaluated_with_grad": self._evaluation.line,
                 "kept": self._leaks.leaks,

@@ -42,6 +42,7 @@ class StepRows:
         attachments, logged, kind, window = self._attachments, self.logged, self.kind, self.window
         sizes, elements = attachments.samples_from, attachments.batches.elements
         collections = attachments.garbage.take(closed[-1].step + 1)
+        waits, waited = attachments.waits, attachments.waits.take(closed[-1].step + 1)
         graphs = attachments.compiles.take()
         compiled = _NO_GRAPHS if graphs is not None else _NO_DYNAMO
         timed = kind == "timed"
@@ -69,6 +70,7 @@ class StepRows:
                     gc_ns=collections.get(number, 0) if collections else 0,
                     kind=kind,
                     window=window,
+                    waited_phases_ns=waits.of(number, step.phases_ns, waited) if waited is not None else None,
                 )
             )
             if timed:

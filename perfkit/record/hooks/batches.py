@@ -65,7 +65,8 @@ class BatchWatch:
         import numpy  # importing perfkit does not import numpy
 
         self._counted += 1
-        rows = tensor.numpy()
+        # A copy: torch resizes no memory that numpy has seen.
+        rows = tensor.clone().numpy()
         ends, counts = numpy.unique(rows[:, -1], return_counts=True)
         pad = ends[counts.argmax()]
         # The padding is the number in which most rows end; another row is as long as the batch.

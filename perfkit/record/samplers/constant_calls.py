@@ -272,10 +272,11 @@ def _sample_of(result: Any) -> int | None:
     """A number that differs where results on a CPU do: of some thousand of their elements; None: it is not known."""
     values = result if isinstance(result, tuple | list) else (result,)
     try:
-        arrays = [one.numpy().ravel() for one in values]
+        # Copies: torch resizes no memory that numpy has seen.
+        arrays = [one.reshape(-1)[:: max(1, one.numel() // _SAMPLED)].clone().numpy() for one in values]
     except Exception:  # noqa: BLE001 - a device, a type that numpy has not
         return None
-    return hash(tuple(one[:: max(1, one.size // _SAMPLED)].tobytes() for one in arrays))
+    return hash(tuple(one.tobytes() for one in arrays))
 
 
 def _random_state() -> tuple[Any, ...]:

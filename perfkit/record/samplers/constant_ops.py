@@ -269,4 +269,5 @@ def _sample_of(tensor: Any) -> bytes | None:
         return None
     elements = tensor.detach().reshape(-1)
     step = max(1, elements.numel() // _SAMPLED)
-    return bytes(elements[::step].contiguous().view(torch.uint8).numpy())
+    # A copy: torch resizes no memory that numpy has seen, and FSDP resizes that of its parameters.
+    return bytes(elements[::step].clone().view(torch.uint8).numpy())

@@ -37,9 +37,8 @@ PERIOD_S = 0.010
 #: are most of it: walking a Trainer's stack of 50 frames takes 6 us, the whole sample 40 to 150. Handing the lock over
 #: and back takes the training thread about as much again.
 _MAX_SHARE = 0.004
-#: The first samples come twice as fast: the first verdict comes after some hundred milliseconds of steps, and of 200
-#: samples a line with a tenth of the time has 20. Where they take more than a hundredth of the time they come half as
-#: fast, and no more rarely: the first of each file cost ten times a usual one, and a short run needs its samples.
+#: The first samples come twice as fast, at a hundredth of the time at most: the first verdict comes after some hundred
+#: milliseconds of steps, and of 200 samples a line with a tenth of the time has 20.
 _FIRST = 200
 _FIRST_PERIOD_S = PERIOD_S / 2
 _FIRST_SHARE = 0.01
@@ -49,9 +48,11 @@ _SHORT_STEPS = 8
 #: ones. With equal waits, a loop whose step takes as long as a period is always seen at the same lines.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 #: The cost of a sample is a moving mean over about as many: some tenths of a second of training. It starts with that of
-#: a usual one, so that the share holds from the first sample on.
+#: a usual one, so that the share holds from the first sample on, and a single sample counts as twice the mean at most:
+#: the first sample of each file costs ten times a usual one, once, and would make a short run's samples rare.
 _MEAN_OVER = 16
 _USUAL_S = 60e-6
+_AT_MOST = 2
 #: Distinct lines kept; a training loop has hundreds. Beyond that only known lines are counted.
 _MAX_LINES = 10_000
 #: Callers kept of one line: the time of a helper that more lines call is not the work of any one of them.
@@ -61,8 +62,8 @@ _MAX_LIBRARIES = 6
 #: Whether the thread waits is looked at in one sample of three: a look wakes the sampler once more, which is a third of
 #: a sample's cost, and a third of the samples gives the share of a line that matters with an error of a few percent.
 _LOOK_EVERY = 3
-#: In these the loop waits for its loaders' workers as a matter of course; they have measures of their own.
-_NOT_LOOKED: frozenset[Phase] = frozenset({"data", "validation"})
+#: Where a loader's own code waits for its workers, as a matter of course, a look would tell nothing.
+_LOADER = "torch.utils.data"
 
 #: The file of the frames that import a module.
 _IMPORTING = "<frozen importlib._bootstrap>"
@@ -186,9 +187,7 @@ class LineSampler:
             until_s = time.thread_time()
             cost_s, worked_s = until_s - worked_s, until_s
             self.cost_s += cost_s
-            # A moving mean: the first samples of new files cost ten times a usual one, and a mean over all of them
-            # would leave a short run with half of its samples.
-            mean_s += (cost_s - mean_s) / _MEAN_OVER
+            mean_s += (min(cost_s, _AT_MOST * mean_s) - mean_s) / _MEAN_OVER
             period = period_after(mean_s, first=self._samples <= _FIRST, steps=steps)
             self._switch.shorten()
         self._switch.restore()
@@ -213,7 +212,7 @@ class LineSampler:
 
     def _sample(self, phase: Phase, stopped: threading.Lock) -> None:
         state = self._state
-        looks = state.known and phase not in _NOT_LOOKED and self._samples % _LOOK_EVERY == 0
+        looks = state.known and phase != "validation" and self._samples % _LOOK_EVERY == 0
         if looks:
             state.look()
         stack = stack_of(sys._current_frames().get(self.thread))
@@ -225,7 +224,7 @@ class LineSampler:
             return
         tally = _Tally()
         tally.samples = 1
-        if looks:
+        if looks and not (phase == "data" and line.within.startswith(_LOADER)):
             # A thread that has used the processor meanwhile computes outside of the interpreter lock.
             waits = False if state.has_run() else self._waits(stopped)
             tally.looked, tally.waiting = int(waits is not None), int(bool(waits))
@@ -299,11 +298,8 @@ class LineSampler:
 
 def period_after(cost_s: float, *, first: bool, steps: int) -> float:
     """Seconds to the next sample, given the mean cost of one, and how many steps ended since the sample before."""
-    if first:
-        return (
-            2 * _FIRST_PERIOD_S if steps >= _SHORT_STEPS or cost_s > _FIRST_SHARE * _FIRST_PERIOD_S else _FIRST_PERIOD_S
-        )
-    return max(2 * PERIOD_S if steps >= _SHORT_STEPS else PERIOD_S, cost_s / _MAX_SHARE)
+    period, share = (_FIRST_PERIOD_S, _FIRST_SHARE) if first else (PERIOD_S, _MAX_SHARE)
+    return max(2 * period if steps >= _SHORT_STEPS else period, cost_s / share)
 
 
 def _several(callers: Counter[Location | None]) -> tuple[LineCaller, ...]:

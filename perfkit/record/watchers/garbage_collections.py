@@ -31,6 +31,9 @@ _MAX_LINES = 100
 _MAX_PENDING = 10_000
 #: How long after the callback a signal is sent again: the callback is over by then, and the delay is not noticeable.
 _RESEND_S = 0.005
+#: Python 3.10 calls a trace function where a generator continues, but before its ``try`` holds: an interrupt that was
+#: raised there would end the generator, and be lost.
+_TRACED_FIRST = sys.version_info < (3, 11)
 
 
 class RunningStep(Protocol):
@@ -69,6 +72,8 @@ class GarbageWatch:
         self._starts = clock.starts
         self._started_ns = 0
         self._at: Location | None = None
+        #: perfkit's own trace function, while a collection runs in Python 3.10.
+        self._traced: Any = None
         #: Line -> full collections that began there, and their time.
         self._lines: dict[Location, tuple[int, int]] = {}
 
@@ -136,9 +141,16 @@ class GarbageWatch:
     def _begin(self, generation: int) -> None:
         # Only collections of the oldest generation take long, and are rare enough to find their line.
         self._at = _allocating_line() if generation == 2 else None
+        trace = sys.gettrace()
+        if _TRACED_FIRST and str(getattr(trace, "__module__", "")).startswith("perfkit."):
+            self._traced = trace
+            sys.settrace(None)
         self._started_ns = time.perf_counter_ns()
 
     def _end(self) -> None:
+        if self._traced is not None:
+            sys.settrace(self._traced)
+            self._traced = None
         if not self._started_ns:
             return
         took_ns = time.perf_counter_ns() - self._started_ns

@@ -44,7 +44,8 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
         rows.append(LedgerRow(owner="other programs", name="waiting for a core", ns=others_ns))
     phases = _phases(budget, budget.wall_ns - others_ns)
     for phase, ns in phases.items():
-        rows += _rows_of_phase(phase, ns, budget, sources, phases.get("backward"))
+        blocked = _in_collectives(phase, ns, budget, found.get(Ranks))
+        rows += [*blocked, *_rows_of_phase(phase, ns, sum(row.ns for row in blocked), budget, sources, phases)]
     if work is None:
         unknown = "the shapes of ops were not recorded"
     elif limits is None:
@@ -89,17 +90,43 @@ def _phases(budget: StepBudget, whole_ns: int) -> dict[Phase | None, int]:
     return dict(zip(named, apportion(whole_ns, list(named.values())), strict=True))
 
 
+def _in_collectives(phase: Phase | None, ns: int, budget: StepBudget, ranks: Ranks | None) -> list[LedgerRow]:
+    """The part of a phase in which the thread was blocked in collectives: in the transfer, and in waiting for ranks.
+
+    The latter is what the rank waits beyond the one that waits least; it is known where all ranks' rows are.
+    """
+    step = budget.typical
+    waits, phases = (step.waited_phases_ns, step.phases_ns) if step is not None else (None, None)
+    waited_ns = getattr(waits, phase or "other", None)
+    if phase is None or not waited_ns:
+        return []
+    blocked = round(ns * min(1.0, waited_ns / (getattr(phases, phase) or waited_ns)))
+    waiting = 0.0
+    if ranks is not None and ranks.transfer_ns is not None and step is not None and step.waited_ns:
+        waiting = max(0.0, 1 - ranks.transfer_ns / step.waited_ns)
+    parts = apportion(blocked, [waiting, 1 - waiting])
+    names: tuple[tuple[Owner, str], ...] = (("waiting for ranks", "collectives"), ("communication", "on the host"))
+    return [
+        LedgerRow(owner=owner, name=name, ns=part, phase=phase)
+        for (owner, name), part in zip(names, parts, strict=True)
+        if part
+    ]
+
+
 def _rows_of_phase(
-    phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources, backward_ns: int | None
+    phase: Phase | None, ns: int, blocked: int, budget: StepBudget, sources: _Sources, phases: dict[Phase | None, int]
 ) -> list[LedgerRow]:
+    """The rows of a phase but for what it is ``blocked`` in collectives: its ops, and what is outside of them."""
     work = sources.work
     ops = [row for row in work.rows if phase in (None, row.phase)] if work is not None else []
-    in_ops = _in_window(phase, ns, budget, sources, backward_ns) if ops else 0
+    in_ops = _in_window(phase, ns, budget, sources, phases.get("backward")) if ops else 0
     if in_ops is None:
         in_ops = _in_step_for_lines(ns, ops, budget, sources)
+    own_ns = ns - blocked
+    in_ops = min(in_ops, own_ns)
     found = [
         *_op_rows(phase, in_ops, ops, sources.limits),
-        *_line_rows(phase, ns - in_ops, budget, sources, bool(ops)),
+        *_line_rows(phase, own_ns - in_ops, budget, sources, bool(ops)),
     ]
     # The line of the loop itself (``optimizer.step()``) is in no function that the step for lines sees begin.
     usual = _hottest_line(phase, sources)
@@ -211,7 +238,9 @@ def _sampled(
         return
     for row in sources.lines.rows:
         if row.worker is None and phase in (None, row.phase):
-            waits = row.host_ns * sum((row.waiting or {}).values()) // max(1, row.samples)
+            # A fetch that waits, for a disk or a network, is loading all the same.
+            waiting = sum((row.waiting or {}).values()) if row.phase != "data" else 0
+            waits = row.host_ns * waiting // max(1, row.samples)
             for name, ns in (("waiting", waits), ("", row.host_ns - waits)):
                 if ns:
                     yield name, row.at, budget.of_mean(ns)

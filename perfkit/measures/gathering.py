@@ -107,13 +107,20 @@ def _measure_trace(trace: Trace, found: Measurements) -> TypicalTimes:
     return usual
 
 
+def _missing_ranks(missing: Sequence[int]) -> str | None:
+    """A sentence on ranks without files; None where all have some."""
+    if not missing:
+        return None
+    named = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8:,} more" if len(missing) > 8 else "")
+    return f"rank{'s' if len(missing) > 1 else ''} {named} wrote nothing to the folder"
+
+
 def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: Measurements) -> None:
     run = read_run(path)
     # One rank stands for the run: the lowest that recorded steps. Which others are missing is reported.
     chosen = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values())))
     rank, rows = chosen.rank, chosen.steps
-    missing = [f"rank {index} wrote nothing to the folder" for index in run.missing_ranks]
-    missing += filter(None, (merged_steps(rows),))
+    missing = [*filter(None, (_missing_ranks(run.missing_ranks), merged_steps(rows)))]
     for row in chosen.ranges:
         found.add(RangeTime(name=row.name, count=row.count, host_ns=row.total_ns, source="ranges.npz"))
     usual = _measure_windows(chosen, missing, progress, read, found)

@@ -33,6 +33,7 @@ def measure_trace_facts(trace: Trace) -> TraceFacts:
         span_ns=span_ns,
         rank=trace.metadata.rank,
         world_size=trace.metadata.world_size,
+        backend=trace.metadata.backend,
         has_stacks=bool(trace.is_kind(Kind.PYTHON).any()),
         has_shapes=_has_shapes(trace),
         lost=trace.lost,

@@ -83,6 +83,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     world_size: int | None = None
     backend: str | None = None
+    host: str | None = None
     base_ns: int | None = None
     with_stack: bool | None = None
     record_shapes: bool | None = None

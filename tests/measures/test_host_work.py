@@ -92,7 +92,16 @@ def test_samples_share_out_the_time_that_the_clock_gives_a_phase() -> None:
 def test_a_clock_that_saw_other_steps_than_the_samples_changes_nothing() -> None:
     pictures, other = row(1, {"PIL": 6}), row(2, {"torch.nn": 4})
 
-    assert measured(pictures, other, every=mean_step(forward=4))["preprocessing"].host_ns == 6 * MS
+    assert measured(pictures, other, every=mean_step(forward=30))["preprocessing"].host_ns == 6 * MS
+
+
+def test_lines_of_a_phase_take_no_longer_than_the_phase_however_many_samples_fell_on_them() -> None:
+    pictures, other, waits = row(1, {"PIL": 6}), row(2, {"torch.nn": 4}), row(3, {"": 2}, waiting={"": 2})
+
+    works = measured(pictures, other, waits, every=mean_step(forward=4))
+
+    assert works["preprocessing"].host_ns == 3 * MS
+    assert works["waiting"].host_ns == 1 * MS
 
 
 def test_a_file_without_samples_or_period_is_no_error() -> None:

@@ -22,7 +22,7 @@ import sys
 import torch
 import perfkit
 
-for _ in perfkit.steps(range(100)):
+for _ in perfkit.steps(range(400)):
     for number in range(200_000 if "--fixed" in sys.argv else 400_000):
         pass
 """
@@ -195,6 +195,7 @@ def test_a_program_without_a_diagnosis_got_no_answer() -> None:
     assert outcome(Run(1, None, None, 0, "")) == "cannot-tell"
 
 
+@pytest.mark.alone
 def test_a_saving_is_measured_in_turns_whatever_the_machine_does(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HALF_IS_SAVED)
 

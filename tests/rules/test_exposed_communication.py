@@ -11,6 +11,7 @@ from trace_timeline import GEMM_BF16, Timeline
 from perfkit._location import Location
 from perfkit.diagnosis import diagnose
 from perfkit.measures.results.patterns import HostCollective, RepeatedReductions
+from perfkit.measures.results.steps import Ranks
 from perfkit.rules.ranks import exposed_communication
 
 MS = 1_000_000
@@ -36,6 +37,20 @@ def test_a_call_per_parameter_is_reported_at_its_line(build: Any) -> None:
     assert (finding.spent.file, finding.spent.line) == ("train.py", 23)
     assert (finding.saving_low_ns, finding.saving_high_ns) == (30 * MS, 50 * MS)
     assert finding.message.startswith("98 allreduce calls per step are waited for one by one, 40% of the step")
+
+
+def test_the_waiting_for_a_late_rank_is_not_what_fewer_collectives_would_save(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, collectives=(allreduce(),))
+
+    def found(transfer_ms: int) -> list[Any]:
+        ranks = Ranks(
+            steps=60, wall_ns=100 * MS, waiting_ns=0, ranks=(), blocked_ns=40 * MS, transfer_ns=transfer_ms * MS
+        )
+        return build.findings(exposed_communication, build.step(100), patterns, ranks)
+
+    [finding] = found(20)
+    assert (finding.cost_ns, finding.saving_high_ns) == (20 * MS, 25 * MS)
+    assert found(4) == []
 
 
 def test_few_or_large_collectives_and_short_waits_are_not_reported(build: Any) -> None:

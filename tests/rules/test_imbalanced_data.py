@@ -18,7 +18,16 @@ MS = 1_000_000
 def summary(rank: int, forward_ms: int, share: float) -> RankSummary:
     line = LineRow(file="train.py", line=31, function="main", phase="forward", samples=9, host_ns=1)
     phases = Phases(forward=forward_ms * MS, backward=20 * MS)
-    return RankSummary(rank=rank, own_ns=forward_ms * MS, phases_ns=phases, slowest_share=share, line=line)
+    late = round(60 * share)
+    return RankSummary(
+        rank=rank,
+        own_ns=forward_ms * MS,
+        phases_ns=phases,
+        caused_share=share,
+        late_steps=late,
+        late_ns=0,
+        line=line,
+    )
 
 
 def test_ranks_that_wait_in_turn_for_the_most_data_have_imbalanced_data(build: Any) -> None:

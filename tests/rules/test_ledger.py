@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
@@ -15,9 +16,9 @@ from perfkit.ledger.rows import LedgerRow, Selector, apportion
 from perfkit.measures.results.host import HostLine, HostWork
 from perfkit.measures.results.kernels import Roofline, RooflinePoint
 from perfkit.measures.results.measurements import Measurements
-from perfkit.measures.results.steps import TypicalStep
+from perfkit.measures.results.steps import Ranks, TypicalStep
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
-from perfkit.run.records import PHASES, MachineLimits, Phases, Rate
+from perfkit.run.records import PHASES, MachineLimits, Phases, Rate, Waits
 
 MS = 1_000_000
 RATES = {"float32": (Rate(1000, 1e10),)}
@@ -221,6 +222,25 @@ def test_time_without_a_core_is_of_other_programs_and_no_proof_against_the_step(
 
     assert [(row.owner, round(row.ns / MS)) for row in rows.rows][:2] == [("computing", 60), ("other programs", 40)]
     assert claimed.is_at_limit
+
+
+def test_time_in_collectives_is_communication_and_waiting_for_ranks_and_no_computing() -> None:
+    blocked = msgspec.structs.replace(
+        step(100, forward=40, backward=60), waited_phases_ns=Waits(forward=10 * MS, backward=40 * MS)
+    )
+    late = Ranks(steps=60, wall_ns=100 * MS, waiting_ns=0, ranks=(), blocked_ns=30 * MS, transfer_ns=10 * MS)
+    usual = (work(op("aten::mm", 40, gflops=0.5)), OpShares(shares={"forward": 0.6, "backward": 1.0}), LIMITS)
+
+    def owners(*more: Any) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for row in ledger_of(blocked, *usual, *more).rows:
+            sums[row.owner] = sums.get(row.owner, 0) + round(row.ns / MS)
+        return sums
+
+    # Of the 50 ms in collectives the rank that waits least has 10.
+    assert owners(late) | {"waiting for ranks": 40, "communication": 10} == owners(late)
+    assert owners()["communication"] == 50
+    assert sum(owners().values()) == 100
 
 
 def test_a_cost_in_wall_time_claims_its_rows_and_the_time_without_a_core() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from perfkit.diagnosis import Diagnosis, diagnose
 
+pytestmark = pytest.mark.alone
+
 START = """
 import time
 import torch

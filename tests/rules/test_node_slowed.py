@@ -132,7 +132,10 @@ def two_ranks(build: Any, share: float, *, mine: NodeHealth, other: NodeHealth |
 
     def one(rank: int, forward: int, often: float, **more: Any) -> RankSummary:
         phases = Phases(forward=forward * MS, backward=(133 - forward) * MS)
-        return RankSummary(rank=rank, own_ns=forward * MS, phases_ns=phases, slowest_share=often, **more)
+        late = round(60 * often)
+        return RankSummary(
+            rank=rank, own_ns=forward * MS, phases_ns=phases, caused_share=often, late_steps=late, late_ns=0, **more
+        )
 
     known = (one(0, 20, 1 - share), one(1, 60, share, host="node8", node=other))
     ranks = Ranks(steps=60, wall_ns=133 * MS, waiting_ns=20 * MS, ranks=known)

@@ -175,12 +175,15 @@ def _messages(trace: Trace, rows: Ints) -> list[tuple[_Kind, int]]:
     names = [trace.names[code] for code in trace.name[rows].tolist()]
     around = [trace.names[code] if code >= 0 else None for code in name_codes(trace, inside).tolist()]
     group_size = trace.metadata.world_size
-    return [_message(*one, group_size) for one in zip(known, names, around, strict=True)]
+    return [message_of(*one, group_size) for one in zip(known, names, around, strict=True)]
 
 
-def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world_size: int | None) -> tuple[_Kind, int]:
+def message_of(
+    args: Mapping[str, Any], kernel: str, range_name: str | None, world_size: int | None
+) -> tuple[_Kind, int]:
+    """The kind of a collective and the bytes it moved (0: not known), from its arguments or its range's."""
     if "In msg nelems" in args:
-        name = _name(str(args.get("Collective name", ""))) or kernel
+        name = collective_name(str(args.get("Collective name", ""))) or kernel
         group = args.get("Group size")
         dtype = str(args.get("dtype", ""))
         counts = [n for n in (args["In msg nelems"], args.get("Out msg nelems")) if isinstance(n, int)]
@@ -188,7 +191,7 @@ def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world
         elements = max(counts, default=0)
         group = group if isinstance(group, int) and 0 < group < MAX_RANKS else None
     elif range_name is not None:
-        name = _name(range_name)
+        name = collective_name(range_name)
         group = world_size
         dims, types = args.get("Input Dims"), args.get("Input type")
         dtype = str(types[0]) if isinstance(types, list) and types else ""
@@ -202,7 +205,8 @@ def _message(args: Mapping[str, Any], kernel: str, range_name: str | None, world
     return (name, group, dtype or None), size
 
 
-def _name(spelling: str) -> str:
+def collective_name(spelling: str) -> str:
+    """What spellings of one collective have in common: ``allgather`` for ``nccl:_all_gather_base``."""
     plain = re.sub(r"[^a-z0-9]", "", COLLECTIVE_RANGE.sub("", spelling.lower()))
     return next((name for name in NAMES if name in plain), plain)
 

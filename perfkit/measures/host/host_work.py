@@ -7,7 +7,8 @@ traced by line which lines run before the model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from perfkit._code_owner import USER
@@ -66,7 +67,7 @@ def measure_host_work(
         if share := line_times.python_share(piece.row) if own_code else 1.0:
             pieces[kind].append(piece._replace(samples=piece.samples * share, before_model=before_model))
     _join_functions(pieces)
-    sample_ns = _sample_times(lines, every)
+    sample_ns = _sample_times(lines, every, pieces)
     works = [_work(kind, found, sample_ns, line_times) for kind, found in pieces.items() if found]
     return tuple(sorted(works, key=lambda work: -work.host_ns))
 
@@ -168,11 +169,14 @@ def _join_functions(pieces: dict[HostKind, list[_Piece]]) -> None:
         pieces[most if most is not None and joins else "python"].append(piece)
 
 
-def _sample_times(lines: Lines, every: MeanStep | None) -> Callable[[Phase], float]:
+def _sample_times(
+    lines: Lines, every: MeanStep | None, pieces: Mapping[HostKind, Sequence[_Piece]]
+) -> Callable[[Phase], float]:
     """What a sample in a phase stands for, in ns of the mean step.
 
     The clock knows a phase's time exactly, the samples know which line had it: counted per phase, a line's error is
-    that of its share of the phase, and not of how many samples fell into the phase.
+    that of its share of the phase, and not of how many samples fell into the phase. All ``pieces`` of a phase together
+    never take longer than the phase.
     """
     usual = lines.period_ns / lines.steps
     if every is None or usual <= 0:
@@ -185,7 +189,14 @@ def _sample_times(lines: Lines, every: MeanStep | None) -> Callable[[Phase], flo
     for name in PHASES:
         clock_ns[_final(name)] += getattr(every.phases_ns, name) or 0
     times = {phase: clock_ns[phase] / max(1, count) for phase, count in samples.items()}
-    known = {phase: ns for phase, ns in times.items() if 1 / _SAME_TIME <= ns / usual <= _SAME_TIME}
+    counted: dict[Phase, float] = defaultdict(float)
+    for piece in chain.from_iterable(pieces.values()):
+        counted[_final(piece.row.phase)] += piece.samples
+    at_most = {phase: clock_ns[phase] / count for phase, count in counted.items() if count and clock_ns[phase]}
+    known = {
+        phase: ns if 1 / _SAME_TIME <= ns / usual <= _SAME_TIME else min(usual, at_most.get(phase, usual))
+        for phase, ns in times.items()
+    }
     return lambda phase: known.get(_final(phase), usual)
 
 

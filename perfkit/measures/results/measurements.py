@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace is, and what it does not hold."""
+    """What a trace is, and what it does not hold. ``backend`` is what exchanges the tensors of ``world_size`` ranks."""
 
     AVAILABLE_FROM: ClassVar[str] = "a trace: a recorded window, or a trace file"
 
@@ -29,6 +29,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     has_stacks: bool
     has_shapes: bool
     lost: tuple[str, ...]
+    backend: str | None = None
 
 
 class PlannedSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import msgspec
 
-from perfkit.run.records import LineRow, NodeHealth, Phase, Phases
+from perfkit._location import Location
+from perfkit.run.records import LineRow, NodeHealth, Phase, Phases, Waits, total_ns
 
 
 class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +17,8 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     the wall time (to rounding). ``excluded`` counts the steps left out, by reason. ``window_ns`` is the
     mean step inside windows: compared with ``wall_ns`` it shows how much recording slowed the step.
     ``memory_peak_bytes`` is the maximum that was allocated on the device; ``alloc_retries`` and ``device_allocs``
-    are totals after the warm-up of 50 steps.
+    are totals after the warm-up of 50 steps. ``waited_phases_ns`` are the parts of the phases in which the host was
+    blocked in collectives, None where no step has them.
     """
 
     steps: int
@@ -34,6 +36,12 @@ class StepBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak_bytes: int | None = None
     alloc_retries: int | None = None
     device_allocs: int | None = None
+    waited_phases_ns: Waits | None = None
+
+    @property
+    def waited_ns(self) -> int | None:
+        """Time in which the host was blocked in collectives, over all phases; None: not measured."""
+        return total_ns(self.waited_phases_ns)
 
 
 class TypicalStep(StepBreakdown, frozen=True, kw_only=True):
@@ -100,36 +108,59 @@ class Utilization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank compared with the others.
+    """One rank compared with the others; times are means per step.
 
-    ``own_ns`` is the mean time per step in phases in which it waits for no other rank.
-    ``cpu_ns`` is the processor time of its process per step: more of it means more work, not a busier machine.
-    ``slowest_share`` (0 to 1) is how often its own time was the longest. ``size_per_step`` is the size of its data
-    (tokens, elements of a batch or samples); ``line`` the user's line with most samples in its own time. ``node`` is
-    the health of its GPU, kept only of the rank that is slowest most often: for thousands it would be too much.
+    Attributes:
+        own_ns: Time in which it waits for no other rank: the step without its waits in collectives, or where these are
+            not known, the phases in which no rank waits for another.
+        phases_ns: Its phases, without the waits where they are known.
+        waited_ns: Time in collectives on the host: transfer, and waiting for others. None: not known of all ranks.
+        caused_share: The share (0 to 1) of the others' waiting that it caused: in the steps in which it came last.
+        late_steps: The number of steps in which it came last, and the others waited for 5% of the step or longer.
+        late_ns: By how much steps would be shorter if it came together with the last of the others.
+        size_per_step: The size of its data (tokens, elements of a batch or samples).
+        cpu_ns: Processor time of its process: more of it means more work, not a busier machine.
+        thread_ns: Processor time of the thread that trains.
+        core_wait_ns: Time in which that thread could have run and had no core; where the waits are known, no more than
+            what it did not run of its own time.
+        line: The user's line with most samples in its own time.
+        lines: The same by phase. Like ``collected``, where most of its full garbage collections began, and ``node``,
+            the health of its GPU, kept only of the rank that caused most: for thousands it would be too much.
     """
 
     rank: int
     own_ns: int
     phases_ns: Phases
-    slowest_share: float
+    caused_share: float
+    late_steps: int
+    late_ns: int
+    waited_ns: int | None = None
+    gc_ns: int | None = None
     size_per_step: float | None = None
     cpu_ns: int | None = None
+    thread_ns: int | None = None
+    core_wait_ns: int | None = None
     line: LineRow | None = None
+    lines: dict[Phase, LineRow] = {}
+    collected: Location | None = None
     host: str | None = None
     node: NodeHealth | None = None
 
 
-#: The share of steps in which a rank must be the slowest to be the one that the others wait for: with at least 8
-#: steps that is not chance (with two ranks less than 2%).
-_OFTEN = 0.8
+#: The share of the waiting, and of the steps with waiting, that a rank must cause to be the one that the others wait
+#: for; and the minimum of such steps. With two ranks of equal work, one causes 80% of 8 or more steps in 7% of all runs
+#: at most (binomial, 7 or 8 of 8, either rank), and at the same time 80% of a waiting that is worth a report in fewer.
+_OFTEN, _MIN_LATE = 0.8, 8
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of a run over the ``steps`` that were ordinary on all of them; times are means per step.
 
-    ``waiting_ns`` is how much longer the slowest rank of a step works by itself than the mean one. ``follows_size`` is
-    the correlation of that with the size of its data, None where sizes are not known or equal.
+    ``waiting_ns`` is how long the mean rank waits for the one that comes last, step by step; what single steps have
+    beyond the eighth longest is left out. ``blocked_ns`` is how long the mean rank is in collectives on the host, and
+    ``transfer_ns`` the part in which no rank waits for a later one: None where collectives do not block the host of
+    every rank. ``follows_size`` is the correlation of a rank's own time with the size of its data, both beyond the
+    others' of the step; None where sizes are not known or equal.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "two or more ranks"
@@ -138,13 +169,18 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: int
     waiting_ns: int
     ranks: tuple[RankSummary, ...]
+    blocked_ns: int | None = None
+    transfer_ns: int | None = None
     follows_size: float | None = None
 
     @property
     def waited_for(self) -> RankSummary | None:
-        """The rank that is the slowest in at least 80% of the steps; None where there is none."""
-        slowest = max(self.ranks, key=lambda rank: rank.slowest_share, default=None)
-        return slowest if slowest is not None and slowest.slowest_share >= _OFTEN else None
+        """The rank that causes at least 80% of the waiting, in 8 steps or more; None where there is none."""
+        worst = max(self.ranks, key=lambda rank: rank.caused_share, default=None)
+        if worst is None or worst.caused_share < _OFTEN:
+            return None
+        often = worst.late_steps >= max(_MIN_LATE, _OFTEN * sum(rank.late_steps for rank in self.ranks))
+        return worst if often else None
 
 
 class BatchTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Which rows of steps.jsonl are timed steps of training after the warm-up, and the time of their phases."""
+"""Which rows of steps.jsonl are timed steps of training after the warm-up, the time of their phases, and their work."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
         excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
         timed = kept
     return timed, {reason: count for reason, count in excluded.items() if count}
+
+
+def work_column(rows: Sequence[Step]) -> list[int | None]:
+    """How much data each step had: tokens, else elements of its batch, else samples; of all rows the same measure."""
+    columns = ([getattr(row, name) for row in rows] for name in ("tokens", "batch_elements", "samples"))
+    return next((column for column in columns if any(size is not None for size in column)), [None] * len(rows))
 
 
 def phase_columns(rows: Sequence[Step]) -> dict[Phase, list[int | None]]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
 from perfkit.measures.steps._timed_rows import own_rows, phase_columns, timed_rows
-from perfkit.run.records import Phases, Step
+from perfkit.run.records import PHASES, Phases, Step, Waits
 
 #: Of the steps left, those whose wall time lies in the middle 80 % are averaged: phases then sum to the
 #: step, which medians of phases would not, and one step with a checkpoint or another program's noise in it
@@ -68,7 +68,18 @@ def _mean(kind: type[_Breakdown], rows: Sequence[Step], trim: float) -> _Breakdo
         memory_peak_bytes=max((peak for row in own if (peak := row.memory_peak_bytes) is not None), default=None),
         alloc_retries=_total([row.alloc_retries for row in own]),
         device_allocs=_total([row.device_allocs for row in own]),
+        waited_phases_ns=_mean_waits(kept),
     )
+
+
+def _mean_waits(rows: Sequence[Step]) -> Waits | None:
+    """The mean waits of the rows that have any: those before the program set up its process group do not."""
+    known = [row for row in rows if row.waited_phases_ns is not None]
+    if not known:
+        return None
+    steps = sum(row.steps for row in known)
+    sums = {name: sum(getattr(row.waited_phases_ns, name) or 0 for row in known) for name in PHASES}
+    return Waits(**{name: round(ns / steps) for name, ns in sums.items() if ns})
 
 
 def _total(values: Sequence[int | None]) -> int | None:

@@ -51,7 +51,7 @@ _FOLLOWS = 0.5
 _RANKS_FOLLOW = 0.7
 #: The share of the padding's cost that is saved at least: chosen.
 _MINIMUM = 0.7
-#: A rank that is the slowest this often is reported by slow-rank.
+#: A rank that causes this share of the waiting is reported by slow-rank.
 _IN_TURN = 0.8
 
 
@@ -111,7 +111,7 @@ def _in_turn(ranks: Ranks, spent: Location | None, change: Location | None) -> I
     follows, waiting = ranks.follows_size, ranks.waiting_ns
     if follows is None or follows < _RANKS_FOLLOW or step.is_negligible(waiting):
         return
-    if max(rank.slowest_share for rank in ranks.ranks) >= _IN_TURN:
+    if max(rank.caused_share for rank in ranks.ranks) >= _IN_TURN:
         return
     yield step.finding(
         cost=waiting,

@@ -57,6 +57,8 @@ from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Process
 from perfkit.run.records import SHARED, LineRow, Lines, Rank
 
 ID = "input-bound"
+#: While a rank waits for a later one, its own wait for data costs nothing.
+FOLLOWS = ("slow-rank",)
 CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
 
 #: What a ready batch costs in the process that made it (measured): no setting removes it.

@@ -43,6 +43,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import Communication, DeviceTime
 from perfkit.measures.results.patterns import HostCollective, Patterns, RepeatedReductions
+from perfkit.measures.results.steps import Ranks
 from perfkit.rules._places import busiest_line
 from perfkit.run.records import Lines
 
@@ -68,6 +69,7 @@ def check(
     patterns: Patterns | None = None,
     repeated: RepeatedReductions | None = None,
     lines: Lines | None = None,
+    ranks: Ranks | None = None,
 ) -> Iterator[Finding]:
     """Find communication that nothing hides, and gradients that are exchanged more often than weights are updated."""
     if device is not None:
@@ -78,7 +80,7 @@ def check(
         return
     if patterns is not None:
         for collective in patterns.collectives:
-            yield from _on_host(collective, patterns, step)
+            yield from _on_host(collective, patterns, step, ranks)
     if repeated is not None:
         yield from _repeated(repeated, step, lines)
 
@@ -124,12 +126,17 @@ def _waiting(communication: Communication, waiting_ns: int, step: StepBudget) ->
     )
 
 
-def _on_host(one: HostCollective, patterns: Patterns, step: StepBudget) -> Iterator[Finding]:
-    cost = step.of_pattern(one.waited_ns, patterns)
+def _on_host(one: HostCollective, patterns: Patterns, step: StepBudget, ranks: Ranks | None) -> Iterator[Finding]:
+    # Where every rank's waits are known, the waiting for the one that comes last is left out: fewer calls save none.
+    transferring = 1.0
+    if ranks is not None and ranks.blocked_ns and ranks.transfer_ns is not None:
+        transferring = ranks.transfer_ns / ranks.blocked_ns
+    waited_ns = transferring * one.waited_ns
+    cost = step.of_pattern(waited_ns, patterns)
     large = one.bytes is not None and one.bytes >= _SMALL * one.count
     if one.count < _MANY or large or step.is_negligible(cost):
         return
-    low, high = (step.of_pattern(share * one.waited_ns, patterns) for share in _HOST_SAVING)
+    low, high = (step.of_pattern(share * waited_ns, patterns) for share in _HOST_SAVING)
     source = f"{patterns.source}, per step"
     size = round(one.bytes / one.count / 2**10, 1) if one.bytes is not None else None
     yield step.finding(
@@ -145,6 +152,7 @@ def _on_host(one: HostCollective, patterns: Patterns, step: StepBudget) -> Itera
             Evidence("calls", round(one.count, 1), "", source),
             Evidence("mean size", size, "KiB", source),
             Evidence.ms("waited", one.waited_ns, source),
+            Evidence.percent("of that for no other rank", transferring, 1, source),
         ),
     )
 

@@ -3,27 +3,31 @@
 Problem: ranks synchronize in every step, at the latest where gradients are summed. A step takes as long as its slowest
 rank, and all the others are idle for the rest.
 
-How it shows: the same rank has the most work of its own (data, forward, callbacks, logging, checkpoints: phases in
-which it waits for no other rank) in at least 80% of the steps, and equal work would save 5% of the step or more.
+How it shows: the rank that comes last waits least. Where collectives block the host (gloo, MPI), rows have how long
+each rank was blocked in them, also inside the backward: the same rank causes at least 80% of the waiting, in 8 steps or
+more, and the mean rank waits 5% of the step or longer. Elsewhere (NCCL's run on a device) it has the most time in
+phases in which no rank waits for another (data, forward, callbacks, logging, checkpoints), 1.2 times the mean's; a rank
+that is late in its backward is then not seen.
 
-Causes: more or longer data on one rank (padding, a sampler without shuffling, shards of unequal size); logging,
-validation or checkpoints on rank 0 alone; a slower or busier machine; a device that throttles.
+Causes: what explains at least half of its longer time. Garbage collections; a core that something else uses; its data;
+more data in a batch (tokens, or elements); validation, logging or checkpoints on one rank; a wait or other code on one
+rank; a slower processor. Where the size of the data is not known, more work and a slower processor look the same. No
+code is named for time in which the thread may have had no core: it would have run for longer, or been blocked.
 
-Fix: give every rank the same work, measured in what takes time.
+Fix: give every rank the same work, measured in what takes time, and let none do more on the side.
 
     sampler = DistributedSampler(dataset, shuffle=True)      # not: dataset[rank * n : (rank + 1) * n]
     batches = batches_by_tokens(lengths, budget, rank, world_size)   # equal tokens, not equal samples
     if rank == 0: writer.submit(state)                       # logging in the background
 
-Saving: every rank takes the mean of the ranks. The difference in the slow rank's own work is certain. If that is the
-forward, its backward differs too, but waiting hides it; it is estimated by the ratio of the slow rank's own backward to
-its forward: half of that at the low end and all at the high end; where ranks compute on a CPU a quarter and three
-quarters, because waiting ranks leave caches and cores to the others (all four shares are chosen).
+Saving: of a cause that only this rank has, at least what the mean rank waits for it, at most what the last of the
+others does. Of unequal work what the mean rank waits; on a CPU three quarters of that at the low end, because waiting
+ranks leave caches and cores to the others. Where waits are not known: the difference in the rank's own work, and for a
+longer forward a part of the backward, which waiting hides: a quarter to three quarters of its estimate on a CPU, half
+of it to all on a device.
 
-Not reported: a rank that computes on a CPU and uses less than 10% more processor time than the mean rank. Other
-programs slow its machine, and this run cannot change that.
-
-Source: 80% of at least 8 steps cannot be chance (with two ranks below 2%). The threshold is 5% of the step.
+Source: 80% of at least 8 steps is chance in 7% of the runs of two equal ranks at most, in fewer where the waiting is
+worth a report. The threshold is 5% of the step. perfkit/rules/CALIBRATION.md has what was measured.
 """
 
 from __future__ import annotations
@@ -31,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
-from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
@@ -39,23 +42,24 @@ from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.steps import Ranks, RankSummary
 from perfkit.rules._places import data_of_a_rank
 from perfkit.rules.data._loader_use import LoaderUse
-from perfkit.run.records import PHASES, Lines, Rank
+from perfkit.rules.ranks._late_causes import EQUAL_WORK, UNCERTAIN, LateCause, late_cause
+from perfkit.run.records import Lines, Rank
 
 ID = "slow-rank"
 CLAIMS = (Selector(owner="waiting for ranks"),)
 #: Its GPU may be slowed: that rule checks the GPU of the rank that the others wait for.
 FOLLOWS = ("node-slowed",)
 
-#: Its own work against the mean rank's, from which on it is slow: below that rank 0, which perfkit records more of and
-#: which often logs, looks slow on any machine (11% was measured on two ranks of equal work).
+#: Where waits are not known, its own work against the mean rank's from which on it is slow: below that rank 0, which
+#: perfkit records more of and which often logs, looks slow on any machine (11% was measured on two equal ranks).
 _SLOW = 1.2
-#: The processor time of the slow rank against the mean's, from which on it has more work (chosen).
-_MORE_WORK = 1.1
-#: The share of the backward's estimated difference that is saved, at the low end and at the high end (chosen).
+#: There, the share of the backward's estimated difference that is saved, at the low end and at the high end (chosen).
 _BACKWARD = (0.25, 0.75)
 _BACKWARD_ON_DEVICE = (0.5, 1.0)
-#: More data than the mean from this factor on is named as the cause (chosen).
-_MORE_DATA = 1.05
+#: The share of the waiting that equal work saves at least on a CPU (chosen).
+_EQUAL_WORK = 0.75
+#: Ranks whose time is listed as evidence: as many as a person reads.
+_LISTED = 4
 
 
 def check(
@@ -65,50 +69,48 @@ def check(
     lines: Lines | None = None,
     loader: LoaderUse | None = None,
 ) -> Iterator[Finding]:
-    """Find the rank that the others wait for, the phase in which it does more, and what equal work would save."""
+    """Find the rank that the others wait for, what makes it late, and what a change of that would save."""
     slow = ranks.waited_for
     if slow is None or ranks.wall_ns <= 0:
         return
     source = f"steps.jsonl of {len(ranks.ranks)} ranks, {ranks.steps} steps"
     on_device = bool(devices) or (rank is not None and bool(rank.devices))
     step = StepBudget(wall_ns=ranks.wall_ns, per="step", source=source, on_device=on_device)
-    low, high = _saving(ranks, slow, _BACKWARD_ON_DEVICE if on_device else _BACKWARD)
-    if step.is_negligible(low) or slow.own_ns < _SLOW * fmean(one.own_ns for one in ranks.ranks):
+    cause = late_cause(ranks, slow)
+    if ranks.blocked_ns is not None:
+        waiting_ns = round(slow.caused_share * ranks.waiting_ns)
+        low, high = _saving(waiting_ns, slow, cause, on_device)
+        reported = not step.is_negligible(waiting_ns)
+    else:
+        low, high = _estimated_saving(ranks, slow, _BACKWARD_ON_DEVICE if on_device else _BACKWARD)
+        reported = not step.is_negligible(low) and slow.own_ns >= _SLOW * fmean(one.own_ns for one in ranks.ranks)
+    if not reported:
         return
-    cpu_ns = [one.cpu_ns for one in ranks.ranks if one.cpu_ns is not None]
-    all_known = len(cpu_ns) == len(ranks.ranks)
-    if not on_device and all_known and (slow.cpu_ns or 0) < _MORE_WORK * fmean(cpu_ns):
-        return
-    phase, beyond_ns = _slowest_phase(ranks, slow)
-    most = sorted(ranks.ranks, key=lambda one: -one.own_ns)[:4]
-    evidence = [Evidence.ms(f"own work of rank {one.rank}", one.own_ns, source) for one in most]
-    evidence.append(Evidence("slowest in", round(100 * slow.slowest_share, 1), "% of the steps", source))
-    sizes = [one.size_per_step for one in ranks.ranks if one.size_per_step is not None]
-    more = ""
-    if len(sizes) == len(ranks.ranks) and slow.size_per_step and slow.size_per_step > _MORE_DATA * fmean(sizes):
-        more = f", with {slow.size_per_step / fmean(sizes):.1f} times the mean amount of data"
-        evidence += [
-            Evidence(f"data of rank {one.rank}", one.size_per_step, "elements per step", source)
-            for one in ranks.ranks[:4]
-        ]
-    # Logging, validation and checkpoints of one rank are changed where they are; its forward follows its data.
     made_at = loader.change if loader is not None else None
+    others = "the other rank waits" if len(ranks.ranks) == 2 else "the other ranks wait"
+    on_host = f" on {slow.host}" if slow.host and len({one.host for one in ranks.ranks}) > 1 else ""
     yield step.finding(
         cost=high,
         saving=(low, high),
-        spent=slow.line,
-        change=data_of_a_rank(rank, lines, made_at) if phase == "forward" else None,
-        message=(
-            f"All ranks wait for rank {slow.rank}: its {phase} takes {ms(beyond_ns)} longer than the mean rank's"
-            f"{more} (step: {ms(step.wall_ns)})."
-        ),
-        advice="Give every rank the same work, counted in tokens or frames and not in samples, and no extra work.",
-        confidence="high" if slow.slowest_share > 0.95 else "medium",
-        evidence=tuple(evidence),
+        spent=cause.spent or slow.line,
+        change=data_of_a_rank(rank, lines, made_at) if cause.kind in EQUAL_WORK else None,
+        message=f"Rank {slow.rank}{on_host} comes last and {others} for it, {step.shown(high)}: {cause.reason}.",
+        advice=cause.advice,
+        confidence="high" if slow.caused_share > 0.95 and cause.kind not in UNCERTAIN else "medium",
+        evidence=tuple(_evidence(ranks, slow, cause, source)),
     )
 
 
-def _saving(ranks: Ranks, slow: RankSummary, of_backward: tuple[float, float]) -> tuple[int, int]:
+def _saving(waiting_ns: int, slow: RankSummary, cause: LateCause, on_device: bool) -> tuple[int, int]:
+    """What a change saves where the ranks' waits are known."""
+    shared = waiting_ns if on_device else round(_EQUAL_WORK * waiting_ns)
+    if cause.kind == "work":
+        return shared, waiting_ns
+    return shared if cause.kind in EQUAL_WORK else waiting_ns, max(waiting_ns, slow.late_ns)
+
+
+def _estimated_saving(ranks: Ranks, slow: RankSummary, of_backward: tuple[float, float]) -> tuple[int, int]:
+    """What equal work saves where waits are not known: in the phases of a rank's own, and a part of its backward."""
     own_ns = slow.own_ns - fmean(one.own_ns for one in ranks.ranks)
     forward_ns = slow.phases_ns.forward or 0
     more_forward_ns = max(0.0, forward_ns - fmean(one.phases_ns.forward or 0 for one in ranks.ranks))
@@ -117,13 +119,16 @@ def _saving(ranks: Ranks, slow: RankSummary, of_backward: tuple[float, float]) -
     return round(low), round(high)
 
 
-def _slowest_phase(ranks: Ranks, slow: RankSummary) -> tuple[str, int]:
-    """The phase of its own in which the rank takes most beyond the mean, and by how much."""
-    beyond = {
-        name: (getattr(slow.phases_ns, name) or 0)
-        - round(fmean(getattr(one.phases_ns, name) or 0 for one in ranks.ranks))
-        for name in PHASES
-        if name not in ("backward", "optimizer", "other")
-    }
-    name = max(beyond, key=lambda key: beyond[key])
-    return name, beyond[name]
+def _evidence(ranks: Ranks, slow: RankSummary, cause: LateCause, source: str) -> Iterator[Evidence]:
+    yield Evidence("comes last, and is waited for", slow.late_steps, f"of {ranks.steps} steps", source)
+    yield Evidence.percent("of the waiting", slow.caused_share, 1, source)
+    yield Evidence.ms(f"{cause.kind} beyond the others", cause.ns, source)
+    listed = [slow, *(one for one in sorted(ranks.ranks, key=lambda one: -one.own_ns) if one is not slow)][:_LISTED]
+    for one in listed:
+        yield Evidence.ms(f"own work of rank {one.rank}", one.own_ns, source)
+    for one in listed:
+        if one.waited_ns is not None:
+            yield Evidence.ms(f"rank {one.rank} in collectives", one.waited_ns, source)
+    for one in listed:
+        if one.size_per_step is not None:
+            yield Evidence(f"data of rank {one.rank}", round(one.size_per_step, 1), "per step", source)

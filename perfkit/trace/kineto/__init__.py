@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfkit.errors import TraceError
-from perfkit.trace.columns import Kind, Trace, Track
+from perfkit.trace.columns import Kind, Metadata, Trace, Track
 from perfkit.trace.file_text import BLOCK, FileText, Progress
 from perfkit.trace.kineto._arguments import ArgumentsReader, no_collection
 from perfkit.trace.kineto._event_chunks import (
@@ -33,10 +33,12 @@ from perfkit.trace.kineto._json_repair import lenient
 from perfkit.trace.kineto._metadata import metadata_of, read_metadata
 from perfkit.trace.kineto._parallel_reading import CannotRunInParallel, count_workers, expected_text, read_in_workers
 
-__all__ = ["read_kineto"]
+__all__ = ["read_kineto", "read_kineto_metadata"]
 
 #: Times of a file above this (in 2001) are unix times already, and its base must not be added.
 ABSOLUTE_NS = 10**18
+#: Bytes of text that are read at once where only the beginning is: metadata of one device has 1 kB, of 300 ranks 20 kB.
+_HEAD = 64 << 10
 
 
 def read_kineto(
@@ -63,6 +65,17 @@ def read_kineto(
         if header.bare_list and not loaded.table.counts.seen:
             raise TraceError(f"{path} is not a trace: a JSON list without events; {EXPECTED_FILE}")
         return _trace(text, header, loaded)
+
+
+def read_kineto_metadata(path: Path) -> Metadata:
+    """The metadata before the first event, for which only the beginning of the file is read.
+
+    Raises:
+        TraceError: the file has no trace events at all.
+        OSError: it cannot be read.
+    """
+    header = read_header(FileText(path, block=_HEAD))
+    return metadata_of(read_metadata(header.text, b"", []), None)
 
 
 class _LoadedEvents(NamedTuple):

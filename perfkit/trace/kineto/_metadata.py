@@ -19,6 +19,7 @@ class KinetoMetadata(msgspec.Struct):
 
     deviceProperties: Any = None
     distributedInfo: Any = None
+    host_name: Any = None
     baseTimeNanoseconds: Any = None
     with_stack: Any = None
     record_shapes: Any = None
@@ -75,6 +76,7 @@ def metadata_of(found: KinetoMetadata, base_ns: int | None) -> Metadata:
         rank=_whole(distributed.get("rank")),
         world_size=_whole(distributed.get("world_size")),
         backend=backend if isinstance(backend, str) else None,
+        host=found.host_name if isinstance(found.host_name, str) else None,
         base_ns=base_ns,
         with_stack=bool(found.with_stack) if found.with_stack is not None else None,
         record_shapes=bool(found.record_shapes) if found.record_shapes is not None else None,

@@ -106,6 +106,12 @@ def start_time_ns(tables: NsysTables) -> int | None:
     return None
 
 
+def host_name(tables: NsysTables) -> str | None:
+    """The machine that was recorded; None where the export does not name it."""
+    names = tables.values("TARGET_INFO_SYSTEM_ENV", "name", "value")
+    return next((value for name, value in names if name == "Hostname" and isinstance(value, str)), None)
+
+
 def messages(tables: NsysTables) -> list[str]:
     """Events that nsys reports missing, by kind, then its other warnings and errors."""
     incomplete, others = [], []

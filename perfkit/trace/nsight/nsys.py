@@ -17,7 +17,7 @@ from perfkit.trace.columns import CodeTable, Kind, Metadata, Trace, Track
 from perfkit.trace.file_text import Progress
 from perfkit.trace.intervals import Ints
 from perfkit.trace.nsight._nsys_arguments import COPIES, KERNELS, MEMSETS, NsysArguments
-from perfkit.trace.nsight._nsys_metadata import CUDA_INCOMPLETE, MAX_NS, Gpus, messages, start_time_ns
+from perfkit.trace.nsight._nsys_metadata import CUDA_INCOMPLETE, MAX_NS, Gpus, host_name, messages, start_time_ns
 from perfkit.trace.nsight._nsys_tables import NsysTables, recode
 from perfkit.trace.nsight.report_export import export_nsys_report
 
@@ -331,7 +331,9 @@ class _NsysLoad:
         reported = messages(self.tables)
         return Trace(
             path=self.path,
-            metadata=Metadata(format="nsys", devices=self.gpus.properties, base_ns=base_ns),
+            metadata=Metadata(
+                format="nsys", devices=self.gpus.properties, host=host_name(self.tables), base_ns=base_ns
+            ),
             names=tuple(self.names),
             tracks=tuple(self._tracks()),
             start_ns=start,

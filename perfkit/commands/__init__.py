@@ -27,6 +27,7 @@ from perfkit.errors import Interrupted, PerfkitError
 _COMMANDS = (
     "run",
     "diagnose",
+    "ranks",
     "try_",
     "compare",
     "explain",
@@ -41,6 +42,16 @@ _COMMANDS = (
     "doctor",
 )
 
+#: What `perfkit` alone prints.
+_FIRST = """\
+perfkit reports why a PyTorch training is slow.
+
+  perfkit run train.py   record the training, and report what its steps cost and what to change
+  perfkit try train.py   apply what the report advises, and measure what it saves
+  perfkit diagnose       report on the newest run again; --html writes a page
+
+perfkit --help lists all commands."""
+
 
 def _build(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     app = typer.Typer(
@@ -48,17 +59,20 @@ def _build(names: Sequence[str] = _COMMANDS) -> typer.Typer:
         help="See where a PyTorch training step spends its time, which line it is, and what to change.",
         rich_markup_mode=None,
         add_completion=False,
-        no_args_is_help=True,
     )
     for name in names:
         module = import_module(f"perfkit.commands.{name}")
         app.command(name.rstrip("_"), context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
     @app.callback(invoke_without_command=True)
-    def root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
+    def root(
+        context: typer.Context, version: bool = typer.Option(False, "--version", help="Show the version and exit.")
+    ) -> None:
         if version:
             typer.echo(f"perfkit {VERSION}")
             raise typer.Exit
+        if context.invoked_subcommand is None:
+            typer.echo(_FIRST)
 
     return app
 

@@ -1,4 +1,4 @@
-"""A progress bar for reading traces, shown once reading takes longer than a second."""
+"""A progress bar for reading, shown once that takes longer than a second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from perfkit._text import printable
 from perfkit.reports.console import stderr_console
@@ -16,13 +16,16 @@ _PATIENCE_S = 1.0
 
 
 @contextmanager
-def reading_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback for (bytes done, bytes in total) that shows a bar on stderr after one second."""
+def reading_bar(what: str, amount: ProgressColumn | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback for (done, in total) that shows a bar on stderr after one second.
+
+    ``amount`` shows both numbers; by default they are bytes.
+    """
     began = time.monotonic()
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(),
+        amount or DownloadColumn(),
         TimeRemainingColumn(),
         console=stderr_console(),
         transient=True,

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import re
 import sys
-import webbrowser
-from pathlib import Path
 
 import typer
 
 from perfkit import comparison
+from perfkit.commands._pages import write_page
+from perfkit.commands._recordings import newest_runs, recording
 from perfkit.errors import UsageError
-from perfkit.reports.console import stderr_console, stdout_console
+from perfkit.reports.console import stdout_console
 from perfkit.reports.json import write_json
 from perfkit.reports.markdown import write_markdown
 from perfkit.reports.terminal import print_comparison
-from perfkit.run.reading import is_run_folder
+from perfkit.run.folder_claim import RUNS
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 
 def compare(
     before: str | None = typer.Argument(
-        None, help="Compare this run folder, trace or ncu report. Default: the second newest run in runs/."
+        None, help="Compare this run folder, trace or ncu report. Default: the run in runs/ that started second last."
     ),
-    after: str | None = typer.Argument(None, help="Compare with this run or trace. Default: the newest run in runs/."),
+    after: str | None = typer.Argument(
+        None, help="Compare with this run or trace. Default: the run in runs/ that started last."
+    ),
     max_slowdown: str | None = typer.Option(
         None, "--max-slowdown", metavar="PERCENT", help="Exit with 1 if the step is slower by more than this, as in 3%."
     ),
@@ -51,12 +53,11 @@ def compare(
         raise UsageError(f"compare takes two paths; add --html to write a page to {page}")
     slowdown = _percent(max_slowdown) if max_slowdown is not None else None
     more = dict(_count(word) for word in max_more)
-    if before is None:
-        first, second = last_two(Path("runs"))
-    elif after is None:
-        raise UsageError(f"compare takes two runs, or none for the newest two in runs/; got only {before}")
-    else:
-        first, second = Path(before), Path(after)
+    if before is not None and after is None:
+        raise UsageError(f"compare takes two runs, or none for the newest two in {RUNS}/; got only {before}")
+    first, second = (
+        (recording(before), recording(after)) if before is not None and after is not None else newest_runs(2)
+    )
     answer = comparison.compare(first, second, max_slowdown=slowdown, max_more=more)
     if as_json:
         write_json(answer, sys.stdout)
@@ -65,22 +66,11 @@ def compare(
     else:
         print_comparison(answer, stdout_console())
     if as_html or open_page:
-        _write_page(answer, page or "comparison.html", show=open_page)
+        # Figures load numpy, which `perfkit run` must leave to the program.
+        from perfkit.reports.figures import figures_of_comparison
+
+        write_page(figures_of_comparison(answer), page or "comparison.html", show=open_page)
     return 1 if answer.broken else 0
-
-
-def _write_page(answer: comparison.Comparison, page: str, *, show: bool) -> None:
-    # Pages load numpy, which `perfkit run` must leave to the program.
-    from perfkit.reports.figures import figures_of_comparison
-    from perfkit.reports.html import write_html
-
-    try:
-        file = write_html(figures_of_comparison(answer), page)
-    except OSError as error:
-        raise UsageError(f"the page cannot be written: {error}; choose another path with --html FILE") from error
-    stderr_console().print(f"perfkit: page {file}", markup=False, highlight=False)
-    if show:
-        webbrowser.open(file.resolve().as_uri())
 
 
 def _percent(word: str) -> float:
@@ -96,16 +86,3 @@ def _count(word: str) -> tuple[str, float]:
         return name.strip().replace("-", " "), float(number) if number else 0.0
     except ValueError:
         raise UsageError(f"--max-more takes NAME or NAME=N (syncs=0), got {word!r}") from None
-
-
-def last_two(folder: Path) -> tuple[Path, Path]:
-    """The two newest run folders, the older one first.
-
-    Raises:
-        UsageError: there are fewer than two.
-    """
-    found = [path for path in folder.iterdir() if is_run_folder(path)] if folder.is_dir() else []
-    newest = sorted(found, key=lambda path: path.stat().st_mtime)
-    if len(newest) < 2:
-        raise UsageError(f"{folder}/ must hold two runs, it holds {len(newest)}: name them, as in perfkit compare A B")
-    return newest[-2], newest[-1]

@@ -4,35 +4,46 @@ from __future__ import annotations
 
 import re
 import sys
-import webbrowser
 from collections.abc import Callable
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.progress import MofNCompleteColumn
 
 from perfkit import diagnosis as diagnoses
+from perfkit.commands._pages import write_page
 from perfkit.commands._progress import reading_bar
+from perfkit.commands._ranks_reports import check_ranks_gates, passes_gates, print_ranks_as, write_ranks_page
+from perfkit.commands._recordings import recording_or_newest
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import UsageError
 from perfkit.findings import SEVERITIES
 from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
 from perfkit.reports.markdown import write_markdown
+from perfkit.reports.ranks.terminal import print_ranks_verdict
 from perfkit.reports.terminal import print_diagnosis
 from perfkit.rules._engine import find_rules
 from perfkit.run.atomic import write_atomically
-from perfkit.run.reading import is_run_folder
+from perfkit.run.reading import is_run_folder, rank_folders
+from perfkit.run.remote import is_url
 
 if TYPE_CHECKING:
+    from perfkit.ranks.diagnosing import RanksDiagnosis
+    from perfkit.ranks.path_diagnosis import DiagnosedRanks
+    from perfkit.ranks.rank_sources import RankSources
     from perfkit.trace.cached_reader import ReadTrace
 
 
 def diagnose(
-    path: str = typer.Argument(
-        ...,
-        help="Diagnose this run folder, Kineto trace (.json, .json.gz), nsys report (.nsys-rep, .sqlite), or ncu "
-        "report (.ncu-rep, or .csv from ncu --csv).",
+    recorded: str | None = typer.Argument(
+        None,
+        metavar="[PATH]",
+        help="Diagnose this run folder, Kineto trace (.json, .json.gz), nsys report (.nsys-rep, .sqlite), ncu report "
+        "(.ncu-rep, or .csv from ncu --csv), or folder of several ranks' traces. Default: the run in runs/ that "
+        "started last.",
     ),
     every: bool = typer.Option(
         False, "--all", help="Show all findings, their evidence, and the rules that could not be asked. Default: five."
@@ -47,7 +58,9 @@ def diagnose(
         help="Exit with 1 if this rule, or any rule at or above this severity, has a finding. May be repeated.",
     ),
     as_html: bool = typer.Option(
-        False, "--html", help="Also write an HTML page to FILE. Default: report.html in the run folder."
+        False,
+        "--html",
+        help="Also write an HTML page to FILE. Default: report.html in the run folder, ranks.html for several ranks.",
     ),
     open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
     page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
@@ -56,6 +69,7 @@ def diagnose(
     """Report what dominates a training step, on which lines, what to change and what that saves."""
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
     from perfkit.measures.gathering import measure
+    from perfkit.ranks.rank_sources import find_ranks
     from perfkit.trace import read_trace
     from perfkit.trace.cached_reader import CachedTraceReader
 
@@ -65,12 +79,24 @@ def diagnose(
         raise UsageError(f"diagnose takes one path; add --html to write a page to {page}")
     for word in fail_on:
         _check_gate(word)
+    path = recording_or_newest(recorded)
+    if (several := _several_ranks(path)) is not None:
+        check_ranks_gates(fail_on)
+        ranks = _diagnose_ranks(several)
+        _write_out(ranks.diagnosis, out)
+        print_ranks_as(ranks, as_json=as_json, as_markdown=as_markdown)
+        if as_html or open_page:
+            write_ranks_page(ranks, path, page, show=open_page)
+        return 0 if passes_gates(ranks, fail_on) else 1
     # A page needs the trace a second time.
     read = CachedTraceReader() if as_html or open_page else read_trace
     with reading_bar(f"reading {Path(path).name}") as report:
         found = measure(path, progress=report, read=read)
     diagnosis = diagnoses.diagnose(found)
-    _write_json_files(diagnosis, Path(path), out, keep=not early)
+    _write_out(diagnosis, out)
+    if not early and is_run_folder(Path(path)):
+        file = Path(path) / "diagnosis.json"
+        _try_to_write(file, lambda: write_atomically(file, diagnosis.to_json().encode()))
     if as_json:
         write_json(diagnosis, sys.stdout)
     elif as_markdown:
@@ -80,41 +106,53 @@ def diagnose(
         if early:
             console.print("perfkit: first verdict, while training continues", style="dim")
         print_diagnosis(diagnosis, console, all=every)
+        if not early and len(rank_folders(Path(path))) > 1:
+            print_ranks_verdict(_diagnose_ranks(find_ranks(path)), console)
     if as_html or open_page:
         _write_page(diagnosis, path, page, show=open_page, read=read)
     return 1 if any(_has_finding(diagnosis, word) for word in fail_on) else 0
 
 
-def _write_json_files(diagnosis: Diagnosis, path: Path, out: str | None, *, keep: bool) -> None:
-    """Write the file of --out, and with ``keep`` diagnosis.json into a run folder."""
-    text = diagnosis.to_json().encode()
+def _several_ranks(path: str) -> RankSources | None:
+    """The ranks of a folder or pattern of traces, or of the folders of a run's nodes; None for anything else."""
+    place = Path(path)
+    if is_url(path) or is_run_folder(place) or not (place.is_dir() or (has_magic(path) and not place.exists())):
+        return None
+    # It loads numpy, see above.
+    from perfkit.ranks.rank_sources import find_ranks
+
+    sources = find_ranks(path)
+    return sources if len(sources.ranks) > 1 else None
+
+
+def _diagnose_ranks(sources: RankSources) -> DiagnosedRanks:
+    # It loads numpy, see above.
+    from perfkit.ranks.path_diagnosis import diagnose_sources
+
+    with reading_bar("reading ranks", MofNCompleteColumn()) as report:
+        return diagnose_sources(sources, resume=True, progress=report)
+
+
+def _write_out(diagnosis: Diagnosis | RanksDiagnosis, out: str | None) -> None:
+    """Write the file of --out."""
     if out is not None:
         try:
-            write_atomically(Path(out), text)
+            write_atomically(Path(out), diagnosis.to_json().encode())
         except OSError as error:
             raise UsageError(f"the diagnosis cannot be written to {out}: {error.strerror}") from error
-    if keep and is_run_folder(path):
-        _try_to_write(path / "diagnosis.json", lambda: write_atomically(path / "diagnosis.json", text))
 
 
 def _write_page(diagnosis: Diagnosis, path: str, page: str | None, *, show: bool, read: ReadTrace) -> None:
     """Write the page, and into a run folder the figures that other pages draw."""
     # Figures load numpy, see above.
     from perfkit.reports.figures import FILE, figures_of, write_figures
-    from perfkit.reports.html import write_html
 
     data, folder = figures_of(diagnosis, path, read=read), is_run_folder(Path(path))
     # Nothing is written next to a trace: its folder may not be the user's to write to.
     name = re.sub(r"(?:\.(?:gz|json|trace|pt|sqlite|nsys-rep|ncu-rep|csv))+$", "", Path(path).name) or "report"
-    try:
-        file = write_html(data, page or (Path(path) / "report.html" if folder else f"{name}.html"))
-    except OSError as error:
-        raise UsageError(f"the page cannot be written: {error}; choose another path with --html FILE") from error
+    write_page(data, page or (Path(path) / "report.html" if folder else f"{name}.html"), show=show)
     if folder:
         _try_to_write(Path(path) / FILE, lambda: write_figures(path, data))
-    stderr_console().print(f"perfkit: page {file}", markup=False, highlight=False)
-    if show:
-        webbrowser.open(file.resolve().as_uri())
 
 
 def _try_to_write(file: Path, write: Callable[[], object]) -> None:
@@ -122,7 +160,7 @@ def _try_to_write(file: Path, write: Callable[[], object]) -> None:
     try:
         write()
     except OSError as error:
-        stderr_console().print(f"perfkit: {file} was not written: {error.strerror}", markup=False, highlight=False)
+        stderr_console().print(f"perfkit: {file} was not written: {error.strerror}")
 
 
 def _check_gate(word: str) -> None:

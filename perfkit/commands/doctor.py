@@ -90,6 +90,9 @@ PRIVATE_NAMES = (
     ("torch._C", "_current_graph_task_id", "the syncs of a backward on a GPU"),
     ("torch._C", "_cuda_get_sync_debug_mode _cuda_set_sync_debug_mode", "detect_syncs without a CUDA context"),
     ("torch.autograd.graph", "_engine_run_backward", "the dry run of detect_syncs"),
+    ("torch.autograd", "Variable._execution_engine", "how long DistributedDataParallel waits for other ranks"),
+    ("torch.distributed", "_broadcast_coalesced", "how long buffers are waited for in DistributedDataParallel"),
+    ("torch.nn.parallel", "DistributedDataParallel._get_ddp_logging_data", "what DistributedDataParallel measures"),
     ("torch._ops", "OpOverload._op OpOverload._schema", "the dry run of detect_syncs, and work repeated in every step"),
     ("torch.overrides", "_get_current_function_mode_stack _pop_mode _push_mode", "the dry run of detect_syncs"),
     ("torch.utils._device", "_device_constructors CURRENT_DEVICE", "the dry run of detect_syncs"),
@@ -115,13 +118,16 @@ def doctor() -> int:
     """Show what is installed, what works with it, what perfkit has patched, and what this machine could do."""
     console = stdout_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    # Names are read here to be copied: none is cut.
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, fact in facts():
         table.add_row(name, fact)
     console.print(table)
     if limits := limits_of_machine():
         console.print()
         console.print(limits_table(limits))
-        console.print(limits_note(limits), highlight=False, markup=False)
+        console.print(limits_note(limits))
     return 0
 
 
@@ -205,7 +211,9 @@ def _framework(package: str, oldest: tuple[int, int], extra: str, works: str) ->
 
 
 def _private_names() -> list[tuple[str, str]]:
-    lines: list[tuple[str, str]] = []
+    """How many names of each package were found, and a line for each that was not."""
+    counts: dict[str, list[int]] = {}
+    missing = []
     for module, names, what in PRIVATE_NAMES:
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
@@ -214,9 +222,11 @@ def _private_names() -> list[tuple[str, str]]:
             if name.startswith("_cuda_") and not _env.cuda_in_use():
                 continue  # only builds for CUDA have it
             found = any(_exists(module, one) for one in name.split("|"))
-            fact = "found" if found else f"MISSING: {what} will not work with this {package}"
-            lines.append(("" if lines else "private names", f"{module}.{name}: {fact}"))
-    return lines
+            counts.setdefault(package, [0, 0])[found] += 1
+            if not found:
+                missing.append(f"{module}.{name} is MISSING: {what} will not work with this {package}")
+    lines = [f"{package}: {found} of {lost + found} found" for package, (lost, found) in counts.items()]
+    return [("" if at else "private names", line) for at, line in enumerate([*lines, *missing])]
 
 
 def _exists(module: str, name: str) -> bool:

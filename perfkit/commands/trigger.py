@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from perfkit._stderr import print_message
+from perfkit.commands._recordings import recording_or_newest
 from perfkit.errors import RunError, UsageError
 from perfkit.record.triggers.trigger_watch import FILE
 from perfkit.run.atomic import write_atomically
@@ -28,7 +29,9 @@ _POLL_S = 0.2
 
 
 def trigger(
-    run: str = typer.Argument(..., help="Folder of the running training."),
+    run: str | None = typer.Argument(
+        None, help="Folder of the running training. Default: the run in runs/ that started last."
+    ),
     rank: int | None = typer.Option(None, "--rank", help="Rank that records. Default: 0.", min=0),
     every: bool = typer.Option(False, "--all", help="Record on all ranks."),
     wait: bool = typer.Option(
@@ -41,20 +44,20 @@ def trigger(
     """
     if every and rank is not None:
         raise UsageError("--rank N and --all exclude each other: use one of them")
-    live = RunFollower(Path(run))
+    live = RunFollower(Path(recording_or_newest(run)))
     for one in live.ranks.values():
         one.poll()
     _check_triggers(live)
     chosen = list(live.ranks.values()) if every else [live.rank(rank or 0)]
     running = [one for one in chosen if _refusal(one) is None]
     if not running:
-        raise RunError((_refusal(chosen[0]) if chosen else None) or f"{run} has no rank that has started")
+        raise RunError((_refusal(chosen[0]) if chosen else None) or f"{live.path} has no rank that has started")
     known = {one.index: _last_window(one) for one in running}
     _touch(live.path if every else running[0].folder, live.path, running[0])
     for one in running:
         _warn(one)
     names = ", ".join(str(one.index) for one in running[:8]) + (", ..." if len(running) > 8 else "")
-    print_message(f"requested a window from rank {names} of {run}; it starts with the next step")
+    print_message(f"requested a window from rank {names} of {live.path}; it starts with the next step")
     recorders = (live.run.options.get("recorders", "kineto") if live.run is not None else "kineto").split(",")
     name_of = next((_NAMES[name] for name in _NAMES if name in recorders), None)
     return _wait(running, known, name_of) if wait else 0

@@ -17,18 +17,21 @@ from perfkit._background import BackgroundError, BackgroundProcess
 from perfkit._regular_file import read_regular
 from perfkit._text import printable
 from perfkit._versioned_json import MAX_JSON_BYTES
+from perfkit.commands._recordings import recording_or_newest
 from perfkit.errors import PerfkitError
 from perfkit.run.ending import runs
 from perfkit.run.file_names import TRACES
-from perfkit.run.follower import RankFollower, RunFollower, newest_run
-from perfkit.run.reading import is_run_folder
+from perfkit.run.folder_claim import RUNS
+from perfkit.run.follower import RankFollower, RunFollower
+from perfkit.run.reading import is_run_folder, matching
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from perfkit.diagnosis import Diagnosis
+    from perfkit.reports.live_ranks import LateNow, LateRank
 
-    _Show = Callable[[RunFollower, RankFollower, Diagnosis | None], None]
+    _Show = Callable[[RunFollower, RankFollower, Diagnosis | None, LateNow | None], None]
     #: Waits so many seconds; returns whether the user quits.
     _Wait = Callable[[float], bool]
 
@@ -41,13 +44,13 @@ _RANKS_PER_REFRESH = 64
 
 
 def watch(
-    run: str | None = typer.Argument(None, help="Run folder. Default: the newest one in runs/."),
+    run: str | None = typer.Argument(None, help="Run folder. Default: the run in runs/ that started last."),
     once: bool = typer.Option(False, "--once", help="Print the current state once and exit."),
     wait: bool = typer.Option(False, "--wait", help="Wait until the run folder exists."),
     rank: int | None = typer.Option(None, "--rank", help="Rank to show. Default: the lowest.", min=0),
     every: float = typer.Option(1.0, "--every", help="Seconds between refreshes.", min=0.2),
 ) -> int:
-    """Show a running training live: step time, phases, throughput, memory, findings so far, the last window.
+    """Show a running training live: step time, phases, throughput, memory, the rank that is late, findings so far.
 
     Only reads the run folder; training is not affected. Exits when the run ends, or on q or Ctrl-C. If the output is
     not a terminal, prints one line per refresh that has something new.
@@ -55,35 +58,37 @@ def watch(
     # Imports the rules, which `perfkit run` does not need; it imports this module too.
     from perfkit.reports.console import stdout_console
     from perfkit.reports.live import print_live
+    from perfkit.reports.live_ranks import LateRank
 
     path = _find_run(run, wait=wait, every=every)
     live = RunFollower(path)
-    findings = _LiveFindings(path)
+    findings, late = _LiveFindings(path), LateRank()
     console = stdout_console()
     try:
         if once:
-            _read_ranks(live, 0)
+            for part in range(-(-len(live.ranks) // _RANKS_PER_REFRESH) or 1):
+                _read_ranks(live, part)
             findings.finish()
             if (shown := _shown_rank(live, rank)) is None:
                 typer.echo(printable(f"{live.path}: no rank has started yet"))
             else:
-                print_live(live, shown, findings.diagnosis, console)
+                late.update(live)
+                print_live(live, shown, findings.diagnosis, late.now, console)
         elif console.is_terminal:
             with _screen(console) as show, _keyboard() as quits:
-                _follow(live, rank, every, findings, show, quits)
+                _follow(live, rank, every, findings, late, show, quits)
         else:
-            _follow(live, rank, every, findings, _line_printer(), _sleep)
+            _follow(live, rank, every, findings, late, _line_printer(), _sleep)
     finally:
         findings.close()
     return 0
 
 
 def _find_run(run: str | None, *, wait: bool, every: float) -> Path:
-    """The run folder of that name, or the newest one in runs/."""
-    runs = Path("runs")
-    while wait and not (is_run_folder(Path(run)) if run is not None else any(map(is_run_folder, runs.glob("*")))):
+    """The run folder of that name, or the run in runs/ that started last."""
+    while wait and not (is_run_folder(Path(run)) if run is not None else any(map(is_run_folder, matching(RUNS, "*")))):
         time.sleep(every)
-    return Path(run) if run is not None else newest_run(runs)
+    return Path(recording_or_newest(run))
 
 
 def _read_ranks(live: RunFollower, refresh: int) -> None:
@@ -104,7 +109,13 @@ def _shown_rank(live: RunFollower, rank: int | None) -> RankFollower | None:
 
 
 def _follow(
-    live: RunFollower, rank: int | None, every: float, findings: _LiveFindings, show: _Show, quits: _Wait
+    live: RunFollower,
+    rank: int | None,
+    every: float,
+    findings: _LiveFindings,
+    late: LateRank,
+    show: _Show,
+    quits: _Wait,
 ) -> None:
     """Refresh until the run ends or the user quits."""
     ended_s: float | None = None
@@ -113,18 +124,19 @@ def _follow(
         _read_ranks(live, refresh)
         shown = _shown_rank(live, rank)
         findings.update()
+        late.update(live)
         if shown is not None:
-            show(live, shown, findings.diagnosis)
+            show(live, shown, findings.diagnosis, late.now)
             if shown.died:
                 return
             if shown.rank is not None and shown.rank.ending is not None:
                 ended_s = ended_s or time.monotonic()
-                late = time.monotonic() - ended_s > _FINAL_DIAGNOSIS_S
+                overdue = time.monotonic() - ended_s > _FINAL_DIAGNOSIS_S
                 exited = shown.is_local and not runs(shown.rank)  # then nothing more will be written
                 # Only rank 0 writes a diagnosis.
-                if findings.final or shown.index != 0 or late or exited:
+                if findings.final or shown.index != 0 or overdue or exited:
                     findings.finish()
-                    show(live, shown, findings.diagnosis)
+                    show(live, shown, findings.diagnosis, late.now)
                     return
         refresh += 1
         if quits(every):
@@ -152,7 +164,7 @@ class _LiveFindings:
         self._read_written()
         if self._process is not None and not self._process.running:
             self._read_output()
-        traces = sum(1 for _ in self._path.glob(f"rank-*/{TRACES}"))
+        traces = len(matching(self._path, f"rank-*/{TRACES}"))
         due = time.monotonic() - self._started_s >= _DIAGNOSIS_INTERVAL_S
         if not self.final and self._process is None and due and traces > self._traces:
             self._traces, self._started_s = traces, time.monotonic()
@@ -213,13 +225,13 @@ def _screen(console: Console) -> Iterator[_Show]:
 
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as screen:
 
-        def show(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None) -> None:
+        def show(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, late: LateNow | None) -> None:
             # print_live prints lines of the terminal's width; Live wants something to render.
             with open(os.devnull, "w", encoding=console.encoding) as nowhere:
                 system: Any = console.color_system
                 inner = InnerConsole(width=console.width, force_terminal=True, color_system=system, file=nowhere)
                 with inner.capture() as captured:
-                    print_live(live, shown, diagnosis, inner)
+                    print_live(live, shown, diagnosis, late, inner)
             screen.update(Text.from_ansi(captured.get()), refresh=True)
 
         yield show
@@ -232,13 +244,13 @@ def _line_printer() -> _Show:
 
     printed: tuple[object, ...] = ()
 
-    def show(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None) -> None:
+    def show(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, late: LateNow | None) -> None:
         nonlocal printed
         rows = shown.tail.rows
         current = (rows[-1].step if rows else None, rank_state(shown).split(" ")[0])
         if current != printed:
             printed = current
-            typer.echo(printable(live_line(live, shown)))
+            typer.echo(printable(live_line(live, shown, late)))
             sys.stdout.flush()
 
     return show

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -38,11 +38,15 @@ _ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.
 
 
 class _Console(Console):
-    """A console that prints nothing more once its reader has closed the pipe (``| head``).
+    """A console that prints text as it is, and nothing more once its reader has closed the pipe (``| head``).
 
-    rich would end the program with exit code 1, which here means a failed gate or ends a training, and would close
-    stdout even if only the reader of stderr is closed.
+    rich would take ``[nvml]`` in a text for markup, ``:key:`` for a picture, and colour what looks like a number. At a
+    closed pipe it would end the program with exit code 1, which here means a failed gate or ends a training, and would
+    close stdout even if only the reader of stderr is closed.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -99,19 +103,27 @@ def _cells(times: dict[str, int], width: int) -> dict[str, int]:
 
 
 def print_table(table: TextTable, console: Console) -> None:
-    """Print a table in the terminal's width: numbers to the right, the longest texts without their middle."""
+    """Print a table in the terminal's width, see `table_lines`."""
+    for line in table_lines(table, console):
+        print_line(line, console)
+
+
+def table_lines(table: TextTable, console: Console) -> list[Text]:
+    """A table in the terminal's width: numbers to the right, the longest texts without their middle."""
     cells = [table.head, *table.rows]
     spaces = [max(len(row[at]) for row in cells) for at in range(len(table.head))]
     # Two blanks stand between columns.
     for _ in range(sum(spaces) + 2 * (len(spaces) - 1) - console.width):
         longest = max(range(table.numbers), key=lambda at: spaces[at])
         spaces[longest] = max(1, spaces[longest] - 1)
+    lines = []
     for number, row in enumerate(cells):
         shown = [
             f"{_without_middle(cell, space):<{space}}" if at < table.numbers else f"{cell:>{space}}"
             for at, (cell, space) in enumerate(zip(row, spaces, strict=True))
         ]
-        print_line(Text("  ".join(shown).rstrip(), style="dim" if number == 0 else ""), console)
+        lines.append(Text("  ".join(shown).rstrip(), style="dim" if number == 0 else ""))
+    return lines
 
 
 def _without_middle(text: str, width: int) -> str:
@@ -123,12 +135,20 @@ def _without_middle(text: str, width: int) -> str:
 
 
 def print_text(text: Text, console: Console, indent: int = 0) -> None:
-    """Print wrapped text without the blanks that rich leaves at the ends of its lines."""
+    """Print wrapped text, see `text_lines`."""
+    for line in text_lines(text, console, indent):
+        print_line(line, console)
+
+
+def text_lines(text: Text, console: Console, indent: int = 0) -> list[Text]:
+    """Wrapped text without the blanks that rich leaves at the ends of its lines."""
     # Before it is wrapped: a line feed in a name is no end of a line, and a name may have megabytes.
     text.plain = printable(text.plain.replace("\n", " "))
+    lines = []
     for line in text.wrap(console, max(20, console.width - indent)):
         line.rstrip()
-        print_line(Text(" " * indent).append_text(line), console)
+        lines.append(Text(" " * indent).append_text(line))
+    return lines
 
 
 def print_line(line: Text, console: Console) -> None:

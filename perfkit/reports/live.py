@@ -16,6 +16,7 @@ from rich.text import Text
 from perfkit._format import duration, ms, percent, rates, shown_places, size
 from perfkit.diagnosis import Diagnosis
 from perfkit.reports.console import print_bar, print_line, print_text
+from perfkit.reports.live_ranks import LateNow
 from perfkit.run.ending import SILENT_S
 from perfkit.run.file_names import trace_name
 from perfkit.run.follower import RankFollower, RunFollower, end_unix_s
@@ -88,8 +89,10 @@ def _recorded(row: Step) -> bool:
     return row.kind != "timed"
 
 
-def print_live(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, console: Console) -> None:
-    """Print the current state of a run, with the steps of the rank ``shown`` and the findings so far."""
+def print_live(
+    live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | None, late: LateNow | None, console: Console
+) -> None:
+    """Print the current state of a run, with the steps of the rank ``shown``, the late rank and the findings so far."""
     now = summarize(shown.tail.rows)
     print_text(Text(f"{live.path} · {_rank_title(live, shown)} · {rank_state(shown)}", style="dim"), console)
     if now is None:
@@ -102,11 +105,13 @@ def print_live(live: RunFollower, shown: RankFollower, diagnosis: Diagnosis | No
         print_text(Text(", ".join([*_rates(now), *_memory(now)])), console)
     if len(live.ranks) > 1:
         print_text(Text(_ranks(live)), console)
+    if late is not None:
+        print_text(Text(late.message, style="yellow"), console)
     _window(shown, console)
     _findings(diagnosis, console)
 
 
-def live_line(live: RunFollower, shown: RankFollower) -> str:
+def live_line(live: RunFollower, shown: RankFollower, late: LateNow | None) -> str:
     """The current state in one line, for a pipe."""
     now = summarize(shown.tail.rows)
     if now is None:
@@ -116,6 +121,8 @@ def live_line(live: RunFollower, shown: RankFollower) -> str:
     parts = [_step(now, live), *_rates(now), *_memory(now), phases]
     if shown.rank is not None and shown.rank.windows:
         parts.append(f"window {shown.rank.windows[-1].index}")
+    if late is not None:
+        parts.append(f"late: rank {late.rank}, {ms(late.cost_ns)}/step")
     return "  ".join([*parts, rank_state(shown)])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -18,16 +17,13 @@ from perfkit._format import (
     shown_saving,
     why_unquantified,
 )
-from perfkit._text import printable
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import TextTable, account_line, parts_table, rows_table
+from perfkit.reports._markdown import escaped, folded_table, inline_code, markdown_table, prose
 from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
-
-#: Characters that are special in markdown or in HTML inside it.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&-])")
 
 
 def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
@@ -36,50 +32,18 @@ def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
     file.write("\n".join(lines).rstrip() + "\n")
 
 
-def _text(words: str) -> str:
-    """Text from outside, with every special character escaped."""
-    return _SPECIAL.sub(r"\\\1", printable(words))
-
-
-def _prose(words: str) -> str:
-    """A sentence of perfkit, which may contain names from outside: what could become markup is escaped."""
-    return re.sub(r"([\\`*_\[\]<>|&])", r"\\\1", printable(words, " "))
-
-
-def _code(words: str) -> str:
-    """Inline code, in which only the backtick and, in a table, the bar are special."""
-    return "`" + printable(words).replace("`", "'").replace("|", "\\|") + "`"
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:
-    """A table whose columns from ``numbers`` on are aligned to the right."""
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "|".join("---" if column < numbers else "---:" for column in range(len(head))) + "|"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
-    yield ""
-
-
-def _folded(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: int) -> Iterator[str]:
-    """A table that is unfolded by a click."""
-    yield f"<details><summary>{title}</summary>"
-    yield ""
-    yield from _table(head, rows, numbers)
-    yield "</details>"
-    yield ""
-
-
 def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
-    yield f"**{_prose(diagnosis.verdict)}**"
+    yield f"**{prose(diagnosis.verdict)}**"
     yield ""
     at = diagnosis.step.source if diagnosis.step is not None else ""
-    yield f"{_code(shown_path(diagnosis.source))}{' · ' + _prose(at) if at else ''}"
+    yield f"{inline_code(shown_path(diagnosis.source))}{' · ' + prose(at) if at else ''}"
     yield ""
     if times := diagnosis.phase_times:
         total = sum(times.values())
         rows = [(name, ms(ns), percent(ns, total)) for name, ns in times.items()]
-        yield from _table(("phase", "per step", "share"), rows, 1)
+        yield from markdown_table(("phase", "per step", "share"), rows, 1)
     for device in diagnosis.figures.devices:
-        name = f"device {device.device}" + (f" ({_text(device.name)})" if device.name else "")
+        name = f"device {device.device}" + (f" ({escaped(device.name)})" if device.name else "")
         busy, idle = (percent(ns, device.window_ns) for ns in (device.busy_ns, device.idle_ns))
         yield f"{name}: busy {busy}, idle {idle}"
         yield ""
@@ -90,11 +54,11 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     for number, (finding, explained) in enumerate(diagnosis.causes, start=1):
         yield from _finding(number, finding, explained, diagnosis)
     for sentence in diagnosis.missing:
-        yield f"- Note: {_prose(sentence)}"
+        yield f"- Note: {prose(sentence)}"
     if diagnosis.not_asked:
-        needs = [(rule.rule, _prose(" and ".join(rule.needs))) for rule in diagnosis.not_asked]
+        needs = [(prose(rule.rule), prose(" and ".join(rule.needs))) for rule in diagnosis.not_asked]
         yield ""
-        yield from _folded("rules that were not asked", ("rule", "needs"), needs, 2)
+        yield from folded_table("rules that were not asked", ("rule", "needs"), needs, 2)
 
 
 def _ledger(diagnosis: Diagnosis, ledger: ClaimedLedger) -> Iterator[str]:
@@ -102,88 +66,88 @@ def _ledger(diagnosis: Diagnosis, ledger: ClaimedLedger) -> Iterator[str]:
 
     def cells(table: TextTable) -> list[tuple[str, ...]]:
         # Names of ops, files and kernels come from the recording.
-        return [tuple(_text(cell) for cell in row) for row in table.rows]
+        return [tuple(escaped(cell) for cell in row) for row in table.rows]
 
-    yield _prose(account_line(ledger))
+    yield prose(account_line(ledger))
     yield ""
     if diagnosis.outcome == "unexplained":
         parts = parts_table(ledger)
-        yield from _table(parts.head, cells(parts), parts.numbers)
+        yield from markdown_table(parts.head, cells(parts), parts.numbers)
     rows = rows_table(ledger)
-    yield from _folded(f"where the {ledger.ledger.per} goes", rows.head, cells(rows), rows.numbers)
+    yield from folded_table(f"where the {ledger.ledger.per} goes", rows.head, cells(rows), rows.numbers)
 
 
 def _kernels(columns: Columns, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """Kernels that Nsight Compute profiled, one a row."""
-    named = [(_code(name), *(_text(cell) for cell in cells)) for name, *cells in rows]
-    yield from _table(tuple(heading for heading, _ in columns), named, 1)
+    named = [(inline_code(name), *(escaped(cell) for cell in cells)) for name, *cells in rows]
+    yield from markdown_table(tuple(heading for heading, _ in columns), named, 1)
 
 
 def _finding(number: int, finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis) -> Iterator[str]:
     place, preposition = shown_place(finding), "in"
     if finding.spent is not None:
         preposition = "spent at" if finding.change is not None else "at"
-    yield f"### {number}. {finding.rule}" + (f" {preposition} {_code(place)}" if place else "")
+    yield f"### {number}. {finding.rule}" + (f" {preposition} {inline_code(place)}" if place else "")
     yield ""
     if finding.cost_ns is not None:
         per = " per step" if diagnosis.step is not None else ""
         saving = f", saves {text}" if (text := shown_saving(finding)) else ""
         yield f"**{ms(finding.cost_ns)}{per}{saving}** ({finding.severity}, confidence {finding.confidence})"
     else:
-        reason = f". Not quantified: {_prose(text)}" if (text := why_unquantified(finding)) else ""
+        reason = f". Not quantified: {prose(text)}" if (text := why_unquantified(finding)) else ""
         yield f"{finding.severity.capitalize()}, confidence {finding.confidence}{reason}"
     yield ""
-    yield _prose(finding.message)
+    yield prose(finding.message)
     yield ""
-    change = f"Change {_code(text)}: " if (text := shown_change(finding)) else ""
-    yield f"→ {change}{_prose(finding.advice)}"
+    change = f"Change {inline_code(text)}: " if (text := shown_change(finding)) else ""
+    yield f"→ {change}{prose(finding.advice)}"
     yield ""
     for other in explained:
-        yield f"Explains {other.rule}: {_prose(other.message)}"
+        yield f"Explains {other.rule}: {prose(other.message)}"
         yield ""
     if finding.evidence:
         rows = [
             (
-                _prose(item.name),
-                _prose(evidence_value(item)),
-                _prose(item.source),
+                prose(item.name),
+                prose(evidence_value(item)),
+                prose(item.source),
             )
             for item in finding.evidence
         ]
-        yield from _folded("evidence", ("what", "value", "from"), rows, 3)
+        yield from folded_table("evidence", ("what", "value", "from"), rows, 3)
 
 
 def _comparison(comparison: Comparison) -> Iterator[str]:
-    yield f"**{_prose(comparison.verdict)}**"
+    yield f"**{prose(comparison.verdict)}**"
     yield ""
-    yield f"{_code(comparison.before)} → {_code(comparison.after)}"
+    yield f"{inline_code(comparison.before)} → {inline_code(comparison.after)}"
     yield ""
-    yield from (f"- **Broken budget:** {_prose(sentence)}" for sentence in comparison.broken)
+    yield from (f"- **Broken budget:** {prose(sentence)}" for sentence in comparison.broken)
     if comparison.broken:
         yield ""
     if comparison.kernel_profiles:
         yield from _kernels(CHANGE_COLUMNS, change_rows(comparison.kernel_profiles))
     rows = [(_named(d), _ms(d.before_ns), _ms(d.after_ns), d.changed, d.change) for d in comparison.differences]
     if rows:
-        yield from _table(("time", "before", "after", "change", "verdict"), rows, 1)
+        yield from markdown_table(("time", "before", "after", "change", "verdict"), rows, 1)
     if comparison.counts:
         counted = [(count.name, rate(count.before), rate(count.after)) for count in comparison.counts]
-        yield from _table(("count", "before", "after"), counted, 1)
+        yield from markdown_table(("count", "before", "after"), counted, 1)
     yield f"Workload: {comparison.workload}. Result: {comparison.result}."
     yield ""
-    yield from (f"- changed: {_prose(sentence)}" for sentence in comparison.changed)
+    yield from (f"- changed: {prose(sentence)}" for sentence in comparison.changed)
     for title, findings in (("no longer found", comparison.gone), ("new", comparison.new)):
         for finding in findings:
-            place = f" at {_code(text)}" if (text := shown_places(finding)) else ""
+            place = f" at {inline_code(text)}" if (text := shown_places(finding)) else ""
             cost = f", {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""
             yield f"- {title}: {finding.rule}{place}{cost}"
-    yield from (f"- {_prose(note)}" for note in comparison.notes)
+    yield from (f"- {prose(note)}" for note in comparison.notes)
 
 
 def _named(difference: Difference) -> str:
     if difference.kind in ("step", "phase"):
         return difference.name
-    return f"{difference.kind} {_code(difference.name)}"
+    return f"{difference.kind} {inline_code(difference.name)}"
 
 
 def _ms(ns: int | None) -> str:

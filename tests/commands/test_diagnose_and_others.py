@@ -10,21 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from perfkit.commands import doctor, main
 from perfkit.diagnosis import Diagnosis
 from perfkit.ledger.rows import Owner
 from perfkit.run.rank_writer import RankWriter, write_record
-from perfkit.run.records import Phases, Rank, Run, Step
+from perfkit.run.records import ClockPair, Phases, Rank, Run, Step
 
 
-def make_run(folder: Path, data_ms: float = 20, steps: int = 30) -> Path:
+def make_run(folder: Path, data_ms: float = 20, steps: int = 30, started_s: int = 1000) -> Path:
     """A run whose steps wait for data for ``data_ms`` and compute for 20 ms."""
     folder.mkdir(parents=True)
     write_record(folder, Run(launch_id=folder.name, command=("train.py",), folder=".", world_size=1))
     writer = RankWriter(folder, 0)
-    writer.write(Rank(rank=0, launch_id=folder.name, host="h", pid=1, start_ns=0, ending="finished", steps=steps))
+    clock = (ClockPair(perf_ns=0, unix_ns=started_s * 10**9),)
+    known = Rank(rank=0, launch_id=folder.name, host="h", pid=1, start_ns=0, ending="finished", clock_pairs=clock)
+    writer.write(msgspec.structs.replace(known, steps=steps))
     wall = data_ms + 20
     writer.append_steps(
         [
@@ -141,7 +144,7 @@ def test_a_truncated_trace_is_read_as_far_as_it_goes_with_that_said(
         (["diagnose", "newer"], "schema 99"),
         (["diagnose", "good", "--fail-on", "slowness"], "--fail-on takes a severity"),
         (["diagnose", "good", "--out", "no/such/folder/d.json"], "cannot be written"),
-        (["diagnose"], "Missing argument"),
+        (["diagnose"], "runs/ must hold a run, it holds none"),
         (["diagnoze", "x"], "No such command"),
         (["run", "missing.py"], "the script missing.py does not exist"),
         (["run", "folder"], "the script folder is a folder"),
@@ -152,7 +155,7 @@ def test_a_truncated_trace_is_read_as_far_as_it_goes_with_that_said(
         (["run", "--syncs", "maybe", "ok.py"], "--syncs must be auto, dry, cuda or off"),
         (["run", "--stop-after", "0", "ok.py"], "--stop-after"),
         (["run", "--out", "text.txt", "ok.py"], "is a file"),
-        (["compare"], "must hold two runs"),
+        (["compare"], "must hold 2 runs"),
         (["compare", "good"], "got only good"),
         (["compare", "good", "missing"], "missing does not exist"),
         (["explain", "input-bond"], "did you mean input-bound"),
@@ -182,16 +185,62 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_compare_alone_takes_the_last_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for age, (name, data_ms) in enumerate([("old", 1), ("a", 20), ("b", 5)]):
-        folder = make_run(tmp_path / "runs" / name, data_ms=data_ms)
-        os.utime(folder, (1000 + age, 1000 + age))
+@pytest.fixture
+def three_runs(tmp_path: Path) -> Path:
+    """The folder of runs; the one that started first was looked at last, which writes into it."""
+    for started_s, (name, data_ms) in enumerate([("first", 1), ("second", 20), ("third", 5)]):
+        make_run(tmp_path / "runs" / name, data_ms=data_ms, started_s=1000 + started_s)
+    for name in ("third", "second", "first"):
+        assert main(["diagnose", f"runs/{name}"]) == 0
+    return tmp_path / "runs"
 
-    assert main(["compare"]) == 0
-    out, _ = said(capsys)
-    assert "a" in out
-    assert "b" in out
-    assert "data" in out
+
+def test_compare_alone_takes_the_two_runs_that_started_last(
+    three_runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys)
+
+    assert main(["compare", "--json"]) == 0
+    compared = json.loads(said(capsys)[0])
+    assert [compared[side] for side in ("before", "after")] == ["runs/second", "runs/third"]
+
+
+def test_diagnose_alone_takes_the_run_that_started_last(three_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys)
+
+    assert main(["diagnose"]) == 0
+    out, err = said(capsys)
+    assert "runs/third" in out
+    assert err == "perfkit: the newest run is runs/third\n"
+
+
+def test_commands_without_a_run_to_read_say_how_to_record_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "runs" / "only")
+    assert main(["compare"]) == 2
+    assert "runs/ must hold 2 runs, it holds 1" in said(capsys)[1]
+
+    (tmp_path / "runs" / "only").rename(tmp_path / "elsewhere")
+    for command in ("diagnose", "watch", "trigger"):
+        assert main([command]) == 2
+        assert "runs/ must hold a run, it holds none: record one with `perfkit run train.py`" in said(capsys)[1]
+
+
+def test_a_program_in_place_of_a_recording_names_the_command_that_records_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("import torch")
+    for arguments in (["diagnose", "train.py"], ["compare", "train.py", "x"], ["watch", "train.py"]):
+        assert main(arguments) == 2
+        assert "train.py is a program, not a recording: `perfkit run train.py` records" in said(capsys)[1]
+
+
+def test_perfkit_alone_names_three_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out, err = said(capsys)
+    assert [f"perfkit {name}" in out for name in ("run train.py", "try train.py", "diagnose", "--help")] == [True] * 4
+    assert (len(out.splitlines()), err) == (7, "")
 
 
 def test_compare_says_no_difference_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +293,9 @@ def test_doctor_says_what_is_here_and_that_nothing_is_patched(
     assert "now:" not in out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["diagnose"], ["compare"], ["explain"], ["demo"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["diagnose"], ["ranks"], ["compare"], ["explain"], ["demo"], ["doctor"]]
+)
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     assert "Usage: perfkit" in said(capsys)[0]

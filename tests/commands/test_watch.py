@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ import torch
 
 import perfkit
 from perfkit.commands import main
+from perfkit.reports import live_ranks
+from perfkit.reports.live_ranks import LateRank
 from perfkit.run import follower
-from perfkit.run.follower import StepsTail, newest_run
+from perfkit.run.follower import RunFollower, StepsTail
 from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.reading import read_run
-from perfkit.run.records import Phases, Rank, Run, Step, Window
+from perfkit.run.records import Phases, Rank, Run, Step, Waits, Window
 from perfkit.run.step_file import NEWEST_ROWS
 
 MS = 1_000_000
@@ -132,6 +134,67 @@ def test_control_characters_in_a_run_folder_do_not_reach_the_terminal(
     assert "\x1b" not in "\n".join(current_state(capsys, str(tmp_path / "x")))
 
 
+def rank_steps(rank: int, late: int, steps: int = 40) -> list[Step]:
+    """Steps of 100 ms, in which the late rank waits 30 ms for its data and the others 10, and then for that rank."""
+    data = (30 if rank == late else 10) * MS
+    phases, waits = Phases(data=data, backward=100 * MS - data), Waits(backward=35 * MS - data)
+    return [
+        Step(step=number, start_ns=0, wall_ns=100 * MS, phases_ns=phases, waited_phases_ns=waits)
+        for number in range(steps)
+    ]
+
+
+def test_the_rank_that_the_others_wait_for_is_named_with_the_time_and_the_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # More than are read at one refresh, and the late one is among the last.
+    for rank in range(70):
+        a_run(tmp_path / "x", rank_steps(rank, late=68), rank=rank, ranks=70)
+
+    text = " ".join(current_state(capsys, str(tmp_path / "x")))
+    assert "Rank 68 comes last and the other ranks wait for it, 20.0 ms of the 100 ms step (20%)" in text
+    assert "it spends 20.0 ms more waiting for its data than the others" in text
+
+
+def test_in_a_pipe_the_late_rank_is_a_part_of_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(2):
+        a_run(tmp_path / "x", rank_steps(rank, late=1), rank=rank, ranks=2, ending="completed")
+
+    assert main(["watch", str(tmp_path / "x")]) == 0
+    assert "late: rank 1, 20.0 ms/step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rows", [rank_steps(0, late=1), rank_steps(1, late=1, steps=5), []])
+def test_no_rank_is_named_where_none_is_late_or_too_few_steps_are_shared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[Step]
+) -> None:
+    a_run(tmp_path / "x", rank_steps(0, late=1), rank=0, ranks=2)
+    a_run(tmp_path / "x", rows, rank=1, ranks=2)
+
+    assert "comes last" not in " ".join(current_state(capsys, str(tmp_path / "x")))
+
+
+def test_comparing_ranks_takes_a_twentieth_of_the_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        a_run(tmp_path, rank_steps(rank, late=1), rank=rank, ranks=2)
+    live, now = RunFollower(tmp_path), 0.0
+    compared: list[float] = []
+
+    def slow(ranks: Iterable[Any]) -> None:
+        nonlocal now
+        compared.append(now)
+        now += 2.0
+
+    monkeypatch.setattr(live_ranks, "measure_rank_times", slow)
+    late = LateRank(clock=lambda: now)
+    for one in live.ranks.values():
+        one.poll()
+    for _ in range(100):
+        late.update(live)
+        now += 1.0
+    assert compared == [0.0, 42.0, 84.0]
+
+
 def test_runs_without_a_step_or_a_rank_are_shown_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(tmp_path / "x", [])
     write_record(tmp_path, Run(launch_id="a", command=(), folder="", world_size=1))
@@ -147,21 +210,13 @@ def test_errors_are_one_line(
     a_run(tmp_path / "x", [row(0)])
 
     for arguments, says in (
-        ([], "runs holds no run"),
+        ([], "runs/ must hold a run"),
         (["nowhere"], "nowhere is not a folder"),
         (["."], "holds no run"),
         (["x", "--rank", "4"], "x has no rank 4 (available: 0)"),
     ):
         assert main(["watch", "--once", *arguments]) == 2
         assert says in capsys.readouterr().err
-
-
-def test_the_newest_run_is_the_one_that_began_last(tmp_path: Path) -> None:
-    for age, name in ((50, "old"), (5, "new"), (500, "oldest")):
-        a_run(tmp_path / name, [row(0)])
-        os.utime(tmp_path / name / "run.json", (time.time() - age,) * 2)
-
-    assert newest_run(tmp_path).name == "new"
 
 
 # -- reading growing files

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from perfkit.measures.results.kernels import RooflinePoint
+from perfkit.reports.figures.ranks_data import RanksFigure
 from perfkit.run.records import SweepPoint, Window
 
 #: Version of figures.json. 2: packed columns of the timeline. 3: costs and savings, rules that were not asked. Other
@@ -19,6 +20,10 @@ SCHEMA = 3
 
 #: The unit of a column, which decides its format, alignment and order; "share" is 0 to 1.
 Unit = Literal["text", "place", "ns", "bytes", "count", "share", "number", "flops"]
+
+
+#: What a lane of a timeline shows.
+Role = Literal["steps", "ranges", "idle", "stream", "host"]
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -141,7 +146,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     label: str
-    role: Literal["steps", "ranges", "idle", "stream", "host"]
+    role: Role
     events: int
     items: Items
     merged: Items | None = None
@@ -324,14 +329,14 @@ class SweepFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a page draws of one diagnosis, or of a comparison of two; bounded whatever the size of its source.
+    """Everything a page draws of a diagnosis, of a comparison of two, or of the ranks of a job; bounded in size.
 
     ``wall_ns``, bars and costs are ``per`` step or of the recording. ``traces`` are the files of a run folder that can
     be downloaded. ``not_asked`` are the rules that were not asked, with what they need.
     """
 
     schema: int = SCHEMA
-    about: Literal["diagnosis", "comparison"] = "diagnosis"
+    about: Literal["diagnosis", "comparison", "ranks"] = "diagnosis"
     source: str
     title: str
     verdict: str
@@ -343,6 +348,7 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     ledger: LedgerFigure | None = None
     trial: TrialFigure | None = None
     sweep: SweepFigure | None = None
+    ranks: RanksFigure | None = None
     steps: StepSeries | None = None
     timeline: Timeline | None = None
     lines: LinesFigure | None = None

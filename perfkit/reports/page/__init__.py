@@ -12,6 +12,7 @@ PARTS = (
     "verdict.js",
     "ledger.js",
     "findings.js",
+    "ranks.js",
     "tried.js",
     "steps.js",
     "timeline.js",

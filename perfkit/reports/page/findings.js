@@ -1,7 +1,11 @@
 // Findings: place, cost, what to change, and the source around the line.
 
+const nothing_found = {
+  diagnosis: "No rule found a problem.", comparison: "There are no new findings.", ranks: "No rank, host or stage was found to be late.",
+};
+
 section("findings", (data) => (data.about === "comparison" ? "New findings" : "Findings"), () => true, (at, data, page) => {
-  if (!data.findings.length) put(at, "p", { class: "note" }, data.about === "comparison" ? "There are no new findings." : "No rule found a problem.");
+  if (!data.findings.length) put(at, "p", { class: "note" }, nothing_found[data.about]);
   const list = put(at, "ol", { class: "findings" });
   // The most expensive ones are unfolded.
   data.findings.forEach((found, i) => finding_of(list, found, i < 5, data, page));

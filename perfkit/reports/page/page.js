@@ -2,9 +2,9 @@
 
 const SCHEMA = 3;
 
-// Tables that are sections of their own.
 const one_table = (id, title) => section(id, title, (data) => data.tables.some((table) => table.id === id), (at, data) =>
   table_of(at, data.tables.find((table) => table.id === id)));
+one_table("worth-opening", "Recordings worth opening");
 one_table("syncs", "Syncs");
 one_table("ranks", "Ranks");
 

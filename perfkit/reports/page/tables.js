@@ -65,8 +65,11 @@ function table_of(parent, table, options = {}) {
   return frame;
 }
 
-section("tables", "Tables", (data) => data.tables.some((table) => table.id !== "syncs" && table.id !== "ranks"), (at, data) => {
-  const tables = data.tables.filter((table) => table.id !== "syncs" && table.id !== "ranks");
+// Tables that are sections of their own, by their ids.
+const own_section = new Set(["syncs", "ranks", "worth-opening"]);
+
+section("tables", "Tables", (data) => data.tables.some((table) => !own_section.has(table.id)), (at, data) => {
+  const tables = data.tables.filter((table) => !own_section.has(table.id));
   const tabs = put(at, "div", { class: "tabs", role: "tablist", "aria-label": "Tables" });
   const panels = [];
   const open = (chosen, focus) => panels.forEach(([tab, panel], i) => {

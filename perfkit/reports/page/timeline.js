@@ -33,10 +33,14 @@ const families = [
   ["idle-unknown", "idle: cause unknown"], ["idle-profiler", "idle: the profiler"],
   ["compute", "compute"], ["communication", "communication"], ["copy", "copy"], ["memset", "memset"],
   ["range", "range"], ["op", "op"], ["api", "API call"],
+  ...["data", "transfer", "forward", "backward", "optimizer", "validation", "callbacks", "logging", "checkpoint", "other"].map((phase) => [phase, phase]),
 ];
 
-section("timeline", "Timeline of the window", (data) => data.timeline !== null, (at, data, page) => {
+const no_timeline = (data) => (data.ranks === null ? "" : data.ranks.no_timeline);
+
+section("timeline", (data) => (data.about === "ranks" ? "A few ranks on one timeline" : "Timeline of the window"), (data) => data.timeline !== null || no_timeline(data) !== "", (at, data, page) => {
   const line = data.timeline;
+  if (line === null) return put(at, "p", { class: "note" }, no_timeline(data));
   const lanes = line.lanes.map((lane) => ({
     ...lane, single: intervals(lane.items), rest: lane.merged ? intervals(lane.merged) : null,
   }));

@@ -10,7 +10,9 @@ section("verdict", "Verdict", () => true, (at, data) => {
   }
 });
 
-section("where", (data) => (data.about === "comparison" ? "A step, before and after" : "Phases and devices"), (data) => data.bars.length > 0, (at, data, page) => {
+const where = { diagnosis: "Phases and devices", comparison: "A step, before and after", ranks: "A step" };
+
+section("where", (data) => where[data.about], (data) => data.bars.length > 0, (at, data, page) => {
   for (const bar of data.bars) {
     const block = put(at, "div", { class: "bar-block" });
     const head = put(block, "h3", {}, bar.title);

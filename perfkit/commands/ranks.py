@@ -1,0 +1,63 @@
+"""``perfkit ranks``: which ranks of a job the others wait for, and why."""
+
+from __future__ import annotations
+
+import typer
+from rich.progress import MofNCompleteColumn
+
+from perfkit.commands._progress import reading_bar
+from perfkit.commands._ranks_reports import check_ranks_gates, passes_gates, print_ranks_as, write_ranks_page
+from perfkit.commands._recordings import recording_or_newest
+from perfkit.errors import UsageError
+from perfkit.ranks.executors import open_executor
+
+
+def ranks(
+    path: str | None = typer.Argument(
+        None,
+        help="Compare the ranks in this run folder, or in this folder or pattern of traces (Kineto or nsys, one for "
+        "each rank); also at a URL: s3://bucket/run. Default: the run in runs/ that started last.",
+    ),
+    on: str | None = typer.Option(
+        None,
+        "--on",
+        metavar="EXECUTOR",
+        help="Read the files there: processes:16, dask:HOST:8786, ray:auto. Default: on the cores of this machine.",
+    ),
+    resume: bool = typer.Option(
+        False, "--resume", help="Take what an earlier call has read of the same files, as far as it came."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as JSON, times in ns."),
+    as_markdown: bool = typer.Option(False, "--markdown", help="Print the diagnosis as markdown."),
+    fail_on: list[str] = typer.Option(
+        [],
+        "--fail-on",
+        metavar="slow-rank|SEVERITY",
+        help="Exit with 1 if anything is late, or so late that its correction saves 5% (warning) or 25% (critical) of "
+        "the step. May be repeated.",
+    ),
+    as_html: bool = typer.Option(
+        False,
+        "--html",
+        help="Also write an HTML page to FILE. Default: ranks.html in the run folder, of traces in the current one.",
+    ),
+    open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
+    page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
+) -> int:
+    """Report which ranks of a job the others wait for, why, and what the job would save."""
+    # They load numpy, which `perfkit --help` does not need.
+    from perfkit.ranks.path_diagnosis import diagnose_sources
+    from perfkit.ranks.rank_sources import find_ranks
+
+    if as_json and as_markdown:
+        raise UsageError("choose one of --json and --markdown")
+    if page is not None and not (as_html or open_page):
+        raise UsageError(f"ranks takes one path; add --html to write a page to {page}")
+    check_ranks_gates(fail_on)
+    path = recording_or_newest(path)
+    with open_executor(on) as executor, reading_bar("reading ranks", MofNCompleteColumn()) as report:
+        found = diagnose_sources(find_ranks(path), executor, resume=resume, progress=report)
+    print_ranks_as(found, as_json=as_json, as_markdown=as_markdown)
+    if as_html or open_page:
+        write_ranks_page(found, path, page, show=open_page)
+    return 0 if passes_gates(found, fail_on) else 1

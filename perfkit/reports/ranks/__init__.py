@@ -1,0 +1,1 @@
+"""Reports on many ranks: one format per file."""

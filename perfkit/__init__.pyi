@@ -4,6 +4,7 @@ from perfkit.comparison import Comparison as Comparison
 from perfkit.comparison import compare as compare
 from perfkit.diagnosis import Diagnosis as Diagnosis
 from perfkit.diagnosis import diagnose as diagnose
+from perfkit.diagnosis import diagnose_ranks as diagnose_ranks
 from perfkit.errors import MissingDependency as MissingDependency
 from perfkit.errors import PerfkitError as PerfkitError
 from perfkit.errors import PerfkitWarning as PerfkitWarning

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, get_args
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -12,6 +13,7 @@ from perfkit._format import ms, percent, shown_places
 from perfkit._html import html_table, html_text
 from perfkit._text import printable
 from perfkit._versioned_json import decode_versioned, json_text
+from perfkit.errors import UsageError
 from perfkit.findings import Finding, Outcome
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
@@ -27,6 +29,9 @@ from perfkit.measures.results.steps import StepBreakdown, Throughput, TracedStep
 from perfkit.rules._engine import Rule, RuleNotAsked, find_rules, run_rules
 from perfkit.run.records import PHASES, LineRow, Lines, Phases, Rank, SyncEvent, Syncs
 from perfkit.verdict import verdict_of
+
+if TYPE_CHECKING:
+    from perfkit.ranks.diagnosing import RanksDiagnosis
 
 #: Version of diagnosis.json. 1: the first. 2: savings, and the place of a finding as one location.
 #: 3: the ledger, and where to change. Others are
@@ -215,6 +220,32 @@ def diagnose(source: str | os.PathLike[str] | Measurements, *, rules: Sequence[R
         missing=tuple(one for one in missing if one.rstrip(".").lower() not in verdict.text.lower()),
         overhead=_overhead(found),
     )
+
+
+def diagnose_ranks(
+    path: str | os.PathLike[str], executor: Executor | None = None, resume: bool = False
+) -> RanksDiagnosis:
+    """Find which ranks of a job the others wait for, why, and what that costs.
+
+    Args:
+        path: A run folder of several ranks, or a folder or pattern of traces (Kineto or nsys, one for each rank), also
+            as a URL for fsspec (``s3://bucket/run``).
+        executor: Where each rank's files are read: any `concurrent.futures.Executor`, as Dask's
+            ``client.get_executor()``. Default: processes, at most one for each core.
+        resume: Take what an earlier call made of the same files, as far as it came.
+
+    Raises:
+        RunError: nothing exists at the path, nothing there has a rank, or the executor ended before the work did.
+        UsageError: no file system supports the URL, or the executor is none.
+        MissingDependency: fsspec needs another package for this kind of URL.
+    """
+    if executor is not None and not isinstance(executor, Executor):
+        raise UsageError(f"executor must be a concurrent.futures.Executor, got {type(executor).__name__}")
+    # They load numpy, see above.
+    from perfkit.ranks.path_diagnosis import diagnose_sources
+    from perfkit.ranks.rank_sources import find_ranks
+
+    return diagnose_sources(find_ranks(path), executor, resume=resume).diagnosis
 
 
 def _figures(found: Measurements, budget: StepBudget | None) -> Figures:

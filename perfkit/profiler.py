@@ -233,13 +233,12 @@ class profile:
         if (page := draw_run(self.diagnosis, live.folder, page=self._options.report)) and not self._options.quiet:
             print_message(f"report: {page}")
 
-    def _follow_steps(self, what: str, follow: Callable[[int], None]) -> None:
-        """Call ``follow`` with the number of each step that begins; its time is the step's.
+    def _follow_steps(self, what: str, follow: Callable[[int], bool | None]) -> None:
+        """Call ``follow`` with the number of each step that begins, until it returns False; its time is the step's.
 
         An error of it is reported as one of ``what``, and it is not called again.
         """
-        live = self._live
-        if live is None:
+        if (live := self._live) is None:
             return
         clock, recording, earlier = live.clock, live.recording, live.clock.at_close
 
@@ -247,10 +246,11 @@ class profile:
             if earlier is not None:
                 earlier(step)
             try:
-                follow(step + 1)
+                if follow(step + 1) is not False:
+                    return
             except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-                clock.at_close = earlier
                 recording.trouble(what, error)
+            clock.at_close = earlier
 
         clock.at_close = at_close
 

@@ -1,4 +1,4 @@
-"""The verdict: at most four sentences on what a step takes, what to fix first, what that saves, and what is unknown."""
+"""The verdict: at most five sentences on what a step takes, what to fix first, what that saves, and what is unknown."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from perfkit.findings import Finding, Outcome
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.completeness import Completeness
+from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.kernel_profiles import KernelProfiles, short_name
 from perfkit.measures.results.loop import LoopTime
-from perfkit.measures.results.measurements import Measurements, PlannedSteps
-from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
+from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
+from perfkit.measures.results.steps import MeanStep, Ranks, StepBreakdown, TypicalStep
 from perfkit.rules._engine import find_rules
 from perfkit.rules.verdicts.unexplained import shown_part
-from perfkit.run.records import PHASES, Phase
+from perfkit.run.records import PHASES, Phase, Rank
 
 #: What each phase is called in a sentence.
 _PHASE_NAMES: dict[Phase, str] = {
@@ -69,7 +70,7 @@ def verdict_of(
     elif quantified and budget is not None:
         unknown = _unknown(ledger, unquantified=len(causes) - len(quantified))
         parts = [
-            _largest_part(budget),
+            _joined(_largest_part(budget), _in_collectives(found)),
             _conditions(found, ledger),
             _fix_first(quantified, found, budget, ledger),
             unknown,
@@ -83,7 +84,7 @@ def verdict_of(
         parts = [finding.message for finding in own] or ["No rule found a problem that costs a measurable time."]
         if budget is not None and outcome == "healthy":
             parts.insert(0, _no_savings_above(findings, budget))
-        parts.append(_conditions(found, ledger))
+        parts += [_in_collectives(found), _conditions(found, ledger)]
     return Verdict(" ".join(part for part in parts if part), outcome)
 
 
@@ -97,10 +98,37 @@ def _other_programs(ledger: ClaimedLedger | None) -> str:
 
 def _conditions(found: Measurements, ledger: ClaimedLedger | None) -> str:
     """How much of the loop the step stands for, and what disturbed it: one sentence."""
-    covered, others = _covered(found), _other_programs(ledger)
-    if not (covered and others):
-        return covered or others
-    return f"{covered.removesuffix('.')}; {others[0].lower()}{others[1:]}"
+    return _joined(_covered(found), _other_programs(ledger))
+
+
+def _joined(first: str, second: str) -> str:
+    """Two sentences as one; either may be empty."""
+    if not (first and second):
+        return first or second
+    return f"{first.removesuffix('.')}; {second[0].lower()}{second[1:]}"
+
+
+def _in_collectives(found: Measurements) -> str:
+    """How many ranks train together, over which backend, and how much of the step is collectives; empty for one."""
+    rank, facts, ranks = found.get(Rank), found.get(TraceFacts), found.get(Ranks)
+    group = rank.process_group if rank is not None else None
+    size = group.size if group is not None else facts.world_size if facts is not None else None
+    backend = group.backend if group is not None else facts.backend if facts is not None else None
+    if size is None or size < 2:
+        return ""
+    who = f"{size:,} ranks train over {backend}" if backend else f"{size:,} ranks train together"
+    step = found.get(TypicalStep)
+    if ranks is not None and ranks.blocked_ns is not None:
+        transfer = percent(max(0, ranks.blocked_ns - ranks.waiting_ns), ranks.wall_ns)
+        waiting = percent(ranks.waiting_ns, ranks.wall_ns)
+        return f"{who}, with {transfer} of the step in collectives and {waiting} in waiting for the last rank."
+    if step is not None and step.waited_ns is not None:
+        return f"{who}, this one with {percent(step.waited_ns, step.wall_ns)} of the step in collectives."
+    device = max(found.all(DeviceTime), key=lambda one: one.busy_ns, default=None)
+    if device is not None and device.communication_ns:
+        exposed = percent(device.exposed_communication_ns, device.window_ns)
+        return f"{who}, with {exposed} of the step in collectives that no compute hides."
+    return f"{who}, and how long they are in collectives was not recorded."
 
 
 def _covered(found: Measurements) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,42 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def run_ranks() -> Callable[..., list[str]]:
+    """Runs a program in a folder, as the ranks of one job; returns what each printed."""
+
+    def run(folder: Path, program: str, *arguments: str, ranks: int = 2) -> list[str]:
+        (folder / "rendezvous").unlink(missing_ok=True)
+        (folder / "train.py").write_text(program)
+        shared = {
+            "WORLD_SIZE": str(ranks),
+            "TORCHELASTIC_RUN_ID": f"{folder.name}-{arguments}",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        children = [
+            subprocess.Popen(
+                [sys.executable, "train.py", *arguments],
+                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                text=True,
+                # Linux shares a core out by session: what one rank starts takes nothing from the others.
+                start_new_session=True,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            printed = [child.communicate(timeout=150)[0] for child in children]
+        finally:
+            for child in children:
+                child.kill()
+        assert [child.returncode for child in children] == [0] * ranks
+        return printed
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def real_nsys() -> str:
     """The path of an installed nsys: `.ci/run` sets where it has put one, a developer's own is on the PATH."""
     nsys = os.environ.get("PERFKIT_TEST_NSYS") or shutil.which("nsys")
@@ -142,6 +180,30 @@ def record_with_nsys(real_nsys: str, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / "r.nsys-rep"
 
     return record
+
+
+# -- tests that need the machine to themselves
+
+
+@contextmanager
+def _locked(name: str, how: int) -> Iterator[None]:
+    """Hold a lock on a file of this checkout, as a thing that all processes of a test run have."""
+    with (HERE / name).open() as file:
+        fcntl.flock(file, how)
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the test's time limit
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Under xdist a test marked ``alone`` waits for those that run, and those that come next wait for it."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    with ExitStack() as machine:
+        # In turn: else the others would hand the machine on among themselves, and a test alone would never have it.
+        with _locked("allowed_skips.txt", fcntl.LOCK_EX):
+            alone = item.get_closest_marker("alone") is not None
+            machine.enter_context(_locked("conftest.py", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        return (yield)
 
 
 # -- skips

@@ -16,11 +16,11 @@ from perfkit.errors import RunError
 from perfkit.findings import Finding
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
-from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
+from perfkit.measures.results.steps import MeanStep, Ranks, StepBreakdown, TypicalStep
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules._engine import Rule, find_rules
 from perfkit.rules.verdicts import compute_bound
-from perfkit.run.records import MachineLimits, Phases, Rank, Rate
+from perfkit.run.records import MachineLimits, Phases, ProcessGroup, Rank, Rate, Waits
 
 MS = 1_000_000
 TRACES = Path(__file__).resolve().parents[1] / "../shared/traces"
@@ -133,6 +133,24 @@ def test_a_verdict_with_all_its_parts_has_four_sentences() -> None:
     assert len(re.findall(r"[.](?= |$)", verdict)) == 4
     for part in ("typical step covers", "Fix a", "over the planned", "both together", "Unexplained", "be quantified"):
         assert part in verdict
+
+
+def test_the_verdict_of_several_ranks_names_their_number_their_backend_and_their_time_in_collectives() -> None:
+    rank = Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, process_group=ProcessGroup(backend="gloo", size=2))
+    waiting = msgspec.structs.replace(TYPICAL, waited_phases_ns=Waits(backward=30 * MS))
+    both = Ranks(steps=60, wall_ns=100 * MS, waiting_ns=20 * MS, ranks=(), blocked_ns=25 * MS, transfer_ns=5 * MS)
+
+    def sentence(*measured: Any) -> str:
+        verdict = diagnose(Measurements("runs/x", *measured), rules=[rule("a", 20)]).verdict
+        return verdict.partition("; ")[2].partition(". ")[0]
+
+    assert sentence(TYPICAL, rank, both) == (
+        "2 ranks train over gloo, with 5% of the step in collectives and 20% in waiting for the last rank"
+    )
+    assert sentence(waiting, rank) == "2 ranks train over gloo, this one with 30% of the step in collectives"
+    assert sentence(TYPICAL, rank) == "2 ranks train over gloo, and how long they are in collectives was not recorded"
+    alone = msgspec.structs.replace(rank, process_group=None)
+    assert "ranks" not in diagnose(Measurements("runs/x", TYPICAL, alone), rules=[rule("a", 20)]).verdict
 
 
 def test_a_range_of_a_saving_is_never_cut_to_look_narrow() -> None:

@@ -32,6 +32,7 @@ def test_the_public_names_are_these() -> None:
         "compare",
         "detect_syncs",
         "diagnose",
+        "diagnose_ranks",
         "mark",
         "measure_latency",
         "profile",

@@ -18,8 +18,8 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- demo -->\n```\n", "```\n<!-- /demo -->"
 
 
-#: The demo trains ten times: a minute and a half.
-pytestmark = pytest.mark.slow
+#: The demo trains ten times: a minute and a half. Whether a finding is one depends on the cores that are free.
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def run_demo(folder: Path) -> str:

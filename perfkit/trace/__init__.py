@@ -15,6 +15,9 @@ from perfkit.trace.nsight.report_export import NSYS
 __all__ = ["DeviceProperties", "Field", "Kind", "Metadata", "ProfilerSteps", "Trace", "Track", "read_trace"]
 
 SQLITE = b"SQLite format 3\0"
+HDF5 = b"\x89HDF\r\n\x1a\n"
+#: How nsys begins its JSON: with all strings of the report, of which the first is always this one.
+_NSYS_JSON = b'{"data":["[Unknown]"'
 
 
 def read_trace(
@@ -53,6 +56,15 @@ def read_trace(
         from perfkit.trace.nsight.nsys import read_nsys_report  # as above
 
         return read_nsys_report(file, progress)
+    if start.startswith(HDF5) or _is_nsys_json(file):
+        by_hand = "nsys export --type sqlite -o report.sqlite report.nsys-rep"
+        kind = "an HDF5 file, as nsys exports" if start.startswith(HDF5) else "a JSON export of nsys"
+        raise TraceError(f"{file} is {kind}, which is not read; export its report to SQLite: {by_hand}")
     if start.startswith(b"PK\x03\x04"):
         raise TraceError(f"{file} is a zip archive, not a trace; unpack it and give the trace file in it")
     return read_kineto(file, progress, processes=processes)
+
+
+def _is_nsys_json(file: Path) -> bool:
+    with open_regular(file) as opened:
+        return opened.read(len(_NSYS_JSON)) == _NSYS_JSON

@@ -62,13 +62,15 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of one device, from the file."""
+    """The properties of one device, from the file; nsys has the maximum clock and the bandwidth of the memory."""
 
     id: int
     name: str
     multiprocessors: int | None = None
     memory_bytes: int | None = None
     capability: tuple[int, int] | None = None
+    clock_mhz: float | None = None
+    bytes_per_s: int | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,15 +58,21 @@ def file_stamp(path: Path, expected: tuple[int, int] | None = None) -> tuple[int
 
 
 class FileText:
-    """The text of a file; after reading, ``damage`` says why a gzip stream could not be read to its end."""
+    """The text of a file; after reading, ``damage`` says why a gzip stream could not be read to its end.
 
-    def __init__(self, path: Path, progress: Progress | None = None, block: int = BLOCK) -> None:
+    A file that a user did not name, but its folder, must lie ``inside`` that.
+    """
+
+    def __init__(
+        self, path: Path, progress: Progress | None = None, block: int = BLOCK, inside: Path | None = None
+    ) -> None:
         self.path = path
+        self.inside = inside
         self.progress = progress
         self.block = block
         self.size = path.stat().st_size
         self.damage: str | None = None
-        with open_regular(path) as file:
+        with open_regular(path, inside=inside) as file:
             self.is_gzip = file.read(2) == GZIP
         self._resume_points: list[_ResumePoint] = []
         self._resume_every = RESUME_EVERY
@@ -76,7 +82,7 @@ class FileText:
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
         """The text from this position on, in blocks."""
-        with open_regular(self.path) as file:
+        with open_regular(self.path, inside=self.inside) as file:
             if self.is_gzip:
                 yield from self._inflated(file, start)
                 return
@@ -88,7 +94,7 @@ class FileText:
     def spans(self, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         """Parts of the text in order, each given by its position and length."""
         if not self.is_gzip:
-            with open_regular(self.path) as file:
+            with open_regular(self.path, inside=self.inside) as file:
                 for position, length in spans:
                     file.seek(position)
                     yield file.read(length)

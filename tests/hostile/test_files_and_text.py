@@ -118,6 +118,20 @@ def test_a_small_file_takes_the_memory_of_what_it_holds(tmp_path: Path) -> None:
     assert peak < 2**20
 
 
+def test_a_small_trace_takes_the_memory_of_what_it_holds(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [{**EVENT, "ts": n} for n in range(9)]}))
+    read_trace(file)  # what is imported at first use
+    tracemalloc.start()
+    try:
+        assert len(read_trace(file)) == 9
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1.5 * 2**20  # a file is read in blocks of a MiB
+
+
 def test_a_run_next_to_a_pipe_is_claimed_without_waiting_for_it(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     os.mkfifo(tmp_path / "x" / "run.json")

@@ -274,6 +274,128 @@ def test_launches_beyond_the_maximum_are_skipped_and_counted(tmp_path: Path, mon
     assert f"only the first {len(report.launches)} launches were read" in report.lost[0]
 
 
+#: Labels of the details page with the metric that the raw page has in their place: the sections Compute Workload
+#: Analysis, Memory Workload Analysis, Scheduler, Warp State and Instruction Statistics, and the breakdown of pipes.
+SECTIONS = {
+    "Executed Ipc Active": "sm__inst_executed.avg.per_cycle_active",
+    "SM Busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
+    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+    "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+    "Eligible Warps Per Scheduler": "smsp__warps_eligible.avg.per_cycle_active",
+    "No Eligible": "smsp__issue_inst0.avg.pct_of_peak_sustained_active",
+    "One or More Eligible": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "Avg. Active Threads Per Warp": "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "Executed Instructions": "smsp__inst_executed.sum",
+    "Issued Instructions": "smsp__inst_issued.sum",
+    "LSU": "sm__inst_executed_pipe_lsu.avg.pct_of_peak_sustained_active",
+    "Tensor (FP)": "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active",
+}
+#: Metrics of Source Counters and of the memory tables, which the details page does not have.
+RAW_ONLY = (
+    "memory_l2_theoretical_sectors_global",
+    "memory_l2_theoretical_sectors_global_ideal",
+    "derived__memory_l1_wavefronts_shared_excessive",
+    "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+)
+RULE_COLUMNS = ["Estimated Speedup Type", "Estimated Speedup"]
+
+
+def test_every_section_has_the_same_metrics_on_the_details_page_and_on_the_raw_page(tmp_path: Path) -> None:
+    numbers = {metric: 10.0 + at for at, metric in enumerate([*SECTIONS.values(), *RAW_ONLY])}
+    by_label = [(label, "%", str(numbers[metric])) for label, metric in SECTIONS.items()]
+    wide = [[*HEAD, *LAUNCH, *numbers], [""] * (11 + len(numbers)), [*cells(0, "gemm"), *numbers.values()]]
+
+    (labelled,) = read(tmp_path, details(("gemm", by_label))).launches
+    (named,) = read(tmp_path, written(wide)).launches
+
+    assert labelled.metrics == {metric: numbers[metric] for metric in SECTIONS.values()}
+    assert named.metrics == numbers
+
+
+def rule_row(name: str, kind: str, text: str, *speedup: str, section: str = "Section", launch: int = 0) -> list[Any]:
+    return [*cells(launch, "gemm"), section, "", "", "", name, kind, text, *speedup]
+
+
+def test_ncus_own_rules_are_read_with_their_estimated_speedup_and_its_scope(tmp_path: Path) -> None:
+    """Columns, kinds, scopes and figures as ncu 2025 wrote them on a B200: microsoft/superbenchmark at 81e060d,
+    tests/benchmarks/micro_benchmarks/test_cublaslt_function.py. There rows of metrics end before the rules."""
+    rows = [
+        [*HEAD, *LAUNCH, *DETAILS, *RULE_COLUMNS],
+        [*cells(0, "gemm"), "GPU Speed Of Light Throughput", "Duration", "ns", "406240", ""],
+        rule_row("SOLBottleneck", "OPT", "Latency.", "", "", section="SpeedOfLight"),
+        rule_row("LaunchConfiguration", "OPT", "A partial wave.", "global", "50", section="LaunchStats"),
+        rule_row("TheoreticalOccupancy", "OPT", "Registers, shared memory.", "local", "81.25", section="Occupancy"),
+    ]
+
+    (launch,) = read(tmp_path, written(rows)).launches
+
+    assert launch.metrics == {TIME: pytest.approx(406.24e-6)}
+    assert [(rule.name, rule.section, rule.scope, rule.speedup_percent) for rule in launch.rules] == [
+        ("SOLBottleneck", "SpeedOfLight", None, None),
+        ("LaunchConfiguration", "LaunchStats", "global", 50.0),
+        ("TheoreticalOccupancy", "Occupancy", "local", 81.25),
+    ]
+    assert launch.rules[1].text == "A partial wave."
+
+
+def test_rules_without_speedups_and_with_impossible_ones_keep_their_text(tmp_path: Path) -> None:
+    old = [[*HEAD, *LAUNCH, *DETAILS], rule_row("CPIStall", "WRN", "Waits."), rule_row("CPIStall", "WRN", "Waits.")]
+    odd = [[*HEAD, *LAUNCH, *DETAILS, *RULE_COLUMNS]]
+    odd += [
+        rule_row("A", "OPT", text, "global", speedup) for text, speedup in (("x", "many"), ("y", "-3"), ("z", "1e9"))
+    ]
+
+    (before,) = read(tmp_path, written(old)).launches
+    (after,) = read(tmp_path, written(odd)).launches
+
+    assert [(rule.text, rule.kind, rule.speedup_percent) for rule in before.rules] == [("Waits.", "WRN", None)]
+    assert [(rule.text, rule.speedup_percent) for rule in after.rules] == [("x", None), ("y", None), ("z", None)]
+
+
+def test_the_raw_and_the_details_page_of_one_report_are_its_launches_once(tmp_path: Path) -> None:
+    raw = written([[*HEAD, *LAUNCH, TIME], [*[""] * 11, "us"], [*cells(0, "gemm"), "1.5"], [*cells(1, "gemm"), "2.5"]])
+    page = [[*HEAD, *LAUNCH, *DETAILS, *RULE_COLUMNS]]
+    page += [[*cells(n, "gemm"), *LABELS[TIME], "us", "1.50", "", "", ""] for n in (0, 1)]
+    page.append(rule_row("Second", "OPT", "Fuse.", "global", "12.5", launch=1))
+
+    first, second = read(tmp_path, raw + written(page)).launches
+
+    assert [one.metrics[TIME] for one in (first, second)] == [pytest.approx(1.5e-6), pytest.approx(2.5e-6)]
+    assert (first.rules, [rule.name for rule in second.rules]) == ((), ["Second"])
+
+
+def test_rules_without_end_are_bounded_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ncu_tables, "_MAX_VALUES", 300)
+    rules = [rule_row(f"Rule{n}", "OPT", f"Text {n}.", "global", "5") for n in range(2000)]
+
+    report = read(tmp_path, written([[*HEAD, *LAUNCH, *DETAILS, *RULE_COLUMNS], *rules]))
+
+    assert 10 < len(report.launches[0].rules) < 300
+    assert "later rows were skipped" in report.lost[0]
+
+
+def test_a_page_of_rules_cut_in_the_middle_keeps_the_rules_before_the_cut(tmp_path: Path) -> None:
+    rules = [rule_row("A", "OPT", "x", "global", "5"), rule_row("B", "OPT", "y, z", "global", "9")]
+    text = written([[*HEAD, *LAUNCH, *DETAILS, *RULE_COLUMNS], *rules])
+
+    report = read(tmp_path, text[: text.index("y, z") + 2])
+
+    assert [rule.name for rule in report.launches[0].rules] == ["A"]
+    assert "ends in the middle of a row" in " ".join(report.lost)
+
+
+def test_a_report_with_names_of_an_unknown_version_has_its_launches_and_says_so(tmp_path: Path) -> None:
+    new = [[*HEAD, *LAUNCH, "sm2__new.avg", "sm2__newer.avg"], [*cells(0, "gemm"), "1", "2"]]
+    known = details(("gemm", [("Warp Shine", "%", "3.5"), ("Duration", "us", "1.5")]))
+
+    (only,) = read(tmp_path, written(new)).lost
+    assert "none of its metrics is known here (sm2__new.avg, sm2__newer.avg, ...)" in only
+    assert "--page raw" in only
+    (labelled,) = read(tmp_path, details(("gemm", [("Warp Shine", "%", "3.5")]))).launches
+    assert (labelled.kernel, labelled.metrics) == ("gemm", {})
+    assert read(tmp_path, known).lost == ()
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -327,12 +449,13 @@ def test_ncus_own_report_is_exported_by_ncu_and_nothing_is_left_next_to_it(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path, details(("gemm", [("Duration", "us", "1.50")])), "ready.csv")
-    program(tmp_path, monkeypatch, f'echo "$*" > {tmp_path}/call; cat {tmp_path}/ready.csv')
+    program(tmp_path, monkeypatch, f'echo "$*" >> {tmp_path}/calls; cat {tmp_path}/ready.csv')
 
     read_back = read_ncu(report)
 
     assert (read_back.path, read_back.launches[0].kernel) == (report, "gemm")
-    assert (tmp_path / "call").read_text() == f"--import {report} --page raw --csv\n"
+    calls = (tmp_path / "calls").read_text()
+    assert calls == "".join(f"--import {report} --page {page} --csv\n" for page in ("raw", "details"))
     assert [file.name for file in report.parent.iterdir()] == [report.name]
 
 
@@ -353,3 +476,16 @@ def test_what_ncu_prints_when_it_cannot_read_a_report_is_reported(
 
     with pytest.raises(TraceError, match=r"version 99\.\); a report needs an ncu at least as new"):
         read_ncu(report)
+
+
+def test_rules_that_ncu_cannot_export_cost_none_of_the_metrics(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, details(("gemm", [("Duration", "us", "1.50")])), "ready.csv")
+    failing = 'case "$*" in *details*) echo half; echo "no rules here" >&2; exit 1;; esac'
+    program(tmp_path, monkeypatch, f"{failing}; cat {tmp_path}/ready.csv")
+
+    read_back = read_ncu(report)
+
+    assert read_back.launches[0].metrics == {TIME: pytest.approx(1.5e-6)}
+    assert read_back.lost == ("ncu reported: the texts of ncu's rules could not be exported: no rules here",)

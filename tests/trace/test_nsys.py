@@ -119,7 +119,15 @@ def test_nvtx_ranges_have_inline_or_shared_text_and_may_be_open(export: Export) 
 def test_start_of_the_capture_devices_and_what_nsys_reported_are_reported(export: Export) -> None:
     trace = export(
         TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_776_781_226_557_295_056}],
-        TARGET_INFO_GPU=[{"id": 0, "name": "NVIDIA H200", "smCount": 132}],
+        TARGET_INFO_GPU=[
+            {
+                "id": 0,
+                "name": "NVIDIA H200",
+                "smCount": 132,
+                "clockRate": 1_980_000_000,
+                "memoryBandwidth": 4800 * 10**9,
+            }
+        ],
         ThreadNames=[{"nameId": 5, "globalTid": T1}],
         DIAGNOSTIC_EVENT=[{"severity": 1, "text": "started"}, {"severity": 2, "text": "events were\nlost"}],
         **{CALL: [call(-5, 2, 3)]},
@@ -128,6 +136,7 @@ def test_start_of_the_capture_devices_and_what_nsys_reported_are_reported(export
     assert trace.start_ns.tolist() == [1_776_781_226_557_295_051]
     assert trace.metadata.devices[0].name == "NVIDIA H200"
     assert trace.metadata.devices[0].multiprocessors == 132
+    assert (trace.metadata.devices[0].clock_mhz, trace.metadata.devices[0].bytes_per_s) == (1980, 4800 * 10**9)
     assert trace.tracks[0].thread_name == "main"
     assert trace.lost == ("nsys reported: events were lost",)
 

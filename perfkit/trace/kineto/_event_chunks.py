@@ -110,8 +110,9 @@ class ChunkCutter:
         self.truncated = False
         self.endless = False
         self.offset = offset  # of the buffer's second byte in the text
-        # The first byte is the array's bracket, so that a chunk decodes where it lies.
-        self.buffer = bytearray(b"[") + bytes(2 * block)
+        # The first byte is the array's bracket, so that a chunk decodes where it lies; room for the last one. It grows
+        # with the text: megabytes of zeros take as long as reading a small file.
+        self.buffer = bytearray(b"[]")
         self.filled = 1
 
     def cut(self, blocks: Iterator[bytes]) -> Iterator[EventChunk]:

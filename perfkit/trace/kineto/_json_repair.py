@@ -19,6 +19,8 @@ ESCAPE = re.compile(
     r"|(?P<other_half>u[dD][c-fC-F][0-9a-fA-F]{2})"
     r'|(?P<good>["\\/bfnrt]|u[0-9a-fA-F]{4})|)'
 )
+#: A word that JSON lacks, also as a part of a string.
+WORD = re.compile(r"NaN|nan|[Ii]nf|N/A")
 #: A string, or a bare word where only a value can stand.
 WORD_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|nan|[Ii]nf(?:inity)?|N/A)\b', re.DOTALL)
 
@@ -63,8 +65,12 @@ def repair(text: bytes, parse_float: type = float) -> list[dict[str, Any]]:
     Raises:
         one of `NOT_JSON`: the text is damaged in another way.
     """
-    repaired = ESCAPE.sub(_repair_escape, text.decode("utf-8", "replace"))
-    repaired = WORD_OR_STRING.sub(lambda match: match[0] if match[0].startswith('"') else "null", repaired)
+    repaired = text.decode("utf-8", "replace")
+    # Most damaged text has neither, and to look at each of its strings takes as long as to decode it ten times.
+    if "\\" in repaired:
+        repaired = ESCAPE.sub(_repair_escape, repaired)
+    if WORD.search(repaired):
+        repaired = WORD_OR_STRING.sub(lambda match: match[0] if match[0].startswith('"') else "null", repaired)
     decoded = json.loads(f"[{repaired}]", strict=False, parse_float=parse_float)
     return [event for event in decoded if isinstance(event, dict)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from perfkit.run.records.rank import MAX_RANKS
 from perfkit.trace.columns import DeviceProperties, Metadata
 from perfkit.trace.kineto._event_decoding import NOT_JSON
 from perfkit.trace.kineto._json_repair import repair
@@ -73,14 +74,19 @@ def metadata_of(found: KinetoMetadata, base_ns: int | None) -> Metadata:
     return Metadata(
         format="kineto",
         devices=tuple(devices),
-        rank=_whole(distributed.get("rank")),
-        world_size=_whole(distributed.get("world_size")),
+        rank=_rank(distributed.get("rank")),
+        world_size=_rank(distributed.get("world_size")),
         backend=backend if isinstance(backend, str) else None,
         host=found.host_name if isinstance(found.host_name, str) else None,
         base_ns=base_ns,
         with_stack=bool(found.with_stack) if found.with_stack is not None else None,
         record_shapes=bool(found.record_shapes) if found.record_shapes is not None else None,
     )
+
+
+def _rank(value: Any) -> int | None:
+    """The number of a rank, or of all of them; None for one that no launch has."""
+    return value if type(value) is int and 0 <= value <= MAX_RANKS else None
 
 
 def _whole(value: Any) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 #: ncu's name of a metric in a cell: alone, or next to its label.
-_METRIC = re.compile(r"\b[a-z][a-z0-9]*__[a-zA-Z0-9_.]+")
+_METRIC = re.compile(r"\b(?:[a-z][a-z0-9]*__|memory_l[12]_)[a-zA-Z0-9_.]+")
 #: The metrics that are read; there are thousands of others.
 _WANTED = re.compile(
     r"gpu__time_duration\.(sum|avg)$"
@@ -23,9 +23,17 @@ _WANTED = re.compile(
     r"|smsp__average_(warp_latency_per_inst_issued|warps_active_per_issue_active)\.ratio$"
     r"|(derived__)?(sm|smsp)__sass_thread_inst_executed_op_[dfh](add|mul|fma)_pred_on(_x[24]|\.sum[\w.]*)$"
     r"|sm__ops_path_tensor_\w+\.sum(\.per_cycle_elapsed|\.peak_sustained)?$"
-    r"|sm__(inst_executed_)?pipe_tensor\w*\.[\w.]+$"
+    r"|sm__(inst_executed_)?pipe_\w+\.avg\.pct_of_peak_sustained_active$|sm__(inst_executed_)?pipe_tensor\w*\.[\w.]+$"
     r"|dram__bytes(_read|_write)?\.sum(\.per_second|\.peak_sustained)?$"
     r"|(sm|smsp|dram)__cycles_elapsed\.avg\.per_second$"
+    r"|(l1tex|lts)__t_sector_hit_rate\.pct$"
+    r"|smsp__thread_inst_executed(_pred_on)?_per_inst_executed\.ratio$"
+    r"|smsp__inst_(executed|issued)\.sum$|sm__inst_executed\.avg\.per_cycle_active$"
+    r"|sm__instruction_throughput\.avg\.pct_of_peak_sustained_active$"
+    r"|smsp__issue_(inst0|active)\.avg\.pct_of_peak_sustained_active$|smsp__warps_eligible\.avg\.per_cycle_active$"
+    r"|(memory|derived__memory)_l(2_theoretical_sectors_global|1_wavefronts_shared)(_ideal|_excessive)?$"
+    r"|l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld\.ratio$"
+    r"|smsp__sass_average_data_bytes_per_sector_mem_global_op_ld\.(ratio|pct)$"
 )
 
 

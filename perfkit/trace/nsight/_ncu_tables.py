@@ -2,8 +2,9 @@
 
 ``ncu --csv`` prints three kinds of tables. ``--page raw`` has one row per launch, a column per metric, and the units in
 a second header row. ``--page details``, the default, has one row per launch and metric, with labels that changed over
-the years. ``--print-summary per-kernel`` has means over launches. The output of the program and ncu's own messages
-(``==PROF==``) may come before and between them. Numbers are formatted for the locale of the machine.
+the years, and the texts of ncu's own rules. ``--print-summary per-kernel`` has means over launches. A file may have
+both pages of the same launches. The output of the program and ncu's own messages (``==PROF==``) may come before and
+between them. Numbers are formatted for the locale of the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from perfkit.trace.nsight._ncu_metrics import (
 #: A row of the raw page has 1,000 to 3,000 columns: 300 kB with long names.
 _MAX_LINE = 4 << 20
 #: Maximum number of values that are kept, and how many values one launch counts as: about 300 MB in total. A report
-#: with all sections has 80 of the values read here per launch; ncu itself takes a second or more for each launch.
+#: with all sections has 120 of the values read here per launch; ncu itself takes a second or more for each launch.
 _MAX_VALUES = 1_000_000
 _LAUNCH_WEIGHT = 10
 #: Names are cut to this length: longer ones are template arguments.
@@ -48,6 +49,22 @@ _MAX_REPORTED = 3
 
 #: What ncu writes where it has no value.
 _NOT_MEASURED = ("", "n/a", "nan", "-nan", "inf", "-inf", "-")
+
+
+class LaunchRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of ncu's own rules says about a launch.
+
+    ``kind`` is ncu's (``OPT``, ``WRN``, ``INF``). ``speedup_percent`` is ncu's estimate of the part of the launch's
+    time that the advice saves; where ``scope`` is ``local``, of the section's metric only. None where ncu gives none,
+    as before version 2023.
+    """
+
+    name: str
+    section: str
+    kind: str
+    text: str
+    scope: str | None = None
+    speedup_percent: float | None = None
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +83,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: str | None
     metrics: dict[str, float]
     count: int = 1
+    rules: tuple[LaunchRule, ...] = ()
 
 
 def decoder_for(start: bytes) -> codecs.IncrementalDecoder:
@@ -127,6 +145,8 @@ class ReportLines:
 
 #: The columns that identify a launch.
 _LAUNCH = ("ID", "Process ID", "Kernel Name", "Device", "Stream", "Grid Size", "Block Size", "CC")
+#: The columns of a rule of ncu beside its text; the last two since version 2023.
+_RULE = ("Rule Name", "Section Name", "Rule Type", "Estimated Speedup Type", "Estimated Speedup")
 
 
 class _TableColumns(NamedTuple):
@@ -141,7 +161,9 @@ class _TableColumns(NamedTuple):
     unit: int | None
     value: int | None
     rule: int | None
+    rule_parts: tuple[int | None, ...]  # as `_RULE`
     wide: tuple[tuple[int, str], ...]  # column, metric
+    unread: tuple[str, ...]  # the first columns of a raw page that are not read
 
 
 class _LaunchRow(NamedTuple):
@@ -150,6 +172,7 @@ class _LaunchRow(NamedTuple):
     cells: tuple[str, ...]  # as `_LAUNCH`
     invocations: str
     values: dict[str, tuple[str, str]]
+    rules: dict[tuple[str, ...], None]  # text, then as `_RULE`; a dict keeps their order
 
 
 class ReportTables:
@@ -163,6 +186,7 @@ class ReportTables:
         self._damaged = 0
         self._left_out = 0
         self._invalid: Counter[str] = Counter()
+        self._unread: dict[str, None] = {}
         self.found = False
         self.mixed = False
 
@@ -176,7 +200,7 @@ class ReportTables:
         delimiter = _delimiter(header) or ","
         columns = _columns(next(csv.reader([header], delimiter=delimiter)))
         units: list[str] = []
-        tables = 0
+        tables = Counter([columns.metric is None])
         reader = csv.reader(lines, delimiter=delimiter)
         while True:
             try:
@@ -189,11 +213,13 @@ class ReportTables:
                 reader = csv.reader(lines, delimiter=delimiter)
                 continue
             if _is_header(row):
-                columns, units, tables = _columns(row), [], tables + 1
+                columns, units = _columns(row), []
+                tables[columns.metric is None] += 1
             elif columns.metric is None and len(row) == columns.length and not row[columns.kernel]:
                 units = row
             elif len([cell for cell in row if cell]) > 1:
-                self._add(row, columns, units, str(tables))
+                # The first raw and the first details table of a file are of the same launches, and so on.
+                self._add(row, columns, units, str(tables[columns.metric is None]))
 
     def _add(self, row: list[str], columns: _TableColumns, units: list[str], table: str) -> None:
         if not self._fits(row, columns):
@@ -208,7 +234,7 @@ class ReportTables:
             if self._capacity <= 0:
                 self._left_out += 1
                 return
-            known = _LaunchRow(cells, row[columns.invocations] if columns.invocations is not None else "1", {})
+            known = _LaunchRow(cells, row[columns.invocations] if columns.invocations is not None else "1", {}, {})
             self._rows[key] = known
             self.mixed = self.mixed or (
                 columns.metric is not None and columns.id is None and columns.invocations is None
@@ -221,6 +247,15 @@ class ReportTables:
                 self._left_out += 1
                 return
             known.values[self._name(metric)] = (text[:_MAX_NUMBER], self._name(unit))
+        if columns.rule is not None and columns.rule < len(row) and row[columns.rule].strip():
+            if self._capacity <= 0:
+                self._left_out += 1
+                return
+            parts = (row[at] if at is not None and at < len(row) else "" for at in columns.rule_parts)
+            known.rules[tuple(self._name(cell.strip()) for cell in (row[columns.rule], *parts))] = None
+        elif not known.values and len(self._unread) < _MAX_REPORTED:
+            unread = [row[columns.metric]] if columns.metric is not None else columns.unread
+            self._unread |= {name[:_MAX_NUMBER]: None for name in unread if name}
 
     @staticmethod
     def _fits(row: list[str], columns: _TableColumns) -> bool:
@@ -253,6 +288,7 @@ class ReportTables:
                 self._invalid[metric] += text.strip().lower() not in _NOT_MEASURED
                 continue
             metrics[metric] = value
+        rules = (_rule(cells, comma) for cells in row.rules)
         id_, process, kernel, device, stream, grid, block, capability = row.cells
         return Launch(
             id=integer(id_),
@@ -265,6 +301,7 @@ class ReportTables:
             compute_capability=capability[:10] or None,
             metrics=metrics,
             count=max(1, round(min(number(row.invocations, False) or 1, _MAX_COUNT))),
+            rules=tuple(rules),
         )
 
     def lost(self) -> Iterator[str]:
@@ -284,6 +321,12 @@ class ReportTables:
             yield (
                 f"only the first {len(self._rows):,} launches were read, {self._left_out:,} later rows were skipped:"
                 " profile fewer launches (--launch-count)"
+            )
+        if self._rows and not any(row.values or row.rules for row in self._rows.values()):
+            names = f" ({', '.join(list(self._unread)[:_MAX_REPORTED])}, ...)" if self._unread else ""
+            yield (
+                f"none of its metrics is known here{names}: its sections have none of those that are read, or this"
+                " version of ncu has new names; export it with --page raw, or collect it with --set full"
             )
         invalid = [(metric, count) for metric, count in self._invalid.items() if count]
         for metric, count in invalid[:_MAX_REPORTED]:
@@ -322,7 +365,11 @@ def _columns(header: list[str]) -> _TableColumns:
         unit=at.get("Metric Unit"),
         value=value if long else None,
         rule=at.get("Rule Description"),
+        rule_parts=tuple(at.get(name) for name in _RULE),
         wide=tuple((column, sys.intern(metric)) for column, metric in wide if metric is not None),
+        unread=tuple(header[column] for column, metric in wide if metric is None and "__" in header[column])[
+            :_MAX_REPORTED
+        ],
     )
 
 
@@ -336,3 +383,17 @@ def _values(row: list[str], columns: _TableColumns, units: list[str]) -> Iterato
         yield metric, row[columns.value], unit
     elif columns.rule is not None and len(row) > columns.rule and (stall := stall_of_rule(row[columns.rule])):
         yield *stall, "%"
+
+
+def _rule(cells: tuple[str, ...], comma: bool) -> LaunchRule:
+    text, name, section, kind, scope, speedup = cells
+    percent = number(speedup, comma)
+    valid = percent is not None and 0 < percent <= 100
+    return LaunchRule(
+        name=name,
+        section=section,
+        kind=kind,
+        text=text,
+        scope=scope or None,
+        speedup_percent=percent if valid else None,
+    )

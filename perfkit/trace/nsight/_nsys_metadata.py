@@ -59,9 +59,9 @@ class Gpus:
         counts = {gpu: count for _, _, gpu, count in rows}
         self.properties: tuple[DeviceProperties, ...] = ()
         self.multiprocessors: dict[int, Multiprocessors] = {}
-        for gpu, name, processors, memory, *maxima, major, minor in tables.values(
+        for gpu, name, processors, memory, *maxima, major, minor, clock, bandwidth in tables.values(
             *("TARGET_INFO_GPU", "id", "name", "smCount", "totalMemory", "maxWarpsPerSm", "maxBlocksPerSm"),
-            *("maxRegistersPerSm", "maxShmemPerSm", "computeMajor", "computeMinor"),
+            *("maxRegistersPerSm", "maxShmemPerSm", "computeMajor", "computeMinor", "clockRate", "memoryBandwidth"),
         ):
             if type(gpu) is not int:
                 continue
@@ -75,6 +75,8 @@ class Gpus:
                     multiprocessors=count,
                     memory_bytes=memory if type(memory) is int else None,
                     capability=capability,
+                    clock_mhz=clock / 1e6 if type(clock) is int and clock > 0 else None,
+                    bytes_per_s=bandwidth if type(bandwidth) is int and bandwidth > 0 else None,
                 ),
             )
             limits = None

@@ -10,10 +10,10 @@ import msgspec
 
 from perfkit.errors import TraceError
 from perfkit.trace.file_text import FileText, Progress
-from perfkit.trace.nsight._ncu_tables import Launch, ReportLines, ReportTables, decoder_for
+from perfkit.trace.nsight._ncu_tables import Launch, LaunchRule, ReportLines, ReportTables, decoder_for
 from perfkit.trace.nsight.report_export import NCU, export_ncu_report
 
-__all__ = ["Launch", "NcuReport", "is_ncu", "read_ncu"]
+__all__ = ["Launch", "LaunchRule", "NcuReport", "is_ncu", "read_ncu"]
 
 #: Bytes of a file in which its format is searched: a program mostly prints less before the table.
 _START = 256 << 10

@@ -50,7 +50,8 @@ NCU = _ReportFormat(
     endings=(".ncu-rep", ".nsight-cuprof-report"),
     export_ending=".csv",
     install="install Nsight Compute (no GPU is needed to read a report)",
-    command="ncu --import {report} --page raw --csv > {export}",
+    command="ncu --import {report} --page raw --csv > {export} && "
+    "ncu --import {report} --page details --csv >> {export}",
 )
 
 
@@ -95,6 +96,7 @@ def export_nsys_report(report: Path) -> Path:
 def export_ncu_report(report: Path, folder: Path) -> Path:
     """Export a report of Nsight Compute to CSV, in ``folder``; the path of the export.
 
+    The file has the raw page, which has every metric, and then the details page, which has the texts of ncu's rules.
     The environment variable ``PERFKIT_NCU`` names an ncu that is not on the PATH.
 
     Raises:
@@ -104,12 +106,20 @@ def export_ncu_report(report: Path, folder: Path) -> Path:
         raise TraceError(f"{report} does not exist; give the path of a report of ncu")
     export = folder / "export.csv"
     with _exporting(NCU, report) as ncu, export.open("w+b") as out:
-        words = [ncu, "--import", str(report.absolute()), "--page", "raw", "--csv"]
-        code, output = run_quietly(words, folder, out)
+        words = [ncu, "--import", str(report.absolute()), "--page"]
+        code, output = run_quietly([*words, "raw", "--csv"], folder, out)
         if code:
             out.seek(0)
             output += " " + out.read(4096).decode("utf-8", "replace")
             raise _failed(NCU, report, ncu, code, " ".join(output.split())[:_MAX_OUTPUT])
+        # The tool wrote through its own descriptor: the end of the file is not where Python believes it to be.
+        end = out.seek(0, os.SEEK_END)
+        code, output = run_quietly([*words, "details", "--csv"], folder, out)
+        if code:
+            out.truncate(end)
+            out.seek(end)
+            reason = " ".join(output.split())[:_MAX_OUTPUT] or f"exit code {code}"
+            out.write(f"==ERROR== the texts of ncu's rules could not be exported: {reason}\n".encode())
     return export
 
 

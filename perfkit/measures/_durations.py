@@ -1,4 +1,4 @@
-"""How long events of one name take: count, total, mean, deviation, shortest and longest."""
+"""How long events of one name take: count, total, share, mean, median, deviation, shortest and longest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Codes, Ints
@@ -25,8 +26,29 @@ def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: 
     """
     if not rows.size:
         return []
-    duration = trace.duration_ns[rows]
-    groups = int(group.max()) + 1
+    columns = spread_by(group, trace.duration_ns[rows], int(group.max()) + 1)
+    order = np.argsort(-columns["total_ns"], kind="stable").tolist()
+    whole = max(1, int(columns["total_ns"].sum()))
+    rows_of = {field: column.tolist() for field, column in columns.items()}
+    return [
+        (
+            number,
+            {
+                "name": names[number],
+                **{field: values[number] for field, values in rows_of.items()},
+                "share": rows_of["total_ns"][number] / whole,
+            },
+        )
+        for number in order
+        if rows_of["count"][number]
+    ]
+
+
+def spread_by(group: Ints | Codes, duration: Ints, groups: int) -> dict[str, npt.NDArray[Any]]:
+    """Count, total, mean, median, deviation, minimum and maximum of the durations of each group, 0 to ``groups`` - 1.
+
+    The median of an even number of durations is the mean of the middle two, rounded down.
+    """
     count = np.bincount(group, minlength=groups)
     total = np.zeros(groups, np.int64)
     np.add.at(total, group, duration)
@@ -39,21 +61,19 @@ def durations_by(group: Ints | Codes, names: Sequence[str], trace: Trace, rows: 
     longest = np.zeros(groups, np.int64)
     np.minimum.at(shortest, group, duration)
     np.maximum.at(longest, group, duration)
-    columns = {
+    order = np.lexsort((duration, group))
+    ordered = np.append(duration[order], 0)
+    first = np.cumsum(count) - count
+    low, high = ordered[first + np.maximum(count - 1, 0) // 2], ordered[first + count // 2]
+    return {
         "count": count,
         "total_ns": total,
         "mean_ns": mean,
+        "median_ns": np.where(count > 0, low + (high - low) // 2, 0),
         "deviation_ns": deviation,
-        "min_ns": shortest,
+        "min_ns": np.where(count > 0, shortest, 0),
         "max_ns": longest,
     }
-    order = np.argsort(-total, kind="stable").tolist()
-    rows_of = {field: column.tolist() for field, column in columns.items()}
-    return [
-        (number, {"name": names[number], **{field: values[number] for field, values in rows_of.items()}})
-        for number in order
-        if count[number]
-    ]
 
 
 def durations_by_name(trace: Trace, wanted: Bools) -> list[Durations]:

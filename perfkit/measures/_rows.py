@@ -13,11 +13,15 @@ from perfkit.trace.intervals import Bools, Ints, Union, union
 #: Stacks of real programs are less deep (the deepest seen: 90 frames). What is deeper is found at the cost of a pass
 #: over all rows, so that no file can make climbing slow.
 DEEP = 200
+#: Characters of a name in which a pattern is searched, as many as are read of an nsys export. The longest kernels have
+#: some thousand; a hostile name has ten million, and many patterns are searched.
+_SEARCHED = 20_000
 
 
 def find_rows(trace: Trace, pattern: re.Pattern[str], *kinds: Kind) -> Ints:
     """Rows of these kinds whose name has a match (``pattern.search``), in the order of the file."""
-    hit = np.fromiter((pattern.search(name) is not None for name in trace.names), bool, len(trace.names))
+    found = (pattern.search(name, 0, _SEARCHED) is not None for name in trace.names)
+    hit = np.fromiter(found, bool, len(trace.names))
     if not hit.any():
         return np.zeros(0, np.int64)
     rows = np.flatnonzero(trace.is_kind(*kinds))

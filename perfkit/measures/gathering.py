@@ -9,24 +9,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
 import perfkit.measures
+from perfkit._annotations import annotated_type
 from perfkit.errors import TraceError
 from perfkit.limits.limits_cache import cached_limits_of
+from perfkit.measures.device.kernels import with_origins
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.host.source_lines import measure_source_lines
+from perfkit.measures.memory.checkpoint_trades import measure_checkpoint_trades
 from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
+from perfkit.measures.memory.peak_memory import measure_peak_memory, trace_memory
 from perfkit.measures.ncu.kernel_profiles import gaps_of, measure_kernel_profiles
 from perfkit.measures.ops._op_calls import TypicalTimes
 from perfkit.measures.ops._typical_times import op_calls, typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.ops.step_work import measure_step_work
+from perfkit.measures.ranks.observed_gpus import ObservedGpus, RankPlace, errors_of, gpu_of_trace
 from perfkit.measures.ranks.rank_times import measure_rank_times
+from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import HostWork, RangeTime, SourceLines
+from perfkit.measures.results.kernels import Kernels, Roofline
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.steps import MeanStep, Ranks, TypicalStep
 from perfkit.measures.steps.batch_time import measure_batch_time
@@ -41,6 +48,7 @@ from perfkit.run.records import Rank, Step
 from perfkit.run.remote import is_url, local_copy
 from perfkit.trace import Trace, read_trace
 from perfkit.trace.cached_reader import ReadTrace
+from perfkit.trace.dcgm import NodeMetrics
 from perfkit.trace.memory_snapshot import read_memory_snapshot
 from perfkit.trace.nsight.ncu import is_ncu, read_ncu
 
@@ -50,7 +58,11 @@ Progress = Callable[[int, int], None]
 
 
 def measure(
-    path: str | os.PathLike[str], *, progress: Progress | None = None, read: ReadTrace = read_trace
+    path: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    read: ReadTrace = read_trace,
+    node_metrics: NodeMetrics | None = None,
 ) -> Measurements:
     """Measure a run folder, a trace file (Kineto JSON, nsys SQLite), or a report of Nsight Compute.
 
@@ -58,15 +70,17 @@ def measure(
         path: What to read, also as a URL for fsspec (``s3://bucket/run``); a run may still be recording.
         progress: Called with (bytes read, bytes in all) while a trace is read.
         read: Reads traces: a `perfkit.trace.cached_reader.CachedTraceReader` keeps them for the next caller.
+        node_metrics: What DCGM observed of the GPUs, in place of perfkit's own samples of them.
 
     Raises:
         RunError: a folder that holds no run, or an empty one.
         TraceError: a file that is missing or no trace.
+        UsageError: ``node_metrics`` has no GPU of what is measured.
     """
     place = local_copy(os.fspath(path)) if is_url(path) else Path(path)
     found = Measurements(str(path))
     if place.is_dir():
-        _measure_run(place, progress, read, found)
+        _measure_run(place, progress, read, found, node_metrics)
     elif not place.exists():
         raise TraceError(f"{path} does not exist: name a run folder or a trace file")
     elif is_ncu(place):
@@ -76,24 +90,36 @@ def measure(
         found.missing = (*report.lost, *gaps_of(profiles))
     else:
         _measure_trace(read(place, progress), found)
+        found.missing = tuple(_derived_peaks(found))
+        if node_metrics is not None:
+            gpu, notes = gpu_of_trace(node_metrics, [device.device for device in found.all(DeviceTime)])
+            found.add(gpu.health())
+            found.missing = (*found.missing, *notes)
     return found
 
 
 @cache
-def _measures_of(source: Any) -> tuple[Callable[[Any], Any], ...]:
-    """Every ``measure_*`` function of this package that takes one argument, of this type."""
+def _measures() -> tuple[tuple[Any, Callable[[Any], Any]], ...]:
+    """Every ``measure_*`` function of this package that takes one argument, with the type of that."""
     modules = pkgutil.walk_packages(perfkit.measures.__path__, "perfkit.measures.")
     public = [name for _, name, _ in modules if not any(part.startswith("_") for part in name.split("."))]
     found = []
     for name in public:
         if name == __name__:
             continue
-        for function_name, function in inspect.getmembers(import_module(name), inspect.isfunction):
+        for function_name, function in sorted(vars(import_module(name)).items()):
+            # By its name first: to inspect all functions takes as long as to measure a small trace.
+            if not function_name.startswith("measure_") or not inspect.isfunction(function):
+                continue
             parameters = [*inspect.signature(function).parameters]
-            own = function.__module__ == name and function_name.startswith("measure_") and len(parameters) == 1
-            if own and get_type_hints(function)[parameters[0]] == source:
-                found.append(function)
+            if function.__module__ == name and len(parameters) == 1:
+                found.append((annotated_type(function, parameters[0]), function))
     return tuple(found)
+
+
+def _measures_of(source: Any) -> tuple[Callable[[Any], Any], ...]:
+    """Every ``measure_*`` function of this package that takes one argument, of this type."""
+    return tuple(function for kind, function in _measures() if kind == source)
 
 
 def _measure_trace(trace: Trace, found: Measurements) -> TypicalTimes:
@@ -104,7 +130,14 @@ def _measure_trace(trace: Trace, found: Measurements) -> TypicalTimes:
     calls = op_calls(trace, typical=usual)
     found.add(measure_patterns(calls))
     found.add(measure_step_work(calls))
+    found.trace = trace
     return usual
+
+
+def _derived_peaks(found: Measurements) -> Iterator[str]:
+    """A sentence on each device whose peaks are in no document that perfkit knows."""
+    about = (roof.about_peaks for roof in found.all(Roofline) if roof.peaks_derived)
+    yield from (sentence.rstrip(".") for sentence in dict.fromkeys(about))
 
 
 def _missing_ranks(missing: Sequence[int]) -> str | None:
@@ -115,11 +148,18 @@ def _missing_ranks(missing: Sequence[int]) -> str | None:
     return f"rank{'s' if len(missing) > 1 else ''} {named} wrote nothing to the folder"
 
 
-def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: Measurements) -> None:
+def _measure_run(
+    path: Path,
+    progress: Progress | None,
+    read: ReadTrace,
+    found: Measurements,
+    node_metrics: NodeMetrics | None,
+) -> None:
     run = read_run(path)
     # One rank stands for the run: the lowest that recorded steps. Which others are missing is reported.
     chosen = next((rank for rank in run.ranks.values() if rank.steps), next(iter(run.ranks.values())))
-    rank, rows = chosen.rank, chosen.steps
+    observed = _observed(node_metrics, run.ranks.values())
+    rank, rows = _with_observed(observed, chosen), chosen.steps
     missing = [*filter(None, (_missing_ranks(run.missing_ranks), merged_steps(rows)))]
     for row in chosen.ranges:
         found.add(RangeTime(name=row.name, count=row.count, host_ns=row.total_ns, source="ranges.npz"))
@@ -143,15 +183,20 @@ def _measure_run(path: Path, progress: Progress | None, read: ReadTrace, found: 
     found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, mean))
     for kind in (TypicalStep, MeanStep):
         found.replace(without_preparation(found.get(kind), found.all(HostWork), mean))
-    found.add(_measure_ranks(run.ranks.values()))
+    _measure_peaks(chosen, missing, read, found)
+    found.add(_measure_ranks(run.ranks.values(), observed))
     found.add(measure_batch_time(rows, rank.padding if rank is not None else None))
     if run.run is not None and run.run.total_steps is not None:
         found.add(PlannedSteps(count=run.run.total_steps))
+    missing += _derived_peaks(found)
+    if observed is not None:
+        gpu = observed.gpu_of(chosen.index)
+        missing += [*dict.fromkeys(observed.notes), *(errors_of(gpu) if gpu is not None else ())]
     found.missing = (*missing, *run.lost)
 
 
 #: Type of a device that is not CUDA's or ROCm's -> why a trace of torch's profiler has no work of it
-#: (torch.profiler.ProfilerActivity; torch.mps.profiler).
+#: (torch.profiler.ProfilerActivity; torch.mps.profiler). `perfkit.record.other_devices` has why there are no times.
 _NO_DEVICE_WORK = {
     "mps": "torch's profiler records none on MPS, torch.mps.profiler does for Instruments",
     "xpu": "torch's profiler records it on XPU only where torch was built with Intel's PTI",
@@ -173,10 +218,26 @@ def _problems_of(rank: Rank, facts: TraceFacts | None) -> Iterator[str]:
         yield f"operations of a step were not counted: {rank.flops.problem}"
 
 
-def _measure_ranks(ranks: Iterable[RankFolder]) -> Ranks | None:
+def _measure_ranks(ranks: Iterable[RankFolder], observed: ObservedGpus | None) -> Ranks | None:
     """Each rank is read anew and released: of thousands only some numbers are kept."""
     anew = (RankFolder(rank.folder, rank.index) for rank in ranks)
-    return measure_rank_times((rank.index, rank.steps, rank.lines, rank.rank) for rank in anew)
+    return measure_rank_times((rank.index, rank.steps, rank.lines, _with_observed(observed, rank)) for rank in anew)
+
+
+def _observed(metrics: NodeMetrics | None, ranks: Iterable[RankFolder]) -> ObservedGpus | None:
+    """The GPUs of the ranks in a file of DCGM; None without one."""
+    if metrics is None:
+        return None
+    records = (RankFolder(rank.folder, rank.index).rank for rank in ranks)
+    return ObservedGpus(metrics, [RankPlace.of_record(record) for record in records if record is not None])
+
+
+def _with_observed(observed: ObservedGpus | None, rank: RankFolder) -> Rank | None:
+    """A rank's record, with the health of its GPU as DCGM observed it where it did."""
+    if observed is None or rank.rank is None:
+        return rank.rank
+    health = observed.health_of(rank.rank, rank.steps)
+    return msgspec.structs.replace(rank.rank, node=health) if health is not None else rank.rank
 
 
 def _measure_windows(
@@ -197,6 +258,7 @@ def _measure_windows(
             missing.append(f"{path.name} was opened by {window.reason}")
         if promised is not None and facts is not None and facts.steps != promised:
             missing.append(f"{path.name} holds {facts.steps} steps, {promised} were to be recorded")
+        found.trace = part.trace
         for results in part:
             found.add(results)
         if facts is not None:
@@ -220,9 +282,28 @@ def _measure_line_steps(
         except TraceError as error:
             missing.append(str(error))
             continue
+        found.replace(with_origins(found.get(Kernels), trace, times, traced))
         found.replace(lines)
         found.replace(patterns)
         found.replace(work)
+        return
+
+
+def _measure_peaks(rank: RankFolder, missing: list[str], read: ReadTrace, found: Measurements) -> None:
+    """What holds memory at the peak of a step, and what checkpointing would free of it."""
+    typical = found.get(TypicalStep)
+    for path in reversed(rank.peaks):
+        if (record := rank.memory_steps(path)) is None:
+            continue
+        try:
+            times = read_line_times(path, missing)
+            for traced in trace_memory(with_frames(read(path), times), record, times):
+                found.add(measure_peak_memory(traced, record, rank.steps, source=path.name))
+                forward_ns = typical.phases_ns.forward if typical is not None else None
+                found.add(measure_checkpoint_trades(traced, record, forward_ns))
+        except TraceError as error:
+            missing.append(str(error))
+            continue
         return
 
 

@@ -11,6 +11,8 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from perfkit._location import Location
+from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._typical_times import op_calls, typical_times
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import Patterns
@@ -228,3 +230,30 @@ def test_collectives_of_the_host_cost_what_the_training_thread_waited(build: Any
     # From 1,000 to 9,000 four times; the last one runs during an op for 3,000 of it.
     assert allreduce.waited_ns == pytest.approx(4 * 8_000 - 3_000, abs=2)
     assert (allreduce.count, allreduce.bytes) == (4.0, 4 * 64 * 64 * 4)
+
+
+def test_two_optimizers_of_one_class_are_two_updates_at_the_lines_that_call_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(count: int, **how: Any) -> Any:
+        parameters = [torch.randn(8, requires_grad=True) for _ in range(count)]
+        for one in parameters:
+            one.grad = torch.ones(8)
+        return torch.optim.Adam(parameters, **how)
+
+    generator, critic = made(20, foreach=False), made(4, fused=True)
+
+    def step() -> None:
+        critic.step()
+        generator.step()
+
+    # In order of time, as the lines of a run have them.
+    monkeypatch.setattr(
+        OpCalls, "locations_of_rows", lambda _, rows: [Location(file="gan.py", line=n) for n, _ in enumerate(rows)]
+    )
+
+    updates = {found.at.line: found for found in recorded(tmp_path, step).updates if found.at is not None}
+
+    assert sorted(updates) == [0, 1]
+    assert (updates[0].fused, updates[1].fused) == (1, 0)
+    assert updates[1].ops > 100 > updates[0].ops

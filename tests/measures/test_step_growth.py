@@ -129,3 +129,29 @@ def test_equal_steps_on_a_busy_machine_are_no_growth() -> None:
 
 def test_a_rest_that_becomes_faster_is_no_growth_of_the_phase_that_stays() -> None:
     assert measure_step_growth(run(constant, lambda n: 20 / (1 + 0.05 * n), noise=0.03)) is None
+
+
+def test_an_agent_whose_episodes_last_longer_does_not_grow_but_what_it_walks_over_in_each_does() -> None:
+    def length(step: int) -> int:
+        return 10 + step // 2
+
+    calls = {"model_calls": length, "input_elements": lambda n: 4 * length(n)}
+
+    longer = run(lambda n: 0.3 * length(n), lambda n: 0.5 * length(n), noise=0.1, **calls)
+    assert measure_step_growth(longer) is None
+
+    history = run(lambda n: 0.3 * length(n), lambda n: 0.5 * length(n) * (1 + n / 80), noise=0.1, **calls)
+    found = measure_step_growth(history)
+
+    assert found is not None
+    assert found.phase == "forward"
+    assert found.calls == pytest.approx(50)
+    assert found.last_ns == pytest.approx(50 * (0.3 + 1.5) * MS, rel=0.15)
+
+
+def test_inputs_that_grow_are_no_growth_where_no_loader_gives_them() -> None:
+    rows = run(
+        lambda n: 5 + 0.2 * n, constant, model_calls=lambda n: 2, input_elements=lambda n: 2 * 8 * (32 + n)
+    )  # fmt: skip
+
+    assert measure_step_growth(rows) is None

@@ -72,5 +72,18 @@ def test_the_tensor_peaks_are_dense_ones() -> None:
         "NVIDIA L40S": 362.05,
     }
     for peaks in PEAKS.values():
-        assert peaks.tflops.get("float8", 0) <= 2.1 * peaks.tflops["float16"]
-        assert peaks.tflops.get("tf32", 0) <= 0.51 * peaks.tflops["float16"]
+        assert peaks.tflops.get("float8", 0) <= 2.1 * peaks.tflops.get("float16", 0)
+        assert peaks.tflops.get("tf32", 0) <= 0.51 * peaks.tflops.get("float16", 0)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "NVIDIA GeForce RTX 4090 Laptop",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA A10G",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+    ],
+)
+def test_a_version_with_another_clock_or_fewer_units_is_not_taken_for_its_namesake(device: str) -> None:
+    assert peaks_of(device) is None

@@ -30,7 +30,8 @@ class DeviceWork(NamedTuple):
     is for each of ``rows`` the index of the step that launched it, -1 for none. ``bounds`` cuts the window into one
     part per step: a part ends where the step has ended on the host and all that it launched on the device,
     so device work that runs late is the work of its own step. Without steps the window is one part.
-    The unions are clipped to the window.
+    The unions are clipped to the window. ``counted`` are the rows that the steps launched, and those of the window
+    whose launch is not in the trace: what tables count. Without steps it is everything.
     """
 
     device: int
@@ -45,6 +46,7 @@ class DeviceWork(NamedTuple):
     copying: Union
     memset: Union
     busy: Union
+    counted: Ints
 
     @property
     def low(self) -> int:
@@ -65,6 +67,12 @@ def device_work(trace: Trace) -> tuple[DeviceWork, ...]:
     late; without steps over all the device's work.
     """
     return tuple(_find(trace))
+
+
+@once
+def counted_work(trace: Trace) -> Ints:
+    """The device work of the steps on all devices (`DeviceWork.counted`), in the order of the file."""
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *(work.counted for work in device_work(trace))]))
 
 
 def communicates(trace: Trace, rows: Ints) -> Bools:
@@ -112,7 +120,22 @@ def _work_of(trace: Trace, device: int, rows: Ints, step: Ints, talks: Bools, st
         covered(kind == Kind.MEMSET),
     )
     inside = (ends > low) & (starts < high)
-    return DeviceWork(device, rows, rows[inside], step[inside], talks[inside], steps, bounds, *parts, joined(*parts))
+    of_steps = (step >= 0) | (trace.launch[rows] < 0) if steps.row.size else np.ones(rows.size, bool)
+    return DeviceWork(
+        device=device,
+        everything=rows,
+        rows=rows[inside],
+        step=step[inside],
+        is_communication=talks[inside],
+        steps=steps,
+        bounds=bounds,
+        compute=parts[0],
+        communication=parts[1],
+        copying=parts[2],
+        memset=parts[3],
+        busy=joined(*parts),
+        counted=rows[inside & of_steps],
+    )
 
 
 def _bounds(starts: Ints, ends: Ints, step: Ints, steps: ProfilerSteps) -> Ints:

@@ -58,7 +58,7 @@ def measure_communication(trace: Trace) -> tuple[Communication, ...]:
 def _measure(trace: Trace, work: DeviceWork) -> Communication:
     hiding = joined(work.compute, work.copying)
     rows = work.rows[work.is_communication]
-    kinds, kind, size = _kinds(trace, rows)
+    kinds, kind, size = kinds_of(trace, rows, MAX_READ)
     waiting = _waiting(kind, size, trace.duration_ns[rows])
     # A collective waits before it transfers.
     begin = trace.start_ns[rows]
@@ -87,7 +87,7 @@ def _collectives(
         sized = mine & (size > 0) & (length > 0)
         rate = size[sized] / (length[sized] / 1e9)
         mean = float(size[sized].sum() / (length[sized].sum() / 1e9)) if sized.any() else None
-        factor = _bus_factor(name, group_size)
+        factor = bus_factor(name, group_size)
         yield Collective(
             name=name,
             group_size=group_size,
@@ -104,22 +104,31 @@ def _collectives(
         )
 
 
-def _kinds(trace: Trace, rows: Ints) -> tuple[list[_Kind], Ints, Ints]:
-    """The kinds of collectives among these kernels, the kind of each as an index, and its bytes (0: not known)."""
+def kinds_of(trace: Trace, rows: Ints, max_read: int) -> tuple[list[_Kind], Ints, Ints]:
+    """The kinds of collectives among these kernels, the kind of each as an index, and its bytes (0: not known).
+
+    The arguments of ``max_read`` of them are read.
+    """
     index: dict[_Kind, int] = {}
     kind = np.full(rows.size, -1, np.int64)
     size = np.zeros(rows.size, np.int64)
-    for i, (of_message, bytes_) in enumerate(_messages(trace, rows[:MAX_READ])):
+    for i, (of_message, bytes_) in enumerate(_messages(trace, rows[:max_read])):
         kind[i] = index.setdefault(of_message, len(index))
         size[i] = bytes_
     # Those not read count as the first kernel of the same name.
     names = trace.name[rows]
-    for code in np.unique(names[MAX_READ:]).tolist():
-        read = np.flatnonzero(names[:MAX_READ] == code)
+    for code in np.unique(names[max_read:]).tolist():
+        read = np.flatnonzero(names[:max_read] == code)
         unknown: _Kind = (trace.names[code], None, None)
         as_ = int(kind[read[0]]) if read.size else index.setdefault(unknown, len(index))
-        kind[MAX_READ:][names[MAX_READ:] == code] = as_
+        kind[max_read:][names[max_read:] == code] = as_
     return list(index), kind, size
+
+
+def waiting_times(trace: Trace, rows: Ints) -> Ints:
+    """How long each of these kernels waited for other ranks, as far as one trace shows it (ns); -1 where unknown."""
+    _, kind, size = kinds_of(trace, rows, MAX_READ)
+    return _waiting(kind, size, trace.duration_ns[rows])
 
 
 def _waiting(kind: Ints, size: Ints, length: Ints) -> Ints:
@@ -140,7 +149,7 @@ def _waiting(kind: Ints, size: Ints, length: Ints) -> Ints:
     return waiting
 
 
-def _bus_factor(name: str, group_size: int | None) -> float | None:
+def bus_factor(name: str, group_size: int | None) -> float | None:
     """What the algorithm's bandwidth is multiplied by to compare with a link's, as nccl-tests does it."""
     n = group_size
     if n is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.measures._durations import spread_by
 from perfkit.measures._rows import find_rows, mask_of, nearest_above
 from perfkit.measures.device._device_work import DeviceWork, device_work
 from perfkit.measures.host._blocking_calls import BLOCKING
@@ -37,7 +38,7 @@ def measure_copies(trace: Trace) -> tuple[CopyTime, ...]:
 
 
 def _measure(trace: Trace, work: DeviceWork, until: Ints) -> Iterator[CopyTime]:
-    rows = work.rows[np.isin(trace.kind[work.rows], (Kind.COPY, Kind.MEMSET))]
+    rows = work.counted[np.isin(trace.kind[work.counted], (Kind.COPY, Kind.MEMSET))]
     starts, ends = np.maximum(trace.start_ns[rows], work.low), np.minimum(trace.end_ns[rows], work.high)
     hidden = covered_before(work.compute, ends) - covered_before(work.compute, starts)
     waited = until[rows] >= 0
@@ -54,6 +55,7 @@ def _measure(trace: Trace, work: DeviceWork, until: Ints) -> Iterator[CopyTime]:
         size = trace.bytes[mine]
         sized = size >= 0
         timed = sized & (length > 0)
+        spread = spread_by(np.zeros(mine.size, np.int64), length, 1)
         yield CopyTime(
             device=work.device,
             kind="copy" if is_copy else "memset",
@@ -69,6 +71,10 @@ def _measure(trace: Trace, work: DeviceWork, until: Ints) -> Iterator[CopyTime]:
             bytes_per_s=float(size[timed].sum() / (length[timed].sum() / 1e9)) if timed.any() else None,
             blocking=int(waited[here].sum()) if (launch[here] >= 0).any() else None,
             blocked_ns=int(blocked[here].sum()) if (launch[here] >= 0).any() else None,
+            median_ns=int(spread["median_ns"][0]),
+            min_ns=int(spread["min_ns"][0]),
+            max_ns=int(spread["max_ns"][0]),
+            deviation_ns=float(spread["deviation_ns"][0]),
         )
 
 

@@ -35,7 +35,7 @@ def _measure(trace: Trace, work: DeviceWork, name: str | None, idle: Idle) -> De
     pageable = np.intersect1d(copies, find_rows(trace, PAGEABLE, Kind.COPY))
     ways = direction_of(trace, copies)
     directions = {way: copies[ways == way] for way in sorted(set(ways.tolist()))}
-    kernels = rows[kind == Kind.KERNEL]
+    kernels = work.counted[trace.kind[work.counted] == Kind.KERNEL]
     calls = find_rows(trace, GRAPH_LAUNCH, Kind.RUNTIME)
     parts = {
         "busy_ns": work.busy,

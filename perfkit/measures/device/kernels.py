@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from perfkit.measures._durations import Durations, durations_by
+from perfkit.measures.device._device_work import counted_work
 from perfkit.measures.device._kernel_classes import PRODUCTS, class_of, precision_of, uses_tensor_cores
+from perfkit.measures.device._origins import Origin, main_origins
 from perfkit.measures.device.copies import direction_of
+from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.results.kernels import Kernels, KernelTime, NameTime
+from perfkit.run.records import LineTimes, TracedLine
 from perfkit.trace.columns import DeviceProperties, Kind, Trace
 from perfkit.trace.intervals import Ints
 from perfkit.trace.occupancy import limits_of, occupancy_percent
@@ -33,23 +38,25 @@ class _Launch(NamedTuple):
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     registers: int | None
+    shared_bytes: int | None
     occupancy: float | None
     is_small: bool | None
 
 
 def measure_kernels(trace: Trace) -> Kernels | None:
-    """All kernels, copies and memsets of the trace, over all devices and steps; None without any.
+    """Kernels, copies and memsets of the steps (without steps: of the trace), over all devices; None without any.
 
     Raises:
         TraceError: the file was changed or removed since it was read.
     """
-    rows = np.flatnonzero(trace.is_kind(Kind.KERNEL))
-    copies = np.flatnonzero(trace.is_kind(Kind.COPY, Kind.MEMSET))
+    work = counted_work(trace)
+    rows, copies = work[trace.kind[work] == Kind.KERNEL], work[trace.kind[work] != Kind.KERNEL]
     if not rows.size and not copies.size:
         return None
     by_name = durations_by(trace.name[rows], trace.names, trace, rows)
     launches = _launches(trace, rows, [code for code, _ in by_name[:NAMES]])
-    kernels = tuple(_kernel(durations, launches.get(code, [])) for code, durations in by_name)
+    origins = main_origins(trace, rows)
+    kernels = tuple(_kernel(durations, launches.get(code, []), origins.get(code)) for code, durations in by_name)
     products = [kernel for kernel in kernels if kernel.kernel_class in PRODUCTS]
     return Kernels(
         total_ns=_total(kernels),
@@ -65,7 +72,20 @@ def measure_kernels(trace: Trace) -> Kernels | None:
     )
 
 
-def _kernel(durations: Durations, launches: list[_Launch]) -> KernelTime:
+def with_origins(
+    kernels: Kernels | None, trace: Trace, times: LineTimes | None, traced: Sequence[TracedLine]
+) -> Kernels | None:
+    """The kernels with the lines that launched kernels of the same names in a step for lines; None for None."""
+    rows = np.flatnonzero(trace.is_kind(Kind.KERNEL))
+    if kernels is None or not rows.size:
+        return None
+    found = main_origins(trace, rows, PythonFrames(trace, times, traced))
+    at = {trace.names[code]: origin.at for code, origin in found.items()}
+    known = (msgspec.structs.replace(one, at=one.at or at.get(one.name)) for one in kernels.rows)
+    return msgspec.structs.replace(kernels, rows=tuple(known))
+
+
+def _kernel(durations: Durations, launches: list[_Launch], origin: Origin | None) -> KernelTime:
     name = durations["name"]
     kernel_class = class_of(name)
     longest = max(launches, key=lambda launch: launch.duration_ns, default=None)
@@ -77,6 +97,10 @@ def _kernel(durations: Durations, launches: list[_Launch]) -> KernelTime:
         grid=longest.grid if longest is not None else None,
         block=longest.block if longest is not None else None,
         registers=longest.registers if longest is not None else None,
+        shared_bytes=longest.shared_bytes if longest is not None else None,
+        call=origin.call if origin is not None else None,
+        op=origin.op if origin is not None else None,
+        at=origin.at if origin is not None else None,
         occupancy=_mean((launch.occupancy, launch.duration_ns) for launch in launches),
         small_grid_share=_mean((launch.is_small, launch.duration_ns) for launch in launches),
     )
@@ -115,6 +139,7 @@ def _launches(trace: Trace, rows: Ints, wanted: list[int]) -> dict[int, list[_La
                 grid=grid,
                 block=block,
                 registers=of_thread,
+                shared_bytes=int(shared[i]) if 0 <= shared[i] < 2**31 else None,
                 occupancy=percent / 100 if percent is not None else None,
                 is_small=None if math.isnan(per_processor) else per_processor < 1,
             )

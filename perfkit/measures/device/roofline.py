@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.limits.device_peaks import Peaks, peaks_of
+from perfkit.limits.device_peaks import Peaks, peaks_of_device
 from perfkit.measures._nested import groups, sum_by
 from perfkit.measures._rows import nearest_above
 from perfkit.measures.device._device_work import communicates
@@ -75,11 +75,11 @@ def _chosen_steps(op: Ints, in_step: Ints, steps: int) -> tuple[int, int]:
 
 
 def _measure(trace: Trace, device: int, kernels: Ints, op: Ints, steps: int) -> Roofline:
-    names = {one.id: one.name for one in trace.metadata.devices}
-    name = names.get(device) or None
+    properties = next((one for one in trace.metadata.devices if one.id == device), None)
+    name = (properties.name if properties is not None else None) or None
     total_ns = int(trace.duration_ns[kernels].sum())
     placed = np.zeros(kernels.size, bool)
-    peaks = peaks_of(name) if name is not None else None
+    peaks = peaks_of_device(properties) if properties is not None else None
     problem = None
     points: list[RooflinePoint] = []
     if peaks is None:
@@ -100,6 +100,8 @@ def _measure(trace: Trace, device: int, kernels: Ints, op: Ints, steps: int) -> 
         time_ns=time_ns,
         unknown_ns=_classes(trace, kernels[~placed & ~communicates(trace, kernels)]),
         peaks_source=peaks.source if peaks is not None else None,
+        peaks_derived=peaks is not None and peaks.derived,
+        ridges=peaks.ridges if peaks is not None else {},
         problem=problem,
         points=tuple(sorted(points, key=lambda point: -point.device_ns)[:MAX_POINTS]),
     )
@@ -143,7 +145,7 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> tuple[list[R
             continue
         if work.precision == "float32" and in_tf32[at]:
             work = work._replace(precision="tf32")
-        point = _place(op_name, _shapes(dims), work, int(counts[i]), int(times[i]), peaks)
+        point = place_point(op_name, shapes_text(dims), work, int(counts[i]), int(times[i]), peaks)
         if point is not None:
             found.append(point)
             known[i] = True
@@ -151,8 +153,11 @@ def _points(trace: Trace, kernels: Ints, op: Ints, peaks: Peaks) -> tuple[list[R
     return found, is_placed
 
 
-def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks: Peaks) -> RooflinePoint | None:
-    """One point; None where the device's peak for its precision is not known."""
+def place_point(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks: Peaks) -> RooflinePoint | None:
+    """One point; None where the device's peak for its precision is not known.
+
+    Without the memory's bandwidth, only what arithmetic limits can be placed.
+    """
     precision = work.precision
     # No FLOP peak bounds integers and booleans; their bytes count.
     peak = peaks.tflops.get(
@@ -162,10 +167,14 @@ def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks
         return None
     seconds = device_ns / 1e9
     flops_per_s, bytes_per_s = work.flops * count / seconds, work.bytes * count / seconds
-    compute, memory = flops_per_s / (peak * 1e12), bytes_per_s / (peaks.bandwidth * 1e9)
+    compute = flops_per_s / (peak * 1e12)
+    memory = bytes_per_s / (peaks.bandwidth * 1e9) if peaks.bandwidth is not None else None
+    if memory is None and compute < NEITHER:
+        return None
+    share = max(compute, memory or 0.0)
     bound: Bound = "neither"
-    if max(compute, memory) >= NEITHER:
-        bound = "compute" if compute >= memory else "memory"
+    if share >= NEITHER:
+        bound = "compute" if share == compute else "memory"
     return RooflinePoint(
         op=op,
         shapes=shapes,
@@ -180,11 +189,11 @@ def _place(op: str, shapes: str, work: OpWork, count: int, device_ns: int, peaks
         compute_share=compute,
         memory_share=memory,
         bound=bound,
-        confidence="high" if work.certain and max(compute, memory) <= MAX_SHARE else "low",
+        confidence="high" if work.certain and not peaks.derived and share <= MAX_SHARE else "low",
     )
 
 
-def _shapes(dims: Any) -> str:
+def shapes_text(dims: Any) -> str:
     """The shapes of the tensors, as a person writes them: ``788x768 768x768``; lists of tensors by their number."""
     texts = []
     for shape in dims:

@@ -9,7 +9,7 @@ def _libraries(*words: str) -> frozenset[str]:
     return frozenset(name for part in words for name in part.split())
 
 
-#: Libraries by kind, named as by `perfkit.record.samplers.line_sampler.library_of`; the first that fits counts. A name
+#: Libraries by kind, named as by `perfkit._code_owner.library_of`; the first that fits counts. A name
 #: includes its submodules (``torch.distributed`` would include ``torch.distributed.checkpoint``).
 _KINDS: tuple[tuple[HostKind, frozenset[str]], ...] = (
     ("checkpoint", _libraries("checkpoint torch.serialization safetensors orbax joblib cloudpickle dill")),
@@ -25,7 +25,8 @@ _KINDS: tuple[tuple[HostKind, frozenset[str]], ...] = (
         "preprocessing",
         _libraries(
             "PIL cv2 torchvision torchaudio torchcodec librosa soundfile skimage imageio albumentations imgaug kornia",
-            "tokenizers transformers.tokenization transformers.image sentencepiece tiktoken spacy nltk sacremoses",
+            "tokenizers transformers.tokenization transformers.tokenization_python transformers.image",
+            "sentencepiece tiktoken spacy nltk sacremoses",
             "re regex html xml unicodedata gzip zlib bz2 lzma zipfile tarfile base64",
             "pandas polars pyarrow datasets h5py zarr pydicom nibabel decord av",
         ),
@@ -36,6 +37,8 @@ _TEXT_AND_FILES = _libraries(
     "json csv pprint yaml tomllib",
     "pathlib shutil tempfile io codecs pickle sqlite3 socket ssl http urllib",
 )
+#: Where a copy of weights is made: of tensors, and of a module's parameters.
+_COPIED = _libraries("torch._tensor torch.nn")
 #: They run the loop: time in them, and in nothing that they call, is no work of a line of the user's.
 _FRAMEWORKS = _libraries("torch lightning pytorch_lightning lightning_fabric transformers accelerate ignite")
 
@@ -55,10 +58,12 @@ def kind_of(within: str, before_model: bool, waits: bool = False) -> HostKind | 
     for kind, libraries in _KINDS:
         if not libraries.isdisjoint(tops | set(names)):
             return kind
+    if names[:1] == ["copy"] and not _COPIED.isdisjoint(names):
+        return "checkpoint"  # copy.deepcopy(model), or of its state_dict(): the weights are saved, in memory
     if not _FRAMEWORKS.isdisjoint(tops):
         return None
-    if waits:
-        return "waiting"
+    if waits or names[:1] == ["subprocess"]:
+        return "waiting"  # for another program: what starting it takes of the processor is part of that
     if before_model:
         return "preprocessing"
     return "python" if _TEXT_AND_FILES.isdisjoint(names) else "logging"

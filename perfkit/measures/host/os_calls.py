@@ -8,6 +8,7 @@ import numpy as np
 
 from perfkit.measures._durations import durations_by_name
 from perfkit.measures.results.kernels import OsCall
+from perfkit.measures.steps._trace_steps import in_steps
 from perfkit.trace.columns import Kind, Trace
 from perfkit.trace.intervals import Bools
 
@@ -17,8 +18,8 @@ CUDA = re.compile(r"cu(?:da)?[A-Z]")
 
 
 def measure_os_calls(trace: Trace) -> tuple[OsCall, ...]:
-    """Calls of the system by name, over the whole trace and all threads, longest total first."""
-    return tuple(OsCall(**times) for times in durations_by_name(trace, os_calls(trace)))
+    """Calls of the system by name, in the steps (without steps: in the trace), on all threads; longest total first."""
+    return tuple(OsCall(**times) for times in durations_by_name(trace, in_steps(trace) & os_calls(trace)))
 
 
 def os_calls(trace: Trace) -> Bools:

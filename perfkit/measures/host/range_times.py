@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from perfkit.measures._durations import spread_by
 from perfkit.measures._nested import find_open, groups, sum_by, times_by_owner
 from perfkit.measures._rows import launched_work, mask_of, nearest_above, time_of
 from perfkit.measures._trace_cache import once
@@ -14,7 +16,8 @@ from perfkit.measures.memory._allocations import changes_by_place, find_allocato
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.results.host import RangeTime
 from perfkit.measures.results.memory import MemoryChange
-from perfkit.trace.columns import Trace
+from perfkit.measures.steps._trace_steps import in_steps
+from perfkit.trace.columns import Trace, positions_in
 from perfkit.trace.intervals import Bools, Ints, expand
 
 #: Ranges around one event that are counted, from the innermost on: a real program nests them below ten deep, and a
@@ -23,7 +26,9 @@ MAX_NESTED = 64
 
 
 def measure_range_times(trace: Trace) -> tuple[RangeTime, ...]:
-    """Ranges by name, longest host time first; the steps are not among them.
+    """Ranges by name that began in the steps (without steps: all), longest host time first; steps are not among them.
+
+    Names whose ranges all began outside of the steps are counted over the recording (see `RangeTime.source`).
 
     A range's device work is what was launched while it was open on the launching thread; work launched from a
     thread without ranges (the backward) belongs to the ranges open at that time on the main range thread: the
@@ -31,43 +36,64 @@ def measure_range_times(trace: Trace) -> tuple[RangeTime, ...]:
     ranges around the forward ops that made them.
     """
     rows = trace.ranges
+    inside = in_steps(trace)[rows]
+    # A range around the loop, or before it, begins in no step: it is counted by itself.
+    known = np.bincount(trace.name[rows[inside]], minlength=len(trace.names)) > 0
+    found = [
+        *_times(trace, rows[inside], "trace"),
+        *_times(trace, rows[~inside & ~known[trace.name[rows]]], "recording"),
+    ]
+    return tuple(sorted(found, key=lambda one: -one.host_ns))
+
+
+def _times(trace: Trace, rows: Ints, source: str) -> Iterator[RangeTime]:
+    """The times of these ranges by name."""
     if not rows.size:
-        return ()
+        return
     names, place = np.unique(trace.name[rows], return_inverse=True)
     n = names.size
-    #: Place of a row's name; only meaningful for ranges.
+    #: Place of a row's name; -1 for what is none of these ranges.
     place_of = np.full(len(trace), -1, np.int64)
     place_of[rows] = place
-    hosts = sum_by(place, trace.duration_ns[rows], n)
-    around = _around(trace)[rows]
-    parent = np.where(around >= 0, np.searchsorted(rows, around), -1)
+    parent = positions_in(rows, _around(trace)[rows])  # rows are in the order of the file
     owns = sum_by(place, times_by_owner(trace, rows, parent), n)
-    counts = np.bincount(place, minlength=n)
-    work = _device_work(trace)
-    made = _nodes(trace)
+    spread = {field: column.tolist() for field, column in spread_by(place, trace.duration_ns[rows], n).items()}
+    work, made = (pairs.only(place_of[pairs.ranges] >= 0) for pairs in (_device_work(trace), _nodes(trace)))
     has_device = bool(trace.device_rows.size)
     has_nodes = np.bincount(place_of[made.ranges], minlength=n) > 0
     busy, own_busy, backward, backward_busy = (
         _busy(trace, place_of[pairs.ranges], pairs.events, n)
         for pairs in (work, work.only(work.innermost), made, _launched_in_nodes(trace, made))
     )
+    projected, counts = _projected(trace, work, place_of, n)
     memory = _memory(trace, place_of, n)
-    found = [
-        RangeTime(
+    for i, code in enumerate(names.tolist()):
+        yield RangeTime(
             name=trace.names[code],
-            count=int(counts[i]),
-            host_ns=int(hosts[i]),
+            count=spread["count"][i],
+            host_ns=spread["total_ns"][i],
             self_ns=int(owns[i]),
             device_busy_ns=busy[i] if has_device else None,
             device_self_busy_ns=own_busy[i] if has_device else None,
             backward_ns=backward[i] if has_nodes[i] else None,
             backward_device_busy_ns=backward_busy[i] if has_nodes[i] and has_device else None,
             memory=memory[i] if memory is not None else None,
-            source="trace",
+            source=source,
+            **{field: spread[field][i] for field in ("median_ns", "min_ns", "max_ns", "deviation_ns")},
+            device_work=counts[i] if has_device else None,
+            projected_ns=projected[i] if has_device else None,
         )
-        for i, code in enumerate(names.tolist())
-    ]
-    return tuple(sorted(found, key=lambda one: -one.host_ns))
+
+
+def _projected(trace: Trace, work: _Pairs, place_of: Ints, n: int) -> tuple[list[int], list[int]]:
+    """By name: the time from the start of each range's first device work to the end of its last, and their number."""
+    owners, owner = np.unique(work.ranges, return_inverse=True)
+    first = np.full(owners.size, np.iinfo(np.int64).max)
+    last = np.zeros(owners.size, np.int64)
+    np.minimum.at(first, owner, trace.start_ns[work.events])
+    np.maximum.at(last, owner, trace.end_ns[work.events])
+    spans = sum_by(place_of[owners], last - first, n)
+    return spans.tolist(), np.bincount(place_of[work.ranges], minlength=n).tolist()
 
 
 class _Pairs(NamedTuple):
@@ -147,11 +173,12 @@ def _busy(trace: Trace, place: Ints, events: Ints, n: int) -> list[int]:
 
 def _memory(trace: Trace, place_of: Ints, n: int) -> list[dict[str, MemoryChange]] | None:
     """Memory of each range's name by device; None where the trace has no memory events."""
-    events, holders = find_allocators(trace, place_of >= 0)
+    events, holders = find_allocators(trace, mask_of(trace, trace.ranges))
     if not events.size:
         return None
     found: list[dict[str, MemoryChange]] = [{} for _ in range(n)]
     pairs = _with_outer(holders, events, _around(trace))
+    pairs = pairs.only(place_of[pairs.ranges] >= 0)
     own = pairs.only(pairs.innermost)
     by_itself = {
         device: allocated - freed

@@ -14,8 +14,8 @@ from perfkit._location import Location
 from perfkit.measures._nested import find_open, sum_by
 from perfkit.measures._rows import launched_work
 from perfkit.measures.host._blocking_calls import blocking_calls
+from perfkit.measures.host._line_attribution import LineAttribution, thread_of_frames
 from perfkit.measures.host._python_frames import Function, PythonFrames
-from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.measures.steps._trace_steps import step_of, whole_steps
 from perfkit.run.records import LineTimes, TracedLine
@@ -45,16 +45,16 @@ def measure_source_lines(
         inside = step_of(steps, trace.start_ns) >= 0
         low, high = int(steps.start_ns[0]), int(steps.end_ns[-1])
         wall_ns = int((steps.end_ns - steps.start_ns).sum())
-        thread = int(steps.track[0])
+        thread = thread_of_frames(trace, frames)
     else:
         inside = np.ones(len(trace), bool)
         host = trace.host_rows
         low, high = int(trace.start_ns[host].min()), int(trace.end_ns[host].max())
         wall_ns = high - low
-        thread = int(np.bincount(trace.track[frames.rows]).argmax())
+        thread = thread_of_frames(trace, frames)
     table = _LineSums(frames)
     table.add_times(inside, low, high)
-    attribution = _Attribution(trace, frames, thread)
+    attribution = LineAttribution(trace, frames, thread)
     exact, function_only = table.add_ops(attribution, inside)
     if trace.device_rows.size:
         table.add_device(attribution, inside)
@@ -69,53 +69,6 @@ def measure_source_lines(
         lines=table.lines(),
         complete=times is None or times.complete,
     )
-
-
-class _Attribution:
-    """The frame and the time that a row counts for: its own, or those of the op that made its node of the backward."""
-
-    def __init__(self, trace: Trace, frames: PythonFrames, thread: int) -> None:
-        self.trace = trace
-        self._frames = frames
-        self._thread = thread
-        backward = pair_backward(trace)
-        self.is_node = backward.is_node
-        self._maker = np.full(len(trace), -1, np.int64)
-        self._maker[backward.node] = backward.maker
-        self._node = np.where(backward.is_node, np.arange(len(trace)), trace.above(backward.is_node))
-
-    def of(self, rows: Ints, at: Ints | None = None) -> tuple[Ints, Ints, Bools]:
-        """(frame or -1, time, whether it is the maker's) of each row; ``at`` is when, if not at the row's start."""
-        trace, frames = self.trace, self._frames
-        at = trace.start_ns[rows] if at is None else at.copy()
-        frame = np.where(frames.is_frame[rows], rows, frames.around[rows])
-        node = self._node[rows]
-        in_node = node >= 0
-        # A frame inside the node is the user's own backward.
-        in_node &= (frame < 0) | (trace.start_ns[np.maximum(frame, 0)] < trace.start_ns[np.maximum(node, 0)])
-        maker = np.where(in_node, self._maker[np.maximum(node, 0)], -1)
-        made = (maker >= 0) & (frames.around[np.maximum(maker, 0)] >= 0)
-        frame = np.where(made, frames.around[np.maximum(maker, 0)], frame)
-        at[made] = trace.start_ns[maker[made]]
-        # The engine's own thread has no frames: it works for the line that waits in backward(). So does any other
-        # thread where only one was followed.
-        without = node >= 0
-        if frames.of_one_thread:
-            without |= trace.track[rows] != self._thread
-        lost = np.flatnonzero((frame < 0) & without)
-        if lost.size:
-            threads = np.full(lost.size, self._thread, np.int64)
-            frame[lost] = find_open(trace, frames.rows, threads, at[lost])
-        return frame, at, made
-
-    def keys(self, rows: Ints, at: Ints | None = None) -> tuple[list[Location | None], Bools]:
-        """The line of each row, None for those in no frame; and whether it is the one that made its node."""
-        frame, when, made = self.of(rows, at)
-        known = np.flatnonzero(frame >= 0)
-        keys: list[Location | None] = [None] * rows.size
-        for place, key in zip(known.tolist(), self._frames.locations(frame[known], when[known]), strict=True):
-            keys[place] = key
-        return keys, made
 
 
 class _LineSums:
@@ -183,7 +136,7 @@ class _LineSums:
             for key, amount in zip(keys, values.tolist(), strict=True):
                 self._add(key, field, amount)
 
-    def add_ops(self, attribution: _Attribution, inside: Bools) -> tuple[float, float]:
+    def add_ops(self, attribution: LineAttribution, inside: Bools) -> tuple[float, float]:
         """Ops that lines called; the shares of them whose line is known, and whose function alone is."""
         trace = self._frames.trace
         ops = trace.is_kind(Kind.OP)
@@ -194,7 +147,7 @@ class _LineSums:
         exact = sum(key is not None and key.line is not None for key in keys)
         return exact / max(1, rows.size), (known - exact) / max(1, rows.size)
 
-    def add_device(self, attribution: _Attribution, inside: Bools) -> None:
+    def add_device(self, attribution: LineAttribution, inside: Bools) -> None:
         """Device work by the line that launched it, and waits for the device."""
         trace = self._frames.trace
         work = launched_work(trace)
@@ -212,7 +165,7 @@ class _LineSums:
         keys, _ = attribution.keys(waits)
         self._add_each(keys, syncs=np.ones_like(waits), blocked_ns=trace.duration_ns[waits])
 
-    def add_backward(self, attribution: _Attribution, inside: Bools) -> None:
+    def add_backward(self, attribution: LineAttribution, inside: Bools) -> None:
         """Host time of nodes by the line whose op made them."""
         trace = self._frames.trace
         nodes = attribution.is_node
@@ -224,7 +177,7 @@ class _LineSums:
             if trace.device_rows.size:
                 self._measured |= {"backward_launches", "backward_device_ns"}
 
-    def add_memory(self, attribution: _Attribution, inside: Bools) -> None:
+    def add_memory(self, attribution: LineAttribution, inside: Bools) -> None:
         """Allocations, by the line in which they happened."""
         trace = self._frames.trace
         is_memory = trace.is_kind(Kind.MEMORY)

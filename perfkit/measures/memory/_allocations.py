@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from perfkit.measures._nested import find_open, sum_by
 from perfkit.measures.results.memory import MemoryChange
@@ -15,6 +16,12 @@ from perfkit.trace.intervals import Bools, Ints
 def device_name(device: int) -> str:
     """Torch's name for the device of a memory event."""
     return "cpu" if device < 0 else f"cuda:{device}"
+
+
+def byte_counts(numbers: npt.NDArray[np.float64]) -> Ints | None:
+    """Byte counts; None where one is missing. Below 2**53 a float holds them exactly."""
+    usable = np.isfinite(numbers) & (np.abs(numbers) < 2.0**53)
+    return numbers.astype(np.int64) if usable.all() else None
 
 
 def find_allocators(trace: Trace, wanted: Bools) -> tuple[Ints, Ints]:

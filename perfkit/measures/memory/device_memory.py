@@ -10,7 +10,7 @@ from perfkit.measures._nested import find_open, sum_by
 from perfkit.measures._rows import name_codes
 from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.host.range_times import ranges_at
-from perfkit.measures.memory._allocations import device_name
+from perfkit.measures.memory._allocations import byte_counts, device_name
 from perfkit.measures.memory._levels import MAX_HOLDERS, alive_at, levels_at, timeline
 from perfkit.measures.results.memory import DeviceMemory, MemoryHolder
 from perfkit.measures.steps._trace_steps import DATA, OPTIMIZER, backward_nodes, step_of, whole_steps
@@ -45,16 +45,10 @@ def measure_device_memory(trace: Trace) -> tuple[DeviceMemory, ...]:
     for device in np.unique(trace.device[rows]).tolist():
         mine = trace.device[rows] == device
         # The host's total continues from one recording to the next without what was freed in between.
-        totals = (_byte_counts(total[mine]), _byte_counts(reserved[mine])) if device >= 0 else (None, None)
+        totals = (byte_counts(total[mine]), byte_counts(reserved[mine])) if device >= 0 else (None, None)
         events = _MemoryEvents(rows[mine], address[mine], *totals)
         found.append(_measure(trace, device, events, int(trace.start_ns[rows[0]]), int(trace.start_ns[rows[-1]])))
     return tuple(sorted(found, key=lambda one: -one.peak_bytes))
-
-
-def _byte_counts(numbers: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Ints | None:
-    """Byte counts; None where one is missing. Below 2**53 a float holds them exactly."""
-    usable = np.isfinite(numbers) & (np.abs(numbers) < 2.0**53)
-    return numbers.astype(np.int64) if usable.all() else None
 
 
 def _measure(trace: Trace, device: int, events: _MemoryEvents, first_ns: int, last_ns: int) -> DeviceMemory:

@@ -56,8 +56,10 @@ def find_host_collectives(calls: OpCalls, waited: float) -> tuple[HostCollective
         calls: The ops of a trace.
         waited: The share of a step (0 to 1) that was spent waiting; divided among collectives by their number.
     """
+    if waited <= 0 or calls.step_ns is None:
+        return ()
     chosen = [i for i, name in enumerate(calls.names) if BEGINS.match(name)]
-    if waited <= 0 or calls.step_ns is None or not chosen:
+    if not chosen:
         return ()
     waited_ns = waited * calls.step_ns
     sizes = _sizes(calls.trace, calls.rows[chosen])

@@ -28,7 +28,7 @@ class InnerOps:
         trace = calls.trace
         self._calls = calls
         ops = trace.is_kind(Kind.OP)
-        self.rows = np.flatnonzero(ops & (calls.of >= 0))
+        self.rows = calls.op_rows
         index = np.full(len(trace) + 1, -1, np.int64)
         index[self.rows] = np.arange(self.rows.size)
         of = calls.of[self.rows]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -23,11 +24,13 @@ from perfkit.measures.host._python_frames import PythonFrames
 from perfkit.measures.ops._backward import pair_backward
 from perfkit.measures.steps._trace_steps import main_thread, steps_of_ops, whole_steps
 from perfkit.run.records import LineTimes, TracedLine
-from perfkit.trace.columns import Kind, Trace
+from perfkit.trace.columns import Field, Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
 
 #: Ops that are measured; of more, those of the first steps stand for all. Their arguments are read again from the file.
 MAX_OPS = 100_000
+#: What describes the tensors that ops were called with.
+TENSOR_ARGUMENTS = ("Input Dims", "Input type", "Input Strides")
 
 LOADER_OR_OPTIMIZER = re.compile(r"^(?:Optimizer\.|enumerate\(Data)")
 
@@ -103,6 +106,20 @@ class OpCalls:
             caller = nearest_above(trace, inner, is_called)
             of[inner] = np.where(caller >= 0, index[caller], -1)
         return of
+
+    @cached_property
+    def op_rows(self) -> Ints:
+        """Rows of the calls and of all ops inside them."""
+        return np.flatnonzero(self.trace.is_kind(Kind.OP) & (self.of >= 0))
+
+    @cached_property
+    def arguments(self) -> dict[str, Field]:
+        """The arguments of `op_rows`, read from the file once for all measures; empty for a trace without shapes."""
+        if not self.op_rows.size or self.trace.metadata.record_shapes is False:
+            return {}
+        # Numbers and flags say how much an op computes, which is asked on a host alone.
+        keys = TENSOR_ARGUMENTS if self.on_device else (*TENSOR_ARGUMENTS, "Concrete Inputs")
+        return self.trace.fields(self.op_rows, keys)
 
     def locations(self, indices: Sequence[int] | Ints) -> list[Location | None]:
         """The user's line of each of these calls; None where no frame is known."""

@@ -74,21 +74,26 @@ def find_updates(calls: OpCalls, shares: dict[str, float]) -> tuple[OptimizerUpd
     of_call = update_around(calls.rows)
     work = launched_work(trace)
     of_work = update_around(trace.launch[work])
+    duration = (trace.end_ns - begins)[rows]
+    # Two optimizers of one class, as of a GAN, are two updates: each has a line that calls it.
+    callers = calls.locations_of_rows(rows)
     found = []
-    for code in np.unique(trace.name[rows]).tolist():
+    for code, caller in dict.fromkeys(zip(trace.name[rows].tolist(), callers, strict=True)):
         name = trace.names[code]
-        members = np.flatnonzero((of_call >= 0) & (trace.name[of_call] == code))
-        kernels = work[(of_work >= 0) & (trace.name[of_work] == code)]
+        here = np.array([one == caller for one in callers]) & (trace.name[rows] == code)
+        members = np.flatnonzero(np.isin(of_call, rows[here]))
+        kernels = work[np.isin(of_work, rows[here])]
         names = Counter(calls.names[i] for i in members.tolist())
-        caller = calls.locations_of_rows(rows[trace.name[rows] == code][:1])[0]
         bodies: Counter[Location] = Counter()
         for i, at in zip(members.tolist(), calls.locations(members), strict=True):
             if at is not None and at.owner == "user" and at != caller:
                 bodies[at] += int(calls.cost[i])
+        of_class = int(duration[trace.name[rows] == code].sum())
+        share = shares.get(name, 0.0) * int(duration[here].sum()) / max(1, of_class)
         found.append(
             OptimizerUpdate(
                 name=match[1] if (match := UPDATE.match(name)) else name,
-                host_ns=round(shares.get(name, 0.0) * (step_ns or 1)),
+                host_ns=round(share * (step_ns or 1)),
                 ops=members.size / calls.steps,
                 foreach=sum(n for one, n in names.items() if "_foreach_" in one) / calls.steps,
                 fused=sum(n for one, n in names.items() if "_fused_" in one) / calls.steps,

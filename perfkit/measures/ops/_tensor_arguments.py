@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.measures.ops._op_calls import TENSOR_ARGUMENTS, OpCalls
 from perfkit.measures.ops._op_work import MAX_DIMENSIONS, SIZES, Tensor
-from perfkit.trace.columns import Trace
 from perfkit.trace.intervals import Bools, Ints
 
-ARGUMENTS = ("Input Dims", "Input type", "Input Strides")
 #: Bytes of a tensor that stays in a processor's first-level cache (32 to 64 KB): below, no traffic is avoided.
 SMALL = 64 * 2**10
 #: No tensor has more; sums of their bytes fit into 64 bits.
@@ -21,20 +20,19 @@ _MAX_ELEMENTS = 2**48
 
 
 class TensorArgumentReader:
-    """Reads the arguments of ops, whose rows come in order, each once. ``any`` is whether the trace has any."""
+    """The tensors of the calls and of all ops inside them. ``any`` is whether the trace has any."""
 
-    def __init__(self, trace: Trace, rows: Ints) -> None:
-        self._rows = rows
-        self._row_list = rows.tolist()
-        self._fields = {}
-        if rows.size and trace.metadata.record_shapes is not False:
-            self._fields = trace.fields(rows, ARGUMENTS)
+    def __init__(self, calls: OpCalls) -> None:
+        self._rows = calls.op_rows
+        self._row_list = self._rows.tolist()
+        self._fields = calls.arguments
         self.any = bool(self._fields and self._fields["Input type"].values)
-        self._codes = list(zip(*(field.codes.tolist() for field in self._fields.values()), strict=True))
+        codes = (self._fields[name].codes.tolist() for name in TENSOR_ARGUMENTS if self.any)
+        self._codes = list(zip(*codes, strict=True))
         self._known: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 
     def mentions(self, rows: Ints, dtypes: Container[str]) -> Bools:
-        """Which of these ops, in the order that was read, have an argument of one of these types."""
+        """Which of these ops, in the order of their rows, have an argument of one of these types."""
         field = self._fields["Input type"]
         has = np.array(
             [
@@ -50,7 +48,7 @@ class TensorArgumentReader:
             return ()
         key = self._codes[bisect_left(self._row_list, row)]
         if key not in self._known:
-            fields = zip(ARGUMENTS, key, strict=True)
+            fields = zip(TENSOR_ARGUMENTS, key, strict=True)
             self._known[key] = _tensors(*(self._fields[name].values[at] if at >= 0 else None for name, at in fields))
         return self._known[key]
 

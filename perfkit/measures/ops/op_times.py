@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfkit.measures._durations import spread_by
 from perfkit.measures._nested import sum_by, sum_inside, times_by_owner
 from perfkit.measures._rows import launched_work, mask_of
 from perfkit.measures.memory._allocations import changes_by_place, find_allocators, write_changes
@@ -49,6 +50,17 @@ def measure_op_times(trace: Trace) -> Ops | None:
     )
 
 
+def inner_overloads(place: Ints, parent: Ints) -> Bools:
+    """Which ops are all that an op of their own name does (an overload): one call with it.
+
+    Args:
+        place: The number of each op's name.
+        parent: The index of the op that called each, -1 for none.
+    """
+    children = np.bincount(parent + 1, minlength=place.size + 1)[1:]
+    return np.asarray((place == place[parent]) & (parent >= 0) & (children[parent] == 1), bool)
+
+
 class _OpTable:
     """Sums of ops by name.
 
@@ -67,8 +79,7 @@ class _OpTable:
         self.parent = self.index[caller[rows]]
         children = np.bincount(self.parent + 1, minlength=rows.size + 1)[1:]
         self.is_leaf = children == 0
-        overload = (self.place == self.place[self.parent]) & (self.parent >= 0) & (children[self.parent] == 1)
-        self.calls = np.flatnonzero(~overload)
+        self.calls = np.flatnonzero(~inner_overloads(self.place, self.parent))
         work = launched_work(trace)
         # The launch itself is no op: what is above it is the op that made it.
         launcher = self.index[caller[trace.launch[work]]]
@@ -91,8 +102,8 @@ class _OpTable:
         """The times of each name."""
         trace, rows = self.trace, self.rows
         duration = trace.duration_ns[rows]
-        counts = self._of_calls(np.ones_like(rows))
-        totals = self._of_calls(duration)
+        spread = spread_by(self.place[self.calls], duration[self.calls], len(self.names))
+        counts, totals = spread["count"], spread["total_ns"]
         owns = self._own(np.arange(rows.size), times_by_owner(trace, rows, self.parent))
         device = sum_inside(self._launcher, self._launched_ns, self.parent)
         devices, device_owns = self._of_calls(device), self._own(self._launcher, self._launched_ns)
@@ -101,6 +112,8 @@ class _OpTable:
         backwards = self._inclusive(self._maker, duration[self._node])
         makes_nodes = self._own(self._makers(), np.ones(1, np.int64)) > 0
         memory = self._memory(is_op)
+        of_calls = {name: spread[name].tolist() for name in ("median_ns", "min_ns", "max_ns", "deviation_ns")}
+        whole = max(1, int(owns.sum()))
         has_device = bool(trace.device_rows.size)
         return [
             OpTime(
@@ -113,6 +126,8 @@ class _OpTable:
                 backward_ns=int(backwards[i]) if makes_nodes[i] else None,
                 backward_device_ns=int(backward_devices[i]) if makes_nodes[i] and has_device else None,
                 memory=memory[i] if memory is not None else None,
+                share=int(owns[i]) / whole,
+                **{name: values[i] for name, values in of_calls.items()},
             )
             for i, code in enumerate(self.names)
         ]

@@ -31,7 +31,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
     if not calls.rows.size:
         return None
     inner = InnerOps(calls)
-    arguments = TensorArgumentReader(calls.trace, inner.rows)
+    arguments = TensorArgumentReader(calls)
     shapes = arguments.any
     return Patterns(
         source=calls.trace.path.name,

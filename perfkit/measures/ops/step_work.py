@@ -18,7 +18,7 @@ from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.measures.steps._phase_times import phase_times, phases_at
 from perfkit.measures.steps._trace_steps import main_thread, whole_steps
 from perfkit.run.records import Phase
-from perfkit.trace.columns import Kind, ProfilerSteps, Trace
+from perfkit.trace.columns import Field, Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Ints, Union, clip, common, without
 
 _ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs")
@@ -33,13 +33,14 @@ def measure_step_work(calls: OpCalls) -> StepWork | None:
     what remains of the call is of unknown work.
     """
     trace = calls.trace
-    if trace.metadata.record_shapes is False or not calls.rows.size or calls.step_ns is None:
+    if calls.step_ns is None or not calls.arguments:
         return None
     is_known = np.array([name in FORMULAS for name in trace.names])[trace.name] & trace.is_kind(Kind.OP)
     known = np.flatnonzero(is_known & (calls.of >= 0))
     known = known[nearest_above(trace, known, is_known) < 0]
-    fields = trace.fields(known, _ARGUMENTS)
-    if not fields["Input type"].values:
+    at = np.searchsorted(calls.op_rows, known)
+    fields = {name: Field(calls.arguments[name].codes[at], calls.arguments[name].values) for name in _ARGUMENTS}
+    if not (fields["Input type"].codes >= 0).any():
         return None
     parts = _Parts(calls, known, fields)
     return StepWork(source=trace.path.name, step_ns=calls.step_ns, rows=parts.rows())

@@ -245,6 +245,7 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
 
     ``overlap_ns`` runs during compute kernels. The host waited for ``blocking`` of them, ``blocked_ns`` in all,
     from the call until the host continued. ``bytes_per_s`` is achieved bandwidth: bytes by time on the device.
+    ``median_ns``, ``min_ns``, ``max_ns`` and ``deviation_ns`` (of a sample) are of single copies.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "a trace with device work: a window recorded on a machine with a GPU"
@@ -263,3 +264,7 @@ class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float | None
     blocking: int | None
     blocked_ns: int | None
+    median_ns: int | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    deviation_ns: float | None = None

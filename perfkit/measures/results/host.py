@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -17,7 +18,9 @@ class OpTime(msgspec.Struct, frozen=True, kw_only=True):
     ``self_ns`` is host time not spent in ops it called; ``device_ns`` the device work launched inside it,
     ``device_self_ns`` that which no op it called launched. ``backward_ns`` and ``backward_device_ns`` are the host time
     of the autograd nodes that it made, and the device work launched in them; None where none could be paired.
-    ``memory`` is by device (``cpu``, ``cuda:0``), None without memory events.
+    ``memory`` is by device (``cpu``, ``cuda:0``), None without memory events. ``median_ns``, ``min_ns``, ``max_ns`` and
+    ``deviation_ns`` (of a sample) are of a call's host time with the ops that it called. ``share`` (0 to 1) is the part
+    that ``self_ns`` has of the time in any op.
     """
 
     name: str
@@ -29,6 +32,11 @@ class OpTime(msgspec.Struct, frozen=True, kw_only=True):
     backward_ns: int | None = None
     backward_device_ns: int | None = None
     memory: dict[str, MemoryChange] | None = None
+    median_ns: int | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    deviation_ns: float | None = None
+    share: float | None = None
 
 
 class Repeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +84,13 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
     union of the device work launched inside it, ``device_self_busy_ns`` of that which no range inside it launched.
     ``backward_ns`` is the time of the autograd nodes that its ops made, ``backward_device_busy_ns`` the union of the
     device work launched in them: for a range around the backward as well, a part of ``device_busy_ns``. None where
-    none could be paired. ``memory`` is by device, None without memory events.
+    none could be paired. ``memory`` is by device, None without memory events. ``median_ns``, ``min_ns``, ``max_ns`` and
+    ``deviation_ns`` (of a sample) are of one range's host time. ``device_work`` counts the kernels, copies and memsets
+    launched inside, and ``projected_ns`` sums, over the ranges, the time from the start of the first to the end of the
+    last of them: the range as the device sees it.
+
+    ``source`` is "trace" for the ranges that began in a step of the trace (all, where it has no steps), "recording" for
+    a name whose ranges all began outside of steps (around the loop, or before it), else the file of the run.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "a trace with ranges"
@@ -91,6 +105,19 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
     backward_device_busy_ns: int | None = None
     memory: dict[str, MemoryChange] | None = None
     source: str = ""
+    median_ns: int | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    deviation_ns: float | None = None
+    device_work: int | None = None
+    projected_ns: int | None = None
+
+
+def distinct_ranges(ranges: Sequence[RangeTime]) -> list[RangeTime]:
+    """Each range once: from the trace if it is in there, because the run's own table includes slowed steps."""
+    of_trace = ("trace", "recording")
+    traced = {row.name for row in ranges if row.source in of_trace}
+    return [row for row in ranges if row.source in of_trace or row.name not in traced]
 
 
 class SyncCall(msgspec.Struct, frozen=True, kw_only=True):

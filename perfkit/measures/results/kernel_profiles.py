@@ -22,6 +22,40 @@ class Stall(msgspec.Struct, frozen=True):
     share: float | None
 
 
+class PipeUse(msgspec.Struct, frozen=True):
+    """A pipe of the multiprocessor (``fma``, ``tensor``, ``lsu``), and its use as a part (0 to 1) of its peak."""
+
+    pipe: str
+    share: float
+
+
+class ToolAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of ncu's own rules advises, in its words.
+
+    ``saving_share`` (0 to 1) is ncu's estimate of what the advice saves: of the launch's time, or, where ``is_local``,
+    of what the rule looks at only. None where ncu gives no estimate.
+    """
+
+    rule: str
+    section: str
+    text: str
+    is_local: bool = False
+    saving_share: float | None = None
+
+
+class DramChain(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels that follow each other in the report, are limited by the device's memory, and work element by element.
+
+    ``kernels`` are their names in order, ``count`` how often they follow each other so. ``total_ns`` is the time of all
+    of them and ``share`` (0 to 1) its part of all profiled time.
+    """
+
+    kernels: tuple[str, ...]
+    count: int
+    total_ns: int
+    share: float
+
+
 class RoofPosition(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a kernel under the roofline of its device.
 
@@ -75,6 +109,20 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
     waves: float | None = None
     stalls: tuple[Stall, ...] = ()
     roof: RoofPosition | None = None
+    l1_hit: float | None = None
+    l2_hit: float | None = None
+    ipc: float | None = None
+    sm_busy: float | None = None
+    pipes: tuple[PipeUse, ...] = ()
+    tensor_pipe: float | None = None
+    eligible_warps: float | None = None
+    no_eligible: float | None = None
+    threads_per_warp: float | None = None
+    sector_use: float | None = None
+    sectors_per_request: float | None = None
+    conflict_share: float | None = None
+    replay_share: float | None = None
+    advice: tuple[ToolAdvice, ...] = ()
 
     @property
     def mean_ns(self) -> float | None:
@@ -92,7 +140,8 @@ class KernelProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelProfiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A report of Nsight Compute, longest kernels first; ``total_ns`` is None where it has no times.
+    """A report of Nsight Compute, longest kernels first; ``total_ns`` is None where it has no times, and then
+    there are no ``chains``.
 
     ncu runs each launch alone, several times, with fixed clocks and empty caches: its times show how efficient a kernel
     is, not what a training step spends in it.
@@ -104,11 +153,16 @@ class KernelProfiles(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[KernelProfile, ...]
     total_ns: int | None = None
     compute_capability: str | None = None
+    chains: tuple[DramChain, ...] = ()
 
 
 #: With compute and memory both below this part of their peak a kernel mostly waits. Nsight Compute reports latency
 #: issues below 60%; half of that leaves out the many kernels that are merely not perfect.
 LATENCY = 0.30
+#: From this part of its peak on a kernel uses a unit well: only below it does Nsight Compute report latency issues.
+BUSY = 0.60
+#: Threads of a warp.
+WARP = 32
 
 
 def short_name(name: str) -> str:

@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from perfkit._location import Location
+
 Bound = Literal["compute", "memory", "neither", "unknown"]
 
 
@@ -13,9 +15,10 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one op with the same shapes, against what the device can do.
 
     ``flops`` and ``bytes`` are of one call, ``device_ns`` of all kernels of all ``count`` calls. ``intensity`` is in
-    FLOP per byte. The shares are 0 to 1 of the peak in ``precision`` and of the memory's bandwidth. ``bound`` is the
-    larger of the two, ``neither`` where both are small. ``confidence`` is ``low`` where a type was assumed, or a share
-    above 1 shows that the numbers contradict each other (a kernel missing, data that stayed in the cache).
+    FLOP per byte. The shares are 0 to 1 of the peak in ``precision`` and of the memory's bandwidth, None where that is
+    not known. ``bound`` is the larger of the two, ``neither`` where both are small. ``confidence`` is ``low`` where a
+    type was assumed, the peaks were derived, or a share above 1 shows that the numbers contradict each other (a kernel
+    missing, data that stayed in the cache).
     """
 
     op: str
@@ -29,7 +32,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     flops_per_s: float
     bytes_per_s: float
     compute_share: float
-    memory_share: float
+    memory_share: float | None
     bound: Bound
     confidence: Literal["high", "low"]
 
@@ -39,7 +42,8 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
     ``time_ns`` is kernel time by what bounds it, summing to ``device_ns``; ``unknown`` are kernels of ops whose work
     does not follow from their arguments, ``unknown_ns`` their time by class without communication. ``peaks_source``
-    names the document of the peaks. ``problem`` is why nothing could be placed, None where something was. ``points``
+    names the document of the peaks, or what they were derived from (``peaks_derived``); ``ridges`` are the ridge points
+    in FLOP per byte by precision. ``problem`` is why nothing could be placed, None where something was. ``points``
     are the longest ones.
     """
 
@@ -50,14 +54,26 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     time_ns: dict[str, int]
     unknown_ns: dict[str, int] = {}
     peaks_source: str | None = None
+    peaks_derived: bool = False
+    ridges: dict[str, float] = {}
     problem: str | None = None
     points: tuple[RooflinePoint, ...] = ()
 
+    @property
+    def about_peaks(self) -> str:
+        """Where the peaks come from, as a sentence; empty without any."""
+        if self.peaks_source is None:
+            return ""
+        if not self.peaks_derived:
+            return f"Peaks from {self.peaks_source}."
+        return f"The peaks of {self.name or 'the device'} are not in perfkit's table; derived from {self.peaks_source}."
+
 
 class NameTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of all events of one name.
+    """Durations of the events of one name, in the steps of the trace (all of it where it has none).
 
-    ``deviation_ns`` is that of a sample (divided by n - 1), 0 for a single event.
+    ``deviation_ns`` is that of a sample (divided by n - 1), 0 for a single event. ``share`` (0 to 1) is of the time of
+    all names together.
     """
 
     name: str
@@ -67,6 +83,8 @@ class NameTime(msgspec.Struct, frozen=True, kw_only=True):
     deviation_ns: float
     min_ns: int
     max_ns: int
+    median_ns: int | None = None
+    share: float | None = None
 
 
 class ApiCall(NameTime, frozen=True, kw_only=True):
@@ -101,7 +119,11 @@ class KernelTime(NameTime, frozen=True, kw_only=True):
     ``tensor_cores`` is None where the name does not show it. ``grid``, ``block`` and ``registers`` (per thread) are
     those of the longest of a few launches; ``occupancy`` (0 to 1, resident warps divided by the maximum) and
     ``small_grid_share`` (0 to 1, time with fewer blocks than multiprocessors) their means by time. None where the trace
-    does not have them.
+    does not have them. ``shared_bytes`` is the shared memory of a block.
+
+    ``call`` is the API call that launched most of it by time, ``op`` the innermost op around these launches, ``at`` the
+    user's line (its function alone where no line is known); a kernel of the backward has those of the forward op that
+    made its node. None where the trace does not show them.
     """
 
     kernel_class: KernelClass
@@ -112,10 +134,30 @@ class KernelTime(NameTime, frozen=True, kw_only=True):
     registers: int | None = None
     occupancy: float | None = None
     small_grid_share: float | None = None
+    shared_bytes: int | None = None
+    call: str | None = None
+    op: str | None = None
+    at: Location | None = None
+
+
+class KernelClassTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of the kernels of one class, and its share of all kernels' (0 to 1)."""
+
+    name: str
+    total_ns: int
+    share: float
+
+
+def class_times(classes_ns: dict[str, int]) -> tuple[KernelClassTime, ...]:
+    """The classes with their shares, in the same order."""
+    total = sum(classes_ns.values())
+    return tuple(KernelClassTime(name=name, total_ns=ns, share=ns / max(1, total)) for name, ns in classes_ns.items())
 
 
 class Kernels(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels of a whole trace, all devices together, longest total first; times add up, also of those at once.
+    """Kernels of the steps (without steps: of the trace), all devices together, longest total first.
+
+    A kernel belongs to the steps if it was launched in one. Times add up, also of those that run at once.
 
     ``copies`` are copies by direction, and memsets. ``classes_ns`` and ``precisions_ns`` each sum to ``total_ns``.
     ``product_ns`` is the time of matmuls, attention and convolutions, of which ``tensor_core_ns`` ran on tensor cores

@@ -138,7 +138,8 @@ class StepGrowth(msgspec.Struct, frozen=True, kw_only=True):
     the first and at the last step, ``knots`` the levels between as (step, ns), ``ns_per_step`` the slope in the second
     half, ``excess_ns`` the mean over ``steps`` steps above the first level. ``phase`` grows the most, from
     ``phase_first_ns`` in the first eighth to ``phase_last_ns`` in the last. ``noise_ns`` is the standard error of the
-    first level.
+    first level. ``calls``: the steps call models more and more often, and all times are those of a step with this many
+    calls, the mean; None: they do not.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "24 or more timed steps"
@@ -153,6 +154,7 @@ class StepGrowth(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     phase_first_ns: int
     phase_last_ns: int
+    calls: float | None = None
 
     def level_ns(self, step: float) -> int:
         """The level at this step number: linear between the knots, constant before and after them."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from perfkit._text import printable
+
+if TYPE_CHECKING:
+    from perfkit.trace.columns import Trace
 
 _T = TypeVar("_T")
 
@@ -44,12 +47,14 @@ class Measurements:
     """Results of measures, by type: ``measurements.get(Kernels)``, ``measurements.all(CopyTime)``.
 
     ``results`` are values, tuples of values, or None where a measure had nothing to measure. ``missing`` has a sentence
-    for each part of the source that could not be measured.
+    for each part of the source that could not be measured. ``trace`` is the one that was measured, of a run that of its
+    newest window.
     """
 
     def __init__(self, source: str, *results: Any, missing: tuple[str, ...] = ()) -> None:
         self.source = source
         self.missing = missing
+        self.trace: Trace | None = None
         self._by_type: dict[type, tuple[Any, ...]] = {}
         for result in results:
             self.add(result)

@@ -80,6 +80,13 @@ def step_of(steps: ProfilerSteps, times: Ints) -> Ints:
     return at
 
 
+@once
+def in_steps(trace: Trace) -> Bools:
+    """A mask of the rows that began in a step; all rows of a trace without steps. Device work: see `DeviceWork`."""
+    steps = whole_steps(trace)
+    return step_of(steps, trace.start_ns) >= 0 if steps.row.size else np.ones(len(trace), bool)
+
+
 def main_thread(trace: Trace, rows: Ints) -> int:
     """The thread of the steps; without steps the one with most time in these rows, -1 without rows."""
     steps = whole_steps(trace)

@@ -7,6 +7,10 @@ it was or nearly every step is longer than the ones before it.
 
 On a busy machine the levels of the step follow the other programs. These slow all phases of a step, so a phase that
 grows is also looked for in its ratio to the rest of the same step.
+
+The work of a step may grow because the task does: larger batches, longer inputs, or more calls of the model, as those
+of an agent whose episodes last longer. Of a step with more calls, what is compared is its time per call. Larger inputs
+cost more than in proportion (attention), so where they grow nothing is claimed.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import msgspec
 from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.steps._timed_rows import phase_columns, timed_rows
 from perfkit.run.merging import merged_in_blocks
-from perfkit.run.records import PHASES, Phase, Step
+from perfkit.run.records import PHASES, Phase, Phases, Step
 
 #: Parts of the run whose levels are compared: an eighth of a short run still has three steps, whose median one outlier
 #: does not move; and eight levels in order are no chance (see `_RISING`).
@@ -69,8 +73,11 @@ def step_growth(timed: Sequence[Step]) -> StepGrowth | None:
     points = _of_equal_size(timed)
     if len(points) < _MIN_STEPS or _work_grows(points):
         return None
+    calls = _more_calls(points)
+    if calls is not None:
+        timed, points = [_of_calls(row, calls) for row in timed], [_of_calls(row, calls) for row in points]
     rise = _of_step(points) or _of_one_phase(points)
-    return _described(timed, points, rise) if rise is not None else None
+    return _described(timed, points, rise, calls) if rise is not None else None
 
 
 class _Rise(NamedTuple):
@@ -142,7 +149,7 @@ def _rises(parts: Sequence[Sequence[float]], base_ns: float, rising: int) -> boo
     )
 
 
-def _described(timed: Sequence[Step], points: Sequence[Step], rise: _Rise) -> StepGrowth:
+def _described(timed: Sequence[Step], points: Sequence[Step], rise: _Rise, calls: float | None) -> StepGrowth:
     levels = rise.levels
     centres = [part[len(part) // 2].step for part in _parts(points)]
     start, end = timed[0].step, timed[-1].step + timed[-1].steps - 1
@@ -165,6 +172,7 @@ def _described(timed: Sequence[Step], points: Sequence[Step], rise: _Rise) -> St
         phase=rise.phase,
         phase_first_ns=round(rise.phase_first_ns),
         phase_last_ns=round(rise.phase_last_ns),
+        calls=calls,
     )
     above = sum((found.level_ns(row.step + (row.steps - 1) / 2) - found.first_ns) * row.steps for row in timed)
     return msgspec.structs.replace(found, excess_ns=max(0, round(above / steps)))
@@ -195,13 +203,34 @@ def _of_equal_size(timed: Sequence[Step]) -> list[Step]:
 
 
 def _work_grows(points: Sequence[Step]) -> bool:
-    """Whether the batches grow through the run, as in a curriculum: their time follows."""
-    third = len(points) // 3
+    """Whether batches or inputs grow through the run, as in a curriculum: their time follows."""
     for name in ("batch_elements", "tokens", "samples"):
         sizes = [getattr(row, name) / row.steps for row in points if getattr(row, name) is not None]
-        if len(sizes) == len(points) and median(sizes[-third:]) > (1 + _MIN_RISE) * median(sizes[:third]):
+        if len(sizes) == len(points) and _grows(sizes):
             return True
-    return False
+    inputs = [(row.input_elements or 0) / row.model_calls for row in points if row.model_calls]
+    return len(inputs) == len(points) and _grows(inputs)
+
+
+def _more_calls(points: Sequence[Step]) -> float | None:
+    """The mean number of calls of models in a step, where later steps have more of them than the first ones."""
+    calls = [row.model_calls / row.steps for row in points if row.model_calls]
+    return sum(calls) / len(calls) if len(calls) == len(points) and _grows(calls) else None
+
+
+def _grows(sizes: Sequence[float]) -> bool:
+    third = len(sizes) // 3
+    return median(sizes[-third:]) > (1 + _MIN_RISE) * median(sizes[:third])
+
+
+def _of_calls(row: Step, calls: float) -> Step:
+    """The row as if each of its steps had this many calls of models: its times in proportion."""
+    factor = calls * row.steps / row.model_calls if row.model_calls else 1.0
+    phases = {phase: round(ns * factor) for phase in PHASES if (ns := getattr(row.phases_ns, phase)) is not None}
+    compile_ns = None if row.compile_ns is None else round(row.compile_ns * factor)
+    return msgspec.structs.replace(
+        row, wall_ns=round(row.wall_ns * factor), phases_ns=Phases(**phases), compile_ns=compile_ns
+    )
 
 
 def _uncertainty(values: Sequence[float]) -> float:

@@ -22,17 +22,19 @@ from perfkit.record.hooks.collective_waits import CollectiveWaits
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.torch_hooks import LoopHooks
 from perfkit.record.samplers.line_sampler import LineSampler
+from perfkit.record.samplers.source_lookup import find_fillings
 from perfkit.record.samplers.worker_sampler import WorkerSampler
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.process_group import ReducedModels
+from perfkit.record.watchers.processor_energy import ProcessorEnergy
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.record.windows.extra_steps import ExtraSteps
 from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
-from perfkit.run.records import Lines, Loader, NodeHealth, Phase, RangeRow, StepBoundary, Syncs
+from perfkit.run.records import EnergyUse, Lines, Loader, NodeHealth, Phase, RangeRow, StepBoundary, Syncs
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Loaders that are recorded per run, of all its fits.
@@ -56,6 +58,7 @@ class Attachments:
         self.memory = watch_memory()
         #: None until the program uses a GPU.
         self.node: NodeWatch | None = None
+        self._processor_energy = ProcessorEnergy()
         #: Whether what watches a device is attached, and whether syncs on it are to be detected.
         self._on_device = self._detect_cuda = False
         self.batches = BatchWatch(clock)
@@ -88,7 +91,7 @@ class Attachments:
     ) -> None:
         """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
         if hooked:
-            self.hooks = LoopHooks(
+            self.hooks = hooks = LoopHooks(
                 self._clock,
                 on_optimizer=on_optimizer,
                 on_samples=self._on_samples,
@@ -97,6 +100,7 @@ class Attachments:
                 on_evaluation=on_evaluation,
                 on_thread=self._on_thread,
             )
+            hooks.on_call = self.batches.add_call
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
@@ -125,6 +129,7 @@ class Attachments:
         """
         self.waits.attach_when_ready()
         self.reduced.read_if_due(self._clock.step_num)
+        self._processor_energy.read_if_due(self._clock.step_num)
         if not self._on_device and _env.cuda_in_use():
             GRAPH_CAPTURES.watch()
             self._on_device = True
@@ -148,6 +153,7 @@ class Attachments:
         guarded("detaching from the collectives", self.waits.detach)
         guarded("reading the process group", self.reduced.read)
         guarded("detaching from DistributedDataParallel", self.reduced.detach)
+        guarded("reading the energy counters", lambda: self._processor_energy.pause(self._clock.step_num))
         if self.hooks is not None:
             if close_last:
                 guarded("closing the last step", self.hooks.finish)
@@ -242,6 +248,12 @@ class Attachments:
             self._recording.note(self.node.problem)
         return self.node.record()
 
+    @property
+    def energy(self) -> tuple[EnergyUse, ...]:
+        """Energy of the device and of the processor during the steps; empty where nothing counts it."""
+        device = self.node.energy if self.node is not None else None
+        return tuple(one for one in (device, self._processor_energy.energy) if one is not None)
+
     def sampling_ns(self, timed_ns: int) -> int:
         """perfkit's time for sampling in ``timed_ns`` of steps.
 
@@ -285,4 +297,6 @@ class Attachments:
             workers=workers,
             collected=self.garbage.lines(),
             constant_ops=extras.constant_ops,
+            paths=self._sampler.call_paths(sampled_steps if steps else None),
+            fillings=find_fillings(rows),
         )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from perfkit._code_owner import USER, frames_outwards, owner_of
+from perfkit.record.samplers.sample_loops import items_of_loop
 
 #: Calls that are looked at: as many that go through the same tensors are no accident. Each look takes some µs.
 _LOOKS = 64
@@ -63,13 +67,24 @@ class InputSlices:
         self._looks = self._same = 0
         self._last: tuple[Any, ...] | None = None
         self._offset = -1
+        self._items = 0
+        #: The shapes of all inputs so far; None once they differ, or are of several samples.
+        self._shapes: list[tuple[int, ...]] | None = []
+
+    @property
+    def items(self) -> int | None:
+        """The most items that a loop around the calls goes through, one sample of one shape per call; None: no loop.
+
+        The step that is traced by line knows that of one call only, which may be the first of a search, or the last.
+        """
+        return self._items or None if self._shapes is not None else None
 
     @property
     def share(self) -> float | None:
         """The share (0 to 1) of calls that got the next part of the tensors of the call before; None: too few calls."""
         return self._same / (self._looks - 1) if self._looks > 8 else None
 
-    def look(self, inputs: Any) -> None:
+    def look(self, module: Any, inputs: Any) -> None:
         """The module is called with these arguments."""
         if self._looks >= _LOOKS:
             return
@@ -82,3 +97,21 @@ class InputSlices:
             slices, offset = None, -1
         self._same += slices is not None and slices == self._last and offset > self._offset
         self._last, self._offset = slices, offset
+        try:
+            self._look_at_loop(module, list(values_in(inputs)))
+        except Exception:  # noqa: BLE001 - source of any form, inputs of any kind
+            self._shapes = None
+
+    def _look_at_loop(self, module: Any, values: list[Any]) -> None:
+        """Compare the shapes with those before; the source is read at the 1st, 2nd, 4th, 8th ... call only."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        shapes = [tuple(one.shape) for one in tensors]
+        one_sample = bool(shapes) and len(tensors) == len(values) and all(shape and shape[0] == 1 for shape in shapes)
+        if self._shapes is None or not one_sample or (self._shapes and shapes != self._shapes):
+            self._shapes = None
+        else:
+            self._shapes = shapes
+            if self._looks & (self._looks - 1) == 0:
+                frames = (one for one in frames_outwards(sys._getframe()) if owner_of(one.f_code.co_filename) == USER)
+                frame = next(frames, None)
+                self._items = max(self._items, (items_of_loop(frame, module) or 0) if frame is not None else 0)

@@ -51,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool
     report: bool
     hooks: bool
+    memory: bool = False
 
     @property
     def url(self) -> str | None:
@@ -76,6 +77,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: an argument has an impossible value, or the folder cannot be written.
         """
+        if callable(self.run) and not isinstance(self.run, os.PathLike):
+            raise UsageError(
+                f"perfkit.profile takes a folder, got {getattr(self.run, '__qualname__', self.run)}: "
+                "as a decorator write @perfkit.profile(), with parentheses"
+            )
         if self.url is not None:
             check_url(self.url)
         if self.folder is not None:

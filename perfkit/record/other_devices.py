@@ -1,4 +1,11 @@
-"""Training on a device that is neither CUDA's nor ROCm's: perfkit times the host, and says what it cannot."""
+"""Training on a device that is neither CUDA's nor ROCm's: perfkit times the host, and says what it cannot.
+
+On MPS there are events (``torch.mps.event.Event``), but none that can be a device clock, which must not make the host
+wait: ``elapsed_time`` commits the stream and waits for it (``synchronize(COMMIT_AND_WAIT)``), each ``record`` ends the
+joining of kernels into one encoder, and the times are the host's, taken by a listener after the device has passed the
+event. ``torch.mps.profiler`` writes signposts for Instruments, which torch cannot read back. Source: torch,
+aten/src/ATen/mps/MPSEvent.mm (2.x), read, not run.
+"""
 
 from __future__ import annotations
 

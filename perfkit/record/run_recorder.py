@@ -62,16 +62,13 @@ class RunRecorder:
         self.attachments = Attachments(self.clock, self.recording, phase=self._sampled_phase)
         self._optimizers: list[Any] = []
         self._settings = SettingsProbe(self._optimizers)
-        self._processor = ProcessorTime()
         self.cost = OwnCost()
+        self._processor = ProcessorTime(lambda: self.cost.own_time)
         self._ended_ns = 0
         self._evaluation = EvaluationGraphs()
         self._leaks = TensorLeakWatch()
         self.triggers = TriggerWatch(
-            options.triggers,
-            (folder, self.recording.folder),
-            wake=self._wake,
-            note=self._write_note,
+            options.triggers, (folder, self.recording.folder), wake=self._wake, note=self._write_note
         )
         self.plan = StepPlan(
             options,
@@ -145,7 +142,7 @@ class RunRecorder:
     def end(self, error: BaseException | None) -> None:
         """Save an open window, undo all patches, and write the folder."""
         self._recorded = False
-        self._ended_ns = time.process_time_ns()
+        self._ended_ns = self.cost.steps_and_rest_ns
         if not self.plan.timed:
             self._processor.read(self.clock.step_num, timed=False)
         self.verdict.end_early()
@@ -171,7 +168,7 @@ class RunRecorder:
 
     def write_cost(self) -> None:
         """Write what perfkit cost, once nothing else is left to do."""
-        self.cost.add("end", time.process_time_ns() - self._ended_ns)
+        self.cost.add("end", self.cost.steps_and_rest_ns - self._ended_ns)
         parts = self.cost.parts(self._processor.windows_ns)
         self.recording.guarded("writing what perfkit cost", lambda: self.recording.amend(fixed_overhead_ns=parts))
 
@@ -244,6 +241,7 @@ class RunRecorder:
         """A pause is due before step ``step``; returns whether its work was everyday work, not a window's."""
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
         timed, scanned, triggers = plan.timed, False, self.triggers
+        self.cost.begin_pause()
         recording.guarded("watching the collectives and the device", self.attachments.attach_late)
         try:
             triggers.poll(self.attachments.compiles)
@@ -263,10 +261,12 @@ class RunRecorder:
             clock.asks, clock.due_ns = plan.asks, _clock.now_ns() + FLUSH_NS
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
             recording.trouble("recording a step", error)
+        # Opening and closing a window is part of the window's cost; all tensors are scanned only seldom.
+        everyday = timed and plan.timed and not scanned
+        self.cost.end_pause(None if everyday else "checks" if scanned else "windows")
         if self._options.stop_after is not None and step >= self._options.stop_after:
             raise SystemExit(0)
-        # Opening and closing a window is part of the window's cost; all tensors are scanned only seldom.
-        return timed and plan.timed and not scanned
+        return everyday
 
     def _wake(self) -> None:
         """Make the end of the running step a pause; called from a signal handler."""
@@ -303,7 +303,7 @@ class RunRecorder:
         now, timed = _clock.now_ns(), self._measuring
         if now - self._probed_ns > _PROBE_NS or (timed and not self.plan.timed):
             self._probed_ns, self._measuring = now, self.plan.timed
-            self._settings.read()
+            self._settings.read(ordinary=self.plan.timed)
             self._processor.read(step, timed=timed)
         self.attachments.batches.count_padding()
         return self._leaks.check(step)
@@ -334,6 +334,7 @@ class RunRecorder:
                 "padding": attachments.batches.padding,
                 "flops": plan.extras.flops,
                 "node": attachments.node_health,
+                "energy": attachments.energy,
                 "overhead_ns": self.clock.overhead_ns + attachments.sampling_ns(rows.timed_ns),
                 "fixed_overhead_ns": self.cost.parts(self._processor.windows_ns),
                 "overhead_bytes": self._peak_held_bytes(),

@@ -21,6 +21,7 @@ from perfkit.record.windows.extra_steps import ExtraSteps
 from perfkit.record.windows.kineto import KinetoRecorder
 from perfkit.record.windows.lines_due import LinesDue
 from perfkit.record.windows.memory_snapshot import MemoryRecorder
+from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import ModelRanges
 from perfkit.record.windows.range_spans import RangesRecorder
 from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule, default_schedule
@@ -83,6 +84,7 @@ class StepPlan:
         self._windows: WindowController | None = None
         self._ranges = ModelRanges(optimizers, recording.note)
         detect = options.detect_syncs
+        self._memory = MemoryStepsRecorder(options, recording, optimizers) if options.memory else None
         self.extras = ExtraSteps(
             phase=phase,
             optimizers=optimizers,
@@ -90,11 +92,14 @@ class StepPlan:
             dry=lambda: detect == "dry" or (detect == "auto" and not _env.cuda_in_use()),
             fits=self._is_free,
             note=recording.note,
+            memory=self._memory,
         )
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
         self._action = TriggeredSchedule(_never, warmup=0, active=1)
         self._clear_until = 0
+        #: The first step from a step on that the schedule uses, where it can compute that.
+        self._next_window: Callable[[int], int] | None = None
         #: What the running step is used for, and the index of the window that it belongs to.
         self.kind: StepKind = "timed"
         self.window: int | None = None
@@ -134,6 +139,9 @@ class StepPlan:
         finished = False
         if self._recorders:
             windows = self._windows or self._make_windows()
+            if self._memory is not None:
+                # torch exports a trace while nothing else records.
+                self._memory.wait()
             finished = windows.advance(step, reason or BY_SCHEDULE)
             self.kind, self.window = windows.kind, windows.index
         if self.timed and self._by_schedule:
@@ -171,6 +179,8 @@ class StepPlan:
             return step + 1
         if not self._foreseeable:
             return sys.maxsize
+        if self._next_window is not None:
+            return self._next_window(step + 1)
         if self._clear_until <= step:
             self._clear_until = step + 1
             while self._clear_until < step + _AHEAD and self._schedule(self._clear_until) == "none":
@@ -217,7 +227,11 @@ class StepPlan:
     def _make_windows(self) -> WindowController:
         recording, ranges = self._recording, self._ranges
         if self._by_schedule:
-            self._schedule = self._options.action or default_schedule(self._total()).action
+            given, default = self._options.schedule, default_schedule(self._total())
+            self._schedule = self._options.action or default.action
+            chosen = given if given is not None else default
+            if isinstance(chosen, Schedule) and chosen.every_s is None:
+                self._next_window = chosen.next_window
         triggers = self._triggers.settings
         action = self._action = TriggeredSchedule(self._schedule, warmup=triggers.warmup, active=triggers.active)
         self._windows = WindowController(
@@ -242,9 +256,11 @@ class StepPlan:
         return KinetoRecorder(action, self._options, recording)
 
     def wait(self) -> None:
-        """Wait until the traces of finished windows are written."""
+        """Wait until the traces of finished windows and steps are written."""
         if self._windows is not None:
             self._windows.wait()
+        if self._memory is not None:
+            self._memory.wait()
 
     def close(self, last: int) -> None:
         """The run ends with step ``last``: save an open window, and switch everything off."""
@@ -260,3 +276,10 @@ class StepPlan:
             if (lost := windows.selection.sentence) is not None:
                 self._recording.note(lost)
         guarded("removing the ranges from the modules", self._ranges.remove)
+        if self._memory is not None:
+            guarded("writing what was recorded for memory", self._memory.wait)
+            if self._by_schedule and not self._memory.settled:
+                self._recording.note(
+                    f"memory was not recorded: the run ended with step {last}, and the steps for it come after the "
+                    "first window; a longer run has them, or one with an earlier window (schedule 1,1,1)"
+                )

@@ -13,6 +13,7 @@ from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import Step, StepKind
 
 _NOTHING_LOGGED: dict[str, Any] = {}
+_NOTHING_CALLED = None, None
 _NO_GRAPHS = 0, 0
 _NO_DYNAMO = None, None
 
@@ -40,7 +41,7 @@ class StepRows:
     def add(self, closed: list[ClosedStep]) -> None:
         """Make and keep the rows of these steps, the last of which has just ended."""
         attachments, logged, kind, window = self._attachments, self.logged, self.kind, self.window
-        sizes, elements = attachments.samples_from, attachments.batches.elements
+        sizes, elements, calls = attachments.samples_from, attachments.batches.elements, attachments.batches.calls
         collections = attachments.garbage.take(closed[-1].step + 1)
         waits, waited = attachments.waits, attachments.waits.take(closed[-1].step + 1)
         graphs = attachments.compiles.take()
@@ -52,6 +53,8 @@ class StepRows:
             if sizes:
                 self._samples = sizes.pop(number, self._samples)
             values = logged.pop(number, _NOTHING_LOGGED) if logged else _NOTHING_LOGGED
+            batch = elements.pop(number, None) if elements else None
+            work = calls.pop(number, _NOTHING_CALLED) if calls else _NOTHING_CALLED
             if graphs:
                 compiled = graphs.get(number, _NO_GRAPHS)
             rows.append(
@@ -66,7 +69,9 @@ class StepRows:
                     loss=values.get("loss"),
                     recompiles=compiled[0],
                     compile_ns=compiled[1],
-                    batch_elements=elements.pop(number, None) if elements else None,
+                    batch_elements=batch,
+                    model_calls=work[0] if batch is None else None,
+                    input_elements=work[1] if batch is None else None,
                     gc_ns=collections.get(number, 0) if collections else 0,
                     kind=kind,
                     window=window,

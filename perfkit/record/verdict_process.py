@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from perfkit._background import BackgroundError, BackgroundHelper
-from perfkit._stderr import print_message, write
+from perfkit._stderr import print_message, write_beside_bars
 from perfkit.run.verdict_messages import HELPER, VerdictReply, VerdictRequest, Wanted
 
 #: The diagnosis of a large window takes some seconds of a core; after this long, something is wrong.
@@ -86,7 +86,7 @@ class VerdictProcess:
                 print_message(text)
             return
         if not quiet:
-            write(final.text)
+            write_beside_bars(final.text)
         if (problem := self.draw().problem) is not None:
             print_message(f"the figures: {problem}")
 
@@ -150,7 +150,7 @@ class VerdictProcess:
         if reply is None or reply.wanted != "early":
             replies.put(reply)
         elif not self._over and reply.problem is None:
-            write(f"{reply.text}\n")
+            write_beside_bars(f"{reply.text}\n")
 
 
 def _is_terminal() -> bool:

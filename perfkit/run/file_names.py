@@ -23,6 +23,16 @@ def memory_name(window: int) -> str:
     return f"memory-{window}.pickle"
 
 
+def peak_name(number: int) -> str:
+    """The trace of the steps that are recorded for memory; their `MemorySteps` and lines are next to it."""
+    return f"peak-{number}.pt.trace.json.gz"
+
+
+def peak_record_path(trace: Path) -> Path:
+    """The path of the `MemorySteps` next to such a trace."""
+    return trace.with_name(trace.name.split(".", 1)[0] + ".json")
+
+
 def spans_name(window: int) -> str:
     """Each run of a range in a window."""
     return f"ranges-{window}.npz"

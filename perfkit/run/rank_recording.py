@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
-from perfkit.run.file_names import memory_name, trace_name
+from perfkit.run.file_names import memory_name, peak_name, trace_name
 from perfkit.run.rank_writer import RankWriter, write_record
 from perfkit.run.records import ClockPair, Lines, Phases, RangeRow, Rank, Step, Syncs
 
@@ -30,6 +31,13 @@ _MAX_WAITING = 64
 _MAX_PAIRS = 64
 #: Time between two rewrites of ranges.npz, syncs.json, lines.json and rank.json.
 _REWRITE_NS = 30_000_000_000
+
+
+def _code_folders() -> list[str]:
+    """Where the program's files are: the folder of its script, where there is one, and the current folder."""
+    script = sys.argv[0] if sys.argv else ""
+    current = str(_env.current_folder())
+    return [os.path.dirname(os.path.abspath(script)), current] if os.path.isfile(script) else [current]
 
 
 class Parts(msgspec.Struct, kw_only=True):
@@ -75,7 +83,7 @@ class RankRecording:
             pid=os.getpid(),
             start_ns=_clock.now_ns(),
             versions=_env.versions(),
-            git_commit=_env.git_commit(os.getcwd()),
+            git_commit=_env.git_commit(*_code_folders()),
         )
 
     def window_file(self, index: int) -> Path:
@@ -85,6 +93,10 @@ class RankRecording:
     def memory_file(self, index: int) -> Path:
         """Path of window ``index``'s snapshot of device memory."""
         return self.folder / memory_name(index)
+
+    def peak_file(self, number: int = 0) -> Path:
+        """Path of the trace of the steps that are recorded for memory."""
+        return self.folder / peak_name(number)
 
     def add(self, rows: Sequence[Step], *, await_device: bool = False) -> None:
         """Keep rows until `write_due`; with ``await_device`` until `settle` adds their device times."""

@@ -5,10 +5,12 @@ Missing and damaged parts are listed in ``lost``, and the rest is read. Nothing 
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -18,7 +20,7 @@ from perfkit._versioned_json import MAX_JSON_BYTES, decode_json, decode_versione
 from perfkit.errors import RunError
 from perfkit.run.arrays import Spans, read_range_rows, read_spans
 from perfkit.run.ending import unwritten_end
-from perfkit.run.file_names import nsys_name, spans_name
+from perfkit.run.file_names import nsys_name, peak_record_path, spans_name
 from perfkit.run.older_folders import converted
 from perfkit.run.records import (
     SCHEMA,
@@ -27,6 +29,7 @@ from perfkit.run.records import (
     AppliedChanges,
     Lines,
     MachineLimits,
+    MemorySteps,
     RangeRow,
     Rank,
     Run,
@@ -36,7 +39,7 @@ from perfkit.run.records import (
     Trial,
     Window,
 )
-from perfkit.run.step_file import read_steps
+from perfkit.run.step_file import StepsRead, read_some_steps, read_steps
 
 #: A run writes 18,000 rows, 7 MB; those of older versions have a row per step, here for 10 million.
 MAX_STEPS_BYTES = 4 * 2**30
@@ -54,7 +57,8 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run, also one that has only begun."""
-    return path.is_dir() and ((path / "run.json").is_file() or bool(matching(path, "rank-*/")))
+    # Not is_dir(), which raises for a name that no file system takes.
+    return os.path.isdir(path) and ((path / "run.json").is_file() or bool(matching(path, "rank-*/")))
 
 
 def rank_folders(path: Path) -> dict[int, Path]:
@@ -97,6 +101,15 @@ class _RecordVersion(msgspec.Struct):
     schema: int = 1
 
 
+def read_run_record(path: Path, lost: list[str]) -> Run | None:
+    """run.json of a run folder; None: missing, or damaged, which is added to ``lost``.
+
+    Raises:
+        RunError: a newer perfkit wrote it.
+    """
+    return _decode(path / "run.json", Run, lost)
+
+
 class RankFolder:
     """One rank's part of a run; each file is read at first use."""
 
@@ -113,9 +126,16 @@ class RankFolder:
     @cached_property
     def steps(self) -> list[Step]:
         """The rows of steps.jsonl, see `perfkit.run.step_file.read_steps`."""
+        return self._steps(read_steps)
+
+    def some_steps(self, max_bytes: int) -> list[Step]:
+        """Rows of steps.jsonl from all parts of it, see `perfkit.run.step_file.read_some_steps`."""
+        return self._steps(lambda file: read_some_steps(file, max_bytes))
+
+    def _steps(self, read: Callable[[BinaryIO], StepsRead]) -> list[Step]:
         try:
             with open_regular(self.folder / "steps.jsonl", inside=self.folder, max_bytes=MAX_STEPS_BYTES) as file:
-                found = read_steps(file)
+                found = read(file)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -169,6 +189,15 @@ class RankFolder:
     def snapshots(self) -> tuple[Path, ...]:
         """The snapshots of device memory, in order of their windows."""
         return self._numbered(r"memory-(\d{1,9})\.pickle")
+
+    @cached_property
+    def peaks(self) -> tuple[Path, ...]:
+        """The traces of steps that were recorded for memory."""
+        return self._traces("peak")
+
+    def memory_steps(self, path: Path) -> MemorySteps | None:
+        """The record next to such a trace; None: missing or damaged."""
+        return _decode(peak_record_path(path), MemorySteps, self.lost)
 
     def _traces(self, what: str) -> tuple[Path, ...]:
         return self._numbered(rf"{what}-(\d{{1,9}})\.(pt\.trace\.json(\.gz)?|sqlite)")
@@ -242,6 +271,15 @@ class RunFolder:
         return printable(f"<run {self.path}: {len(self.ranks)} rank(s)>")
 
 
+def command_of(path: Path) -> tuple[str, ...]:
+    """The command that a run folder was recorded of; empty where that is not known. Reads no other record."""
+    try:
+        run = _decode(path / "run.json", Run, [])
+    except RunError:  # a newer perfkit wrote it
+        return ()
+    return run.command if run is not None else ()
+
+
 def read_run(path: Path) -> RunFolder:
     """Open a run folder.
 
@@ -251,7 +289,7 @@ def read_run(path: Path) -> RunFolder:
     if not path.is_dir():
         raise RunError(f"{path} is not a folder: pass a run folder, as `perfkit run --out` or profile() writes it")
     lost: list[str] = []
-    run = _decode(path / "run.json", Run, lost)
+    run = read_run_record(path, lost)
     ranks = {index: RankFolder(folder, index) for index, folder in rank_folders(path).items()}
     lost += [f"{one.name}: it is a link, not read" for one in matching(path, "rank-*") if one.is_symlink()]
     if run is None and not ranks:

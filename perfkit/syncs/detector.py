@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from perfkit import _env
 from perfkit.errors import PerfkitWarning, SyncError, UsageError
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@overload
+def detect_syncs(mode: F, /) -> F: ...
+
+
+@overload
 def detect_syncs(
     mode: Mode = "auto",
     *,
@@ -38,7 +45,23 @@ def detect_syncs(
     threads: Threads = "current",
     device_of: Any = (),
     simulate: bool | None = None,
-) -> SyncDetector:
+) -> SyncDetector: ...
+
+
+def detect_syncs(
+    mode: Any = "auto",
+    *,
+    on_sync: OnSync = "record",
+    max_syncs: int | None = None,
+    max_blocked_ms: float | None = None,
+    kinds: Iterable[SyncKind] | SyncKind | None = None,
+    ignore: Iterable[str] | str = (),
+    certainty: Certainty = "certain",
+    implicit_only: bool = False,
+    threads: Threads = "current",
+    device_of: Any = (),
+    simulate: bool | None = None,
+) -> Any:
     """Find the points where the host waits for the device, by the user's line.
 
         with perfkit.detect_syncs(device_of=[model]) as syncs:
@@ -46,8 +69,10 @@ def detect_syncs(
         print(syncs)
         syncs.assert_max(0)
 
-    Also a decorator (``step.syncs`` is then the detection of the last call), and ``start()`` / ``stop()``.
-    Detections nest: each counts, and the innermost acts on a sync.
+    Also a decorator, with arguments or without (``step.syncs`` is then the detection of the last call), and
+    ``start()`` / ``stop()``. Detections nest: each counts, and the innermost acts on a sync. The result of a ``with``
+    block or of a decorated function that nothing has read is printed to stderr when it is dropped, at the latest at
+    the end of the program.
 
     On CUDA ("cuda"; run against a simulated CUDA runtime) torch's sync debug mode reports each sync, at no cost per
     operation.
@@ -88,6 +113,8 @@ def detect_syncs(
     given["ignore"] = (ignore,) if isinstance(ignore, str) else tuple(ignore)
     if isinstance(device_of, Iterator):  # model.parameters(), which a decorator needs again for each call
         given["device_of"] = list(device_of)
+    if callable(mode) or isinstance(mode, (staticmethod, classmethod)):  # @perfkit.detect_syncs
+        return SyncDetector(DetectionArguments(**{**given, "mode": "auto"}))(mode)
     return SyncDetector(DetectionArguments(**given))
 
 
@@ -179,12 +206,22 @@ class SyncDetector(SyncResults):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
+            started, wanted = self._running, self.arguments
             self.stop()
+            # A budget that was checked, and warnings at the lines, have said it already.
+            only_recorded = wanted.on_sync == "record" and wanted.max_syncs is None and wanted.max_blocked_ms is None
+            self._unread = started and (only_recorded or not self.observed)
+            if self._unread:
+                _unread_results.add(self)
         else:
             self._leave()
 
+    def __del__(self) -> None:
+        self._say_unread()
+
     def __call__(self, function: F) -> F:
         """Watch each call of ``function`` with its own detection; the last one is ``function.syncs``."""
+        _check_decorated(function)
         if (
             inspect.iscoroutinefunction(function)
             or inspect.isgeneratorfunction(function)
@@ -198,6 +235,8 @@ class SyncDetector(SyncResults):
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
             detection = SyncDetector(self.arguments)
+            if (earlier := getattr(watched, "syncs", None)) is not None:
+                earlier._unread = False  # a loop that calls the function prints the last result, not each
             watched.syncs = detection  # type: ignore[attr-defined]  # read by the caller of a decorated function
             with detection:
                 return function(*args, **kwargs)
@@ -295,6 +334,36 @@ class SyncDetector(SyncResults):
                 f"detect_syncs(ignore=) matched no sync: {', '.join(map(repr, unused))}; a pattern is a file "
                 'such as "**/logging.py" or a function such as "fn:save_checkpoint"'
             )
+
+
+def _check_decorated(function: object) -> None:
+    """Refuse what is not a function or method, and say what to write instead.
+
+    Raises:
+        UsageError: it is a class, a module, or a static or class method.
+    """
+    named = getattr(function, "__qualname__", type(function).__qualname__)
+    if isinstance(function, (staticmethod, classmethod)):
+        fix = f"write @perfkit.detect_syncs below @{type(function).__name__}"
+    elif isinstance(function, type):
+        fix = "decorate its method, or write `with perfkit.detect_syncs():` around the call"
+    elif callable(getattr(function, "parameters", None)):  # an nn.Module
+        fix = "write `with perfkit.detect_syncs(device_of=[model]):` around the step"
+    elif not callable(function):
+        fix = "write @perfkit.detect_syncs above a function, or `with perfkit.detect_syncs():`"
+    else:
+        return
+    raise UsageError(f"detect_syncs decorates functions and methods, got {named}: {fix}")
+
+
+#: Results of blocks that have ended and that nothing has read yet.
+_unread_results: weakref.WeakSet[SyncDetector] = weakref.WeakSet()
+
+
+@atexit.register
+def _say_unread_results() -> None:
+    for result in list(_unread_results):
+        result._say_unread()
 
 
 def _matches_file(file: str, pattern: str) -> bool:

@@ -10,6 +10,8 @@ import msgspec
 
 from perfkit import _code_owner, _env, _format
 from perfkit._html import html_table, html_text
+from perfkit._stderr import print_message
+from perfkit._text import printable
 from perfkit.errors import PerfkitWarning, SyncBudgetExceeded
 from perfkit.run.records import SyncEvent, Syncs
 from perfkit.syncs.arguments import DetectionArguments, check_limit
@@ -37,6 +39,8 @@ class SyncResults:
         self._rule_errors: dict[str, str] = {}
         #: Line -> an operation there whose operands CUDA would refuse: some on the host, some on the device.
         self._mixed: dict[str, str] = {}
+        #: Whether the end of a block is still to be announced, because nothing has read the result.
+        self._unread = False
 
     @property
     def observed(self) -> bool:
@@ -46,6 +50,7 @@ class SyncResults:
     @property
     def events(self) -> tuple[SyncEvent, ...]:
         """One event per line and operation: the longest blocked time first, then the highest count."""
+        self._unread = False
         return self._log.events(self._steps or None)
 
     @property
@@ -56,6 +61,7 @@ class SyncResults:
     @property
     def note(self) -> str | None:
         """What a reader of the result must know: why nothing was checked, what was not counted; None for nothing."""
+        self._unread = False
         if not self.observed:
             return self._why_unobserved()
         notes = []
@@ -150,13 +156,15 @@ class SyncResults:
         from rich.text import Text
 
         # Text: the brackets in "device_of=[model]" are no markup.
-        caption = Text(self.note) if self.note else None
-        table = Table(title=self._headline(), caption=caption, title_justify="left", caption_justify="left")
+        caption = Text(printable(self.note)) if self.note else None
+        table = Table(
+            title=Text(printable(self._headline())), caption=caption, title_justify="left", caption_justify="left"
+        )
         for name in self._columns():
             number = name in ("times", "blocked")
             table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
         for row in self._rows():
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(printable(cell)) for cell in row))
         return table
 
     def _columns(self) -> list[str]:
@@ -187,6 +195,12 @@ class SyncResults:
             return f"no syncs{steps} ({source})"
         lines = len({(event.file, event.line) for event in events})
         return f"{_syncs(count)} on {lines} line{'s' * (lines != 1)}{steps} ({source})"
+
+    def _say_unread(self) -> None:
+        """Print what was found if nothing has read it: ``with perfkit.detect_syncs():`` keeps no name for it."""
+        if getattr(self, "_unread", False):  # an error in __init__ leaves an object without it
+            _, *rows = repr(self).removesuffix(">").split("\n")
+            print_message("\n".join([f"detect_syncs: {self._headline()}", *rows]))
 
     def __repr__(self) -> str:
         rows = [f"  {_format.shown_location(event)}  {_what(event)}  {_times(event)}" for event in self.events]

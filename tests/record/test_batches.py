@@ -21,6 +21,16 @@ def test_a_batchs_size_is_that_of_its_first_tensor() -> None:
     assert watch.elements == {7: 48}
 
 
+def test_calls_of_models_are_counted_by_step_with_the_elements_of_their_inputs() -> None:
+    clock = StepClock(lambda closed: None)
+    watch = BatchWatch(clock)
+    x = torch.zeros(4, 6)
+    for clock.step_num, inputs in ((7, ((x, 1), {})), (7, ((), {"input_ids": x})), (8, (("text",), {}))):
+        watch.add_call(inputs)
+
+    assert watch.calls == {7: (2, 48), 8: (1, 0)}
+
+
 def test_padding_is_counted_in_batches_of_whole_numbers() -> None:
     watch = BatchWatch(StepClock(lambda closed: None))
     tokens = torch.tensor([[5, 6, 7, 8], [5, 0, 0, 0], [5, 6, 0, 0]])

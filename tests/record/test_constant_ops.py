@@ -233,3 +233,19 @@ def test_an_error_of_the_program_is_the_program_s() -> None:
     log.stop()
 
     assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]
+
+
+def test_a_library_s_function_that_computes_the_same_is_named_at_the_line_below_which_it_runs(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "graphs.py"
+    library.parent.mkdir()
+    library.write_text(
+        "def norm(table):\n    return table.exp().sum(0)\ndef conv(x, table):\n    return (x * norm(table)).relu()\n"
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(library.read_text(), str(library), "exec"), scope)
+
+    row = found(lambda: scope["conv"](torch.randn(SIDE), TABLE))
+
+    assert row.called is not None
+    assert (row.called.function, row.called.owner, row.ops) == ("norm", "graphs", 2)
+    assert Path(row.file).name == Path(__file__).name

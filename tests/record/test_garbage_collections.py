@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import perfkit
+from perfkit.record.watchers import garbage_collections
 from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.run.records import Lines
 
@@ -121,6 +123,48 @@ def test_an_error_of_perfkit_is_reported_and_the_next_collection_is_timed(
     heard = len(said)
     gc.collect()
     assert len(said) == heard
+
+
+def test_an_interrupt_that_comes_while_another_one_is_sent_again_is_sent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped
+
+    class Interrupting:
+        starts = step_num = 0
+        asked = 0
+
+        @property
+        def running(self) -> bool:
+            self.asked += 1
+            if self.asked == 1:
+                signal.raise_signal(signal.SIGUSR1)
+            return True
+
+    sent: list[int] = []
+
+    def start(function: object, arguments: tuple[int]) -> None:
+        sent.append(*arguments)
+        if len(sent) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(garbage_collections, "_thread", SimpleNamespace(start_new_thread=start))
+    troubles: list[BaseException] = []
+    watch = GarbageWatch(Interrupting(), lambda what, error: troubles.append(error))
+    before = signal.signal(signal.SIGUSR1, stop)
+    watch.attach()
+    try:
+        gc.collect()
+        gc.collect()
+    finally:
+        watch.detach()
+        signal.signal(signal.SIGUSR1, before)
+
+    assert sent == [signal.SIGUSR1, signal.SIGUSR1]
+    assert troubles == []
+    assert watch.take(1)[0] > 0  # the second collection was timed
 
 
 def test_collections_before_the_loop_between_two_steps_and_after_the_last_one_are_in_no_step() -> None:

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import perfkit
+from perfkit.measures.host.folded_stacks import fold_stacks
 from perfkit.measures.ops.op_times import measure_op_times
 from perfkit.record.windows import handlers
-from perfkit.record.windows.handlers import fold_stacks, print_table, save_stacks, to_folder
+from perfkit.record.windows.handlers import print_table, save_stacks, to_folder
 from perfkit.trace import read_trace
 
 
@@ -116,7 +117,7 @@ def test_stacks_contain_all_host_time_once(tmp_path: Path) -> None:
             torch.nn.functional.layer_norm(torch.ones(64, 64), (64,))
     profiler.export_chrome_trace(str(tmp_path / "t.json"))
 
-    folded = fold_stacks(tmp_path / "t.json")
+    folded = fold_stacks(read_trace(tmp_path / "t.json"))
     ops = measure_op_times(read_trace(tmp_path / "t.json"))
     assert ops is not None
     assert sum(folded.values()) == sum(op.self_ns for op in ops.rows)

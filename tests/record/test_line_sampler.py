@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit._code_owner import stack_of
+from perfkit._code_owner import frame_of, library_of, stack_of
+from perfkit.measures.host._libraries import kind_of
 from perfkit.record.samplers import line_sampler
-from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler, SampledLine, find_line, library_of
+from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler, SampledLine, find_line
 
 
 def inside(library: str, call: Callable[[], Any]) -> SampledLine | None:
@@ -111,6 +112,24 @@ def test_parts_of_torch_have_names_of_their_own_and_libraries_have_theirs() -> N
     assert library_of(torch.__file__) == "torch"
     assert library_of(json.__file__) == "json"
     assert library_of("/anywhere/site-packages/PIL/Image.py") == "PIL"
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("tokenization_utils_base.py", "transformers.tokenization"),
+        ("tokenization_utils_tokenizers.py", "transformers.tokenization"),
+        ("tokenization_utils_fast.py", "transformers.tokenization"),
+        ("tokenization_utils.py", "transformers.tokenization_python"),
+        ("tokenization_python.py", "transformers.tokenization_python"),
+        ("models/bert/tokenization_bert_legacy.py", "transformers.tokenization_python"),
+        ("models/vit/image_processing_vit.py", "transformers.image"),
+        ("trainer.py", "transformers"),
+    ],
+)
+def test_what_prepares_inputs_is_a_part_of_transformers_of_its_own(file: str, part: str) -> None:
+    assert library_of(f"/anywhere/site-packages/transformers/{file}") == part
+    assert kind_of(part, before_model=False) == (None if part == "transformers" else "preprocessing")
 
 
 def test_samples_of_a_line_sum_over_its_libraries() -> None:
@@ -385,3 +404,14 @@ def test_a_line_that_several_lines_reach_keeps_each_of_them_with_its_samples() -
     assert sum(caller.samples for caller in row.callers) == row.samples
     assert row.called_from == row.callers[0].at
     assert [part.samples for part in row.by_caller()] == [caller.samples for caller in row.callers]
+
+
+def test_no_collection_runs_while_the_frames_of_threads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled: list[bool] = []
+    real = sys._current_frames
+    monkeypatch.setattr(sys, "_current_frames", lambda: enabled.append(gc.isenabled()) or real())
+
+    assert frame_of(threading.get_ident()) is not None
+
+    assert enabled == [False]
+    assert gc.isenabled()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfkit.record.live_objects import instances_of, live_count, subclasses_of
+from perfkit.record.live_objects import few_instances_of, instances_of, subclasses_of
 
 
 class Base:
@@ -49,12 +49,14 @@ def test_nothing_is_kept_alive() -> None:
     assert gone() is None
 
 
-def test_every_tracked_object_counts() -> None:
-    gc.collect()  # what it frees would hide what is made
-    before = live_count()
-    kept = [Base() for _ in range(1000)]
-    assert live_count() >= before + 1000
-    assert len(kept) == 1000
+def test_instances_of_one_type_are_found_where_few_objects_are_tracked() -> None:
+    base, derived, proxy = Base(), Derived(), Proxy()
+    tracked = len(gc.get_objects())
+
+    assert few_instances_of(Base, at_most=2 * tracked) == [base]
+    assert few_instances_of(Base, at_most=tracked // 2) is None
+    assert not Proxy.asked
+    del derived, proxy
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def test_a_thread_that_makes_tuples_meanwhile_is_not_disturbed() -> None:
     maker.start()
     for _ in range(50):
         instances_of([Base])
-        live_count()
+        few_instances_of(Base, at_most=10**9)
     over.set()
     maker.join()
 

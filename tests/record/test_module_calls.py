@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
 import torch
 from torch import nn
 
@@ -215,7 +216,8 @@ def test_lines_before_the_first_module_are_marked_and_functions_have_their_calle
     assert last.before_model is False
 
 
-def test_what_ends_the_round_before_does_not_prepare_the_inputs_of_a_model() -> None:
+@pytest.mark.parametrize("in_function", [False, True], ids=["the loop", "a function of the loop"])
+def test_what_ends_the_round_before_does_not_prepare_inputs_where_the_model_is_called_by(in_function: bool) -> None:
     model = nn.Linear(4, 4)
     tracer = LineTracer(lambda: "forward")
     written: list[str] = []
@@ -226,10 +228,17 @@ def test_what_ends_the_round_before_does_not_prepare_the_inputs_of_a_model() -> 
     def prepare() -> torch.Tensor:
         return torch.tensor([[float(number)] * 4 for number in range(3)])
 
-    # A step that begins with an update: the rest of a round, then the next round up to its update.
-    for number in range(2):
+    def training_step() -> None:
         x = prepare()
         model(x)
+
+    # A step that begins with an update: the rest of a round, then the next round up to its update.
+    for number in range(2):
+        if in_function:
+            training_step()
+        else:
+            x = prepare()
+            model(x)
         if number == 1:
             break
         tracer.start()
@@ -310,6 +319,34 @@ def test_what_a_model_calls_in_a_repeated_call_is_not_counted_as_well() -> None:
         model(x)
 
     assert again(step) == 1
+
+
+def test_a_forward_that_a_method_calls_as_a_function_after_the_update_repeats_what_it_calls() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+        @torch.no_grad()
+        def predict(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x).argmax(1)
+
+    model, x = Model(), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        model.predict(x)
+
+    [inner] = [calls for calls in traced(step) if calls.module == "Linear"]
+
+    assert (inner.calls, inner.again, inner.again_backward) == (2, 1, False)
+    assert inner.again_at is not None
+    assert inner.again_at.line == step.__code__.co_firstlineno + 3
 
 
 def test_a_closure_that_is_called_from_several_lines_of_an_optimizer_repeats_nothing() -> None:

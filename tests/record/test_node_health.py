@@ -244,7 +244,7 @@ def test_without_nvml_there_are_no_samples_and_a_failure_is_reported(
 ) -> None:
     watch = watched.watch(nvml)
 
-    assert watch.record() is None
+    assert watch.record() == NodeHealth(uuid=UUID, problem=problem)
     assert watch.problem == problem
     watch.start_when_ready()
     assert watch._thread is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perfkit.record.watchers import processor_time
+from perfkit.record.watchers.own_cost import OwnCost, OwnTime
 from perfkit.record.watchers.processor_time import ProcessorTime
 
 _TWO_BUSY_PROCESSES = """
@@ -87,3 +88,36 @@ def test_a_thread_that_shares_its_core_waits_for_it_while_it_does_not_run() -> N
     waited, used = map(float, ran.stdout.split())
     assert waited > 0.3
     assert waited + used == pytest.approx(1, abs=0.15)
+
+
+def test_what_perfkit_does_between_steps_is_no_steps_time(readings: list[Any]) -> None:
+    readings += [(0, 0, (0, 0)), (2000, 1700, (1500, 100)), (3000, 3000, (2500, 100))]
+    own = iter((OwnTime(0, 0), OwnTime(600, 700), OwnTime(600, 1000)))
+    watch = ProcessorTime(lambda: next(own))
+
+    for step in (0, 10, 20):
+        watch.read(step, timed=True)
+
+    assert (watch.facts["cpu_ns_per_step"], watch.facts["thread_ns_per_step"]) == (100, 95)
+
+
+def test_a_pause_counts_for_what_it_was_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    monkeypatch.setattr("perfkit.record.watchers.own_cost.time.thread_time_ns", lambda: now[0])
+    cost = OwnCost()
+
+    for part, took in (("windows", 5), (None, 7), ("checks", 11)):
+        cost.begin_pause()
+        now[0] += took
+        assert cost.own_time.thread_ns >= took  # also of the pause that runs
+        cost.end_pause(part)  # type: ignore[arg-type]
+
+    assert cost.own_time.thread_ns == 23
+    assert cost.parts(100) == {"windows": 105, "checks": 11}
+
+
+def test_what_was_written_across_the_end_makes_no_part_negative() -> None:
+    cost = OwnCost()
+    cost.add("end", -5)
+
+    assert cost.parts(None) == {}

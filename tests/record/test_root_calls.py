@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from perfkit.record.hooks.root_calls import RootCalls
 from perfkit.record.input_slices import InputSlices
+from perfkit.run.reading import read_run
 
 pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
@@ -132,7 +139,7 @@ def test_a_class_that_is_pickled_by_value_leaves_the_recording_behind() -> None:
 def looked_at(*inputs: Any) -> float | None:
     slices = InputSlices()
     for given in inputs:
-        slices.look(((given,), {}))
+        slices.look(nn.Identity(), ((given,), {}))
     return slices.share
 
 
@@ -159,7 +166,64 @@ def test_parts_that_are_written_from_the_answers_before_depend_on_each_other() -
     states = torch.zeros(20, 2, 4)
     slices = InputSlices()
     for tick in range(19):
-        slices.look(((states[tick],), {}))
+        slices.look(nn.Identity(), ((states[tick],), {}))
         states[tick + 1] = states[tick] + 1
 
     assert slices.share == 0.0
+
+
+class Scorer(nn.Module):
+    def forward(self, picture: Tensor) -> Tensor:
+        return picture.sum()
+
+
+def items_of(net: nn.Module, slices: InputSlices, pictures: list[Tensor]) -> int | None:
+    for one in pictures:
+        slices.look(net, ((one[None],), {})), net(one[None])
+    return slices.items
+
+
+def test_the_samples_of_a_list_are_its_items_where_all_have_one_shape() -> None:
+    alike = [torch.randn(2, 3, 3) for _ in range(24)]
+
+    assert items_of(Scorer(), InputSlices(), alike) == 24
+    assert items_of(Scorer(), InputSlices(), [*alike[:20], torch.randn(2, 4, 4)]) is None
+    batches = InputSlices()
+    for _ in range(20):
+        batches.look(Scorer(), ((torch.randn(8, 2),), {}))
+    assert batches.items is None
+
+
+PROFILED = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(240, 8)), batch_size=8)
+with profile(activities=[ProfilerActivity.CPU], with_stack=True) as prof:
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+prof.export_chrome_trace(sys.argv[1])
+"""
+
+
+def test_a_profiler_with_stacks_around_the_training_leaves_it_running_and_sees_all_modules(tmp_path: Path) -> None:
+    # In a process of its own: torch takes the code of Module.__call__ once in a process.
+    (tmp_path / "train.py").write_text(PROFILED)
+    command = [sys.executable, "-m", "perfkit", "run", "--out", "run", "train.py", "trace.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+    assert done.returncode == 0, done.stderr
+    assert "AttributeError" not in done.stderr
+    [rank] = read_run(tmp_path / "run").ranks.values()
+    assert sum(row.steps for row in rank.steps) >= 29
+    modules = [
+        str(event.get("name"))
+        for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        if str(event.get("name")).startswith("nn.Module: ")
+    ]
+    assert Counter(modules) == {"nn.Module: Sequential_0": 30, "nn.Module: Linear_0": 30, "nn.Module: ReLU_0": 30}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfkit
-from perfkit.record.windows.schedules import TriggeredSchedule, as_action, default_schedule
+from perfkit.record.windows.schedules import Schedule, TriggeredSchedule, as_action, default_schedule
 
 small = st.integers(0, 4)
 
@@ -32,6 +33,22 @@ def test_a_schedule_has_the_same_action_as_torchs_in_every_step(**numbers: int) 
     ours = perfkit.schedule(**numbers)
 
     assert [ours(step) for step in range(40)] == [theirs(step) for step in range(40)]
+
+
+@given(
+    wait=small,
+    warmup=small,
+    active=st.integers(1, 4),
+    repeat=small,
+    skip_first=small,
+    skip_first_wait=st.integers(0, 1),
+    step=st.integers(0, 60),
+)
+def test_the_next_step_of_a_window_is_the_first_one_with_an_action(step: int, **numbers: int) -> None:
+    schedule = Schedule(**numbers)
+    used = (later for later in range(step, step + 20) if schedule.action(later) != "none")
+
+    assert schedule.next_window(step) == next(used, sys.maxsize)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_filling_lines
+from perfkit.record.samplers.source_lookup import (
+    find_calls,
+    find_double_arrays,
+    find_filling_lines,
+    find_filling_of,
+    find_padding,
+)
 from perfkit.run.records import RANK_SLICE
 
 
@@ -78,3 +84,67 @@ def test_lines_that_take_a_ranks_part_are_found_and_other_slices_are_not(tmp_pat
     )
 
     assert [at.line for at in find_calls((RANK_SLICE,), (file,))[RANK_SLICE]] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ids = tokenizer(texts, padding='max_length')",
+        "row += [0] * (width - len(row))",
+        "ids[row, : len(tokens)] = tokens",
+        "ids[places >= lengths[:, None]] = 0",
+        "ids = nn.functional.pad(ids, (0, 9))",
+    ],
+)
+def test_the_line_that_pads_rows_is_found(line: str, tmp_path: Path) -> None:
+    other = "conv = nn.Conv1d(3, 3, 3, padding=1)\nx[0, :] = [0] * 3\n"
+    file = written(tmp_path, f"{other}def collate(texts):\n    {line}\n")
+
+    assert [at.line for at in find_padding((file,))] == [4]
+
+
+def test_padding_to_a_width_comes_before_a_call_that_may_pad_to_the_longest(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, "x = pad_sequence(rows)\nrow = row + [0] * (96 - len(row))\nclass M:\n  def forward(s): pad(x)\n"
+    )
+
+    assert [at.line for at in find_padding((file,))] == [2, 1]
+
+
+def test_the_line_that_adds_to_what_a_line_reads_is_found(tmp_path: Path) -> None:
+    text = "def add(self, x):\n    self.seen.append(x)\ndef walk(self):\n    for one in self.seen:\n        f(one)\n"
+    file = written(tmp_path, text)
+
+    filled = find_filling_of(file, 4)
+
+    assert filled is not None
+    assert (filled.line, filled.function) == (2, "add")
+    assert find_filling_of(file, 5) is None
+
+
+def test_what_a_method_reads_of_its_object_is_read_where_it_is_called(tmp_path: Path) -> None:
+    text = (
+        "class Seen:\n"
+        "    def all(self):\n        return torch.cat(self.rows)\n"
+        "    def keep(self, x):\n        self.rows.append(x)\n"
+        "    def size(self):\n        return self.width\n"
+        "far = one @ seen.all().T\n"
+        "wide = seen.size()\n"
+    )
+    file = written(tmp_path, text)
+
+    filled = find_filling_of(file, 8)
+
+    assert filled is not None
+    assert (filled.line, filled.function) == (5, "Seen.keep")
+    assert find_filling_of(file, 9) is None
+
+
+def test_a_deque_that_grows_is_bounded_where_it_is_made(tmp_path: Path) -> None:
+    text = "def main():\n    recent: Any = deque()\n    other = list()\n    for x in data:\n"
+    text += "        recent.append(x)\n        other.append(x)\n        median(recent)\n        median(other)\n"
+    file = written(tmp_path, text)
+
+    filled = [find_filling_of(file, line) for line in (7, 8)]
+
+    assert [at and (at.line, at.function) for at in filled] == [(2, "main"), (6, "main")]

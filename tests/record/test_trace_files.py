@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import perfkit
 from perfkit.record.windows import torch_profiler, trace_files
 from perfkit.record.windows.kineto import KinetoRecorder
-from perfkit.record.windows.trace_files import ExpectedTrace, TraceContents
+from perfkit.record.windows.trace_files import BackgroundWriter, ExpectedTrace, TraceContents
 from perfkit.run.reading import read_run
 from perfkit.run.records import Rank, Window
 
@@ -171,3 +172,17 @@ def test_kernels_are_expected_where_cuda_is_used_and_was_not_left_out(monkeypatc
     assert torch_profiler.expects_kernels((cpu, cuda))
     assert torch_profiler.expects_kernels((cpu, {cuda: ["GPU_MEMCPY"]}))
     assert not torch_profiler.expects_kernels((cpu,))
+
+
+def test_the_processor_time_of_writing_is_known() -> None:
+    before, writer = trace_files.processor_ns(), BackgroundWriter()
+
+    def work() -> None:
+        until = time.thread_time_ns() + 5_000_000
+        while time.thread_time_ns() < until:
+            pass
+
+    writer.start(work)
+    assert writer.wait()
+
+    assert trace_files.processor_ns() - before >= 5_000_000

@@ -1,4 +1,4 @@
-"""The size of every batch of a loader, and the share of padding in some of them."""
+"""The size of every batch of a loader and of every input of a model, and the share of padding in some batches."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def first_tensor(batch: Any) -> Any:
 
 
 class BatchWatch:
-    """Records the size of each batch, and counts the padding of some."""
+    """Records the size of each batch and of each model's input, and counts the padding of some batches."""
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
         self._tensor = torch.Tensor
         #: Step -> elements of the first tensors of its batches; `StepRows` removes what it has used.
         self.elements: dict[int, int] = {}
+        #: Step -> calls of modules from outside of any other, and elements of their first tensors; likewise.
+        self.calls: dict[int, tuple[int, int]] = {}
         self._last: weakref.ref[Any] | None = None
         self._inspected = self._counted = 0
         self._elements = self._padded = 0
@@ -50,6 +52,14 @@ class BatchWatch:
             elements[step] = elements[step] + tensor.numel() if step in elements else tensor.numel()
             if step + 1 >= self._clock.due and self._inspected < _MAX_BATCHES:
                 self._last = weakref.ref(tensor)  # inspected in the clock's pause after this step
+
+    def add_call(self, inputs: tuple[Any, Any]) -> None:
+        """A module is called in the running step with these arguments; called for every call from outside of others."""
+        positional, named = inputs
+        tensor = first_tensor(positional or named)
+        step = self._clock.step_num
+        calls, elements = self.calls.get(step, (0, 0))
+        self.calls[step] = calls + 1, elements + (int(tensor.numel()) if tensor is not None else 0)
 
     def count_padding(self) -> None:
         """Count the padding of the last batch, if it still exists; called between two steps."""

@@ -95,7 +95,7 @@ class StepBoundaries:
             return None
         if self.kind != "module":
             return StepBoundary(by=self.kind)
-        return StepBoundary(by="module", sliced=self._slices.share, **self._model)
+        return StepBoundary(by="module", sliced=self._slices.share, items=self._slices.items, **self._model)
 
     def close(self, kind: BoundaryKind, mode: Mode = "train") -> None:
         """End the step here."""
@@ -206,7 +206,7 @@ class StepBoundaries:
         key = id(module)
         if module is self.root() or self._calls_of[key] >= _MANY:
             self._choose(module)
-            self._slices.look(inputs)
+            self._slices.look(module, inputs)
             self.close("module", "predict")
         else:
             self._calls_of[key] += 1

@@ -47,7 +47,7 @@ class RootCalls:
         if dynamo.has_compiled():
             self._see_compiled()
         else:
-            self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
+            self._see_all()
             self._compile.wrap(torch, "compile", self._before_compile)
 
     def detach(self) -> None:
@@ -75,6 +75,9 @@ class RootCalls:
     def __reduce__(self) -> Any:
         # A class that is pickled by value, because it is defined in __main__, takes its replaced method along.
         return RootCalls, (_no_thread, _do_nothing)
+
+    def _see_all(self) -> None:
+        self._of_all.wrap_for_instances(torch.nn.Module, "__call__", self._find_class)
 
     def _find_class(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
@@ -109,7 +112,7 @@ class RootCalls:
                 if self._calls < _FIRST_CALLS:
                     self._calls += 1
                     if self._calls < _FIRST_CALLS:
-                        self._of_all.wrap(torch.nn.Module, "__call__", self._find_class)
+                        self._see_all()
 
         return __call__
 

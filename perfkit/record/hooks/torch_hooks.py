@@ -63,6 +63,8 @@ class LoopHooks(LoopObserver):
         self._clock = clock
         self._bounds = StepBoundaries(clock, active=boundaries)
         self._roots = RootCalls(lambda: self._thread, self._before_call)
+        #: Called with the arguments of each call of a module from outside of any other, in a step.
+        self.on_call: Callable[[Any], None] = lambda inputs: None
         self._on_epoch_end = on_epoch_end
         self._on_evaluation = on_evaluation
         self._on_thread = on_thread
@@ -248,6 +250,7 @@ class LoopHooks(LoopObserver):
     def _before_call(self, module: Any, inputs: Any) -> Callable[[], None] | None:
         if self._clock.running and not (self._fetches or self._engines or self._optimizing):
             self._bounds.before_call(module, inputs)
+            self.on_call(inputs)
         return None
 
     # -- backward

@@ -14,15 +14,17 @@ on a device the time of an op's call is not that of the op.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import functools
 import sys
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,8 +42,22 @@ _MAX_PATH = 16
 _SAMPLED = 64
 _OWN_KINDS = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_NESTED = (tuple, list, dict)
 #: Owners of frames between an op and who asked for it.
 _BENEATH = ("torch", "python", "perfkit")
+#: Libraries whose models and loops nobody edits, and whose modules have no argument to keep what they compute.
+_FRAMEWORKS = (
+    "transformers",
+    "diffusers",
+    "trl",
+    "peft",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "lightning_fabric",
+)
+#: Private to torch: without it the samples are counted with the program's ops, and take twice as long.
+_without_modes: Any = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
 _NOT_LOOKED_AT = ("backward", "optimizer", "validation")
 
 
@@ -67,6 +83,9 @@ class ConstantOpLog:
         #: Lines below which ops changed, and those of ``_constant`` whose ops a library other than torch called.
         self._changing_sites: set[Site] = set()
         self._of_library: set[Path] = set()
+        #: The library's functions between the user's line and the op, outermost first.
+        self._library_codes: Counter[tuple[Path, tuple[CodeType, ...]]] = Counter()
+        self._library_ops: Counter[tuple[Path, tuple[CodeType, ...]]] = Counter()
 
     def start(self) -> None:
         """The first or the second step begins."""
@@ -89,38 +108,45 @@ class ConstantOpLog:
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS:
             return
         try:
-            number = self._number_of_op(func, types, inputs)
+            schema, flat = _schema_of(func), _flat(inputs)
+            written = _written(schema, inputs)
+            number = self._number_of_op(func, schema, types, flat, written)
             if number is not None:
                 self._numbers.add(number)
-            self._remember(func, inputs, out, number)
+            self._remember(schema, flat, written, out, number)
         except Exception:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
             number = None
-        if self._before is None or _is_view(func):
+        if self._before is None or _schema_of(func).is_view:
             return  # a view computes nothing
-        path, is_library = _users_path()
+        path, between = _users_path()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         if number in self._before and not _on_device(out):
             self._constant[path] += took_ns
             self._counts[path] += 1
             self._phases.setdefault(path, phase)
-            if is_library:
+            if between:
                 self._of_library.add(path)
+                key = path, between
+                self._library_codes[key] += took_ns
+                self._library_ops[key] += 1
         else:
             self._changing.update(code for code, _ in path)
+            self._changing.update(between)
             self._changing_sites.update(path[:1])
 
-    def _number_of_op(self, func: Any, types: Any, inputs: tuple[Any, Any]) -> int | None:
-        if torch.Tag.nondeterministic_seeded in func.tags or any(kind not in _OWN_KINDS for kind in types):
+    def _number_of_op(self, func: Any, schema: _Schema, types: Any, flat: list[Any], written: list[Any]) -> int | None:
+        """The number of an op with these inputs, in a flat list, of which it writes into ``written``; None for none."""
+        if schema.draws or any(kind not in _OWN_KINDS for kind in types):
             return None
         if func is torch.ops.aten.lift_fresh.default:
             # torch.tensor(values): a new tensor each time, made of Python's values. A large one is data.
-            (tensor,) = inputs[0]
+            (tensor,) = flat
             return hash((_sample_of(tensor), tensor.shape, tensor.dtype)) if tensor.numel() <= _SAMPLED else None
-        if not all(map(self._is_made, _written(func, inputs))):
+        if not all(map(self._is_made, written)):
             return None  # what outlives the step is changed
         parts: list[Any] = [func]
-        for value in _flat(inputs):
+        for value in flat:
             if isinstance(value, torch.Tensor):
                 if value.requires_grad and torch.is_grad_enabled():
                     return None
@@ -147,9 +173,8 @@ class ConstantOpLog:
         """Whether an op of this step made the tensor."""
         return self._values.get(id(tensor), (_dead,))[0]() is tensor
 
-    def _remember(self, func: Any, inputs: tuple[Any, Any], out: Any, number: int | None) -> None:
+    def _remember(self, schema: _Schema, flat: list[Any], written: list[Any], out: Any, number: int | None) -> None:
         """Note the numbers of what the op returned and of what it wrote into."""
-        written = _written(func, inputs)
         for at, tensor in enumerate(written):
             # Autograd counts the change after this.
             self._set(tensor, (number, "written", at) if number is not None else None, tensor._version + 1)
@@ -157,10 +182,10 @@ class ConstantOpLog:
                 before = self._number_of(tensor._base)
                 changed = None if None in (before, number) else (before, number, at)
                 self._set(tensor._base, changed, tensor._base._version + 1)
-        first = next((one for one in _flat(inputs) if isinstance(one, torch.Tensor)), None)
+        first = next((one for one in flat if isinstance(one, torch.Tensor)), None)
         for at, tensor in enumerate(_flat(out)):
             if isinstance(tensor, torch.Tensor) and not any(tensor is one for one in written):
-                version = first._version if _is_view(func) and first is not None else tensor._version
+                version = first._version if schema.is_view and first is not None else tensor._version
                 self._set(tensor, (number, at) if number is not None else None, version)
 
     def _set(self, tensor: Any, parts: tuple[Any, ...] | None, version: int) -> None:
@@ -172,12 +197,45 @@ class ConstantOpLog:
         found: dict[tuple[Site, CodeType | None], list[Path]] = {}
         for path in self._constant:
             if path in self._of_library and path[0] in self._changing_sites:
-                continue  # a part of what a library does for this line, such as the call of a Trainer: nobody's to edit
+                continue  # a part of what a library does for this line: see `_rows_of_libraries`
             depth = next((at for at, (code, _) in enumerate(path) if code in self._changing), None)
             if depth is not None:
                 found.setdefault((path[depth], path[depth - 1][0] if depth else None), []).append(path)
         rows = [self._row(site, called, paths) for (site, called), paths in found.items()]
+        rows += self._rows_of_libraries()
         return tuple(sorted(rows, key=lambda row: -row.host_ns))
+
+    def _rows_of_libraries(self) -> Iterator[ConstantOps]:
+        """Functions of a library all of whose ops are constant, below a line other ops of which are not.
+
+        The module of a library that prepares its input anew in each call often has an argument to keep that.
+        """
+        found: dict[CodeType, list[tuple[Path, tuple[CodeType, ...]]]] = {}
+        for key in self._library_codes:
+            path, between = key
+            called = next((code for code in between if code not in self._changing), None)
+            if any(owner_of(code.co_filename) in _FRAMEWORKS for code in between):
+                continue
+            if called is not None and path[0] in self._changing_sites:
+                found.setdefault(called, []).append(key)
+        for called, keys in found.items():
+            spent: Counter[Site] = Counter()
+            for key in keys:
+                spent[key[0][0]] += self._library_codes[key]
+            at = location_of(spent.most_common(1)[0][0])
+            yield ConstantOps(
+                **msgspec.structs.asdict(at) | {"owner": USER},
+                phase=self._phases[keys[0][0]],
+                called=Location(
+                    file=called.co_filename,
+                    line=called.co_firstlineno,
+                    function=function_name(called),
+                    owner=owner_of(called.co_filename),
+                ),
+                busiest=at,
+                ops=sum(self._library_ops[key] for key in keys),
+                host_ns=sum(self._library_codes[key] for key in keys),
+            )
 
     def _row(self, site: Site, called: CodeType | None, paths: list[Path]) -> ConstantOps:
         code, line = site
@@ -215,19 +273,34 @@ class _ListeningMode(TorchDispatchMode):
         return out
 
 
-def _written(func: Any, inputs: tuple[Any, Any]) -> list[Any]:
+class _Schema(NamedTuple):
+    """What an op's schema says: torch makes new objects of it each time that it is asked."""
+
+    #: Place and name of each argument that it writes into.
+    writes: tuple[tuple[int, str], ...]
+    #: Whether it returns its input's memory, unwritten.
+    is_view: bool
+    #: Whether it draws random numbers.
+    draws: bool
+
+
+@functools.lru_cache(maxsize=4096)  # torch has some 3,000 ops
+def _schema_of(func: Any) -> _Schema:
+    schema = func._schema
+    return _Schema(
+        tuple((at, argument.name) for at, argument in enumerate(schema.arguments) if argument.is_write),
+        any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns),
+        torch.Tag.nondeterministic_seeded in func.tags,
+    )
+
+
+def _written(schema: _Schema, inputs: tuple[Any, Any]) -> list[Any]:
     """The tensors that an op writes into."""
     arguments, named = inputs
     written: list[Any] = []
-    for at, argument in enumerate(func._schema.arguments):
-        if argument.is_write:
-            written += _flat(named[argument.name] if argument.name in named else arguments[at : at + 1])
+    for at, name in schema.writes:
+        written += _flat(named[name] if name in named else arguments[at : at + 1])
     return written
-
-
-def _is_view(func: Any) -> bool:
-    """Whether the op returns its input's memory, unwritten."""
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
 
 
 def _dead() -> Any:
@@ -235,10 +308,10 @@ def _dead() -> Any:
     return None
 
 
-def _users_path() -> tuple[Path, bool]:
-    """The user's lines that lead to the running op, innermost first; whether a library called it for the first one."""
+def _users_path() -> tuple[Path, tuple[CodeType, ...]]:
+    """The user's lines that lead to the op, innermost first; a library's functions below them, outermost first."""
     path: list[Site] = []
-    is_library = False
+    between: list[CodeType] = []
     for frame in frames_outwards(sys._getframe(2)):
         owner = owner_of(frame.f_code.co_filename)
         if owner == USER:
@@ -246,17 +319,23 @@ def _users_path() -> tuple[Path, bool]:
             if len(path) == _MAX_PATH:
                 break
         elif not path and owner not in _BENEATH:
-            is_library = True
-    return tuple(path), is_library
+            between.append(frame.f_code)
+    return tuple(path), tuple(reversed(between))
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    """The values in nested tuples, lists and dicts, with a mark for where each begins."""
-    if isinstance(value, tuple | list):
-        return itertools.chain.from_iterable(map(_flat, value))
+def _flat(value: Any) -> list[Any]:
+    """The values in nested tuples, lists and dicts, those of dicts with their keys."""
+    found: list[Any] = []
     if isinstance(value, dict):
-        return itertools.chain.from_iterable((key, *_flat(inner)) for key, inner in value.items())
-    return iter((value,))
+        value = [part for pair in value.items() for part in pair]
+    elif not isinstance(value, _NESTED):
+        return [value]
+    for one in value:
+        if isinstance(one, _NESTED):
+            found += _flat(one)
+        else:
+            found.append(one)
+    return found
 
 
 def _on_device(out: Any) -> bool:
@@ -264,10 +343,13 @@ def _on_device(out: Any) -> bool:
 
 
 def _sample_of(tensor: Any) -> bytes | None:
-    """Some of its elements; None for a tensor that is on a device, or is not one block of memory."""
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+    """Some of its elements; None for one on a device, of a subclass, or that is not one block of memory."""
+    if tensor.device.type != "cpu" or type(tensor) not in _OWN_KINDS or not tensor.is_contiguous():
         return None
-    elements = tensor.detach().reshape(-1)
-    step = max(1, elements.numel() // _SAMPLED)
-    # A copy: torch resizes no memory that numpy has seen, and FSDP resizes that of its parameters.
-    return bytes(elements[::step].clone().view(torch.uint8).numpy())
+    # Without the modes: they would see each of these ops, which takes ten times as long as the op.
+    with _without_modes():
+        elements = tensor.detach().reshape(-1)
+        if (step := elements.numel() // _SAMPLED) > 1:
+            elements = elements[::step]
+        # A copy: torch resizes no memory that numpy has seen, and FSDP resizes that of its parameters.
+        return bytes(elements.clone().view(torch.uint8).numpy())

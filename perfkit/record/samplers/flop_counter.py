@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from perfkit import _env
 from perfkit.run.records import Phase, StepFlops
 
 #: Libraries of operators whose ops without a formula do little arithmetic: elementwise, copies, bookkeeping,
@@ -95,8 +97,15 @@ class FlopCounter:
             step=step,
             by_precision=dict(self._by_precision),
             recomputed=self._recomputed,
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+            device=_device_name(device),
         )
+
+
+def _device_name(device: torch.device) -> str | None:
+    """What peaks are known by; torch has no name for Apple's, which are part of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _env.cpu_name() if device.type == "mps" else None
 
 
 class _CountingMode(TorchDispatchMode):
@@ -113,6 +122,7 @@ class _CountingMode(TorchDispatchMode):
         return out
 
 
+@lru_cache(maxsize=4096)  # torch has some 3,000 ops; their names take as long to make as the rest of the count
 def _uncounted(func: Any) -> str | None:
     """Why an op without a formula makes the count wrong; None where it does not."""
     name = str(func)  # "aten.add.Tensor"

@@ -14,21 +14,20 @@ the first step do not, which has the set-up; where it never ends, they are the w
 from __future__ import annotations
 
 import math
-import os
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 
 import msgspec
 
-from perfkit._code_owner import USER, expression_at, function_name, line_of, owner_of, stack_of
+from perfkit._code_owner import USER, expression_at, frame_of, function_name, library_of, line_of, owner_of, stack_of
 from perfkit._location import Location
+from perfkit.record.samplers.call_path_tree import CallPathTree
 from perfkit.record.samplers.switch_interval import SwitchInterval
 from perfkit.record.samplers.thread_state import LOOK_S, ThreadState
-from perfkit.run.records import LineCaller, LineRow, Phase
+from perfkit.run.records import CallPaths, LineCaller, LineRow, Phase
 
 #: 10 ms: 100 samples per second at about 30 us each are 0.3% of the training thread's time, and a minute of training
 #: gives 6,000 samples, 1% of which is still 60.
@@ -42,6 +41,9 @@ _MAX_SHARE = 0.004
 _FIRST = 200
 _FIRST_PERIOD_S = PERIOD_S / 2
 _FIRST_SHARE = 0.01
+#: Before the first step has ended, samples of an import come this seldom: they count its time, and no line's. A
+#: training imports for one to three seconds, in which samples at the full rate took 50 to 100 ms.
+_IMPORT_PERIOD_S = 0.05
 #: Where so many steps end between two samples, half as many show the same: a loop repeats its few lines in each step.
 _SHORT_STEPS = 8
 #: Waits are between 0.5 and 1.5 periods, spread by the golden section, so that any stretch of waits has short and long
@@ -81,12 +83,14 @@ class SampledLine(Location, frozen=True, kw_only=True):
 
 
 class _Tally:
-    """Samples of one line in one phase; of those that were looked at, how many waited, and where."""
+    """Samples of one line in one phase, by call path; of those that were looked at, how many waited, and where."""
 
-    __slots__ = ("at", "looked", "samples", "waiting")
+    __slots__ = ("at", "looked", "paths", "samples", "waiting")
 
     def __init__(self) -> None:
         self.samples = self.looked = self.waiting = 0
+        #: Node of the call path -> its samples.
+        self.paths: dict[int, int] = {}
         #: The instruction of the line at which it was seen waiting.
         self.at: tuple[CodeType, int] | None = None
 
@@ -94,6 +98,8 @@ class _Tally:
         self.samples += other.samples
         self.looked += other.looked
         self.waiting += other.waiting
+        for node, samples in other.paths.items():
+            self.paths[node] = self.paths.get(node, 0) + samples
         self.at = self.at or other.at
 
 
@@ -118,6 +124,7 @@ class LineSampler:
         self._running_step = 0
         #: Seconds before the end of the first step in which modules were imported.
         self._importing_s = 0.0
+        self._paths = CallPathTree()
         self._state = ThreadState(thread)
         #: Samples since the first step, until then since the start, and the time in which they were taken.
         self._samples = 0
@@ -167,6 +174,7 @@ class LineSampler:
         last, worked_s = time.perf_counter(), time.thread_time()
         period = _FIRST_PERIOD_S
         mean_s = _USUAL_S
+        importing = False
         while not stopped.acquire(timeout=period * (0.5 + self._samples * _GOLDEN % 1)):
             # Not to be interrupted: phase and stack must be of the same moment.
             self._switch.restore()
@@ -174,21 +182,25 @@ class LineSampler:
             self._waited_s, last = now - last, now
             phase = self._phase()
             if phase is None:
-                worked_s = time.thread_time()  # nothing was sampled for it
+                # Nothing was sampled for it, so it is in no mean.
+                until_s = time.thread_time()
+                self.cost_s, worked_s = self.cost_s + until_s - worked_s, until_s
                 self._switch.shorten()
                 continue
             step = self._step()
             steps = step - self._running_step
             self._settle(step)
-            self._sample(phase, stopped)
-            self._samples += 1
-            self._slept_s += self._waited_s
+            imported, importing = importing, self._sample(phase, stopped)
+            if not (imported or importing):
+                # Those of imports are further apart, and so is the first one after them.
+                self._samples += 1
+                self._slept_s += self._waited_s
             # CPU time: on a busy machine most of the wall time is waiting for the lock, which costs training nothing.
             until_s = time.thread_time()
             cost_s, worked_s = until_s - worked_s, until_s
             self.cost_s += cost_s
             mean_s += (min(cost_s, _AT_MOST * mean_s) - mean_s) / _MEAN_OVER
-            period = period_after(mean_s, first=self._samples <= _FIRST, steps=steps)
+            period = _IMPORT_PERIOD_S if importing else period_after(mean_s, first=self._samples <= _FIRST, steps=steps)
             self._switch.shorten()
         self._switch.restore()
         stopped.release()
@@ -210,30 +222,34 @@ class LineSampler:
             elif len(into) < _MAX_LINES:
                 into[key] = tally
 
-    def _sample(self, phase: Phase, stopped: threading.Lock) -> None:
+    def _sample(self, phase: Phase, stopped: threading.Lock) -> bool:
+        """Take a sample; returns whether it is of an import before the first step has ended."""
         state = self._state
         looks = state.known and phase != "validation" and self._samples % _LOOK_EVERY == 0
         if looks:
             state.look()
-        stack = stack_of(sys._current_frames().get(self.thread))
+        stack = stack_of(frame_of(self.thread))
         if not self._running_step and any(code.co_filename == _IMPORTING for code, _ in stack):
             self._importing_s += self._waited_s
-            return
+            return True
         line = find_line(stack)
         if line is None:
-            return
+            return False
         tally = _Tally()
         tally.samples = 1
+        if (node := self._paths.node_of(phase, stack)) is not None:
+            tally.paths[node] = 1
         if looks and not (phase == "data" and line.within.startswith(_LOADER)):
             # A thread that has used the processor meanwhile computes outside of the interpreter lock.
             waits = False if state.has_run() else self._waits(stopped)
             tally.looked, tally.waiting = int(waits is not None), int(bool(waits))
             if waits:
-                tally.at = _instruction(sys._current_frames().get(self.thread), line)
+                tally.at = _instruction(frame_of(self.thread), line)
         if phase != "other" and self._after:
             self._merge(self._after, self._running)
             self._after = {}
         self._merge({(phase, line): tally}, self._after if phase == "other" else self._running)
+        return False
 
     def _waits(self, stopped: threading.Lock) -> bool | None:
         """Whether the thread does nothing although it could have the interpreter lock; None: not known."""
@@ -263,13 +279,23 @@ class LineSampler:
         if not self._samples or steps == 0:
             return round(period_ns), ()
         lines: dict[tuple[Phase, Location], list[tuple[SampledLine, _Tally]]] = {}
+        for (phase, line), tally in self._counted(steps):
+            lines.setdefault((phase, line.at), []).append((line, tally))
+        rows = [self._row(phase, at, counted, period_ns / (steps or 1)) for (phase, at), counted in lines.items()]
+        return round(period_ns), tuple(sorted(rows, key=lambda row: -row.samples))
+
+    def call_paths(self, steps: int | None) -> CallPaths | None:
+        """The call paths of the samples that `rows` counts; None where there are none."""
+        samples: Counter[int] = Counter()
+        for _, tally in self._counted(steps):
+            samples.update(tally.paths.copy())
+        return self._paths.record(samples) if samples else None
+
+    def _counted(self, steps: int | None) -> Iterator[tuple[tuple[Phase, SampledLine], _Tally]]:
         # The running step is over if another one runs by now; of a whole program, it is all there is.
         counted_too = steps is None or self._step() > self._running_step > 0
         for tallies in (self._counts, *((self._running, self._after) if counted_too else ())):
-            for (phase, line), tally in list(tallies.items()):
-                lines.setdefault((phase, line.at), []).append((line, tally))
-        rows = [self._row(phase, at, counted, period_ns / (steps or 1)) for (phase, at), counted in lines.items()]
-        return round(period_ns), tuple(sorted(rows, key=lambda row: -row.samples))
+            yield from list(tallies.items())
 
     def _row(self, phase: Phase, at: Location, counted: list[tuple[SampledLine, _Tally]], sample_ns: float) -> LineRow:
         within: Counter[str] = Counter()
@@ -354,27 +380,3 @@ def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str
             if name != function or code.co_filename != file:
                 return Location(file=code.co_filename, line=line, function=name)
     return None
-
-
-#: File name -> what `library_of` calls it.
-_libraries: dict[str, str] = {}
-
-
-def library_of(file: str) -> str:
-    """The library of a file: ``json``, ``PIL``, ``numpy``; a part of torch as ``torch.serialization``."""
-    if file not in _libraries:
-        _libraries[file] = _find_library(file)
-    return _libraries[file]
-
-
-def _find_library(file: str) -> str:
-    owner = owner_of(file)
-    folder = os.path.dirname(os.__file__) if owner == "python" else f"{os.sep}torch"
-    if owner not in ("python", "torch") or file.startswith("<"):
-        return owner
-    parts = os.path.realpath(file).rpartition(os.path.realpath(folder) if owner == "python" else folder + os.sep)[2]
-    names = parts.strip(os.sep).removesuffix(".py").split(os.sep)
-    if owner == "python":
-        return names[0]
-    # "torch.utils" alone says nothing: it holds TensorBoard's writer, the DataLoader and checkpointing.
-    return ".".join(("torch", *names[: 2 if names[0] == "utils" else 1])).removesuffix(".__init__")

@@ -59,6 +59,10 @@ class LineTracer:
         self._phase = phase
         #: Runs, ns, and whether it ran before any module did; in the order in which they ran first.
         self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
+        #: The same by the ids of the codes: Python hashes all that a code holds, each time that it is asked.
+        self._line_of: dict[tuple[Phase, int, int], list[int]] = {}
+        #: Keeps these ids from being used again.
+        self._kept: list[CodeType] = []
         self._modules = ModuleCallLog()
         self._constants = ConstantCallLog()
         self._module_call = _code_of(Module.__call__)
@@ -71,7 +75,8 @@ class LineTracer:
         self._outermost: dict[FrameType, tuple[Site, Phase, int]] = {}
         #: Function -> the first of the user's lines that called it.
         self._callers: dict[CodeType, dict[Site, None]] = {}
-        self._open: dict[FrameType, tuple[int, int, Phase]] = {}
+        #: The line of ``_lines`` that each frame is in, and when it came there.
+        self._open: dict[FrameType, tuple[list[int], int]] = {}
         self._running_frames: list[tuple[FrameType, _Trace | None]] = []
         self._events = 0
         #: Functions that are looked at again in another step.
@@ -207,20 +212,21 @@ class LineTracer:
             if self._events > _MAX_EVENTS:
                 sys.settrace(None)
                 return None
-            phase = self._phase()
-            self._open[frame] = (frame.f_lineno, time.perf_counter_ns(), phase)
-            key = (phase, frame.f_code, frame.f_lineno)
-            if key not in self._lines:
-                self._lines[key] = [0, 0, not self._modules.started]
+            phase, code, number = self._phase(), frame.f_code, frame.f_lineno
+            line = self._line_of.get((phase, id(code), number))
+            if line is None:
+                line = self._lines.setdefault((phase, code, number), [0, 0, not self._modules.started])
+                self._line_of[phase, id(code), number] = line
+                self._kept.append(code)
+            self._open[frame] = line, time.perf_counter_ns()
         return self._line
 
     def _close_line(self, frame: FrameType, now: int) -> None:
         opened = self._open.pop(frame, None)
         if opened is not None:
-            line, started_ns, phase = opened
-            entry = self._lines[phase, frame.f_code, line]
-            entry[0] += 1
-            entry[1] += now - started_ns
+            line, started_ns = opened
+            line[0] += 1
+            line[1] += now - started_ns
 
     def rows(self) -> tuple[TracedLine, ...]:
         """The traced lines, most runs first, with the loop around each."""
@@ -264,16 +270,21 @@ class LineTracer:
     def _end_of_round(self, modules: Iterable[Site]) -> int:
         """How many lines ended the round before: a step that begins after an update ends in the next round of the loop.
 
-        The line of the loop around the first call of a module runs between the two rounds.
+        The line of the loop around the first call of a module runs between the two rounds. That call may be in a
+        function without the loop, as a training_step() is: then it is the loop around the call of that function.
         """
         order = {(code, line): at for at, (_, code, line) in reversed([*enumerate(self._lines)])}
         first = min((site for site in modules if site in order), key=lambda site: order[site], default=None)
-        if first is None:
-            return 0
-        code, line = first
-        begin = next(at for _, one, at in self._lines if one is code)
-        header = order.get((code, _loop_around(code.co_filename, begin, line)), 0)
-        return header if header <= order[first] else 0
+        site, seen = first, set[CodeType]()
+        while first is not None and site is not None and site[0] not in seen:
+            code, line = site
+            seen.add(code)
+            begin = next((at for _, one, at in self._lines if one is code), line)
+            if header := _loop_around(code.co_filename, begin, line):
+                ended = order.get((code, header), 0)
+                return ended if ended <= order[first] else 0
+            site = next(iter(self._callers.get(code, ())), None)
+        return 0
 
 
 # The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.

@@ -10,7 +10,8 @@ not compared. It does not count
   if the first call drew random numbers without it, as one that samples does;
 - if it comes by the very lines of the first call (the line and those that called its function, up to the module around
   them): an optimizer's closure is called until it converges. From the line of the first call but by other lines, it
-  counts if the parameters were not updated in between: an optimizer may call its closure from several lines;
+  counts if the parameters were not updated in between: an optimizer may call its closure from several lines. It also
+  counts where a module called that line first and then a function does: ``self.forward(x)`` in a method;
 - in the backward, where activation checkpointing recomputes what was not kept.
 """
 
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from perfkit._code_owner import frames_outwards, function_name
+from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
 from perfkit.record.input_slices import slices_of, values_in, version_of
 from perfkit.record.samplers.sample_loops import items_of_loop
@@ -47,9 +48,13 @@ _MAX_CALLS = 10_000
 
 
 class _FirstCall(NamedTuple):
-    """The first call with some input; ``alive`` are weak references to the owners of its memory."""
+    """The first call with some input; ``alive`` are weak references to the owners of its memory.
+
+    ``whole`` are all lines that lead to it, ``path`` those up to the module around it.
+    """
 
     path: Path
+    whole: Path
     version: int
     alive: tuple[Any, ...]
 
@@ -138,7 +143,7 @@ class ModuleCallLog:
         named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}
         values = list(values_in((arguments.get("args", ()), named)))
         try:
-            self._inspect(call, values)
+            self._inspect(frame, call, values)
         except Exception:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
             call.repeated = False
         try:
@@ -160,7 +165,7 @@ class ModuleCallLog:
         if call.items is not None:
             call.state = _state_of(call.module)
 
-    def _inspect(self, call: ModuleCall, values: list[Any]) -> None:
+    def _inspect(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if not tensors:
             return
@@ -174,15 +179,18 @@ class ModuleCallLog:
         if first is not None and all(reference() is not None for reference in first.alive):
             call.updated = first.version != version
             if call.path[0] == first.path[0]:
-                call.again_at = _again_at(first.path, call.path)
-                elsewhere = call.again_at is not None and not call.updated
+                alone = _without_module(first.path, call.path)
+                call.again_at = (
+                    _again_at(first.whole, _whole_path(frame)) if alone else _again_at(first.path, call.path)
+                )
+                elsewhere = call.again_at is not None and (alone or not call.updated)
             else:
                 elsewhere = True
             call.repeated = elsewhere and not (call.builds_graph if random else key in self._drew)
             return
         # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
-        self._first_calls[key] = _FirstCall(call.path, version, alive)
+        self._first_calls[key] = _FirstCall(call.path, _whole_path(frame), version, alive)
         self._drew.discard(key)
         call.key = key
 
@@ -245,6 +253,17 @@ def _again_at(first: Path, second: Path) -> Site | None:
     """The outermost line that led to the second call and not to the first; None where the same lines led to both."""
     pairs = zip(reversed(first), reversed(second), strict=False)
     return next((again for before, again in pairs if before != again), None)
+
+
+def _without_module(first: Path, second: Path) -> bool:
+    """Whether the lines of the first call, which a module ends, led to the second call without that module."""
+    return len(second) > len(first) and second[: len(first)] == first
+
+
+def _whole_path(frame: FrameType) -> Path:
+    """All lines of the user's that lead to a call, innermost first, also outside of the modules around it."""
+    callers = (one for one in frames_outwards(frame.f_back) if owner_of(one.f_code.co_filename) == USER)
+    return tuple((one.f_code, line_of(one)) for one in callers)
 
 
 def _is_one_sample(values: list[Any]) -> bool:

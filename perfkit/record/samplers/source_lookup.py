@@ -12,13 +12,17 @@ from collections.abc import Collection, Iterable, Iterator
 
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
-from perfkit.run.records import RANK_SLICE
+from perfkit.run.records import RANK_SLICE, Filling, LineRow
 
 #: Files that are read, and lines kept of one name: a program has dozens of files, not thousands.
 _MAX_FILES = 200
 _MAX_LINES = 8
+#: Hottest lines whose sources are looked up.
+_HOTTEST = 8
 #: Methods that put something into a container.
 _FILLS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
+#: Those of them after which it is larger, whatever it held.
+_GROWS = ("append", "appendleft", "extend", "insert", "add")
 
 #: Types, and methods that convert to one, other than numpy's double.
 _OTHER_TYPES = frozenset(
@@ -101,6 +105,119 @@ def find_double_arrays(files: Iterable[str]) -> tuple[Location, ...]:
             elif _last_name(node.func) == "from_numpy" and id(node) not in converted:
                 found.append(Location(file=file, line=node.lineno, function="from_numpy(...)"))
     return tuple(found[:_MAX_LINES])
+
+
+#: Functions that pad to a width.
+_PADS = ("pad_sequence", "pad", "ConstantPad1d", "ljust")
+
+
+def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
+    """The lines that pad rows: by a tokenizer's argument, else a list to a width, else a tensor that rows fill in part.
+
+    A pad function comes last: most of those pad a batch to its own longest row. Other than in a model's forward.
+    """
+    found: list[tuple[int, Location]] = []
+    for file in itertools.islice(files, _MAX_FILES):
+        for function, node in _nodes(file):
+            if (kind := _kind_of_padding(node)) is not None and not function.endswith("forward"):
+                line = getattr(node, "lineno", 0)
+                found.append((kind, Location(file=file, line=line, function=function)))
+    ordered = sorted(found, key=lambda one: one[0])
+    return tuple(at for _, at in ordered[:_MAX_LINES])
+
+
+def _kind_of_padding(node: ast.AST) -> int | None:
+    """How a node pads rows, the surest way first; None where it does not."""
+    if isinstance(node, ast.keyword):
+        given = node.value.value if isinstance(node.value, ast.Constant) else None
+        return 0 if node.arg == "padding" and (given is True or given == "max_length") else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        # row + [0] * (width - len(row))
+        sides = (node.left, node.right)
+        is_list = any(isinstance(one, ast.List | ast.Tuple) for one in sides)
+        return (
+            1 if is_list and any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub) for one in sides) else None
+        )
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        index = node.targets[0].slice
+        # batch[row, : len(tokens)] = tokens, and captions[places >= lengths] = 0
+        parts = index.elts if isinstance(index, ast.Tuple) else []
+        until = [one for one in parts if isinstance(one, ast.Slice) and one.lower is None and one.upper is not None]
+        if len(until) == 1 and len(parts) > 1:
+            return 2
+        named = [(_last_name(one) or "").lower() for one in ast.walk(index)]
+        return 3 if isinstance(index, ast.Compare) and any("len" in name for name in named) else None
+    if isinstance(node, ast.Call) and _last_name(node.func) in _PADS:
+        return 4
+    return None
+
+
+def find_fillings(rows: Iterable[LineRow]) -> tuple[Filling, ...]:
+    """For the hottest lines and the lines from which they were reached: what adds to what they read."""
+    own = sorted((row for row in rows if row.worker is None and row.owner == USER), key=lambda row: -row.samples)
+    places: dict[tuple[str, int], Location] = {}
+    for row in own[:_HOTTEST]:
+        for at in (row, row.called_from):
+            if at is not None and at.line is not None:
+                places.setdefault((at.file, at.line), at.at)
+    return tuple(
+        Filling(file=file, line=line, function=at.function or "", owner=USER, filled=filled)
+        for (file, line), at in places.items()
+        if (filled := find_filling_of(file, line)) is not None
+    )
+
+
+@functools.lru_cache(maxsize=256)  # the same lines are hot in each report
+def find_filling_of(file: str, line: int) -> Location | None:
+    """The line that adds to what a line reads, such as the list that it walks over; None where nothing is added to it.
+
+    What a method of the same file reads of its object counts as read where the line calls the method. A deque is
+    bounded where it is made: of one, that line. What is emptied or assigned anew elsewhere may not grow: the caller
+    knows that something does.
+    """
+    for _, node in _nodes(file):
+        if not isinstance(node, ast.stmt) or node.lineno != line:
+            continue
+        header = [node.iter] if isinstance(node, ast.For) else [node.test] if isinstance(node, ast.While) else [node]
+        inside = [inner for part in header for inner in ast.walk(part)]
+        names = [*_read_names(inside), *_read_by_methods(inside, file)]
+        for name in dict.fromkeys(names):
+            for function, other in _nodes(file):
+                if (
+                    isinstance(other, ast.Call)
+                    and isinstance(other.func, ast.Attribute)
+                    and other.func.attr in _GROWS
+                    and _last_name(other.func.value) == name
+                ):
+                    return _made_as_deque(name, file) or Location(file=file, line=other.lineno, function=function)
+    return None
+
+
+def _read_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The last part of each name or attribute that is read."""
+    for node in nodes:
+        if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def _read_by_methods(nodes: Iterable[ast.AST], file: str) -> Iterator[str]:
+    """The attributes of ``self`` that the called methods of the same file read."""
+    called = {node.func.attr for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    for _, node in _nodes(file):
+        if isinstance(node, ast.FunctionDef) and node.name in called:
+            own = (inner for inner in ast.walk(node) if isinstance(inner, ast.Attribute))
+            yield from _read_names(inner for inner in own if _last_name(inner.value) == "self")
+
+
+def _made_as_deque(name: str, file: str) -> Location | None:
+    """The line that makes the deque of this name; None for other things."""
+    for function, node in _nodes(file):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if _last_name(node.value.func) == "deque" and any(_last_name(target) == name for target in targets):
+            return Location(file=file, line=node.lineno, function=function)
+    return None
 
 
 def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:

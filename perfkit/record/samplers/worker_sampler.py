@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -26,7 +25,7 @@ from typing import Annotated, Any
 import msgspec
 from torch.utils.data._utils import worker
 
-from perfkit._code_owner import USER, function_name, owner_of, stack_of
+from perfkit._code_owner import USER, frame_of, function_name, owner_of, stack_of
 from perfkit._location import Location
 from perfkit._patches import Patches
 from perfkit.record.samplers.switch_interval import SwitchInterval
@@ -244,7 +243,7 @@ class _StackSampler:
         try:
             while not self._stop.wait(_PERIOD_S):
                 self._switch.restore()
-                line, busy = _line_of(stack_of(sys._current_frames().get(self._sampled)))
+                line, busy = _line_of(stack_of(frame_of(self._sampled)))
                 self._samples += 1
                 self._busy += busy
                 if line is not None and (line in self._lines or len(self._lines) < _MAX_LINES):

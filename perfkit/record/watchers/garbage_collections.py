@@ -121,22 +121,35 @@ class GarbageWatch:
     def _events(self) -> Generator[int, str | dict[str, int], None]:
         """Receives a phase, then its facts, then the next phase; an interrupt replaces what was sent with it."""
         phase = None
+        unsent: tuple[BaseException, ...] = ()
+        # No handler below calls anything: an interrupt can come at each call, and one that comes in a handler would be
+        # lost. The outer one takes what comes at the jump back, after the inner one.
         while True:
             try:
-                sent = yield 0  # any number: max compares them
-                if not isinstance(sent, str):
-                    if phase == "start":
-                        self._begin(sent["generation"])
-                    continue
-                phase = sent
-                if phase == "stop":
-                    self._end()
+                while True:
+                    try:
+                        while unsent:
+                            phase = None
+                            self._end()  # what an interrupt replaced may have been the end
+                            # Taken before it is sent: on a busy machine it is back before the call that sends it ends.
+                            raised, unsent = unsent[0], unsent[1:]
+                            self._send_again(raised)
+                        sent = yield 0  # any number: max compares them
+                        if not isinstance(sent, str):
+                            if phase == "start":
+                                self._begin(sent["generation"])
+                            continue
+                        phase = sent
+                        if phase == "stop":
+                            self._end()
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - nothing raised here would reach the program
+                        unsent = (*unsent, error)
             except GeneratorExit:
                 raise
-            except BaseException as raised:  # noqa: BLE001 - nothing raised here would reach the program
-                phase = None
-                self._end()  # what was replaced may have been the end
-                self._send_again(raised)
+            except BaseException as error:  # noqa: BLE001
+                unsent = (*unsent, error)
 
     def _begin(self, generation: int) -> None:
         # Only collections of the oldest generation take long, and are rare enough to find their line.

@@ -18,14 +18,14 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from perfkit import _clock, _env
-from perfkit.run.records import MinMedianMax, NodeHealth, NodeSample
+from perfkit.run.records import EnergyUse, MinMedianMax, NodeHealth, NodeSample, clock_reasons
 
 #: Heat and power limits act over seconds, and a node that slows training does so for minutes.
 PERIOD_S = 10.0
@@ -36,21 +36,6 @@ MAX_SAMPLES = 100
 _MAX_VALUES = 10_000
 #: Quantities with a spread: fields of a sample and of the record.
 _SPREADS = ("sm_mhz", "memory_mhz", "power_w", "temperature_c", "utilization")
-
-#: NVML's bits (nvml.h, nvmlClocksEventReason*) -> its words. The numbers are part of its interface.
-_REASONS = {
-    0x001: "gpu_idle",
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
 
 #: NVML's numbers of clocks and of the temperature sensor.
 _SM, _MEMORY, _GPU_SENSOR = 1, 2, 0
@@ -104,6 +89,8 @@ class NodeWatch:
         self._stop = threading.Lock()
         self._thread: threading.Thread | None = None
         self._absent = False
+        #: The device's energy counter (mJ) at the first and the last sample, with the step and the time of these.
+        self._energy: list[tuple[int, int, int]] = []
         #: Seconds of processor time that the thread took.
         self.cost_s = 0.0
         #: Why there are no samples, or no more.
@@ -137,7 +124,7 @@ class NodeWatch:
             self._thread = None
 
     def record(self) -> NodeHealth | None:
-        """What was read until now; None where nothing was."""
+        """What was read until now, of a device whose UUID alone is known too; None where the program used none."""
         if self._health is None:
             return None
         return msgspec.structs.replace(
@@ -145,12 +132,30 @@ class NodeWatch:
             samples=tuple(self._samples),
             reasons=dict(self._reasons),
             problem=self.problem,
-            **{name: _spread(values) for name, values in self._values.items()},
+            **{name: MinMedianMax.of_values(values) for name, values in self._values.items()},
+        )
+
+    @property
+    def energy(self) -> EnergyUse | None:
+        """Energy of the device between the first and the last sample; None: not counted, or no step lies between."""
+        if len(self._energy) < 2 or self._health is None:
+            return None
+        (first_mj, first_step, first_ns), (last_mj, last_step, last_ns) = self._energy
+        if last_step <= first_step or last_mj < first_mj:  # a driver that was loaded anew counts from zero
+            return None
+        return EnergyUse(
+            source="nvml",
+            part=self._health.name or self._health.uuid,
+            joules=(last_mj - first_mj) / 1e3,
+            steps=last_step - first_step,
+            wall_ns=last_ns - first_ns,
         )
 
     # -- in the thread
 
     def _run(self, uuid: str, stopped: threading.Lock) -> None:
+        # By its UUID what DCGM recorded of the device is found, also where NVML cannot be read.
+        self._health = self._health or NodeHealth(uuid=uuid)
         try:
             nvml = self._nvml = self._load()
             nvml.nvmlInit()
@@ -163,12 +168,15 @@ class NodeWatch:
             return
         try:
             self._handle = _handle(nvml, uuid)
-            self._health = self._health or self._constants(uuid)
+            if not self._health.taken:
+                self._health = self._constants(uuid)
             while True:
                 started_s = time.thread_time()
                 self._add(self._sample())
                 self.cost_s += time.thread_time() - started_s
                 if stopped.acquire(timeout=PERIOD_S):
+                    # Of a run shorter than the period there is else one reading, and two make a difference.
+                    self._count_energy(self._sample())
                     break
         except Exception as error:  # noqa: BLE001 - as above: a lost device, a replaced driver
             self.problem = f"the node's health is not watched any more: NVML reports {error}"
@@ -206,11 +214,19 @@ class NodeWatch:
             power_w=power_mw / 1000 if power_mw is not None else None,
             temperature_c=heat,
             utilization=int(used.gpu) if used is not None else None,
-            reasons=tuple(word for bit, word in _REASONS.items() if bits & bit) if bits is not None else None,
+            reasons=clock_reasons(int(bits)) if bits is not None else None,
             others=others,
             others_bytes=others_bytes,
             others_utilization=others_utilization,
         )
+
+    def _count_energy(self, sample: NodeSample) -> None:
+        counter_mj = self._read("nvmlDeviceGetTotalEnergyConsumption")
+        # From the first step on: what comes before it is no step's.
+        if counter_mj is not None and (sample.step or not self._energy):
+            reading = (int(counter_mj), sample.step or 0, sample.at_ns or 0)
+            begun = bool(self._energy) and self._energy[0][1] > 0
+            self._energy = [self._energy[0], reading] if begun else [reading]
 
     def _others(self) -> tuple[int | None, int | None, int | None]:
         """Other processes on the device: how many, their memory, and how much they use it.
@@ -258,6 +274,7 @@ class NodeWatch:
 
     def _add(self, sample: NodeSample) -> None:
         assert self._health is not None
+        self._count_energy(sample)
         for name, values in self._values.items():
             value = getattr(sample, name)
             if value is not None and len(values) < _MAX_VALUES:
@@ -267,10 +284,10 @@ class NodeWatch:
         self._waiting.append(sample)
         if len(self._waiting) < self._every:
             return
-        samples = [*self._samples, _merged(self._waiting)]
+        samples = [*self._samples, NodeSample.merged(self._waiting)]
         self._waiting = []
         if len(samples) > MAX_SAMPLES:
-            samples = [_merged(samples[at : at + 2]) for at in range(0, len(samples), 2)]
+            samples = [NodeSample.merged(samples[at : at + 2]) for at in range(0, len(samples), 2)]
             self._every *= 2
         self._samples = samples  # replaced at once: `record` may be reading it
 
@@ -299,15 +316,3 @@ def _is_own(pid: int) -> bool:
         if pid <= 1:
             return False
     return False
-
-
-def _merged(samples: Sequence[NodeSample]) -> NodeSample:
-    """The last of some samples, with the reasons of all."""
-    words = [sample.reasons for sample in samples if sample.reasons is not None]
-    reasons = tuple(dict.fromkeys(word for some in words for word in some)) if words else None
-    return msgspec.structs.replace(samples[-1], reasons=reasons)
-
-
-def _spread(values: Sequence[float]) -> MinMedianMax | None:
-    ordered = sorted(values)
-    return MinMedianMax(ordered[0], ordered[len(ordered) // 2], ordered[-1]) if ordered else None

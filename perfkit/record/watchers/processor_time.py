@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
+
+from perfkit.record.watchers.own_cost import OwnTime
 
 
 class _Thread(NamedTuple):
@@ -27,10 +30,11 @@ class ProcessorTime:
     """Sums over the steps between readings, which happen in the thread that trains.
 
     Linux counts in ``/proc/.../schedstat`` how long a thread ran, and how long it could have run and waited for a core;
-    elsewhere that is not known.
+    elsewhere that is not known. ``own`` returns perfkit's processor time so far that belongs to no step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: Callable[[], OwnTime] = lambda: OwnTime(0, 0)) -> None:
+        self._own = own
         self._last: _Reading | None = None
         self._steps = self._process_ns = 0
         #: The same of all other steps: in windows, and those that are recorded for something else.
@@ -39,7 +43,11 @@ class ProcessorTime:
 
     def read(self, step: int, *, timed: bool) -> None:
         """Read before ``step``; ``timed``: the steps since the last reading were ordinary ones."""
-        now = _Reading(step, time.perf_counter_ns(), time.process_time_ns(), _thread_times())
+        own = self._own()
+        wall_ns, process_ns, thread = time.perf_counter_ns(), time.process_time_ns(), _thread_times()
+        if thread is not None:
+            thread = thread._replace(ran_ns=thread.ran_ns - own.thread_ns)
+        now = _Reading(step, wall_ns, process_ns - own.process_ns, thread)
         last, self._last = self._last, now
         if last is None:
             return
@@ -67,8 +75,8 @@ class ProcessorTime:
     def facts(self) -> dict[str, int | float | None]:
         """Fields of `Rank`: each None where it is not known, or before there were ordinary steps."""
         return {
-            "cpu_ns_per_step": round(self._process_ns / self._steps) if self._steps else None,
-            "thread_ns_per_step": round(self._thread_ns / self._thread_steps) if self._thread_steps else None,
+            "cpu_ns_per_step": max(0, round(self._process_ns / self._steps)) if self._steps else None,
+            "thread_ns_per_step": max(0, round(self._thread_ns / self._thread_steps)) if self._thread_steps else None,
             "core_wait_share": min(1.0, self._waited_ns / self._wall_ns) if self._wall_ns else None,
         }
 

@@ -22,8 +22,10 @@ from perfkit import _env
 from perfkit._location import Location
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
-from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, user_files
-from perfkit.run.records import RANK_SLICE, OptimizerFacts
+from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
+from perfkit.record.watchers.step_memory import peak_resident_bytes
+from perfkit.record.windows import torch_profiler
+from perfkit.run.records import PADDING, RANK_SLICE, OptimizerFacts
 
 #: Functions and arguments that are searched in the user's source, so that a finding names the line.
 _CALLS = (
@@ -41,6 +43,20 @@ _CALLS = (
     "DistributedSampler",
     "batch_sampler",
     "Manager",
+    # How a model of transformers computes attention.
+    "attn_implementation",
+    "_attn_implementation",
+    "from_pretrained",
+    "from_config",
+    # A profiler that the program runs itself.
+    "with_stack",
+    "profile_memory",
+    "record_shapes",
+    "emit_nvtx",
+    "profile",
+    # Activation checkpointing of transformers' models.
+    "gradient_checkpointing",
+    "gradient_checkpointing_enable",
     # Data in float64, as numpy makes it.
     "double",
     "float64",
@@ -93,8 +109,12 @@ class SettingsProbe:
         self._described: dict[int, OptimizerFacts] = {}
         self._calls: dict[str, tuple[Location, ...]] | None = None
 
-    def read(self) -> None:
-        """Read the settings between two steps."""
+    def read(self, *, ordinary: bool = False) -> None:
+        """Read the settings between two steps.
+
+        ``ordinary`` is whether an ordinary step follows: windows of perfkit are closed then, so that a torch profiler
+        which is on is the program's own.
+        """
         self._readings += 1
         anomaly = torch.is_anomaly_enabled()
         on = {
@@ -102,6 +122,7 @@ class SettingsProbe:
             "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
             "torch.fill_uninitialized": getattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
             "cudnn.benchmark": torch.backends.cudnn.benchmark,
+            "torch.profiler_on": ordinary and torch_profiler.running(),
             "cudnn.deterministic": torch.backends.cudnn.deterministic,
         }
         self._on.update({name: bool(is_on) for name, is_on in on.items()})
@@ -136,7 +157,9 @@ class SettingsProbe:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings as they were in most readings; empty before the first."""
+        """Settings as they were in most readings, and the process's peak of memory; empty before the first."""
+        if self._readings and (peak := peak_resident_bytes()) is not None:
+            self._values["peak_resident_bytes"] = str(peak)
         return {name: str(2 * count > self._readings) for name, count in self._on.items()} | self._values
 
     @property
@@ -154,6 +177,8 @@ class SettingsProbe:
             found = find_calls({*_CALLS, *kinds}, files)
             if arrays := find_double_arrays(files):
                 found["from_numpy"] = arrays
+            if padding := find_padding(files):
+                found[PADDING] = padding
             of_kinds = tuple(at for kind in kinds for at in found.pop(kind, ()))
             self._calls = found | ({"TrainingArguments": of_kinds} if of_kinds else {})
         return self._calls or {}

@@ -8,10 +8,12 @@ changes none and keeps weak references only.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ import torch
 from perfkit import _clock
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
-from perfkit.record.live_objects import instances_of, live_count
+from perfkit.record.live_objects import few_instances_of
 from perfkit.record.samplers.source_lookup import find_filling_lines, user_files
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 from perfkit.run.records import KeptTensors
@@ -34,6 +36,11 @@ _AFTER_NS, _FREE_NS, _SHARE = 200_000_000, 150_000_000, 200
 #: Tensors of one shape that are followed from check to check, and nodes of graphs that are counted.
 _MAX_FOLLOWED = 1_000
 _MAX_NODES = 20_000
+#: Tensors whose graphs are counted one by one, where one graph has grown: a walk of the largest takes 10 ms.
+_MAX_WALKED = 32
+_NEWEST = 4
+#: The graph that an attribute carries on has this share of the nodes of the largest (a plain majority).
+_NEARLY = 0.5
 #: Nodes that add to a gradient have the number 2 ** 64 - 1 instead of one of their own.
 _NO_NUMBER = 2**63
 #: A shape grows if there are this many more tensors per step, and this share of those of the last check is still alive:
@@ -103,10 +110,13 @@ class TensorLeakWatch:
             size = grown * group[0].element_size() * group[0].numel()
             # What refers to an object is only searched for leaks that are reported: it is expensive.
             name, places = _holder(group) if graph or size >= _MIN_BYTES * steps else (None, ())
+            if graph and name is None:
+                # No object of Python's holds them but the nodes of a graph that another tensor carries on.
+                name, places = _largest_graph(groups)
             leaks.append(KeptTensors(steps=steps, grown=grown, grown_bytes=size, graph=graph, name=name, places=places))
         nodes_grown = nodes.grown_since(self._nodes)
         if not any(one.graph for one in leaks) and nodes_grown >= _PER_STEP * steps:
-            name, places = _largest_graph()
+            name, places = _largest_graph(groups)
             leaks.append(
                 KeptTensors(
                     steps=steps, grown=0, grown_bytes=0, graph=True, nodes_grown=nodes_grown, name=name, places=places
@@ -117,11 +127,12 @@ class TensorLeakWatch:
 
 def _alive() -> dict[_Key, list[Any]] | None:
     """The tensors that are alive, by whether they carry a graph and by shape; None where there are too many objects."""
-    if live_count() > _MAX_OBJECTS:
+    # Exactly Tensor: parameters are the model's, and accessing a subclass may run its owner's code.
+    tensors = few_instances_of(torch.Tensor, at_most=_MAX_OBJECTS)
+    if tensors is None:
         return None
     groups: dict[_Key, list[Any]] = defaultdict(list)
-    # Exactly Tensor: parameters are the model's, and accessing a subclass may run its owner's code.
-    for one in instances_of([torch.Tensor]):
+    for one in tensors:
         if one.layout == torch.strided:
             groups[not one.is_leaf, tuple(one.shape)].append(one)
     return groups
@@ -185,8 +196,15 @@ def _name_of(held: Any) -> str | None:
         for name, value in locals_of(frame):
             if value is held:
                 return name
+    return _attribute_of(held)
+
+
+def _attribute_of(held: Any, besides: Sequence[int] = ()) -> str | None:
+    """The attribute, or the key of a dictionary, that is bound to exactly this object; not in ``besides``, by id."""
     for one in gc.get_referrers(held):
         if type(one) is dict:
+            if id(one) in besides:
+                continue
             names = one
         elif owner_of(getattr(sys.modules.get(type(one).__module__), "__file__", None) or "<unknown>") == USER:
             # An object of the user's own class. Others may keep pointers into their attributes, as Dynamo's do.
@@ -199,13 +217,26 @@ def _name_of(held: Any) -> str | None:
     return None
 
 
-def _largest_graph() -> tuple[str | None, tuple[Location, ...]]:
-    """The user's local variable that carries the largest graph, and the lines that make it grow."""
+def _largest_graph(groups: dict[_Key, list[Any]]) -> tuple[str | None, tuple[Location, ...]]:
+    """The user's local variable that carries the largest graph, and the lines that make it grow.
+
+    An attribute with a graph of nearly that size comes first: it outlives the step, and the variables are made from it.
+    """
     largest, name = 0, None
     for frame in user_frames():
         for each, value in locals_of(frame):
             if type(value) is torch.Tensor and not value.is_leaf and (nodes := len(_walk([value]))) > largest:
                 largest, name = nodes, each
+    # The newest ones of each shape: the others are inside of the graph.
+    carrying = (tensor for (graph, _), group in groups.items() if graph for tensor in group[-_NEWEST:])
+    # The variables of a script are those of its frame.
+    variables = [id(frame.f_globals) for frame in user_frames()]
+    for tensor in itertools.islice(carrying, _MAX_WALKED):
+        if len(_walk([tensor])) < _NEARLY * largest:
+            continue
+        attribute = _attribute_of(tensor, variables)
+        if attribute is not None and (places := _filling_lines(attribute)):
+            return attribute, places
     return (name, _filling_lines(name)) if name is not None else (None, ())
 
 

@@ -1,5 +1,7 @@
 """The extra steps, once per run: one is traced by line, in two ops are counted, two are the dry run for syncs.
 
+Where memory is asked for, its steps are among them.
+
 They come after the first window or, if no window will come, after a few steps. They are slower than others and are
 marked in steps.jsonl, so that no timing includes them.
 """
@@ -14,19 +16,22 @@ from perfkit.record.samplers.constant_ops import ConstantOpLog
 from perfkit.record.samplers.flop_counter import FlopCounter
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.watchers.compilations import compiled_graphs
+from perfkit.record.windows import memory_steps
+from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import trained_modules
 from perfkit.run.records import ConstantOps, Phase, StepFlops, StepKind, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first includes set-up
 #: and one-off syncs, the second shows what every step has.
-_STEPS: dict[StepKind, int] = {"ops": 2, "dry": 2}
+_STEPS: dict[StepKind, int] = {"ops": 2, "memory": memory_steps.STEPS, "dry": 2}
 
 
 class ExtraSteps:
     """Runs the extra steps one after the other; `advance` returns what the coming step is.
 
-    ``fits`` is called with a step and a number of steps: whether those may be extra steps.
+    ``fits`` is called with a step and a number of steps: whether those may be extra steps. ``memory`` records the steps
+    for memory, None: they are not asked for.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class ExtraSteps:
         dry: Callable[[], bool],
         fits: Callable[[int, int], bool],
         note: Callable[[str], None],
+        memory: MemoryStepsRecorder | None = None,
     ) -> None:
         #: Whether `advance` is called from now on.
         self.begun = False
@@ -52,7 +58,10 @@ class ExtraSteps:
         self._remaining = 0
         self._dry = dry
         self._fits = fits
-        self._todo: list[StepKind] = ["lines", "ops", "dry"]
+        self._memory = memory
+        self._todo: list[StepKind] = ["lines", "ops", "memory", "dry"]
+        if memory is None:
+            self._todo.remove("memory")
 
     @property
     def done(self) -> bool:
@@ -65,6 +74,8 @@ class ExtraSteps:
             self._remaining -= 1
             if self._current == "dry" and self._detector is not None:
                 self._detector.step()
+            elif self._current == "memory" and self._memory is not None and self._remaining:
+                self._memory.advance()
             elif self._current == "ops" and self._remaining:
                 self._end_count()
                 self.flops = self._counter.result(step - 1)
@@ -77,7 +88,10 @@ class ExtraSteps:
             if kind == "dry" and not self._dry():
                 continue
             self._remaining = _STEPS.get(kind, 1)
-            problem = {"lines": self._trace, "ops": self._count}.get(kind, self._run_dry)()
+            if kind == "memory" and self._memory is not None:
+                problem = self._memory.begin(step)
+            else:
+                problem = {"lines": self._trace, "ops": self._count}.get(kind, self._run_dry)()
             if problem is None:
                 self._current = kind
             elif kind == "ops":
@@ -128,6 +142,8 @@ class ExtraSteps:
             self._tracer.stop()
         elif ending == "ops":
             self._end_count()
+        elif ending == "memory" and self._memory is not None:
+            self._memory.end(whole=not self._remaining)
         elif ending == "dry" and self._detector is not None:
             self._detector.stop()
 

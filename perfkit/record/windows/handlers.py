@@ -163,38 +163,17 @@ def save_stacks(folder: str | os.PathLike[str]) -> Handler:
     target = Path(folder)
 
     def write(profiler: Any) -> None:
+        # Importing perfkit imports no numpy, and neither does training without this handler.
+        from perfkit.measures.host.folded_stacks import fold_stacks
+        from perfkit.trace import read_trace
+
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target) as part:
             trace = Path(part) / "window.json"
             profiler.export_chrome_trace(str(trace))
-            lines = [f"{stack} {own_ns // 1000}" for stack, own_ns in fold_stacks(trace).items() if own_ns >= 1000]
+            folded = fold_stacks(read_trace(trace))
+            lines = [f"{stack} {own_ns // 1000}" for stack, own_ns in folded.items() if own_ns >= 1000]
         text = "\n".join(lines) + "\n"
         write_atomically(target / f"rank{_env.rank()}.step{profiler.step_num}.stacks.txt", text.encode())
 
     return write
-
-
-def fold_stacks(path: Path) -> dict[str, int]:
-    """Stack of host events in a trace -> time in ns that its innermost event took by itself."""
-    # Importing perfkit imports no numpy, and neither does training without this handler.
-    import numpy as np
-
-    from perfkit.trace import Kind, read_trace  # imports numpy
-
-    trace = read_trace(path)
-    host = trace.is_kind(Kind.OP, Kind.PYTHON, Kind.RANGE)
-    rows = np.flatnonzero(host)
-    above = trace.above(host)
-    own = trace.end_ns - trace.start_ns
-    inner = rows[above[rows] >= 0]
-    np.subtract.at(own, above[inner], (trace.end_ns - trace.start_ns)[inner])
-    stacks: dict[int, str] = {-1: ""}
-    folded: dict[str, int] = {}
-    # Outermost first: an event begins no earlier than the one around it, and is no longer.
-    for row in rows[np.lexsort((-trace.end_ns[rows], trace.start_ns[rows]))].tolist():
-        # ";" separates frames and a blank the number, so neither may be in a name.
-        name = trace.names[trace.name[row]].replace(";", ",").replace(" ", "_")
-        outer = stacks.get(int(above[row]), "")
-        stack = stacks[row] = f"{outer};{name}" if outer else name
-        folded[stack] = folded.get(stack, 0) + max(0, int(own[row]))
-    return folded

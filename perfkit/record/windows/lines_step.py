@@ -53,6 +53,10 @@ class LineTimeline(LineTracer):
         #: How many calls of the user's functions are open.
         self._depth = 0
         self._code_of: dict[CodeType, int] = {}
+        #: The same by the ids of the codes: Python hashes all that a code holds, each time that it is asked.
+        self._number_of: dict[int, int] = {}
+        #: Keeps these ids from being used again.
+        self._kept: list[CodeType] = []
         self._complete = True
         self.thread = threading.get_native_id()
 
@@ -91,7 +95,11 @@ class LineTimeline(LineTracer):
         return self._line
 
     def _came_to(self, frame: FrameType) -> None:
-        code = self._code_of.setdefault(frame.f_code, len(self._code_of))
+        code = self._number_of.get(id(frame.f_code))
+        if code is None:
+            code = self._code_of.setdefault(frame.f_code, len(self._code_of))
+            self._number_of[id(frame.f_code)] = code
+            self._kept.append(frame.f_code)
         line = line_of(frame)
         if self._times and (self._codes[-1], self._numbers[-1], self._depths[-1]) == (code, line, self._depth):
             return  # a comprehension of one line has a line event per item: it never left the line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -68,6 +69,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         if self.repeat and step >= self.repeat * cycle:
             return "none"
         return _in_window(step % cycle - self.wait, self.warmup, self.active)
+
+    def next_window(self, step: int) -> int:
+        """The first step from ``step`` on whose `action` is not "none"; ``sys.maxsize`` where there is none."""
+        skipped = self.skip_first - (self.wait if self.skip_first_wait else 0)
+        since = max(step, self.skip_first) - skipped
+        cycle = self.wait + self.warmup + self.active
+        if self.repeat and since >= self.repeat * cycle:
+            return sys.maxsize
+        return skipped + since + max(0, self.wait - since % cycle)
 
     @property
     def first_window_end(self) -> int:

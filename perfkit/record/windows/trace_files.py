@@ -11,6 +11,7 @@ import gzip
 import re
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,15 @@ _OVERLAP = 64
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 _KERNELS = (b'"cat": "kernel"', b'"cat": "gpu_memcpy"', b'"cat": "gpu_memset"')
 _RANK = b'"distributedInfo"'
+
+
+#: Processor time of the threads of all writers of this process, ns.
+_spent_ns = 0
+
+
+def processor_ns() -> int:
+    """Processor time of what the threads of all writers of this process have done, in ns."""
+    return _spent_ns
 
 
 class ExpectedTrace(NamedTuple):
@@ -141,15 +151,17 @@ class BackgroundWriter:
             self._run()
 
     def _run(self) -> None:
+        global _spent_ns
         rest = True
         while rest:
-            began = _clock.now_ns()
+            began, began_cpu = _clock.now_ns(), time.thread_time_ns()
             try:
                 self._waiting[0]()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next piece must be written
                 print_message(f"writing a window's files: {type(error).__name__}: {error} (training goes on)")
             self.spent_ns += _clock.now_ns() - began
             with self._lock:
+                _spent_ns += time.thread_time_ns() - began_cpu
                 self._waiting.popleft()
                 rest = bool(self._waiting)
 

@@ -1,15 +1,18 @@
 """The records of a run folder: frozen Structs, times in integer nanoseconds; not measured is None, never zero.
 
-One module for each file of the folder: `steps` (steps.jsonl), `rank` (run.json, rank.json, failure.json) with `program`
-and `gpu`, `lines` (lines.json, stacks-N.lines.npz), `syncs` (syncs.json), `ranges` (ranges.npz, ranges-N.npz),
-`limits` (limits.json), `changes` (changes.json), `trial` (trial.json), `sweep` (sweep.json).
+One module for each file of the folder: `steps` (steps.jsonl), `rank` (run.json, rank.json, failure.json) with
+`program`, `gpu` and `energy`, `lines` (lines.json, stacks-N.lines.npz), `syncs` (syncs.json), `ranges` (ranges.npz,
+ranges-N.npz), `limits` (limits.json), `memory` (peak-N.json), `changes` (changes.json), `trial` (trial.json),
+`sweep` (sweep.json).
 All names can be imported from here.
 """
 
 from perfkit.run.records.changes import *  # noqa: F403 - the names are listed once, in the files that define them
+from perfkit.run.records.energy import *  # noqa: F403
 from perfkit.run.records.gpu import *  # noqa: F403
 from perfkit.run.records.limits import *  # noqa: F403
 from perfkit.run.records.lines import *  # noqa: F403
+from perfkit.run.records.memory import *  # noqa: F403
 from perfkit.run.records.program import *  # noqa: F403
 from perfkit.run.records.ranges import *  # noqa: F403
 from perfkit.run.records.rank import *  # noqa: F403

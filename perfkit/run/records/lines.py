@@ -62,6 +62,25 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
         return parts or [self]
 
 
+class CallPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """The call paths of the training thread's samples as a tree, in columns: a node per row, after its parent.
+
+    Attributes:
+        frames: The lines of the user's and the functions of libraries on the paths. Of a library ``line`` is None and
+            ``file`` its name as in `LineRow.within`.
+        frame: The frame of a node, as an index into ``frames``.
+        parent: The node that called it; -1: none.
+        phase: The phase in which the samples were taken.
+        samples: Those whose path ends at this node.
+    """
+
+    frames: tuple[Location, ...]
+    frame: tuple[int, ...]
+    parent: tuple[int, ...]
+    phase: tuple[Phase, ...]
+    samples: tuple[Count, ...]
+
+
 class Workers(msgspec.Struct, frozen=True, kw_only=True):
     """The worker processes of the loaders over one type of dataset, summed over ``processes`` of them.
 
@@ -165,11 +184,18 @@ class Collected(CodeLine, frozen=True, kw_only=True):
     total_ns: Count
 
 
+class Filling(CodeLine, frozen=True, kw_only=True):
+    """A sampled line, or one that calls its function, and the line that adds to what it reads."""
+
+    filled: Location
+
+
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """lines.json. ``period_ns`` is the time between two samples, ``steps`` the number of sampled steps.
 
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
-    garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step.
+    garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step. ``paths`` has
+    the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -182,6 +208,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Workers, ...] = ()
     collected: tuple[Collected, ...] = ()
     constant_ops: tuple[ConstantOps, ...] = ()
+    paths: CallPaths | None = None
+    fillings: tuple[Filling, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

@@ -33,6 +33,7 @@ class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):
 
     ``training`` is whether that model was in training mode, ``called_at`` the line that called it, ``sliced`` the share
     (0 to 1) of its first calls whose inputs were each the next part of the tensors of the call before; None: not known.
+    ``items`` are those of a collection that a loop goes through with one sample of one shape per call; None: none.
     """
 
     by: BoundaryKind
@@ -40,6 +41,7 @@ class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):
     training: bool | None = None
     called_at: Location | None = None
     sliced: float | None = None
+    items: Count | None = None
 
 
 class ReducerTimes(msgspec.Struct, frozen=True, kw_only=True):

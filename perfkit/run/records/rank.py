@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from perfkit._location import Location
+from perfkit.run.records.energy import EnergyUse
 from perfkit.run.records.gpu import NodeHealth
 from perfkit.run.records.program import (
     Compilation,
@@ -25,6 +26,8 @@ from perfkit.run.records.version import SCHEMA
 
 #: In `Rank.calls`: the lines that take a rank's part of something, as ``rows[rank::ranks]``.
 RANK_SLICE = "[rank:]"
+#: In `Rank.calls`: the lines that pad rows, the most likely first.
+PADDING = "[padding]"
 
 #: Ranks that a launch may have; the largest trainings have a tenth as many. More are damage: each missing one is
 #: listed.
@@ -73,12 +76,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """rank.json, one per rank.
 
     Attributes:
+        git_commit: The commit of the program's folder, with ``-dirty`` where files differ from it and ``-unchecked``
+            where that is not known; None: it lies in no git repository.
         ending: How the run ended, None while it goes on.
         errors: perfkit's own errors, each reported once.
         overhead_ns: perfkit's own time in and between the steps, summed.
         fixed_overhead_ns: perfkit's own processor time that comes once, by what it was for: "start" (loading perfkit
-            and attaching it), "windows" (what they took beyond ordinary steps), "helpers" (processes that measure or
-            diagnose), "end" (from the end of the program on). None: not measured, as in older runs.
+            and attaching it), "windows" (opening and writing them, and what their steps took beyond ordinary ones),
+            "checks" (searches of all objects for tensors that stay), "helpers" (processes that measure or diagnose),
+            "end" (from the end of the program on). None: not measured, as in older runs.
         overhead_bytes: The largest memory use seen of its buffers, tables and rows.
         started_by: What the user wrote to record the run.
         step_boundary: What the steps were counted by.
@@ -88,7 +94,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         core_wait_share: The share of ordinary steps in which that thread could run and had no core (0 to 1).
         process_group: The processes that this one trains with; None: it trains alone, or in an older run.
         graph_breaks: Why torch.compile broke graphs, and how often.
-        calls: The user's lines that call a function which changes a setting, by the function's name, and `RANK_SLICE`.
+        calls: The user's lines that call a function which changes a setting, by the function's name,
+            `RANK_SLICE` and `PADDING`.
+        energy: Energy of devices and of the processor during the steps; empty where nothing counts it.
         evaluated_with_grad: The line of an evaluation whose result carried a graph.
     """
 
@@ -130,6 +138,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     padding: Padding | None = None
     flops: StepFlops | None = None
     node: NodeHealth | None = None
+    energy: tuple[EnergyUse, ...] = ()
     clock_pairs: tuple[ClockPair, ...] = ()
     windows: tuple[Window, ...] = ()
 

@@ -33,8 +33,9 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 #: - "warmup": a window is open and does not record yet; "window": it records;
 #: - "lines": source lines are recorded: after a window with their stacks (and the pause before that), or by tracing;
 #: - "ops": floating point operations are counted;
+#: - "memory": allocations are recorded;
 #: - "dry": the dry run of sync detection.
-StepKind = Literal["timed", "warmup", "window", "lines", "ops", "dry"]
+StepKind = Literal["timed", "warmup", "window", "lines", "ops", "memory", "dry"]
 
 #: What the steps of a run were counted by: marks of the program or its framework; fetches of a loader; updates of an
 #: optimizer; backwards, where the program updates its weights by itself; calls of a model; "program": no step was seen,
@@ -89,6 +90,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
             memory, they are read every few steps and are None in between.
         compile_ns: Time in torch.compile.
         batch_elements: Elements in the first tensor of the batches that a DataLoader returned.
+        model_calls, input_elements: Where no DataLoader returned a batch, the calls of modules from outside of any
+            other, and the elements in the first tensor of each.
         loss: As the program logs it; a merged row has the first step's.
         waited_phases_ns: The parts of ``phases_ns`` in which the host was blocked in collectives: in transfer, and in
             waiting for the ranks that came later. None where collectives do not block the host (NCCL's run on a device)
@@ -116,6 +119,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     recompiles: Amount | None = None
     compile_ns: Amount | None = None
     batch_elements: Amount | None = None
+    model_calls: Amount | None = None
+    input_elements: Amount | None = None
     loss: float | None = None
     gc_ns: Amount | None = None
     waited_phases_ns: Waits | None = None

@@ -14,11 +14,20 @@ from perfkit.run.records.changes import ChangedLine
 #: Version of trial.json.
 TRIAL_SCHEMA = 1
 
-#: What became of a change: a claim (faster, slower), none (no-difference: less than what two equal programs differ by),
-#: nothing to measure (no-effect: the program made nothing that it applies to; computed: from the cost, without a run),
-#: a failure, or not tried at all.
+#: What became of a change: a claim (faster, slower), none (no-difference: less than what two equal programs differ by;
+#: undecided: more was measured, and it is not certain), nothing to measure (no-effect: the program made nothing that it
+#: applies to; computed: from the cost, without a run), a failure, or not tried at all.
 TriedOutcome = Literal[
-    "faster", "slower", "no-difference", "no-effect", "computed", "failed", "out-of-memory", "refused", "not-tried"
+    "faster",
+    "slower",
+    "no-difference",
+    "undecided",
+    "no-effect",
+    "computed",
+    "failed",
+    "out-of-memory",
+    "refused",
+    "not-tried",
 ]
 #: How the losses of a changed program compare: equal within 1e-6, within what other seeds differ by, neither, or no
 #: loss was seen.

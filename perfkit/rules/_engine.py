@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import ModuleType, NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
 import perfkit.rules
+from perfkit._annotations import annotated_type
 from perfkit._families import family_of, members
 from perfkit.errors import UsageError
 from perfkit.findings import Finding, Outcome
@@ -28,6 +29,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.measurements import Measurements
+from perfkit.replay.results import Change
 from perfkit.rules._devices import merge_findings
 from perfkit.rules._ordering import in_order
 
@@ -57,6 +59,8 @@ class Rule(NamedTuple):
     ``follows_at_line`` and ``follows_in_function`` only where both are in one line, or one function. ``claims`` are the
     rows of the ledger that its findings may claim: None for any, empty for none (its cost comes in a few steps only,
     which the typical step leaves out). ``outcome`` is what the verdict is where this rule gives it.
+    ``what_if`` is the change of `perfkit.replay.transforms` that is the correction, with its argument, or by advice
+    where the rule has several: on a device a replay then says what it saves.
     """
 
     id: str
@@ -69,6 +73,7 @@ class Rule(NamedTuple):
     follows_in_function: tuple[str, ...] = ()
     claims: tuple[Selector, ...] | None = None
     outcome: Outcome = "findings"
+    what_if: Change | Mapping[str, Change] | None = None
 
     @classmethod
     def of(cls, module: ModuleType) -> Rule:
@@ -84,7 +89,12 @@ class Rule(NamedTuple):
             tuple(getattr(module, "FOLLOWS_IN_FUNCTION", ())),
             getattr(module, "CLAIMS", None),
             getattr(module, "OUTCOME", "findings"),
+            getattr(module, "WHAT_IF", None),
         )
+
+    def correction(self, finding: Finding) -> Change | None:
+        """The what-if that is the correction of one of its findings; None where there is none."""
+        return self.what_if.get(finding.advice) if isinstance(self.what_if, Mapping) else self.what_if
 
     @property
     def is_verdict(self) -> bool:
@@ -130,14 +140,13 @@ class RuleResults(NamedTuple):
 
 
 def _needs_of(check: Callable[..., Any]) -> Iterator[Need]:
-    hints = get_type_hints(check)
     for name, parameter in inspect.signature(check).parameters.items():
-        kind = hints[name]
+        kind = annotated_type(check, name)
         if get_origin(kind) in (Union, UnionType):
             kind = next(one for one in get_args(kind) if one is not NoneType)
         several = get_origin(kind) is tuple
         required = parameter.default is inspect.Parameter.empty
-        one_device = not several and get_type_hints(kind).get("device") in (int, DeviceTime)
+        one_device = not several and annotated_type(kind, "device") in (int, DeviceTime)
         yield Need(name, get_args(kind)[0] if several else kind, several, required, one_device)
 
 
@@ -186,6 +195,8 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
 
     run(rule for rule in rules if not rule.is_verdict)
     findings = _linked(findings, rules)
+    if found.trace is not None:
+        findings = _replayed(findings, rules, found, failed)
     claimed = None
     ledger = Ledger.from_measurements(found)
     if ledger is not None:
@@ -203,13 +214,33 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
         families = {rule.id: rule.family for rule in rules}
         # What a device does not do saves the time that it took and no more.
         most = ledger.wall_ns if ledger.basis == "training thread" else 0
-        findings = [calibrated(one, families[one.rule], max(most, one.cost_ns or 0)) for one in findings]
+        findings = [
+            # A replay gives an interval, not a range of a rule's.
+            calibrated(one, families[one.rule], max(most, one.cost_ns or 0)) if one.what_if is None else one
+            for one in findings
+        ]
     not_asked = tuple(
         RuleNotAsked(rule=rule.id, needs=tuple(dict.fromkeys(need.available_from for need in missing)))
         for rule in rules
         if (missing := rule.missing(found))
     )
     return RuleResults(findings, claimed, not_asked, failed)
+
+
+def _replayed(findings: list[Finding], rules: Sequence[Rule], found: Measurements, failed: list[str]) -> list[Finding]:
+    """The findings with the savings of a replay where one predicts them."""
+    # It loads numpy, which only what reads traces has loaded.
+    from perfkit.replay.finding_savings import with_replayed_savings
+
+    by_id = {rule.id: rule for rule in rules}
+    changes = [by_id[one.rule].correction(one) for one in findings]
+    try:
+        replayed = with_replayed_savings(findings, changes, found)
+    except Exception as error:  # noqa: BLE001 - the rules' own savings are there
+        failed.append(f"the replay of the steps failed, savings are estimated: {type(error).__name__}: {error}")
+        return findings
+    failed += replayed.notes
+    return replayed.findings
 
 
 def _linked(findings: list[Finding], rules: Sequence[Rule]) -> list[Finding]:

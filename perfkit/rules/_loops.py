@@ -1,11 +1,25 @@
-"""The loop that a line stands in, where the step traced by line knows it."""
+"""The loops of the user's in the step that was traced by line: around a line, and what the ops in one take."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from perfkit._location import Location
-from perfkit.run.records import Lines
+from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
+from perfkit.ledger.rows import LedgerRow
+from perfkit.run.records import Lines, ModuleCalls, TracedLine
+
+#: (file, function).
+Function = tuple[str, str | None]
+
+#: Calls and iterations belong together if they differ by a factor of at most this (chosen, as for many-small-ops).
+_ABOUT = 1.5
+#: Phases whose loops are others' to report.
+_NOT_LOOKED_AT = ("data", "validation", "optimizer")
 
 
 def loop_of(place: Location | None, lines: Lines | None) -> Location | None:
@@ -16,3 +30,104 @@ def loop_of(place: Location | None, lines: Lines | None) -> Location | None:
     loops = (row.loop_line for row in traced if (row.file, row.line) == (place.file, place.line))
     loop_line = next((line for line in loops if line is not None), place.line)
     return msgspec.structs.replace(place.at, line=loop_line)
+
+
+class LoopOps(NamedTuple):
+    """The ops of one loop in the ledger, their backward included; times in ns per step.
+
+    ``functions`` are those that only this loop calls, with the loop's own. ``slow_ns`` is the time of rows that are far
+    from their limit or whose ops are small, of ``total_ns``, and ``python_ns`` what of that is outside of ops;
+    ``limit_ns`` is what these rows take at their limit. ``before_model`` is whether it runs before any module, and
+    ``recurrent`` whether it is a recurrence: see `_is_recurrence`.
+    """
+
+    at: Location
+    functions: frozenset[Function]
+    iterations: int
+    ops: float
+    total_ns: int
+    slow_ns: int
+    python_ns: int
+    limit_ns: int
+    before_model: bool
+    recurrent: bool = False
+
+
+def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[LoopOps]:
+    """What the ops take in each loop that calls no module or is a recurrence, by the rows of the ledger at its lines.
+
+    Args:
+        lines: With the step that was traced by line, which knows how often each line ran.
+        ledger: Of the training thread.
+        small_ns: Ops that take less on average are small: most of that is not computing.
+    """
+    loops: dict[tuple[str, str, int], list[TracedLine]] = defaultdict(list)
+    for row in lines.traced:
+        if row.owner == "user" and row.loop_line is not None and row.phase not in _NOT_LOOKED_AT:
+            loops[row.file, row.function, row.loop_line].append(row)
+    for (file, function, line), rows in loops.items():
+        body = {(file, row.line) for row in rows if row.line != line}
+        called = _only_called_from(body, lines)
+        below = [row for row in lines.traced if (row.file, row.function) in called]
+        here = [row for row in ledger.rows if _is_in(row, body, called)]
+        # A call in a comprehension is one run of its line, and several of the function that it calls.
+        iterations = max((row.runs for row in rows if row.line != line), default=0)
+        calls = [one for row in (*rows, *below) for one in row.modules]
+        recurrent = bool(calls) and function.endswith("forward") and _is_recurrence(calls, iterations, here)
+        if calls and not recurrent:
+            continue
+        slow = [row for row in here if _is_slow(row, small_ns)]
+        yield LoopOps(
+            at=Location(file=file, line=line, function=function, owner="user"),
+            functions=frozenset({(file, function), *called}),
+            iterations=iterations,
+            ops=sum(row.count or 0.0 for row in here if row.owner == "op overhead"),
+            total_ns=sum(row.ns for row in here),
+            slow_ns=sum(row.ns for row in slow),
+            python_ns=sum(row.ns for row in slow if row.owner == "python"),
+            limit_ns=sum(row.limit_ns or 0 for row in slow),
+            before_model=all(row.before_model for row in rows),
+            recurrent=recurrent,
+        )
+
+
+def _is_recurrence(calls: Sequence[ModuleCalls], iterations: int, rows: Sequence[LedgerRow]) -> bool:
+    """Whether a loop of a model's forward that trains calls the same layers in each iteration, one time step each.
+
+    A loop over layers or over samples does not. With attention in it no layer of torch does the same in one call.
+    """
+    return (
+        all(one.calls * _ABOUT >= iterations and not one.sliced and one.items is None for one in calls)
+        and any(row.phase == "backward" for row in rows)
+        and not any("softmax" in row.name or "attention" in row.name for row in rows)
+    )
+
+
+def _only_called_from(body: set[tuple[str, int]], lines: Lines) -> set[Function]:
+    """The user's functions all of whose callers in the step are these lines, or functions of this kind."""
+    found: set[Function] = set()
+    while True:
+        more = {
+            (row.file, row.function)
+            for row in lines.traced
+            if row.callers and all((by.file, by.line) in body or (by.file, by.function) in found for by in row.callers)
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+def _is_in(row: LedgerRow, body: set[tuple[str, int]], called: set[Function]) -> bool:
+    at = row.at
+    if at is None or row.owner not in ("computing", "op overhead", "python"):
+        return False
+    return (at.file, at.line or 0) in body or (at.file, at.function) in called
+
+
+def _is_slow(row: LedgerRow, small_ns: float) -> bool:
+    """Whether one op in place of many would take less than the row: what is near its limit would not."""
+    if row.owner != "computing":
+        return True
+    if row.limit_ns is not None:
+        return row.limit_ns < NEAR_LIMIT * row.ns
+    return bool(row.count) and row.ns < small_ns * (row.count or 0.0)

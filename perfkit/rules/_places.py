@@ -53,32 +53,43 @@ def library_called(place: Location, lines: Lines | None) -> str:
 def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
     """The line that calls a line's function within the step: the call to do less often, once, or elsewhere.
 
-    None where no function of the user's that runs in the step does: a framework or a module calls it.
+    Of a fetch it is the outermost one, in the dataset's or the collate function itself: what is called there for each
+    sample can be done once. Of a method that its own class calls it is the call from outside of that class: what the
+    class offers is done less often, and not the last part of it. None where no function of the user's that runs in the
+    step does: a framework or a module calls it.
     """
     if row is None or row.called_from is None or row.function.endswith("forward"):
         return None
     caller = row.called_from
-    training = {one.loop_line for one in _traced(lines) if one.file == caller.file and _trains(one)}
-    if caller.line in training:
+    if _is_training_loop(caller, lines):
         return None  # the line of the loop itself resumes a generator
-    phases = phases_of(caller, lines)
     if row.phase != "data":
-        return caller if phases else None
-    # The loop's own line fetches the batch: it calls the loader, which calls the function.
-    in_worker = isinstance(row, LineRow) and row.worker is not None
-    return caller if phases == {"data"} or (in_worker and not phases) else None
+        return _from_outside(row.function, caller, lines) if phases_of(caller, lines) else None
+    worker = row.worker if isinstance(row, LineRow) else None
+    callers = _callers(lines, worker) if lines is not None else {}
+    found = None
+    for _ in range(_DEEP):
+        phases = phases_of(caller, lines)
+        # The loop's own line fetches the batch: it calls the loader, which calls the function.
+        if phases != {"data"} and (worker is None or phases):
+            break
+        found, outer = caller, callers.get((caller.file, caller.function))
+        if outer is None:
+            break
+        caller = outer
+    return found
 
 
 def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
     """The line of the training loop's functions below which a line runs: what it calls can be done there less often.
 
-    None for a line of those functions themselves, in a model's forward, or whose callers are not known.
+    None for a line of those functions themselves, in a model's forward, or whose callers are not known. Where the
+    Trainer of a library calls back, its line is all of the training: the place is below it. So it is where a loop calls
+    a method of one object after the other (callbacks, metrics): what is above that is shared by all of them.
     """
     if row is None or lines is None:
         return None
-    callers = _callers(lines)
-    training: set[tuple[str, str | None]] = {(one.file, one.function) for one in lines.rows if _trains(one)}
-    training |= {(one.file, one.function) for one in lines.traced if _trains(one)}
+    callers, training = _callers(lines), _training_functions(lines)
     for name in list(training):
         for _ in range(_DEEP):
             outer = callers.get(name)
@@ -87,22 +98,62 @@ def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Locatio
             name = (outer.file, outer.function)
             training.add(name)
     at: Location | None = row.at
-    caller = row.called_from
+    caller, below = row.called_from, row.at
     for _ in range(_DEEP):
         if at is None or (at.function or "").endswith("forward"):
             return None
         if (at.file, at.function) in training:
-            return at if at != row.at else None
+            at = below if library_called(at, lines) else at
+            # The line of the loop itself resumes a generator: what is in there is the place.
+            return at if at != row.at and not _is_training_loop(at, lines) else None
+        if at != row.at and _calls_each_object(at, below, lines):
+            return at
+        below = at
         at, caller = caller, callers.get((caller.file, caller.function)) if caller is not None else None
     return None
 
 
-def _callers(lines: Lines) -> dict[tuple[str, str | None], Location]:
-    """The line from which each function was called, most often where that was sampled."""
-    own = [row for row in lines.rows if row.worker is None]
-    found: dict[tuple[str, str | None], Location] = {
-        (one.file, one.function): one.callers[0] for one in lines.traced if one.callers
-    }
+def _training_functions(lines: Lines) -> set[tuple[str, str | None]]:
+    """The functions that call modules, a backward or an optimizer in the step."""
+    sampled: set[tuple[str, str | None]] = {(one.file, one.function) for one in lines.rows if _trains(one)}
+    return sampled | {(one.file, one.function) for one in lines.traced if _trains(one)}
+
+
+def _from_outside(function: str, caller: Location, lines: Lines | None) -> Location:
+    """The call of a method from outside of its class, or in the training function; of a function its caller."""
+    if lines is None or not (owner := _class_of(function)):
+        return caller
+    callers, training = _callers(lines), _training_functions(lines)
+    for _ in range(_DEEP):
+        outer = callers.get((caller.file, caller.function))
+        if _class_of(caller.function) != owner or (caller.file, caller.function) in training or outer is None:
+            break
+        caller = outer
+    return caller
+
+
+def _calls_each_object(at: Location, called: Location, lines: Lines) -> bool:
+    """Whether a line calls a method of another class in a loop."""
+    owner = _class_of(called.function)
+    in_loop = any(one.loop_line is not None and _same_line(one, at) for one in lines.traced)
+    return bool(owner) and in_loop and owner != _class_of(at.function)
+
+
+def _class_of(function: str | None) -> str:
+    """``Log`` of ``Log.write``; empty for a function of a module or of another function."""
+    owner = (function or "").rpartition(".")[0]
+    return "" if owner.endswith("<locals>") else owner
+
+
+def _callers(lines: Lines, worker: str | None = None) -> dict[tuple[str, str | None], Location]:
+    """The line from which each function was called, most often where that was sampled; with ``worker`` in workers."""
+    own = [row for row in lines.rows if row.worker == worker]
+    found: dict[tuple[str, str | None], Location] = {}
+    for one in lines.traced:
+        # A comprehension is called by its own line.
+        others = (by for by in one.callers if (by.file, by.function) != (one.file, one.function))
+        if (outer := next(others, None)) is not None:
+            found[one.file, one.function] = outer
     found |= {(row.file, row.function): row.called_from for row in reversed(own) if row.called_from is not None}
     return found
 
@@ -165,6 +216,11 @@ def _traced(lines: Lines | None) -> Sequence[TracedLine]:
 
 def _trains(one: LineRow | TracedLine) -> bool:
     return (isinstance(one, TracedLine) and bool(one.modules)) or one.phase in ("backward", "optimizer")
+
+
+def _is_training_loop(place: Location, lines: Lines | None) -> bool:
+    """Whether a line is the statement of a loop that trains."""
+    return any(one.loop_line == place.line and one.file == place.file and _trains(one) for one in _traced(lines))
 
 
 def _same_line(one: Location, place: Location) -> bool:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import perfkit
 from perfkit._location import Location
 from perfkit.measures.results.patterns import UnfusedAttention
 from perfkit.rules.ops import attention_unfused
+from perfkit.run.records import LineRow, Lines
 
 MS = 1_000_000
 
@@ -93,3 +101,71 @@ def test_a_loop_over_the_places_of_a_text_cannot_be_one_call(build: Any) -> None
         build.findings(attention_unfused, build.step(100), build.patterns(step_ms=100, attention=one_query), lines)
         == []
     )
+
+
+def in_model(library: str) -> Lines:
+    within = {f"torch.nn > {library} > torch.nn": 90, "": 10}
+    row = LineRow(
+        file="model.py", line=30, function="main", owner="user", phase="forward", samples=100, host_ns=MS, within=within
+    )
+    return Lines(period_ns=MS, steps=40, rows=(row,))
+
+
+def test_a_model_of_transformers_is_given_its_argument_at_the_line_that_makes_it(build: Any) -> None:
+    patterns, step = build.patterns(step_ms=100, attention=(attention(),)), build.step(100, forward=100)
+    made = Location(file="train.py", line=9, function="from_pretrained(...)")
+    rank = build.rank(calls={"from_pretrained": (made,)})
+
+    [finding] = build.findings(attention_unfused, step, patterns, in_model("transformers"), rank)
+    [other] = build.findings(attention_unfused, step, patterns, in_model("timm"), rank)
+
+    assert 'from_pretrained(..., attn_implementation="sdpa")' in (finding.advice or "")
+    assert finding.change == made
+    assert "attn_implementation" not in (other.advice or "")
+
+
+def test_with_dropout_in_training_nothing_is_certain_on_a_cpu(build: Any) -> None:
+    ops = ("aten::matmul", "aten::softmax", "aten::dropout", "aten::matmul")
+    step = build.step(100, forward=100)
+
+    def found(**fields: Any) -> Any:
+        [finding] = build.findings(
+            attention_unfused, step, build.patterns(step_ms=100, attention=(attention(ops=ops, **fields),))
+        )
+        return finding
+
+    assert found().saving_low_ns == 0
+    assert "dropout of the attention is 0" in (found().advice or "")
+    assert found(backward_ns=0, matmuls_backward_ns=0).saving_low_ns > 0
+
+
+def test_the_attention_of_transformers_is_named_in_a_run(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "train.py").write_text(TRANSFORMERS)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "perfkit", "run", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode in (0, 1), done.stderr
+
+    [run] = (tmp_path / "runs").iterdir()
+    [finding] = [one for one in perfkit.diagnose(run).findings if one.rule == "attention-unfused"]
+
+    assert 'attn_implementation="sdpa"' in (finding.advice or "")
+    assert finding.change is not None
+    assert (finding.change.function, finding.change.line) == ("attn_implementation=", 6)
+
+
+TRANSFORMERS = """
+import torch
+from transformers import BertConfig, BertModel
+
+config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=50,
+    attn_implementation="eager")
+model = BertModel(config)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(30):
+    loss = model(torch.randint(0, 50, (2, 384))).last_hidden_state.mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""

@@ -34,3 +34,15 @@ def test_little_of_it_and_missing_measures_are_not_reported(build: Any) -> None:
     assert not build.findings(cpu_preprocessing, build.step(20), build.work("preprocessing", 0.9))
     assert not build.findings(cpu_preprocessing, build.step(20))
     assert not build.findings(cpu_preprocessing)
+
+
+def test_a_tokenizer_in_python_is_told_from_a_compiled_one(build: Any) -> None:
+    def advice(within: str) -> str:
+        work = build.work("preprocessing", 12, function="encode", within=within)
+        [finding] = build.findings(cpu_preprocessing, build.step(20, forward=20), work, build.rank())
+        return finding.advice or ""
+
+    slow = advice("transformers.tokenization > transformers.tokenization_python > re")
+    assert "is written in Python" in slow
+    assert "is_fast" in slow
+    assert "is_fast" not in advice("transformers.tokenization > tokenizers")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from perfkit._location import Location
 from perfkit.measures.results.patterns import DtypeTime
 from perfkit.rules.ops import float64_in_step
@@ -49,3 +51,17 @@ def test_a_statistic_in_float64_is_not_reported(build: Any) -> None:
 
     assert build.findings(float64_in_step, build.step(100), patterns) == []
     assert build.findings(float64_in_step, build.step(100)) == []
+
+
+def test_where_inputs_and_targets_come_from_numpy_and_all_is_float64_the_first_of_them_is_to_edit(build: Any) -> None:
+    arrays = tuple(Location(file="fit.py", line=line, function="from_numpy(...)") for line in (24, 25))
+    rank = msgspec.structs.replace(build.rank(), calls={"from_numpy": arrays})
+
+    [everywhere] = build.findings(
+        float64_in_step, build.step(100), build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS),)), rank
+    )
+    assert everywhere.change == arrays[0]
+
+    meets = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
+    [mixed] = build.findings(float64_in_step, build.step(100), meets, rank)
+    assert mixed.change.line == 23

@@ -11,7 +11,7 @@ from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.results.measurements import PlannedSteps
 from perfkit.rules._engine import Rule, run_rules
 from perfkit.rules.memory import growing_step, memory_growth
-from perfkit.run.records import KeptTensors, LineRow, Lines
+from perfkit.run.records import Filling, KeptTensors, LineRow, Lines, TracedLine
 
 MS = 1_000_000
 STORE = Location(file="train.py", line=29, function="main")
@@ -97,3 +97,42 @@ def test_a_function_whose_work_grows_is_changed_where_the_training_loop_calls_it
     [finding] = found(build, lines, growth=msgspec.structs.replace(GROWTH, phase="other"))
 
     assert (finding.spent, finding.change) == (row.at, called)
+
+
+def hot(function: str, **fields: Any) -> LineRow:
+    given = {"file": "train.py", "line": 12, "owner": "user", "samples": 4500, "host_ns": 225 * MS, **fields}
+    return LineRow(function=function, phase="other", **given)
+
+
+FORWARD = msgspec.structs.replace(GROWTH, phase="forward")
+
+
+def test_the_line_that_adds_to_what_the_hot_line_walks_over_is_to_be_edited(build: Any) -> None:
+    caller = Location(file="train.py", line=20, function="report")
+    fill = Filling(file="train.py", line=20, function="report", owner="user", filled=STORE)
+    walks = Lines(period_ns=10 * MS, steps=200, rows=(hot("auc", called_from=caller),), fillings=(fill,))
+
+    [finding] = found(build, walks, growth=FORWARD)
+
+    assert (finding.spent.line, finding.change) == (12, STORE)
+
+
+def test_a_hook_that_is_registered_again_is_to_be_edited_where_that_is_called(build: Any) -> None:
+    registers = TracedLine(
+        file="train.py", line=14, function="watch", owner="user", phase="other", runs=1, host_ns=MS, callers=(BACKWARD,)
+    )
+    walks = Lines(period_ns=10 * MS, steps=200, rows=(hot("watch.<locals>.hook"),), traced=(registers,))
+
+    [finding] = found(build, walks, growth=FORWARD)
+
+    assert finding.change == BACKWARD
+
+
+def test_a_backward_that_grows_with_its_forward_is_to_be_edited_where_that_forward_grows(build: Any) -> None:
+    walks = msgspec.structs.replace(hot("novelty"), samples=900)
+    fill = Filling(file="train.py", line=12, function="novelty", owner="user", filled=STORE)
+    both = msgspec.structs.replace(LINES, rows=(*LINES.rows, walks), fillings=(fill,))
+
+    [finding] = found(build, both)
+
+    assert (finding.spent, finding.change) == (BACKWARD, STORE)

@@ -8,9 +8,29 @@ from typing import Any
 import pytest
 
 from perfkit.diagnosis import diagnose
-from perfkit.rules.kernels import dram_underused, latency_bound_kernel, register_pressure
+from perfkit.measures.results.kernel_profiles import ToolAdvice
+from perfkit.rules.kernels import (
+    bank_conflicts,
+    divergent_warps,
+    dram_bound_kernels,
+    dram_underused,
+    latency_bound_kernel,
+    ncu_advice,
+    register_pressure,
+    uncoalesced_access,
+)
 
-RULES = (latency_bound_kernel, dram_underused, register_pressure)
+#: Each rule on single kernels, with what a kernel has that shows its problem.
+SHOWN_BY: dict[Any, dict[str, Any]] = {
+    latency_bound_kernel: {"compute": 0.1, "memory": 0.2, "dram": 0.2},
+    dram_underused: {"compute": 0.2, "memory": 0.5, "dram": 0.2},
+    register_pressure: {"compute": 0.2, "memory": 0.5, "dram": 0.2},
+    divergent_warps: {"threads_per_warp": 12.0},
+    uncoalesced_access: {"compute": 0.2, "sector_use": 0.25},
+    bank_conflicts: {"conflict_share": 0.75},
+    ncu_advice: {"advice": (ToolAdvice(rule="Wave", section="LaunchStats", text="One wave.", saving_share=0.5),)},
+}
+RULES = (*SHOWN_BY, dram_bound_kernels)
 #: A kernel of which only this is known.
 UNKNOWN = dict.fromkeys(
     ("compute", "memory", "dram", "l1", "l2", "registers", "occupancy", "theoretical_occupancy", "waves", "spills")
@@ -49,11 +69,9 @@ def test_kernels_below_5_percent_of_the_profiled_time_are_not_reported_but_all_g
     assert finding.evidence[0].value == 2
 
 
-@each_rule
+@pytest.mark.parametrize("rule", SHOWN_BY, ids=lambda rule: rule.ID)
 def test_a_finding_has_no_cost_and_names_the_reason(rule: Any, build: Any) -> None:
-    memory = {"compute": 0.1, "memory": 0.2} if rule is latency_bound_kernel else {"compute": 0.2, "memory": 0.5}
-
-    [finding] = build.findings(rule, build.kernel_profiles({**memory, "dram": 0.2}))
+    [finding] = build.findings(rule, build.kernel_profiles(SHOWN_BY[rule]))
 
     assert (finding.cost_ns, finding.saving_high_ns) == (None, None)
     assert [item.source for item in finding.evidence if item.value is None] == [

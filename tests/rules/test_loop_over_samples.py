@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
 from perfkit.findings import Finding
+from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.rows import LedgerRow
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.rules.python import loop_over_samples
 from perfkit.run.records import Lines, ModuleCalls, StepBoundary, TracedLine
@@ -49,6 +54,15 @@ def test_recurrences_few_calls_and_loaders_are_not_reported(build: Any) -> None:
     assert not found(build, line(20, phase="data"))
     assert not build.findings(loop_over_samples, build.step(40))
     assert not build.findings(loop_over_samples)
+
+
+def test_the_look_ups_of_a_decoder_with_a_state_cost_their_own_time_and_not_the_loops(build: Any) -> None:
+    look_up, state = line(1), line(19, module="GRUCell", sliced=False)
+    head = line(4, module="Linear", sliced=False)
+
+    assert not found(build, *(msgspec.structs.replace(one, loop_line=37) for one in (look_up, state)))
+    [tower] = found(build, *(msgspec.structs.replace(one, loop_line=37) for one in (line(16), head)))
+    assert tower.cost_ns == 31 * MS  # that of the whole loop
 
 
 def test_samples_of_a_list_are_found_and_all_rounds_but_that_of_one_item_are_saved(build: Any) -> None:
@@ -101,3 +115,28 @@ def test_calls_with_tensors_of_their_own_or_with_much_to_compute_are_not(build: 
     assert not calls_as_steps(build, sliced=0.2, in_ops=0.3)
     assert not calls_as_steps(build, sliced=None, in_ops=0.3)
     assert not calls_as_steps(build, sliced=1.0, in_ops=0.8)
+
+
+def test_small_products_that_a_batch_would_make_faster_are_no_computing_at_the_limit(build: Any) -> None:
+    def rows(limit: float) -> Ledger:
+        place: dict[str, Any] = {"name": "aten::mm", "phase": "other", "count": 4.0}
+        return Ledger(
+            wall_ns=MS,
+            per="step",
+            basis="training thread",
+            rows=(
+                LedgerRow(owner="computing", ns=600_000, limit_ns=round(600_000 * limit), **place),
+                LedgerRow(owner="op overhead", ns=200_000, **place),
+                LedgerRow(owner="computing", name="own::op", ns=200_000, phase="other"),
+            ),
+        )
+
+    def found(limit: float) -> list[Finding]:
+        by = StepBoundary(by="module", module="Encoder", called_at=Location(file="rag.py", line=30), items=24)
+        results = Measurements("runs/x", build.step(1, other=1), build.rank(step_boundary=by))
+        step = StepBudget.from_measurements(results)
+        assert step is not None
+        return list(loop_over_samples.check(step, Lines(period_ns=MS, steps=40), rows(limit)))
+
+    assert len(found(0.1)) == 1
+    assert found(0.9) == []

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
+from perfkit._location import Location
+from perfkit.findings import Finding
+from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.rows import LedgerRow
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, Repeat
+from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.ops import many_small_ops
-from perfkit.run.records import Lines, TracedLine
+from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
 
@@ -114,6 +123,14 @@ def test_two_loops_get_a_line_each(build: Any) -> None:
     assert [(finding.spent.function, finding.spent.line) for finding in findings] == [("mix", 11), ("norm", 59)]
 
 
+def test_a_loop_whose_branches_repeat_less_often_than_it_runs_is_found(build: Any) -> None:
+    calls = lines(line_of(21, 180, 20), line_of(22, 100 * 9, 19, "count"), line_of(18, 12, 17, "outer"))
+
+    [finding] = build.findings(many_small_ops, build.step(20, forward=20), ops(repeat()), calls)
+
+    assert (finding.spent.function, finding.spent.line) == ("mix", 20)
+
+
 def test_a_loop_that_prepares_data_is_left_to_input_bound(build: Any) -> None:
     calls = lines(line_of(12, 100, 11, "Reviews.__getitem__", phase="data"))
 
@@ -144,3 +161,97 @@ def test_ops_whose_kernels_take_longer_than_they_do_are_not_small(build: Any) ->
         build.findings(many_small_ops, build.traced_step(20, forward=20), ops(repeat(device_ns=9_000_000)), device)
         == []
     )
+
+
+def rows_of_loop(limit_ms: float, line: int = 22) -> tuple[LedgerRow, ...]:
+    """A convolution for each of 48 channels: 8 ms of computing, 2 ms of overhead, in a step of 20 ms."""
+    at = Location(file="model.py", line=line, function="forward", owner="user")
+    place: dict[str, Any] = {"name": "aten::convolution", "phase": "forward", "at": at, "count": 48.0}
+    return (
+        LedgerRow(owner="computing", ns=8 * MS, limit_ns=round(limit_ms * MS), bound="arithmetic", **place),
+        LedgerRow(owner="op overhead", ns=2 * MS, **place),
+        LedgerRow(owner="computing", name="aten::mm", ns=10 * MS, limit_ns=9 * MS, phase="forward"),
+    )
+
+
+def by_ledger(build: Any, traced: Lines, *rows: LedgerRow, others_ms: int = 0) -> list[Finding]:
+    ledger = Ledger(wall_ns=(20 + others_ms) * MS, per="step", basis="training thread", rows=rows)
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(20 + others_ms, forward=20)))
+    assert step is not None
+    return list(many_small_ops.check(step, ops(), traced, ledger))
+
+
+def test_a_layer_for_each_slice_is_a_loop_where_the_ledger_has_it_far_from_its_limit(build: Any) -> None:
+    traced = lines(line_of(21, 49, 21, "forward"), line_of(22, 48, 21, "forward"))
+
+    [finding] = by_ledger(build, traced, *rows_of_loop(limit_ms=1))
+
+    assert (finding.spent.line, finding.cost_ns) == (21, round(10 * MS * 47 / 48))
+    assert finding.saving_low_ns == pytest.approx(0.7 * 10 * MS * 47 / 48, rel=0.01)
+    assert "runs 48 times per step over 1 ops each, far from what the machine can do" in finding.message
+    assert by_ledger(build, traced, *rows_of_loop(limit_ms=7)) == []
+
+
+def test_ops_of_a_function_that_only_the_loop_calls_are_the_loops(build: Any) -> None:
+    inner = msgspec.structs.replace(
+        line_of(50, 48, None, "update"), callers=(Location(file="model.py", line=22, function="forward"),)
+    )
+    elsewhere = msgspec.structs.replace(inner, callers=(*inner.callers, Location(file="train.py", line=9)))
+    loop = line_of(22, 48, 21, "forward")
+    at = Location(file="model.py", line=50, function="update", owner="user")
+    rows = [msgspec.structs.replace(row, at=at if row.at is not None else None) for row in rows_of_loop(limit_ms=1)]
+
+    [finding] = by_ledger(build, lines(loop, inner), *rows)
+
+    assert (finding.spent.line, finding.spent.function) == (21, "forward")
+    assert by_ledger(build, lines(loop, elsewhere), *rows) == []
+
+
+def test_a_loop_over_modules_and_one_of_few_iterations_are_none(build: Any) -> None:
+    calls = (ModuleCalls(module="Conv1d", calls=48, host_ns=MS),)
+    over_modules = msgspec.structs.replace(line_of(22, 48, 21, "forward"), modules=calls)
+
+    assert by_ledger(build, lines(over_modules), *rows_of_loop(limit_ms=1)) == []
+    assert by_ledger(build, lines(line_of(22, 6, 21, "forward")), *rows_of_loop(limit_ms=1)) == []
+
+
+def test_a_recurrence_written_by_hand_is_found_and_one_with_attention_a_rollout_or_a_generation_is_not(
+    build: Any,
+) -> None:
+    layer = (ModuleCalls(module="Linear", calls=48, host_ns=MS),)
+    step_by_step = msgspec.structs.replace(line_of(22, 48, 21, "GRU.forward"), modules=layer)
+    rows = rows_of_loop(limit_ms=1)
+    backward = msgspec.structs.replace(rows[0], name="AddmmBackward0", phase="backward", ns=MS, limit_ns=None)
+    attends = msgspec.structs.replace(rows[1], name="aten::softmax", ns=MS)
+
+    [finding] = by_ledger(build, lines(step_by_step), *rows, backward)
+
+    assert (finding.spent.line, finding.cost_ns) == (21, round(11 * MS * 47 / 48))
+    assert "nn.GRU" in finding.advice
+    assert by_ledger(build, lines(step_by_step), *rows) == []
+    assert by_ledger(build, lines(step_by_step), *rows, backward, attends) == []
+    rollout = msgspec.structs.replace(step_by_step, function="main")
+    assert by_ledger(build, lines(rollout), *rows, backward) == []
+    over_layers = msgspec.structs.replace(
+        step_by_step, modules=tuple(msgspec.structs.replace(layer[0], calls=1) for _ in range(48))
+    )
+    assert by_ledger(build, lines(over_layers), *rows, backward) == []
+
+
+def test_the_cost_of_a_loop_is_wall_time_where_other_programs_had_the_core(build: Any) -> None:
+    others = LedgerRow(owner="other programs", name="waiting for a core", ns=20 * MS)
+
+    [finding] = by_ledger(build, lines(line_of(22, 48, 21, "forward")), *rows_of_loop(1), others, others_ms=20)
+
+    assert finding.cost_ns == pytest.approx(2 * 10 * MS * 47 / 48, rel=0.01)
+
+
+def test_a_loop_that_makes_the_inputs_and_one_of_python_are_left_to_the_rules_on_those(build: Any) -> None:
+    makes = msgspec.structs.replace(line_of(22, 48, 21, "forward"), before_model=True)
+    at = Location(file="model.py", line=22, function="forward", owner="user")
+    python = LedgerRow(owner="python", name="outside ops", ns=9 * MS, phase="forward", at=at)
+    first, overhead, _ = rows_of_loop(limit_ms=0.1)
+    few = msgspec.structs.replace(first, ns=2 * MS, limit_ns=MS // 10)
+
+    assert by_ledger(build, lines(makes), *rows_of_loop(limit_ms=1)) == []
+    assert by_ledger(build, lines(line_of(22, 48, 21, "forward")), few, overhead, python) == []

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from perfkit._location import Location
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.rules.data import padding_wasted
-from perfkit.run.records import Lines, ModuleCalls, TracedLine
+from perfkit.run.records import PADDING, Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
 
@@ -67,3 +68,12 @@ def test_the_columns_that_no_row_uses_are_padding() -> None:
     assert padded_share(torch.arange(40).reshape(4, 10)) == 0
     assert padded_share(equal) == 0
     assert padded_share(rows[:1]) is None
+
+
+def test_the_line_that_pads_is_to_be_edited(build: Any) -> None:
+    step = build.step(100, forward=40, backward=50, optimizer=10)
+    pads = Location(file="data.py", line=15, function="collate")
+
+    [finding] = build.findings(padding_wasted, step, lines(padded_ns=30 * MS), build.rank(calls={PADDING: (pads,)}))
+
+    assert finding.change == pads

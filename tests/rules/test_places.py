@@ -11,6 +11,7 @@ from perfkit._location import Location
 from perfkit.measures.results.host import HostLine
 from perfkit.rules._places import (
     busiest_line,
+    call_in_loop,
     call_of,
     helper_call,
     library_called,
@@ -78,6 +79,24 @@ def test_the_loop_that_fetches_a_batch_is_no_call_to_hoist() -> None:
     assert call_of(msgspec.structs.replace(fetch, worker="Reviews"), lines()) == CALL
 
 
+def test_what_a_fetch_calls_through_several_functions_is_hoisted_at_the_first_of_them() -> None:
+    encodes = Location(file="train.py", line=49, function="Reviews.__getitem__")
+    each_word = Location(file="train.py", line=33, function="Bpe.encode")
+    hot = row("Bpe.word", called_from=each_word)
+    calls = (row("Bpe.encode", line=33, called_from=encodes), row(line=50, called_from=CALL))
+    steps = (
+        traced(31, "Bpe.word", "data", callers=(each_word,)),
+        traced(33, "Bpe.encode", "data", callers=(each_word, encodes)),
+        traced(49, "Reviews.__getitem__", "data", callers=(CALL,)),
+        traced(41, "main"),
+    )
+
+    assert call_of(hot, lines(steps=steps)) == encodes
+    assert call_of(hot, lines(*calls, steps=steps)) == encodes
+    in_worker = [msgspec.structs.replace(one, worker="Reviews") for one in (hot, *calls)]
+    assert call_of(in_worker[0], lines(*in_worker, steps=(traced(41, "main"),))) == encodes
+
+
 def test_the_loop_that_resumes_a_generator_is_no_call_to_hoist() -> None:
     called = row("batches", "forward", called_from=CALL)
     loop = (traced(40, "main"), traced(43, "main", "backward", loop_line=40))
@@ -87,10 +106,63 @@ def test_the_loop_that_resumes_a_generator_is_no_call_to_hoist() -> None:
 
 def test_a_helper_that_several_lines_call_is_edited_where_it_is_called() -> None:
     other = msgspec.structs.replace(CALL, line=41)
-    place = Location(file="train.py", line=31, function="Meter.update")
+    update = Location(file="train.py", line=31, function="Meter.update")
 
-    assert helper_call(place, lines(steps=(traced(31, "Meter.update", callers=(CALL, other)),))) == CALL
-    assert helper_call(place, lines(steps=(traced(31, "Meter.update", callers=(CALL,)),))) is None
+    assert helper_call(update, lines(steps=(traced(31, "Meter.update", callers=(CALL, other)),))) == CALL
+    assert helper_call(update, lines(steps=(traced(31, "Meter.update", callers=(CALL,)),))) is None
+
+
+def place(line: int, function: str) -> Location:
+    return Location(file="train.py", line=line, function=function)
+
+
+def test_a_method_is_called_less_often_where_another_class_calls_it() -> None:
+    write, uses = place(14, "RunLog.write"), place(26, "Loop.after_step")
+    steps = (
+        traced(14, "RunLog.write", callers=(uses,)),
+        traced(26, "Loop.after_step", callers=(place(23, "Loop.fit"),)),
+        traced(22, "Loop.fit", "optimizer"),
+    )
+
+    assert call_of(row("RunLog._flush", "other", called_from=write), lines(steps=steps)) == uses
+
+
+def test_a_method_of_the_class_that_trains_is_called_in_its_loop() -> None:
+    logs = place(23, "Loop.fit")
+    steps = (
+        traced(22, "Loop.fit", "optimizer", callers=(place(50, "<module>"),)),
+        traced(23, "Loop.fit"),
+        traced(31, "Loop.write", callers=(logs,)),
+    )
+
+    assert call_of(row("Loop.write", "other", called_from=logs), lines(steps=steps)) == logs
+
+
+def test_what_a_loop_over_callbacks_calls_is_changed_there_and_not_where_all_of_them_are_called() -> None:
+    each, all_of_them = place(22, "Trainer.dispatch"), place(18, "Trainer.fit")
+    sample = place(11, "Distance.on_step_end")
+    hot = row("Distance.between", "other", called_from=sample)
+
+    def steps(loop_line: int | None) -> tuple[TracedLine, ...]:
+        return (
+            traced(31, "Distance.between", callers=(sample,)),
+            traced(11, "Distance.on_step_end", loop_line=10, callers=(each,)),
+            traced(22, "Trainer.dispatch", loop_line=loop_line, callers=(all_of_them,)),
+            traced(17, "Trainer.fit", "optimizer"),
+        )
+
+    assert call_in_loop(hot, lines(steps=steps(21))) == each
+    assert call_in_loop(hot, lines(steps=steps(None))) == all_of_them
+
+
+def test_the_line_that_starts_a_trainer_is_no_call_in_the_loop() -> None:
+    trains = place(52, "<module>")
+    starts = row("<module>", "optimizer", line=52, within={"transformers.trainer > torch": 9})
+    hook = row("Words.on_step_end", "other", called_from=trains)
+    helper = row("count", "other", line=12, called_from=place(31, "Words.on_step_end"))
+
+    assert call_in_loop(hook, lines(hook, starts)) is None
+    assert call_in_loop(helper, lines(hook, helper, starts)) == place(31, "Words.on_step_end")
 
 
 def test_a_line_that_calls_a_trainer_is_known_by_its_samples() -> None:
@@ -165,7 +237,7 @@ def test_float64_is_changed_where_the_program_makes_it(build: Any) -> None:
         for calls in ({"from_numpy": (one,)}, {"from_numpy": (one, two)}, {"from_numpy": (one,), "double": (two,)})
     ]
 
-    assert found == [one, None, two]
+    assert found == [one, one, two]
 
 
 def test_a_host_line_is_hoisted_as_a_sampled_one_is() -> None:

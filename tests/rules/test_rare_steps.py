@@ -10,7 +10,7 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python import rare_steps
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import LineRow, Lines, StepBoundary
 
 MS = 1_000_000
 CALL = Location(file="train.py", line=88, function="main")
@@ -86,3 +86,11 @@ def mean(build: Any) -> Any:
     from perfkit.ledger.step_budget import MeanStepBudget
 
     return MeanStepBudget.from_measurements(build.measurements(build.step(10.0), build.mean_step(22.5)))
+
+
+def test_the_first_call_of_each_request_is_information_where_calls_of_a_model_are_steps(build: Any) -> None:
+    rank = build.rank(step_boundary=StepBoundary(by="module", module="Decoder"))
+
+    [finding] = found(build, loop(ROLLOUT), rank)
+
+    assert finding.severity == "info"

@@ -7,6 +7,10 @@ from typing import Any
 import msgspec
 
 from perfkit._location import Location
+from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.rows import LedgerRow
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.python import repeated_work
 from perfkit.run.records import ConstantCalls, ConstantOps, Lines, Phase, TracedLine
 
@@ -84,3 +88,20 @@ def test_a_function_that_was_seen_to_return_the_same_is_reported_once(build: Any
     both = msgspec.structs.replace(lines(20 * MS), constant_ops=(ops(20, "forward", 20, table), ops(5, "table", 20)))
 
     assert len(build.findings(repeated_work, step, both)) == 1
+
+
+def test_ops_cost_wall_time_where_other_programs_had_the_core(build: Any) -> None:
+    shared = Ledger(
+        wall_ns=100 * MS,
+        per="step",
+        basis="training thread",
+        rows=(LedgerRow(owner="other programs", name="waiting for a core", ns=75 * MS),),
+    )
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(100, forward=100)))
+    assert step is not None
+    constant = Lines(period_ns=MS, steps=40, constant_ops=(ops(20, "forward", 4),))
+
+    [finding] = repeated_work.check(step, constant, shared)
+
+    assert finding.cost_ns == 16 * MS
+    assert list(repeated_work.check(step, constant)) == []

@@ -19,6 +19,9 @@ def test_the_time_with_a_small_grid_is_reported(build: Any) -> None:
     assert (finding.cost_ns, finding.saving_low_ns, finding.saving_high_ns) == (50 * MS, 0, 50 * MS)
     assert [evidence.name for evidence in finding.evidence] == ["softmax", "mm"]
     assert "(mean 250 µs)" in finding.message
+    # A larger batch is half an advice without its learning rate.
+    assert "k times the old one with SGD" in finding.advice
+    assert "square root of k times with Adam" in finding.advice
 
 
 @pytest.mark.parametrize(

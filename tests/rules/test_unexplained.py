@@ -16,8 +16,8 @@ def test_the_largest_unexplained_part_is_named_with_its_limit_and_place(build: A
     [finding] = build.findings(unexplained, ledger)
 
     assert finding.message == (
-        "No rule found a problem, but the step is not proven healthy. 100% of its 100 ms is unexplained, the largest "
-        "part computing at train.py:58 (86%, at 5% of its limit)."
+        "No rule found a problem, but the step is not proven healthy. 92% of its 100 ms is unexplained, the largest "
+        "part computing at train.py:58 (78%, at 5% of its limit)."
     )
     assert finding.severity == "info"
     assert finding.spent == Location(file="train.py", line=58)

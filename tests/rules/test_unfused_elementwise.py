@@ -38,6 +38,8 @@ def test_on_a_cpu_one_pass_still_takes_its_longest_op(build: Any) -> None:
 
     assert (finding.saving_low_ns, finding.cost_ns, finding.saving_high_ns) == (25 * MS, 33 * MS, 37.95 * MS)
     assert (finding.spent.file, finding.spent.line) == ("model.py", 18)
+    assert "torch.compile the function" in finding.advice
+    assert "Triton" not in finding.advice
     assert "8 elementwise ops in a row (pow mul add mul mul tanh ...)" in finding.message
 
 
@@ -55,6 +57,7 @@ def test_on_a_device_the_saving_is_the_bytes_that_are_not_moved(build: Any) -> N
 
     [finding] = build.findings(unfused_elementwise, build.traced_step(100), patterns, device)
 
+    assert "Triton kernel" in finding.advice
     assert finding.saving_high_ns == pytest.approx(40 * MS * 140 / 180, rel=1e-6)
     assert finding.saving_low_ns == pytest.approx(20 * MS * 140 / 180, rel=1e-6)
 

@@ -153,3 +153,22 @@ def test_fused_list_and_short_updates_are_not_reported(build: Any) -> None:
 
     assert build.findings(unfused_optimizer, build.step(100), patterns) == []
     assert build.findings(unfused_optimizer, build.step(100)) == []
+
+
+def test_of_two_optimizers_of_one_class_each_has_the_line_that_makes_it(build: Any) -> None:
+    def made(line: int, tensors: int, **how: Any) -> OptimizerFacts:
+        at = Location(file="gan.py", line=line)
+        return OptimizerFacts(kind="Adam", tensors=tensors, elements=1000, dtypes=("float32",), created_at=at, **how)
+
+    small = update(ops=100.0, host_ns=30 * MS, at=Location(file="gan.py", line=34))
+    patterns = build.patterns(step_ms=100, updates=(update(), small))
+    both = build.rank(optimizers=(made(20, 8), made(21, 160)))
+    fused = build.rank(optimizers=(made(20, 8, fused=True), made(21, 160)))
+
+    found = build.findings(unfused_optimizer, build.step(100), patterns, both, machine())
+    [one] = build.findings(
+        unfused_optimizer, build.step(100), build.patterns(step_ms=100, updates=(update(),)), fused, machine()
+    )
+
+    assert {finding.spent.line: finding.change.line for finding in found} == {37: 21, 34: 20}
+    assert one.change.line == 21

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfkit._location import Location
 from perfkit.rules.python import python_bound, waiting_in_step
+from perfkit.run.records import Lines, TracedLine
 
 MS = 1_000_000
 
@@ -34,3 +36,24 @@ def test_short_waits_few_samples_and_python_are_not_reported(build: Any) -> None
     assert not build.findings(waiting_in_step, step, build.work("waiting", 0.9))
     assert not build.findings(waiting_in_step, step, build.work("waiting", 8, samples=9))
     assert not build.findings(waiting_in_step, step, build.work("python", 8))
+
+
+def test_the_call_in_the_loop_is_to_be_edited_and_a_generator_is_not_called_by_the_loop(build: Any) -> None:
+    called = Location(file="train.py", line=40, function="main")
+
+    def traced(line: int, phase: Any, loop_line: int) -> TracedLine:
+        return TracedLine(
+            file="train.py", line=line, function="main", owner="user", phase=phase, runs=1, host_ns=MS,
+            loop_line=loop_line,
+        )  # fmt: skip
+
+    def change(loop_line: int) -> Any:
+        lines = Lines(
+            period_ns=MS, steps=40, traced=(traced(40, "forward", loop_line), traced(42, "backward", loop_line))
+        )
+        sleep = build.work("waiting", 8, called_from=called)
+        [finding] = build.findings(waiting_in_step, build.step(20, forward=20), sleep, lines)
+        return finding.change
+
+    assert change(loop_line=38).line == 40
+    assert change(loop_line=40) is None

@@ -8,6 +8,7 @@ from perfkit._location import Location
 from perfkit.ledger.step_budget import MAJORITY
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._places import to_edit
+from perfkit.rules._settings import first_call
 from perfkit.run.records import Lines, Loader, Rank
 
 #: Arguments of a Trainer that set up its loader.
@@ -36,7 +37,7 @@ class WorkerUse(NamedTuple):
     @classmethod
     def from_measurements(cls, found: Measurements) -> WorkerUse | None:
         """As sampled; None where the loader has no workers, or they were not sampled."""
-        loader, lines = _training_loader(found), found.get(Lines)
+        loader, lines = training_loader(found), found.get(Lines)
         if loader is None or not loader.num_workers or lines is None:
             return None
         own = next((one for one in lines.workers if one.dataset == loader.dataset and one.alive_ns), None)
@@ -61,7 +62,8 @@ class LoaderUse(NamedTuple):
 
     ``dataset`` is the type of its dataset, None where no DataLoader was seen. ``starts`` is how often its workers were
     started, 0 where steps do not wait for that. ``restarted`` is whether the steps begin a new pass over it for each
-    batch, as ``next(iter(loader))`` does. ``change`` is the line that sets it up.
+    batch, as ``next(iter(loader))`` does. ``change`` is the line that sets it up, ``manager`` the one that makes a
+    manager, whose objects processes share.
     """
 
     dataset: str | None = None
@@ -70,11 +72,12 @@ class LoaderUse(NamedTuple):
     starts: int = 0
     restarted: bool = False
     change: Location | None = None
+    manager: Location | None = None
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> LoaderUse:
         """As the run recorded it."""
-        loader, workers = _training_loader(found), WorkerUse.from_measurements(found)
+        loader, workers = training_loader(found), WorkerUse.from_measurements(found)
         if loader is None:
             return cls()
         starts = 0
@@ -82,8 +85,9 @@ class LoaderUse(NamedTuple):
             starts = workers.processes // loader.num_workers
         starts = starts if starts >= _MIN_STARTS else 0
         change = to_edit(found.get(Rank), loader.created_at, *_ARGUMENTS)
-        restarted = _restarted(loader, found.get(Rank))
-        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts, restarted, change)
+        rank = found.get(Rank)
+        restarted, manager = _restarted(loader, rank), first_call(rank, "Manager") if rank is not None else None
+        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts, restarted, change, manager)
 
 
 def _restarted(loader: Loader, rank: Rank | None) -> bool:
@@ -93,6 +97,7 @@ def _restarted(loader: Loader, rank: Rank | None) -> bool:
     return loader.batches >= _MIN_UNUSED and loader.iterators > max(_MIN_STARTS, MAJORITY * rank.steps)
 
 
-def _training_loader(found: Measurements) -> Loader | None:
+def training_loader(found: Measurements) -> Loader | None:
+    """The DataLoader that training reads from; None where none was recorded."""
     rank = found.get(Rank)
     return next((loader for loader in (rank.loaders if rank is not None else ()) if loader.role == "train"), None)

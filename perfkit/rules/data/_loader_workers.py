@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.limits.loader_workers import CONTENTION, HANDOVER_NS
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._settings import number
 from perfkit.run.records import Rank
 
-#: What a batch costs that comes from a worker process: 1.3 ms was measured for a two-tensor batch between processes
-#: on two shared cores.
-HANDOVER_NS = 1_300_000
-#: By how much a worker slows training that computes on the same processor, through shared caches, memory and often a
-#: shared core: with one worker that was busy two thirds of the time, forward and backward took 24 and 33 % longer on
-#: two CPUs.
-_CONTENTION = 0.25
 #: More workers than this need measuring and are no first advice: each holds a copy of the dataset.
 MAX_WORKERS = 4
 
@@ -46,7 +40,7 @@ class Processor(NamedTuple):
 
     def slowdown(self, rest_ns: int) -> int:
         """By how much workers slow the rest of the step where it computes on the processor that they share."""
-        return 0 if self.threads is None else round(_CONTENTION * rest_ns)
+        return 0 if self.threads is None else round(CONTENTION * rest_ns)
 
     def hidden(self, wall_ns: int, work_ns: int) -> tuple[int, str]:
         """How much of ``work_ns`` of a step background workers hide at least, and the assumption behind it."""

@@ -8,7 +8,8 @@ idle counts.
 
 Causes: no loader workers, or too few for the cost of a sample; per-sample Python where one vectorized call per batch
 would do; the same files decoded again in every epoch; slow storage; workers that start again in every epoch; a new
-iterator for each batch, `next(iter(loader))`, which shuffles the whole dataset and starts all workers for one batch.
+iterator for each batch, `next(iter(loader))`, which shuffles the whole dataset and starts all workers for one batch;
+a batch that takes long now and then, for which the queue of the workers is too short.
 
 Fix: let processes prepare batches while the step computes, and give them less to do per sample.
 
@@ -32,7 +33,8 @@ workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a ba
 CPU, a quarter of the rest for sharing it. A fetch that waits (for a disk, a network) needs no CPU for that. Where
 workers hide less than two thirds, at least two thirds are saved by less work per sample. On a device, the minimum is no
 more than the time in which it was idle for data. A loader that already has workers may wait for a disk: there the
-minimum is 0, unless sampled workers show that they wait.
+minimum is 0, unless sampled workers show that they wait. Where workers keep up but a few batches take long: at least
+three quarters of the wait beyond the usual one, with `prefetch_factor` raised by the longest wait / (workers x step).
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -45,18 +47,20 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, shown_function
 from perfkit._location import Location
-from perfkit.findings import Evidence, Finding
+from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
+from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._places import call_of, phases_of
-from perfkit.rules._settings import first_call
 from perfkit.rules.data._fetch_line import fetch_line
+from perfkit.rules.data._loader_bursts import LoaderBursts
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
-from perfkit.rules.data._loader_workers import HANDOVER_NS, MAX_WORKERS, Processor
-from perfkit.run.records import SHARED, LineRow, Lines, Rank
+from perfkit.rules.data._loader_workers import MAX_WORKERS, Processor
+from perfkit.run.records import SHARED, LineRow, Lines
 
 ID = "input-bound"
+WHAT_IF = ("hide-loader", None)
 #: While a rank waits for a later one, its own wait for data costs nothing.
 FOLLOWS = ("slow-rank",)
 CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
@@ -72,6 +76,9 @@ _HANDOVER = (
     "Workers have time to spare, so more of them save nothing: leave a CPU free for them, hand over less data (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where the cost of samples varies much."
 )
+#: The share of the waits for late batches that a queue of the advised length saves at least: chosen, 86 to 102% was
+#: measured with four loaders.
+_QUEUED = 0.75
 _CHEAP = "A batch costs less than handing one over from a worker: only less work per batch could save something."
 
 
@@ -83,9 +90,12 @@ def check(
     workers: WorkerUse | None = None,
     lines: Lines | None = None,
     source_lines: SourceLines | None = None,
-    rank: Rank | None = None,
+    bursts: LoaderBursts | None = None,
 ) -> Iterator[Finding]:
-    """Find the wait for data, the user's function behind it, and what workers would hide of it."""
+    """Find the wait for data, the user's function behind it, and what workers or a longer queue would hide of it."""
+    if bursts is not None and not mean.is_negligible(bursts.cost_ns):
+        yield _late_batches(mean, bursts)
+        return
     if loader.starts:
         # Only the first step of an epoch waits until its workers have started: the typical step holds none of that.
         step = mean
@@ -116,18 +126,50 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=_shared(hottest, rank) or _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
+        change=_shared(hottest, loader)
+        or _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."
         ),
         advice=(_CHEAP if cheap else _HANDOVER) if unavoidable else _advice(loader, advised, hottest, hidden_ns),
+        edit=None if unavoidable else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),
             Evidence.percent("share of the step", wait.ns, step.wall_ns, step.source),
             Evidence.ms("minimum saving", minimum, assumption),
             *_evidence(loader, workers, hottest),
+        ),
+    )
+
+
+def _late_batches(step: MeanStepBudget, bursts: LoaderBursts) -> Finding:
+    """Workers keep up on average, and a batch that takes long now and then finds their queue too short."""
+    queue = bursts.advised * bursts.workers
+    keep = f"{bursts.workers} workers keep" if bursts.workers > 1 else "one worker keeps"
+    # A device may have had work queued during the wait: how long it was idle then is not known of single steps.
+    low = 0 if step.on_device else _QUEUED * bursts.cost_ns
+    return step.finding(
+        cost=bursts.cost_ns,
+        saving=(low, step.maximum_saving(bursts.cost_ns)),
+        spent=None,
+        change=bursts.change,
+        message=(
+            f"Now and then a batch is late, although {keep} up on average: {bursts.late} steps were longer, by up to "
+            f"{ms(bursts.longest_ns)} of waiting for data. The waits take {step.shown(bursts.cost_ns)}."
+        ),
+        advice=(
+            f"Make the queue longer: DataLoader(..., prefetch_factor={bursts.advised}), which keeps up to {queue} "
+            "batches in memory; or make the cost of samples more even."
+        ),
+        edit=AdvisedEdit.of(bursts.change, prefetch_factor=bursts.advised),
+        confidence="medium",
+        evidence=(
+            Evidence("longer steps", bursts.late, "", step.source),
+            Evidence.ms("longest wait beyond the usual one", bursts.longest_ns, "the slowest steps"),
+            Evidence("prefetch_factor", bursts.factor, "", "DataLoader"),
+            Evidence("num_workers", bursts.workers, "", "DataLoader"),
         ),
     )
 
@@ -200,11 +242,11 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     return min(ns, cost), assumption
 
 
-def _shared(hottest: LineRow | None, rank: Rank | None) -> Location | None:
+def _shared(hottest: LineRow | None, loader: LoaderUse) -> Location | None:
     """The line that makes a manager, where workers spend most of the fetch asking another process for its objects."""
-    if hottest is None or rank is None or hottest.within.get(SHARED, 0) <= MAJORITY * hottest.samples:
+    if hottest is None or hottest.within.get(SHARED, 0) <= MAJORITY * hottest.samples:
         return None
-    return first_call(rank, "Manager")
+    return loader.manager
 
 
 def _change(
@@ -220,6 +262,18 @@ def _change(
         return loader.change
     waits = hottest.worker is None and phases_of(hottest, lines) & {"forward", "backward", "optimizer"}
     return loader.change if waits else call_of(hottest, lines)
+
+
+def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None:
+    """The arguments of the loader that `_advice` names."""
+    if loader.restarted:
+        return None
+    keep = {} if loader.persistent_workers else {"persistent_workers": True}
+    if loader.starts:
+        return AdvisedEdit.of(loader.change, **keep)
+    if loader.num_workers >= advised or not (loader.num_workers or hidden_ns):
+        return None
+    return AdvisedEdit.of(loader.change, num_workers=advised, **keep)
 
 
 def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: bool, alone: str) -> str:

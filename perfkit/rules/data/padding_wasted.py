@@ -29,8 +29,9 @@ from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.rules._settings import first_call
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines
+from perfkit.run.records import PADDING, Lines, Rank
 
 ID = "padding-wasted"
 CLAIMS = (*COMPUTING, Selector(owner="python", phase="forward"))
@@ -39,7 +40,7 @@ CLAIMS = (*COMPUTING, Selector(owner="python", phase="forward"))
 _MINIMUM = 0.7
 
 
-def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
+def check(step: StepBudget, lines: Lines, rank: Rank | None = None) -> Iterator[Finding]:
     """Find calls of modules on rows that all end in padding."""
     trained = step.phase("backward") is not None
     found = [
@@ -58,6 +59,7 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=row,
+        change=first_call(rank, PADDING) if rank is not None else None,
         message=(
             f"All rows that {calls.module} reads end in padding, {share} of their length: computing it takes "
             f"{step.shown(cost)}{', its backward included' if trained else ''}."

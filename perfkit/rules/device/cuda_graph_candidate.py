@@ -36,6 +36,7 @@ from perfkit.measures.results.host import SyncCall
 from perfkit.rules.device._late_launches import late_launches
 
 ID = "cuda-graph-candidate"
+WHAT_IF = ("launch-overhead", None)
 CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
 #: One graph removes the waiting for launches; the cause of that waiting is corrected first.
 FOLLOWS = ("many-small-ops", "unfused-optimizer", "launch-bound")

@@ -15,6 +15,9 @@ Fix: launch fewer kernels, or launch them ahead of time.
     optimizer = torch.optim.AdamW(params, fused=True)
     loader = DataLoader(dataset, batch_size=256)           # more work per launch
 
+A batch of k times the size needs another learning rate. To start from: k times it with SGD (Goyal et al. 2017, with a
+warm-up), the square root of k times it with Adam (Malladi et al. 2022).
+
 Saving: at most that idle time, minus the time by which recording slowed the step: a profiler slows the host and not the
 device, so launches appear later than they are. The low end is 0, because none is known before a trial. In a recording
 without steps, start-up is part of the idle time; late launches must then be most of it.
@@ -32,9 +35,11 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
 from perfkit.measures.results.device import LATE_LAUNCHES
+from perfkit.rules.device._larger_batch import LEARNING_RATE
 from perfkit.rules.device._late_launches import WORDS, late_launches
 
 ID = "launch-bound"
+WHAT_IF = ("launch-overhead", None)
 CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
 #: A device that waits for launches while a loop of small ops makes them waits for that loop.
 FOLLOWS = ("many-small-ops", "unfused-optimizer", "loop-over-samples", "python-bound", "cpu-preprocessing")
@@ -63,6 +68,9 @@ def check(step: DeviceStepBudget) -> Iterator[Finding]:
         saving=(0, cost),
         spent=late.spent,
         message=f"The device waits {step.percent(cost)} of the {step.per} for launches, most of it {mostly}{mean}.",
-        advice="Launch less or ahead: torch.compile(mode='reduce-overhead'), a fused optimizer, a larger batch.",
+        advice=(
+            "Launch less or ahead: torch.compile(mode='reduce-overhead'), a fused optimizer, a larger batch. "
+            f"{LEARNING_RATE}"
+        ),
         evidence=tuple(evidence),
     )

@@ -13,6 +13,9 @@ Fix: give each kernel more work: a larger batch, or one batched call instead of 
     loader = DataLoader(dataset, batch_size=256)
     scores = torch.bmm(queries, keys)                  # not: one mm per head
 
+A batch of k times the size needs another learning rate. To start from: k times it with SGD (Goyal et al. 2017, with a
+warm-up), the square root of k times it with Adam (Malladi et al. 2022).
+
 Saving: at most the time of these kernels with a small grid. The low end is 0: a trace does not show whether more work
 could run at the same time.
 
@@ -30,6 +33,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
+from perfkit.rules.device._larger_batch import LEARNING_RATE
 
 ID = "small-grid"
 CLAIMS = COMPUTING
@@ -59,7 +63,10 @@ def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
         cost=cost,
         saving=(0, cost),
         message=f"Kernels with too few blocks for the device take {step.percent(cost)} of the {step.per}{mean}.",
-        advice="Give each kernel more work: a larger batch, or one batched call instead of many small ones.",
+        advice=(
+            "Give each kernel more work: a larger batch, or one batched call instead of many small ones. "
+            f"{LEARNING_RATE}"
+        ),
         confidence="low",
         evidence=tuple(Evidence.ms(row.name[:80], ns, f"{source}; grid {row.grid}") for row, ns in small[:5]),
     )

@@ -13,7 +13,8 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
 
-_NO_STEP = Evidence.ms(
+#: Why such a finding has no cost.
+NO_STEP = Evidence.ms(
     "cost per step", None, "ncu runs each kernel alone, with clocks held and caches emptied, so its report has no step"
 )
 #: A name in a sentence is cut to this length; the table of kernels has all of it.
@@ -49,7 +50,7 @@ class ProfiledKernel(NamedTuple):
         )
         return Finding(
             message=f"{self.name} takes {percent(self.share, 1)} of the {self.share_of}{problem}.",
-            evidence=(*(one for one in known if one.value is not None), _NO_STEP),
+            evidence=(*(one for one in known if one.value is not None), NO_STEP),
             range=self.name,
             **others,
         )
@@ -63,7 +64,7 @@ def kernels_where(profiles: KernelProfiles, holds: Callable[[KernelProfile], boo
             by_name.setdefault(row.name, []).append(row)
     share_of = "profiled time" if profiles.total_ns is not None else "profiled launches"
     found = [
-        ProfiledKernel(_shortened(name), rows, sum(row.share or 0.0 for row in rows), share_of)
+        ProfiledKernel(shown_name(name), rows, sum(row.share or 0.0 for row in rows), share_of)
         for name, rows in by_name.items()
     ]
     return sorted((one for one in found if one.share >= NEGLIGIBLE), key=lambda one: -one.share)
@@ -74,6 +75,7 @@ def throughputs(**shares: float | None) -> list[Evidence]:
     return [Evidence.percent(f"{name} throughput", share, 1, "of peak, mean by time") for name, share in shares.items()]
 
 
-def _shortened(name: str) -> str:
+def shown_name(name: str) -> str:
+    """A kernel's name in a sentence."""
     short = short_name(name)
     return short if len(short) <= _MAX_NAME else f"{short[: _MAX_NAME - 1]}…"

@@ -33,18 +33,15 @@ from collections.abc import Iterator
 from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MAJORITY, NEGLIGIBLE
-from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles
+from perfkit.measures.results.kernel_profiles import BUSY, WARP, KernelProfile, KernelProfiles
 from perfkit.rules.kernels._profiled_kernels import kernels_where
 
 ID = "register-pressure"
 
 #: Registers per thread from which on at most a quarter of the warps fit.
 _MANY = 128
-#: At this share of its peak a kernel hides its waits, however few its warps are.
-_BUSY = 0.60
 #: Spill requests of one warp in a prologue, which saves some addresses and arguments.
 _PROLOGUE = 16
-_WARP = 32
 
 
 def check(profiles: KernelProfiles) -> Iterator[Finding]:
@@ -76,7 +73,7 @@ def check(profiles: KernelProfiles) -> Iterator[Finding]:
 def _lacks_registers(row: KernelProfile) -> bool:
     if _spills(row):
         return True
-    if row.compute is None or row.memory is None or max(row.compute, row.memory) >= _BUSY:
+    if row.compute is None or row.memory is None or max(row.compute, row.memory) >= BUSY:
         return False
     limited = row.limiters == ("registers",) and (row.theoretical_occupancy or 1.0) < MAJORITY
     return (row.registers or 0) > _MANY or limited
@@ -90,7 +87,7 @@ def _spills(row: KernelProfile) -> bool:
         return row.spill_share >= NEGLIGIBLE
     if row.grid is None or row.block is None:
         return False
-    warps = math.prod(row.grid) * math.ceil(math.prod(row.block) / _WARP)
+    warps = math.prod(row.grid) * math.ceil(math.prod(row.block) / WARP)
     return row.spills >= _PROLOGUE * warps
 
 

@@ -5,7 +5,8 @@ walked or written as a whole, hooks that are added again. The last step of the r
 
 How it shows: the level of the step rises through the whole run, by at least 10% and four times its uncertainty, and the
 machine is not the reason: a part of the step stays as long as it was, or nearly each step is longer than all before.
-On a busy machine it is the ratio of one phase to the rest of the same step that rises. Batches that grow are no growth.
+On a busy machine it is the ratio of one phase to the rest of the same step that rises. Batches or inputs that grow are
+no growth; where a step calls the model more often than those before, as in longer episodes, it is its time per call.
 
 Causes: `total = total + loss` with `backward(retain_graph=True)`; a recurrent state that is not detached; a history
 that is averaged, sorted or written in every step; `register_hook` in the loop.
@@ -28,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.loop import StepGrowth
@@ -43,6 +45,8 @@ FOLLOWS = ("recompiles",)
 
 #: A line with this share of the growth in samples is the one that grows (chosen).
 _EXPLAINS = 0.4
+#: Lines of a forward that may be what lengthens its backward (chosen).
+_FORWARD_LINES = 3
 
 
 def check(
@@ -66,15 +70,21 @@ def check(
         cost=cost,
         saving=(max(0, cost - 2 * growth.noise_ns), step.maximum_saving(cost)),
         spent=hottest.at if hottest is not None else change,
-        change=change or call_in_loop(hottest, lines),
+        change=change or _added_at(hottest, lines) or _added_before(growth, lines) or call_in_loop(hottest, lines),
         message=(
-            f"The step grows from {ms(growth.first_ns)} to {ms(growth.last_ns)} in {growth.steps:,} steps, most of it "
-            f"in the phase {growth.phase}; what it takes beyond the first steps' level is {step.shown(cost)}."
+            f"The step grows from {ms(growth.first_ns)} to {ms(growth.last_ns)} in {growth.steps:,} steps"
+            f"{_per(growth)}, most of it in the phase {growth.phase}; what it takes beyond the first steps' level is "
+            f"{step.shown(cost)}."
         ),
         advice=_advice(growth, name),
         confidence="high" if change is not None else "medium",
         evidence=tuple(_evidence(growth, planned)),
     )
+
+
+def _per(growth: StepGrowth) -> str:
+    """Which steps these are, where later ones have more work."""
+    return "" if growth.calls is None else f" (those of {growth.calls:,.0f} calls of the model, the mean)"
 
 
 def _advice(growth: StepGrowth, name: str | None) -> str:
@@ -95,6 +105,33 @@ def _evidence(growth: StepGrowth, planned: PlannedSteps | None) -> Iterator[Evid
     if planned is not None and planned.count > growth.steps:
         later = growth.mean_excess_ns(planned.count)
         yield Evidence.ms(f"cost per step over {planned.count:,} steps", later, "if the growth goes on")
+
+
+def _added_at(hottest: LineRow | None, lines: Lines | None) -> Location | None:
+    """The line that adds to what the hottest line, or the line that calls its function, goes through.
+
+    A function that another one defines in each step is one more each time, as a hook that is registered again: the call
+    of the function that defines it is the place.
+    """
+    if hottest is None or lines is None:
+        return None
+    outer = hottest.function.rpartition(".<locals>.")[0]
+    for one in lines.traced:
+        if outer and (one.file, one.function) == (hottest.file, outer) and one.runs:
+            return one.callers[0] if one.callers else one.at
+    for at in (hottest.at, hottest.called_from):
+        for fill in lines.fillings:
+            if at is not None and (fill.file, fill.line) == (at.file, at.line):
+                return fill.filled
+    return None
+
+
+def _added_before(growth: StepGrowth, lines: Lines | None) -> Location | None:
+    """Where a backward grows: what is added to what the hottest lines of its forward go through."""
+    if growth.phase != "backward" or lines is None:
+        return None
+    rows = [row for row in lines.in_phase("forward") if row.owner == "user"][:_FORWARD_LINES]
+    return next((at for row in rows if (at := _added_at(row, lines)) is not None), None)
 
 
 def _hottest(growth: StepGrowth, lines: Lines | None) -> LineRow | None:

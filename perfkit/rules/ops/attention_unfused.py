@@ -19,7 +19,8 @@ Fix: one call.
 
 Saving: on a CPU the time of the attention, forward and backward, minus what the one call takes: 70 to 110% of the time
 of the two products in training, 30 to 80% in inference; at most 90% of the attention, and at the high end 15% more
-because the rest of the step gets faster too. On a GPU half to all of the time between the products. Where a loop
+because the rest of the step gets faster too. With dropout in training nothing is certain on a CPU: there the one call
+is fused only where the probability is 0. On a GPU half to all of the time between the products. Where a loop
 computes attention head by head: 45 to 85% of its lines, reported at the loop.
 
 Source: measured on one CPU in nine sizes, with and without a mask. Scores below 256 KB, which fit a second-level cache,
@@ -30,14 +31,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.patterns import Patterns, UnfusedAttention
 from perfkit.rules._loops import loop_of
-from perfkit.run.records import Lines
+from perfkit.rules._settings import first_call
+from perfkit.run.records import Lines, Rank
 
 ID = "attention-unfused"
 CLAIMS = COMPUTING
@@ -56,9 +60,17 @@ _MAXIMUM = 0.9
 #: Calls at one line of a loop that make it a loop over heads or samples, and what one call for all of them saves.
 _HEADS = 8
 _BY_HEAD = (0.45, 0.85)
+#: A model of transformers takes its attention from an argument, which may stand in its config.
+_TRANSFORMERS = "transformers"
+_WHERE = ("attn_implementation", "_attn_implementation", "from_pretrained", "from_config")
 
 
-def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> Iterator[Finding]:
+_DROPOUT = " On a CPU it is fused only where the dropout of the attention is 0: else it saves nothing."
+
+
+def check(
+    step: StepBudget, patterns: Patterns, lines: Lines | None = None, rank: Rank | None = None
+) -> Iterator[Finding]:
     """Find products with a softmax between them, over a matrix that is large enough to matter."""
     for one in patterns.attention:
         loop = loop_of(one.at, lines)
@@ -68,6 +80,8 @@ def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> I
             finding = _by_head(one, loop, patterns, step)
         elif one.scores_bytes is None or one.scores_bytes >= max(_CACHE_BYTES, _MIN_SCORES * (one.inputs_bytes or 0)):
             finding = _written_out(one, patterns, step)
+            if _in_transformers(one.at, lines):
+                finding = _of_transformers(finding, rank)
         else:
             continue
         if not step.is_negligible(finding.cost_ns or 0):
@@ -77,6 +91,35 @@ def check(step: StepBudget, patterns: Patterns, lines: Lines | None = None) -> I
 def _is_one_place(one: UnfusedAttention) -> bool:
     """Whether each call has one query: a decoder's loop over places, whose calls wait for each other's results."""
     return one.shape is not None and "1" in one.shape.split("x")[-2:]
+
+
+def _in_transformers(place: Location | None, lines: Lines | None) -> bool:
+    """Whether a line spends most of its time in a model of transformers."""
+    if place is None:
+        return False
+    if place.owner == _TRANSFORMERS:
+        return True
+    within = [
+        (names.split(" > "), count)
+        for row in (lines.rows if lines is not None else ())
+        if (row.file, row.line) == (place.file, place.line)
+        for names, count in row.within.items()
+    ]
+    inside = sum(count for names, count in within if _TRANSFORMERS in names)
+    return inside > MAJORITY * sum(count for _, count in within)
+
+
+def _of_transformers(finding: Finding, rank: Rank | None) -> Finding:
+    """The same finding, with the argument that chooses the attention of such a model, and the line to write it on."""
+    return msgspec.structs.replace(
+        finding,
+        change=first_call(rank, *_WHERE) if rank is not None else None,
+        advice=(
+            'The model runs the "eager" attention of transformers. Choose the fused one where it is made: '
+            '`from_pretrained(..., attn_implementation="sdpa")`, or the same argument of its config. It returns no '
+            "attention weights (output_attentions)." + (_DROPOUT if finding.advice.endswith(_DROPOUT) else "")
+        ),
+    )
 
 
 def _by_head(one: UnfusedAttention, loop: Location | None, patterns: Patterns, step: StepBudget) -> Finding:
@@ -102,6 +145,9 @@ def _written_out(one: UnfusedAttention, patterns: Patterns, step: StepBudget) ->
     else:
         high, low = (total - share * products for share in _REMAINS[one.trained])
     high = max(0.0, min(high, _MAXIMUM * total))
+    # On a CPU torch has no fused kernel for dropout. The op runs with a probability of 0, too, which no trace shows.
+    dropped = one.trained and patterns.step_ns is not None and any("dropout" in name for name in one.ops)
+    low = 0.0 if dropped else low
     cost = step.of_pattern(high, patterns)
     source = f"{patterns.source}, per step"
     evidence = [
@@ -121,7 +167,8 @@ def _written_out(one: UnfusedAttention, patterns: Patterns, step: StepBudget) ->
             "Call F.scaled_dot_product_attention(q, k, v, is_causal=True), or with attn_mask=, instead."
             if one.masked
             else "Call F.scaled_dot_product_attention(q, k, v) instead."
-        ),
+        )
+        + (_DROPOUT if dropped else ""),
         confidence="medium" if one.scores_bytes is not None else "low",
         evidence=tuple(evidence),
     )

@@ -88,6 +88,7 @@ def check(step: StepBudget, ledger: Ledger) -> Iterator[Finding]:
         advice = next((text for ops, text in _INSTEAD if ops.fullmatch(name)), None)
         if advice is None or cost < _WORTH * (step.wall_ns - ledger.others_ns) or calls[name, at] > _MAX_CALLS:
             continue
+        cost = ledger.as_wall(cost)
         called = f", called {times(round(calls[name, at]))} per step" if calls[name, at] >= 1 else ""
         yield step.finding(
             cost=cost,

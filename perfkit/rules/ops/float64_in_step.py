@@ -66,7 +66,7 @@ def check(
         cost=high * spent,
         saving=(low * spent, high * spent),
         spent=known[0][1] if known else None,
-        change=_birth(rank) or enters,
+        change=_birth(rank, enters),
         message=f"Ops in float64 take {step.percent(spent)} of the {step.per}; float32 takes about half.",
         advice="Convert to float32 where the data comes in: torch.from_numpy(x).float(), buffers in float32.",
         evidence=(
@@ -79,9 +79,13 @@ def check(
     )
 
 
-def _birth(rank: Rank | None) -> Location | None:
-    """The user's line that makes doubles: one that names the type, else the only one that takes numpy's."""
+def _birth(rank: Rank | None, enters: Location | None) -> Location | None:
+    """The user's line that makes doubles: one that names the type, else the only one that takes numpy's.
+
+    Else the line of ops where they meet float32; where all is float64, the first of the lines that take numpy's.
+    """
     if rank is None:
-        return None
+        return enters
     arrays = rank.calls.get("from_numpy", ())
-    return first_call(rank, "float64", "double") or (arrays[0] if len(arrays) == 1 else None)
+    only = arrays[0] if len(arrays) == 1 else None
+    return first_call(rank, "float64", "double") or only or enters or next(iter(arrays), None)

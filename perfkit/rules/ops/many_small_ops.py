@@ -5,7 +5,10 @@ a GPU) before it computes anything. A loop over rows, time steps or samples pays
 the backward pass.
 
 How it shows: the same sequence of ops repeats at least 10 times in a step of the trace, and an op takes at most 20
-times the overhead of an op on average (measured in the trace, at least 2 µs).
+times the overhead of an op on average (measured in the trace, at least 2 µs). Or a loop of 10 iterations or more that
+calls no module, most of whose time in the ledger is far from the limit of this machine: ops that differ from one
+iteration to the next, or a layer for each slice. Or such a loop in a forward that calls the same layers in each
+iteration: a recurrence over time steps, written by hand.
 
 Causes: a loop over the batch or the sequence where one batched call exists; indexing element by element; attention,
 softmax or a norm written by hand.
@@ -23,8 +26,8 @@ backward of its ops. High end: all of it, on a CPU 15% more because the rest of 
 the ops take beyond their overhead remains, between 15 and 30% of it. On a GPU at most the device's idle time and the
 loop's own device time. Times of the trace count by their share of its step.
 
-Not reported: a body with layers that have parameters, such as linear or convolution (loop-over-samples sees those by
-their modules), and a body with collectives (exposed-communication).
+Not reported: other bodies with layers that have parameters (loop-over-samples sees those by their modules), recurrences
+with attention, which no layer of torch replaces, and a body with collectives (exposed-communication).
 
 Source: torch's own ForLoopIndexing pattern also requires 10 repeats. The factor 20, the 2 µs and what remains were
 measured on one CPU. The threshold is 5% of the step. Not run on a GPU yet.
@@ -32,7 +35,6 @@ measured on one CPU. The threshold is 5% of the step. Not run on a GPU yet.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
@@ -41,10 +43,12 @@ import msgspec
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
 from perfkit.ledger.rows import COMPUTING, Selector
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import Ops, Repeat
+from perfkit.rules._loops import ops_of_loops
 from perfkit.run.records import Lines, TracedLine
 
 ID = "many-small-ops"
@@ -70,10 +74,66 @@ _REMAINS = (0.15, 0.3)
 #: A loop belongs to a repeat if its busiest line ran as often, within this factor (chosen): the first and last
 #: iterations often look different in the trace, and a body may contain one branch of two.
 _RUNS_FACTOR = 1.5
+#: Where no op ran as often as the loop: the ops of one branch run at least 1 / this as often as the loop (chosen).
+_BRANCHES = 3
 
 
-def check(step: StepBudget, ops: Ops, lines: Lines | None = None) -> Iterator[Finding]:
+_WHOLE = "Replace the loop by calls over the whole tensor (batched matmul, groups=, dim=, torch.vmap)."
+_RECURRENCE = (
+    "Compute what needs no earlier result for all time steps at once, and the rest in one nn.GRU, nn.LSTM or nn.RNN; "
+    "or compile the loop (torch.compile)."
+)
+
+
+def check(
+    step: StepBudget, ops: Ops | None = None, lines: Lines | None = None, ledger: Ledger | None = None
+) -> Iterator[Finding]:
     """Find repeated small ops, the user's loop that makes them, and what one pass would save."""
+    repeated = list(_repeats(step, ops, lines)) if ops is not None else []
+    yield from repeated
+    if lines is not None and ledger is not None and ledger.basis == "training thread":
+        overhead = max((ops.floor_ns if ops is not None else None) or 0, _MIN_OVERHEAD_NS)
+        yield from _slow_loops(step, lines, ledger, _SMALL * overhead, {one.spent for one in repeated})
+
+
+def _slow_loops(
+    step: StepBudget, lines: Lines, ledger: Ledger, small_ns: int, known: set[Location | None]
+) -> Iterator[Finding]:
+    """Loops whose ops differ from one iteration to the next, or are layers' without a module: by the ledger's rows."""
+    if None in known:
+        return  # which loop that is was not found: it may be any
+    seen = {(one.file, one.function) for one in known if one is not None}
+    loops = sorted(ops_of_loops(lines, ledger, small_ns), key=lambda one: -one.slow_ns)
+    for loop in loops:
+        cost = ledger.as_wall(loop.slow_ns * (1 - 1 / max(1, loop.iterations)))
+        remains = max(ledger.as_wall(loop.limit_ns) / NEAR_LIMIT, _REMAINS[1] * cost)
+        if loop.iterations < _REPEATS or loop.slow_ns < MAJORITY * loop.total_ns or step.is_negligible(cost - remains):
+            continue
+        # What Python does most of, and what makes the inputs, other rules know better.
+        if seen & loop.functions or loop.before_model or loop.python_ns > MAJORITY * loop.slow_ns:
+            continue
+        seen |= loop.functions
+        yield step.finding(
+            cost=cost,
+            saving=(cost - remains, step.maximum_saving(cost)),
+            spent=loop.at,
+            message=(
+                f"A loop runs {loop.iterations:,} times per step over {loop.ops / loop.iterations:.0f} ops each, "
+                f"far from what the machine can do: {step.shown(cost)}, backward included."
+            ),
+            advice=_RECURRENCE if loop.recurrent else _WHOLE,
+            confidence="medium",
+            evidence=(
+                Evidence("iterations per step", loop.iterations, "", "the step traced by line"),
+                Evidence.ms("ops and Python of the loop", loop.total_ns, "the ledger"),
+                Evidence.ms("of it far from the limit", loop.slow_ns, "the ledger"),
+                Evidence.ms("the limit of that", loop.limit_ns, "the ledger"),
+            ),
+        )
+
+
+def _repeats(step: StepBudget, ops: Ops, lines: Lines | None) -> Iterator[Finding]:
+    """The same sequence of small ops again and again, in the trace."""
     overhead = max(ops.floor_ns or 0, _MIN_OVERHEAD_NS)
     loops = _loops(lines)
     for repeat in sorted(ops.repeats, key=lambda repeat: -repeat.host_ns):
@@ -132,13 +192,17 @@ def _loops(lines: Lines | None) -> dict[Location, list[TracedLine]]:
 
 
 def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]]) -> Location | None:
-    """The loop that ran as often as the ops repeat; of several such, the one that took longest."""
+    """The loop that ran as often as the ops repeat, else up to `_BRANCHES` times; of several, the longest."""
 
-    def ran_as_often(loop: Location) -> bool:
+    def ran(loop: Location, at_most: float) -> bool:
         runs = max(row.runs for row in loops[loop])
-        return runs > 0 and abs(math.log(runs / repeat.iterations)) <= math.log(_RUNS_FACTOR)
+        return repeat.iterations / _RUNS_FACTOR <= runs <= repeat.iterations * at_most
 
-    return max(filter(ran_as_often, loops), key=lambda loop: sum(row.host_ns for row in loops[loop]), default=None)
+    def longest(at_most: float) -> Location | None:
+        chosen = [loop for loop in loops if ran(loop, at_most)]
+        return max(chosen, key=lambda loop: sum(row.host_ns for row in loops[loop]), default=None)
+
+    return longest(_RUNS_FACTOR) or longest(_BRANCHES)
 
 
 def _evidence(repeat: Repeat, overhead: int, source: str) -> Iterator[Evidence]:

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 
 from perfkit._format import ms
 from perfkit._location import Location
-from perfkit.findings import Evidence, Finding
+from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.ledger import NEAR_LIMIT
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
@@ -107,7 +107,7 @@ def check(
         if step.device is not None:
             found = _on_device(update, step.device, step)
         else:
-            facts = [one for one in (rank.optimizers if rank is not None else ()) if one.kind == update.name]
+            facts = _facts_of(update, patterns, rank)
             now = _now(update, patterns, step)
             in_ops = shares.shares.get("optimizer") if shares is not None else None
             if in_ops is None:
@@ -118,13 +118,16 @@ def check(
         low, cost = found.now - found.at_most, found.now - found.at_least
         if step.is_negligible(low):
             continue
+        made_at = _made_at(update, patterns, rank) if update.body is None else None
+        edit = AdvisedEdit.of(made_at, **{form: True}) if update.body is None and form != "lists" else None
         source = f"{patterns.source}, per step"
         kernels = [Evidence.ms("its kernels", update.device_ns, source)] if update.device_ns is not None else []
         yield step.finding(
             cost=cost,
             saving=(low, cost),
             spent=loop_of(update.body, lines) or update.at,
-            change=_made_at(update, rank) if update.body is None else None,
+            change=made_at,
+            edit=edit,
             message=f"{update.name} makes {update.ops:.0f} ops per step: {_SAVES[form]} saves up to {ms(cost)}.",
             advice=(
                 "Update lists of tensors (torch._foreach_add_ ...) instead of looping over parameters."
@@ -161,9 +164,22 @@ def _faster_form(update: OptimizerUpdate) -> Form | None:
     return "foreach" if update.name in _WITH_LISTS else None
 
 
-def _made_at(update: OptimizerUpdate, rank: Rank | None) -> Location | None:
+def _facts_of(update: OptimizerUpdate, patterns: Patterns, rank: Rank | None) -> list[OptimizerFacts]:
+    """The optimizers that this update may be of: the one whose place among those of its class, by tensors, is its own.
+
+    An update has the more ops the more tensors it updates. All of the class where there are not as many as updates.
+    """
+    alike = sorted((one for one in patterns.updates if one.name == update.name), key=lambda one: -one.ops)
+    facts = [one for one in (rank.optimizers if rank is not None else ()) if one.kind == update.name]
+    slow = [one for one in facts if not (one.fused or one.foreach)]
+    alike = [one for one in alike if _faster_form(one) is not None]
+    facts = sorted(slow or facts, key=lambda one: -one.tensors)
+    return [facts[alike.index(update)]] if len(facts) == len(alike) and update in alike else facts
+
+
+def _made_at(update: OptimizerUpdate, patterns: Patterns, rank: Rank | None) -> Location | None:
     """The line that makes the optimizer, or the Trainer's argument that names it."""
-    made = (one.created_at for one in (rank.optimizers if rank is not None else ()) if one.kind == update.name)
+    made = (one.created_at for one in _facts_of(update, patterns, rank))
     return to_edit(rank, next(made, None), "optim")
 
 

@@ -7,7 +7,7 @@ How it shows: 5% of the mean step or more, steps with a checkpoint included, is 
 that saves, or in the phase "checkpoint" where an integration measures it.
 
 Causes: save_steps or every_n_train_steps still as small as in a first trial; a checkpoint of everything where the
-parameters would do; a slow or remote disk.
+parameters would do; a slow or remote disk; the best weights so far, copied in memory whenever the loss falls.
 
 Fix: save as rarely as the work you can afford to lose allows, and in the background.
 
@@ -54,11 +54,13 @@ def check(
         return
     saves = work.lines[0] if work is not None else None
     trainer = library_called(saves, lines) if saves is not None else ""
+    copies = saves is not None and saves.within.startswith("copy")
+    what = "Copying weights (copy.deepcopy)" if copies else "Saving checkpoints"
     yield less_often(
         work,
         cost,
         step,
-        message=f"Saving checkpoints takes {step.shown(cost)}, steps without a checkpoint included.",
+        message=f"{what} takes {step.shown(cost)}, steps without {'one' if copies else 'a checkpoint'} included.",
         advice="Save at most a quarter as often, only what is needed to resume, or in the background (async_save).",
         change=trainer_argument(rank, trainer, *_ARGUMENTS) or call_of(saves, lines),
     )

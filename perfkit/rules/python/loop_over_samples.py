@@ -5,8 +5,9 @@ products too small to fill the processor, and the same again in the backward.
 
 How it shows: in the step that is traced by line, one module object is called 8 times or more from one line, each time
 with the next part of the same tensor and equal shapes, with no backward and no fetch in between. Where a call of the
-model is the step, its first calls get one part of the same tensors after the other, and half of the step or more is
-what a call costs apart from computing: Python and the overhead of ops (of the time that no other program has the core).
+model is the step, its first calls get one part of the same tensors after the other, or a loop has one sample for each,
+and half of the step or more is Python, the overhead of ops, or computing far from the limit of this machine (of what is
+known of the time that no other program has the core).
 
 Causes: a model written for one sample; a queue of requests that are answered one by one; a loss that runs a network per
 sample.
@@ -31,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.rules._loops import loop_of
@@ -85,15 +86,19 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Itera
 def _call_as_step(step: StepBudget, by: StepBoundary, lines: Lines, ledger: Ledger) -> Iterator[Finding]:
     """Find calls of a model with one part of the same tensors, or one sample, each, with little to compute in each."""
     sliced = (by.sliced or 0.0) >= _SLICED
-    items = max(
-        (calls.items or 0 for row in lines.traced for calls in row.modules if calls.module == by.module), default=0
-    )
+    traced = (calls.items or 0 for row in lines.traced for calls in row.modules if calls.module == by.module)
+    items = max(by.items or 0, *traced, 0)
     if not sliced and items < _MIN_CALLS:
         return
     overhead = sum(row.ns for row in ledger.rows if row.owner in ("python", "op overhead"))
     computing = sum(max(0, row.ns - (row.limit_ns or 0)) for row in ledger.rows if row.owner == "computing")
-    # What other programs had of the processor says nothing of this step.
-    if overhead < MAJORITY * (step.wall_ns - ledger.others_ns):
+    # Small products are far from the limit that a batch comes near to. Ops whose limit is not known say nothing, nor
+    # does what other programs had of the processor.
+    known = [row for row in ledger.rows if row.owner == "computing" and row.limit_ns is not None]
+    known_ns = overhead + sum(row.ns for row in known)
+    near_ns = sum(min(row.ns, (row.limit_ns or 0) / NEAR_LIMIT) for row in known)
+    own_ns = step.wall_ns - ledger.others_ns
+    if known_ns < MAJORITY * own_ns or known_ns - near_ns < MAJORITY * known_ns:
         return
     yield step.finding(
         cost=overhead + computing,
@@ -117,11 +122,18 @@ def _call_as_step(step: StepBudget, by: StepBoundary, lines: Lines, ledger: Ledg
 def _loop_ns(row: TracedLine, lines: Lines) -> int:
     """Time of all lines of the loop around a line; of that line alone where the loop is the one over steps.
 
-    Zero for a line that began before the step: the loop is in the library that it calls.
+    Zero for a line that began before the step: the loop is in the library that it calls. Zero too where most of what
+    the loop calls is not called with samples: a decoder that looks up one word after the other has a state, and only
+    the look-ups can be one call.
     """
     if not row.runs:
         return 0
     if row.loop_line is None or row.runs < _MIN_CALLS:
         return row.host_ns
     loop = (row.file, row.function, row.loop_line, row.phase)
-    return sum(one.host_ns for one in lines.traced if (one.file, one.function, one.loop_line, one.phase) == loop)
+    rows = [one for one in lines.traced if (one.file, one.function, one.loop_line, one.phase) == loop]
+    called = [calls for one in rows for calls in one.modules]
+    samples_ns = sum(calls.host_ns for calls in called if calls.sliced or calls.items)
+    if samples_ns < MAJORITY * sum(calls.host_ns for calls in called):
+        return 0
+    return sum(one.host_ns for one in rows)

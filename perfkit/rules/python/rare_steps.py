@@ -36,6 +36,7 @@ from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.rules._places import library_called
+from perfkit.rules.data._loader_bursts import LoaderBursts
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import Lines
 
@@ -57,11 +58,13 @@ def check(
     works: tuple[HostWork, ...] = (),
     loader: LoaderUse | None = None,
     lines: Lines | None = None,
+    bursts: LoaderBursts | None = None,
 ) -> Iterator[Finding]:
     """Find steps that are long in a rhythm, what they take beyond the others, and the line in which that passes."""
+    calls_are_steps = step.counted_by is not None and step.counted_by.module is not None
     for part in loop.rare:
         cost = min(step.wall_ns, round(part.total_ns / max(1, loop.steps)))
-        if step.is_negligible(cost) or _has_its_own_rule(part, works, loader):
+        if step.is_negligible(cost) or _has_its_own_rule(part, works, loader, bursts):
             continue
         each = round(part.total_ns / max(1, part.steps))
         trainer = library_called(part.called or part.at, lines) if part.at is not None else ""
@@ -80,8 +83,9 @@ def check(
                 if trainer
                 else "Do this work in batches, under torch.inference_mode() where it needs no gradients, or less often."
             ),
-            # None of the user's code runs meanwhile: which part of the Trainer does is not known.
-            severity="info" if trainer else None,
+            # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
+            # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
+            severity="info" if trainer or calls_are_steps else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
                 Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),
@@ -92,11 +96,13 @@ def check(
         )
 
 
-def _has_its_own_rule(part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None) -> bool:
+def _has_its_own_rule(
+    part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None, bursts: LoaderBursts | None
+) -> bool:
     """Whether another rule judges this time, by its own threshold."""
     if part.gc_ns + part.compile_ns > MAJORITY * part.total_ns or part.training_ns > _TRAINS * part.total_ns:
         return True
-    if part.phase == "data" and loader is not None and loader.starts:
+    if part.phase == "data" and (bursts is not None or (loader is not None and loader.starts)):
         return True
     places = {_line(place) for place in (part.at, part.called) if place is not None}
     known = (line for work in works if work.kind in ("logging", "checkpoint") for line in work.lines)

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from perfkit._format import shown_function, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
@@ -42,7 +43,7 @@ CLAIMS = (*COMPUTING, Selector(owner="python"), Selector(phase="data"))
 _ERROR = 0.25
 
 
-def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
+def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Iterator[Finding]:
     """Find functions that return the same tensors in every step, and lines whose ops do."""
     known = set()
     for row in lines.traced:
@@ -69,11 +70,12 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
     for ops in lines.constant_ops:
         inside = ops.called or ops
         if not known & {(ops.file, ops.line), (inside.file, inside.function)}:
-            yield from _of_ops(step, ops)
+            yield from _of_ops(step, ops, ledger)
 
 
-def _of_ops(step: StepBudget, ops: ConstantOps) -> Iterator[Finding]:
-    cost = min(ops.host_ns, step.wall_ns)
+def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterator[Finding]:
+    # Their time is the thread's own.
+    cost = ledger.as_wall(ops.host_ns) if ledger is not None else min(ops.host_ns, step.wall_ns)
     if step.is_negligible(cost):
         return
     what = shown_function(ops.called) if ops.called is not None else f"line {ops.line}"

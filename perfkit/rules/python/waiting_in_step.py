@@ -38,6 +38,8 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
+from perfkit.rules._places import call_in_loop
+from perfkit.run.records import Lines
 
 ID = "waiting-in-step"
 CLAIMS = (Selector(owner="waiting"),)
@@ -52,7 +54,7 @@ _REMAINS = 0.15
 _LOOKED = 3
 
 
-def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
+def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None) -> Iterator[Finding]:
     """Find waiting in the user's own lines."""
     work = work_of(works, "waiting")
     if work is None:
@@ -66,6 +68,7 @@ def check(step: StepBudget, works: tuple[HostWork, ...]) -> Iterator[Finding]:
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples // _LOOKED)),
         spent=line,
+        change=call_in_loop(line, lines),
         message=f"The step waits {step.shown(cost)}, most of it for {for_what}; no op and no Python runs then.",
         advice=f"Start {for_what} earlier, in another thread or process, and take its result when it has come; "
         "or leave it out.",

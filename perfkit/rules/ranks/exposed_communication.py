@@ -60,6 +60,11 @@ _SMALL = 2**20
 _SHARED = 0.5
 #: What one collective for all saves, as a share of the time waited (measured, see above).
 _HOST_SAVING = (0.75, 1.25)
+_OVERLAP = "Exchange gradients during the backward (DDP buckets), in larger buckets, or less often (no_sync)."
+_EQUAL_RANKS = "Give every rank the same work, counted in tokens and not in samples; larger buckets do not help."
+#: By advice. What exchanges more often than needed, or on the host, no trace of a device shows; and the trace of one
+#: rank does not show when the others arrive, so that its replay does not know what waits for them.
+WHAT_IF = {_OVERLAP: ("exposed-communication", None)}
 
 
 def check(
@@ -95,7 +100,7 @@ def _transfer(device: DeviceTime, exposed_ns: int, step: StepBudget) -> Iterator
         cost=cost,
         saving=(0, cost),
         message=f"Exposed communication takes {step.percent(cost)} of the {step.per}; {hidden} is hidden.",
-        advice="Exchange gradients during the backward (DDP buckets), in larger buckets, or less often (no_sync).",
+        advice=_OVERLAP,
         evidence=(
             Evidence.ms("communication", device.communication_ns, source),
             Evidence.ms("during compute", device.overlap_ns, source),
@@ -117,11 +122,12 @@ def _waiting(communication: Communication, waiting_ns: int, step: StepBudget) ->
             f"Another rank is late: collectives, most of all {longest.name}, wait for it "
             f"{ms(cost)} of the {ms(step.wall_ns)} {step.per} ({step.percent(cost)}) while nothing computes."
         ),
-        advice="Give every rank the same work, counted in tokens and not in samples; larger buckets do not help.",
+        advice=_EQUAL_RANKS,
         evidence=(
             Evidence.ms("exposed waiting", waiting_ns, f"{source}, beyond the fastest collective of a size"),
             Evidence.ms("all waiting", sum(one.waiting_ns or 0 for one in communication.collectives), source),
             Evidence.ms("all communication", communication.total_ns, source),
+            Evidence.ms("saving by replay", None, "one rank's trace does not show when the others arrive"),
         ),
     )
 

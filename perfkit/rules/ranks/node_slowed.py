@@ -5,10 +5,10 @@ administrator has set, and it shares its multiprocessors with every process on i
 change of the code helps. In a run of many ranks, the GPU of the rank that the others wait for is checked, if there is
 such a rank.
 
-How it shows: NVML reports a reason for lower clocks that protects the hardware (thermal slowdown, hardware slowdown,
-power brake) in at least 10% of the samples; or the clock of the multiprocessors is below half of its maximum while the
-GPU is in use; or another process uses at least 5% of the GPU. Where the samples allow it, steps with the cause are
-compared with the others; nothing is reported where they are not slower.
+How it shows: NVML, or DCGM (--node-metrics), reports a reason for lower clocks that protects the hardware (thermal
+slowdown, hardware slowdown, power brake) in at least 10% of the samples; or the clock of the multiprocessors is below
+half of its maximum while the GPU is in use; or another process uses at least 5% of the GPU. Where the samples allow it,
+steps with the cause are compared with the others; nothing is reported where they are not slower.
 
 Causes: failing cooling, dust, heat of other nodes; a power supply or rack at its limit; a power limit or locked clocks
 from an earlier job; a job that was not killed, a notebook that holds the card, a scheduler that gives one card to two.
@@ -38,30 +38,16 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from perfkit._format import ms, percent, size
+from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.step_budget import MAJORITY, NEGLIGIBLE, StepBudget
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.ranks.gpu_slowdown import gpu_problems
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.steps import Ranks
 from perfkit.run.records import NodeHealth, NodeSample, Rank
 
 ID = "node-slowed"
 
-_COOLING = "Have the node's cooling checked, and exclude the node until then"
-_POWER = "Have the node's power supply and its limits checked, and exclude the node until then"
-#: Reasons that protect the hardware -> what to do about them. Heat is first, because it causes the slowdowns below it.
-_HARMFUL = {
-    "hw_thermal_slowdown": _COOLING,
-    "sw_thermal_slowdown": _COOLING,
-    "hw_power_brake_slowdown": _POWER,
-    "hw_slowdown": _POWER,
-}
-#: Reasons for which a low clock is no problem.
-_HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting"})
-#: The share of samples with the cause, and their number, at least (chosen): one sample may be the moment of a window.
-_OFTEN, _MIN_SAMPLES = 0.10, 2
-#: A clock below this part of its maximum is far below it; only samples with this utilization (in percent) count.
-_LOW_CLOCK, _IN_USE = 0.5, 50
 #: Intervals between samples that each side of a comparison needs.
 _MIN_INTERVALS = 3
 #: The low end of the saving as a share of the cost (chosen).
@@ -71,18 +57,25 @@ _LOW = 0.5
 class SampledGpu(msgspec.Struct, frozen=True):
     """The GPU that decides how fast the run is: its name in messages, and its samples."""
 
-    AVAILABLE_FROM: ClassVar[str] = "samples of an NVIDIA GPU: pip install 'perfkit[nvml]'"
+    AVAILABLE_FROM: ClassVar[str] = (
+        "samples of an NVIDIA GPU: pip install 'perfkit[nvml]', or --node-metrics FILE of DCGM"
+    )
 
     name: str
     node: NodeHealth
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> SampledGpu | None:
-        """That of the rank that the others wait for, else the recorded rank's; None without samples of it."""
+        """That of the rank that the others wait for, else the recorded rank's; None without samples of it.
+
+        Of a trace, which has no such record, the one that a file of DCGM was matched to.
+        """
         ranks = found.get(Ranks)
         slow = ranks.waited_for if ranks is not None else None
         # A rank that waits for another one loses nothing by its own GPU.
         rank = slow or found.get(Rank)
+        if rank is None and (of_trace := found.get(NodeHealth)) is not None and of_trace.taken:
+            return cls(of_trace.name or "the GPU", of_trace)
         if rank is None or rank.node is None or not rank.node.taken:
             return None
         waiting = f" (rank {rank.rank}, for which the others wait)" if slow is not None else ""
@@ -97,19 +90,10 @@ class Slowdown(NamedTuple):
     share: float
 
 
-class GpuProblem(NamedTuple):
-    """What slows the GPU: the message, what to do, which samples show it, and whether its effect is known."""
-
-    message: str
-    advice: str
-    affected: Sequence[NodeSample]
-    effect_known: bool = True
-
-
 def check(step: StepBudget, gpu: SampledGpu) -> Iterator[Finding]:
     """Find lowered clocks that protect the hardware or have no reason, and other processes on the GPU."""
     node = gpu.node
-    for problem in filter(None, (_protective_slowdown(node) or _low_clock(node), _shared(node))):
+    for problem in gpu_problems(node):
         slowdown = _compare(node, problem.affected)
         cost, compared = None, ""
         if slowdown is not None:
@@ -128,61 +112,8 @@ def check(step: StepBudget, gpu: SampledGpu) -> Iterator[Finding]:
         )
 
 
-def _protective_slowdown(node: NodeHealth) -> GpuProblem | None:
-    at_least = max(_MIN_SAMPLES, _OFTEN * node.taken)
-    often = {reason: node.reasons[reason] for reason in _HARMFUL if node.reasons.get(reason, 0) >= at_least}
-    if not often:
-        return None
-    reasons = ", ".join(f"{reason} in {percent(count, node.taken)}" for reason, count in often.items())
-    return GpuProblem(
-        f"lowers its clocks: {reasons} of {node.taken} samples",
-        f"{_HARMFUL[next(iter(often))]}; the program is not the cause.",
-        [sample for sample in node.samples if not often.keys().isdisjoint(sample.reasons or ())],
-    )
-
-
-def _low_clock(node: NodeHealth) -> GpuProblem | None:
-    in_use = [sample for sample in node.samples if _in_use(sample)]
-    low = [sample for sample in in_use if (sample.sm_mhz or 0) < _LOW_CLOCK * (node.max_sm_mhz or 0)]
-    if len(low) < _MIN_SAMPLES or len(low) < MAJORITY * len(in_use):
-        return None
-    clock = median_high(sample.sm_mhz or 0 for sample in low)
-    limit = f" (power limit {node.power_limit_w:.0f} W)" if node.power_limit_w is not None else ""
-    capped = sum("sw_power_cap" in (sample.reasons or ()) for sample in low) > len(low) / 2
-    advice = f"Have the power limit checked{limit}" if capped else "Find out who set them with nvidia-smi -q -d CLOCK"
-    return GpuProblem(
-        f"lowers its clocks: clocks of {clock} MHz, the maximum is {node.max_sm_mhz} MHz, in {len(low)} of "
-        f"{len(in_use)} samples",
-        f"{advice}; the program is not the cause.",
-        low,
-    )
-
-
-def _shared(node: NodeHealth) -> GpuProblem | None:
-    known = [sample for sample in node.samples if sample.others is not None]
-    shared = [sample for sample in known if sample.others]
-    measured = [sample for sample in shared if sample.others_utilization is not None]
-    using = [sample for sample in measured if (sample.others_utilization or 0) >= 100 * NEGLIGIBLE]
-    affected, at_least = (using, _OFTEN) if measured else (shared, MAJORITY)
-    if len(affected) < max(_MIN_SAMPLES, at_least * len(known)):
-        return None
-    count = f"{len(affected)} of {len(known)} samples"
-    if measured:
-        used = median_high(sample.others_utilization or 0 for sample in using)
-        what = f"uses {used}% of it in {count}"
-    else:
-        memory = max(sample.others_bytes or 0 for sample in shared)
-        what = f"is on it in {count}{f' and holds {size(memory)}' if memory else ''}; how much it computes is unknown"
-    return GpuProblem(
-        f"is shared: another process {what}",
-        "Find it with nvidia-smi, end it, or ask the scheduler for a card of your own.",
-        affected,
-        effect_known=bool(measured),
-    )
-
-
 def _evidence(node: NodeHealth, slowdown: Slowdown | None) -> Iterator[Evidence]:
-    source = f"NVML, {node.taken} samples of {node.uuid}"
+    source = f"{node.source}, {node.taken} samples of {node.uuid or 'the GPU'}"
     for name, spread, unit in (
         ("SM clock", node.sm_mhz, "MHz"),
         ("temperature", node.temperature_c, "°C"),
@@ -191,6 +122,12 @@ def _evidence(node: NodeHealth, slowdown: Slowdown | None) -> Iterator[Evidence]
     ):
         if spread is not None:
             yield Evidence(f"median {name}", spread.median, unit, source)
+    if node.memory_bytes is not None:
+        yield Evidence("median memory in use", round(node.memory_bytes.median / 2**20), "MiB", source)
+    if node.xid:
+        yield Evidence("last XID error", node.xid, "", source)
+    if node.ecc_errors:
+        yield Evidence("double-bit memory errors", node.ecc_errors, "", source)
     if node.max_sm_mhz is not None:
         yield Evidence("maximum SM clock", node.max_sm_mhz, "MHz", source)
     for reason, count in sorted(node.reasons.items()):
@@ -208,6 +145,8 @@ def _compare(node: NodeHealth, affected: Sequence[NodeSample]) -> Slowdown | Non
     steps: dict[bool, int] = {True: 0, False: 0}
     times: dict[bool, list[float]] = {True: [], False: []}
     for before, after in itertools.pairwise(node.samples):
+        if before.at_ns is None or after.at_ns is None or before.step is None or after.step is None:
+            continue
         count, kind = after.step - before.step, after.at_ns in affected_at
         if count > 0 and (before.at_ns in affected_at) == kind:
             steps[kind] += count
@@ -217,8 +156,3 @@ def _compare(node: NodeHealth, affected: Sequence[NodeSample]) -> Slowdown | Non
     # Medians: an interval may contain a validation or a checkpoint.
     with_ns, without_ns = (round(median_high(times[kind])) for kind in (True, False))
     return Slowdown(with_ns, without_ns, steps[True] / sum(steps.values()))
-
-
-def _in_use(sample: NodeSample) -> bool:
-    used = sample.utilization is None or sample.utilization >= _IN_USE
-    return used and sample.sm_mhz is not None and _HARMLESS.isdisjoint(sample.reasons or ())

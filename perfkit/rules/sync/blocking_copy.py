@@ -32,6 +32,7 @@ from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import CopyTime
 
 ID = "blocking-copy"
+WHAT_IF = ("copy-waits", None)
 CLAIMS = (Selector(owner="copies"), Selector(owner="idle", names=("copy call", "sync")))
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
-from perfkit.findings import Evidence, Finding
+from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import DeviceStepBudget
 from perfkit.measures.results.device import CopyTime
@@ -35,6 +35,7 @@ from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import Rank
 
 ID = "pageable-copy"
+WHAT_IF = ("copy-waits", None)
 CLAIMS = (Selector(owner="copies"), Selector(owner="idle", names=("copy call", "sync")))
 
 #: Bytes per second of a copy from pinned memory over PCIe 3.0 with 16 lanes.
@@ -64,6 +65,7 @@ def check(
         cost=cost,
         saving=(cost * (1 - remaining), cost),
         change=loader.change if loader is not None else None,
+        edit=AdvisedEdit.of(loader.change, pin_memory=True) if loader is not None else None,
         message=(
             f"Copies to the device from pageable memory take {step.percent(cost)} of the {step.per} ({ms(cost)}), and "
             "the host waits for them."

@@ -55,6 +55,7 @@ from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_
 from perfkit.run.records import Lines, SyncEvent, Syncs
 
 ID = "sync-in-step"
+WHAT_IF = ("sync", None)
 CLAIMS = (Selector(owner="idle", names=("sync",)),)
 #: Dynamo cannot trace the read of a value.
 FOLLOWS_AT_LINE = ("graph-breaks",)

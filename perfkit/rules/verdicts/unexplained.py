@@ -2,8 +2,8 @@
 
 Problem: a part of the step is far from what this machine can do, or its limit is not known, and no rule knows why.
 
-How it shows: less than half of the step is in rows of the ledger near their limit, or a quarter of it or more is
-neither near a limit nor claimed by a finding, or a problem was found whose cost is not known.
+How it shows: less than half of the step is time of rows of the ledger up to twice their limit, or a quarter of it or
+more is neither that nor claimed by a finding, or a problem was found whose cost is not known.
 
 Causes: something that perfkit has no rule for; a recording without shapes or without the machine's limits.
 

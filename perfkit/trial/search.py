@@ -27,7 +27,7 @@ from perfkit.trial.shift import LOOKS, Decision, Shift, decided, floor_of, shift
 #: differ by up to a few percent, and one pair shows one such difference.
 _BASELINES = 2
 #: Outcomes of which times are known.
-_COMPARED: tuple[TriedOutcome, ...] = ("faster", "slower", "no-difference")
+_COMPARED: tuple[TriedOutcome, ...] = ("faster", "slower", "no-difference", "undecided")
 #: Share of the budget that the first comparison of the unchanged program may take: the rest has time for one change.
 _FIRST = 0.45
 #: Steps after which a cost at the start has paid too early to mention it.
@@ -263,9 +263,9 @@ class Search:
         if one.decision == "slower":
             return "slower", f"costs {shown_cost(one.shift)}"
         if one.decision == "undecided" and one.open and one.shift is not None and self._promises(one):
-            return "no-difference", f"{shown_saving(one.shift)} so far: the budget had no time to measure it again"
+            return "undecided", f"{shown_saving(one.shift)} so far: the budget had no time to measure it again"
         if one.decision == "no-difference" and one.shift.saved > 0 and one.shift.high > self._floor:
-            return "no-difference", f"not certain after {len(one.looks)} comparisons: {shown_saving(one.shift)}"
+            return "undecided", f"not certain after {len(one.looks)} comparisons: {shown_saving(one.shift)}"
         return "no-difference", f"no saving above {share_of(self._floor)} was measured"
 
     def _check_loss(self, one: _Measured) -> LossCheck:

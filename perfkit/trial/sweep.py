@@ -19,6 +19,7 @@ import msgspec
 
 from perfkit._format import size
 from perfkit.errors import RunError, UsageError, check_whole_number
+from perfkit.measures.memory.batch_line import RESERVE, fit_line
 from perfkit.run.atomic import write_atomically
 from perfkit.run.reading import RankFolder, is_run_folder, rank_folders
 from perfkit.run.records import Step, Sweep, SweepPoint, Swept, SweptOutcome
@@ -35,12 +36,10 @@ from perfkit.trial.reruns import (
 from perfkit.trial.sweep_results import (
     LEAST_STEPS,
     NEAR,
-    RESERVE,
     MeasuredValue,
     accumulation,
     batch_of,
     elements_per_sample,
-    fit_line,
     halves_of,
     memory_of,
     noise_of,

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast, get_args
 
 import msgspec
 
 from perfkit._format import rate, size
+from perfkit.measures.memory.batch_line import RESERVE
 from perfkit.measures.steps._timed_rows import own_rows
-from perfkit.run.records import Memory, MemoryLine, Step, Sweep, SweepPoint
+from perfkit.run.records import Memory, Step, Sweep, SweepPoint
 from perfkit.trial.reruns import RerunResult
 
-#: Share of the memory that a recommended batch leaves: above 90 % the allocator has to search, split and release
-#: blocks, and a slightly longer batch ends the run (the rule memory-near-limit, and its source).
-RESERVE = 0.10
 #: Throughputs within this share of the best one are equally good. Two reruns of one program differ by 1 to 3 % on a
 #: machine that other programs use, so that a smaller share would choose by chance.
 NEAR = 0.05
-#: Fewer points always lie on a line.
-_LINE_POINTS = 3
 #: The first steps have what happens once: allocation, choice of algorithms, the start of threads.
 _WARM_UP = 2
 #: Two halves of three steps are the least whose difference means something.
@@ -154,20 +150,6 @@ def peaks_of(values: Sequence[MeasuredValue], memory: Memory | None) -> dict[int
     """The peak of each measured value."""
     found = {one.value: one.peak_bytes(memory) for one in values if one.halves}
     return {value: peak for value, peak in found.items() if peak is not None}
-
-
-def fit_line(peaks: Mapping[int, int], points: int = _LINE_POINTS) -> MemoryLine | None:
-    """Fit ``peak = a + b * batch`` by least squares; None where there are fewer than ``points`` batch sizes."""
-    if len(peaks) < points:
-        return None
-    batch_mean = statistics.fmean(peaks)
-    peak_mean = statistics.fmean(peaks.values())
-    slope = sum((batch - batch_mean) * (peak - peak_mean) for batch, peak in peaks.items()) / sum(
-        (batch - batch_mean) ** 2 for batch in peaks
-    )
-    fixed = peak_mean - slope * batch_mean
-    deviation = max(abs(fixed + slope * batch - peak) / peak for batch, peak in peaks.items())
-    return MemoryLine(fixed_bytes=round(fixed), bytes_per_sample=round(slope), deviation=deviation, points=len(peaks))
 
 
 def leaves_reserve(point: SweepPoint, total_bytes: int | None) -> bool:

@@ -210,19 +210,28 @@ def _trainer_of(places: Iterable[ChangedLine]) -> TrainerKind | None:
 def _verdict(found: Found) -> str:
     together = found.together
     if together is None or together.outcome != "faster" or together.saving is None or together.ci is None:
-        for one in found.tried:
-            if (
-                one.outcome == "faster"
-                and one.kind != "bound"
-                and one.loss is not None
-                and one.loss.outcome == "differs"
-            ):
-                return f"{one.name} {one.sentence}, but {one.loss.sentence}."
-        least = f"{share_of(found.floor)} of a step, what two unchanged runs differ by"
-        return f"No change that was tried saves more than {least}."
+        return _without_claim(found)
     loss = f", {together.loss.sentence}" if together.loss is not None else ""
     speedup = shown_speedup(together.saving, together.ci)
     return f"{speedup}{loss}, with {', '.join(together.names)}."
+
+
+def _without_claim(found: Found) -> str:
+    """The verdict where no saving is certain: it agrees with the rows, some of which may have one."""
+    tried = [one for one in found.tried if one.kind != "bound"]
+    for one in tried:
+        if one.outcome == "faster" and one.loss is not None and one.loss.outcome == "differs":
+            return f"{one.name} {one.sentence}, but {one.loss.sentence}."
+    faster = max((one for one in tried if one.outcome == "faster"), key=lambda one: one.saving or 0.0, default=None)
+    if faster is not None:
+        own = f": {found.together.sentence}" if found.together is not None and found.together.sentence else ""
+        return f"{faster.name} {faster.sentence} within one process; in processes of its own that is not certain{own}."
+    likely = [one for one in tried if one.outcome == "undecided" and (one.saving or 0.0) > found.floor]
+    if likely:
+        best = max(likely, key=lambda one: one.saving or 0.0)
+        return f"No saving is certain yet. The largest that was measured is that of {best.name}: {best.sentence}."
+    least = f"{share_of(found.floor)} of a step, what two unchanged runs differ by"
+    return f"No change that was tried saves more than {least}."
 
 
 def _keep(trial: Trial, folder: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_saving_that_stays_uncertain_is_told_from_none():
     found = search(MadeUpProgram({"workers=2": 0.9}, noise=0.12), "workers=2")
 
     (workers,) = found.tried
-    assert workers.outcome == "no-difference"
+    assert workers.outcome == "undecided"
     assert workers.sentence.startswith("not certain after 3 comparisons: ")
     assert workers.ci is not None
     assert workers.ci[0] < found.floor < workers.ci[1]
@@ -170,9 +170,29 @@ def test_a_change_that_saves_nothing_where_another_one_is_applied_is_not_combine
 def test_a_saving_that_the_budget_leaves_no_time_to_confirm_is_no_claim():
     found = search(MadeUpProgram({"workers=2": 0.5}, seconds=10.0), "workers=2", budget_s=25.0)
 
-    assert found.tried[0].outcome == "no-difference"
+    assert found.tried[0].outcome == "undecided"
     assert "no time to measure it again" in found.tried[0].sentence
     assert found.together is None
+    # The verdict agrees with the row.
+    assert _verdict(found).startswith(
+        "No saving is certain yet. The largest that was measured is that of workers=2: 50%"
+    )
+
+
+def test_a_saving_within_one_process_that_the_budget_leaves_no_time_to_confirm_is_in_the_verdict():
+    class Switched(MadeUpProgram):
+        def compare(self, before, after, *, limit_s, in_turns=False):
+            compared = super().compare(before, after, limit_s=limit_s, in_turns=in_turns)
+            return msgspec.structs.replace(compared, switched=not in_turns)
+
+    found = search(Switched({"workers=2": 0.5}), "workers=2", budget_s=35.0)
+
+    assert found.tried[0].outcome == "faster"
+    assert found.together is None or found.together.outcome != "faster"
+    verdict = _verdict(found)
+    assert verdict.startswith("workers=2 saves 50%")
+    assert "within one process; in processes of its own that is not certain" in verdict
+    assert "No change" not in verdict
 
 
 def test_each_of_three_combined_changes_is_left_out_once():

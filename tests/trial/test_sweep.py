@@ -13,11 +13,12 @@ import pytest
 
 from perfkit.commands import main
 from perfkit.errors import UsageError
+from perfkit.measures.memory.batch_line import fit_line
 from perfkit.run.reading import read_run
 from perfkit.run.records import AppliedChange, Loader, Phases, Rank, Step, Sweep, SweepPoint
 from perfkit.trial.reruns import CannotTry, RerunPlan, RerunResult, TriedProgram
 from perfkit.trial.sweep import Sweeping, SweepValues, parse_sweep
-from perfkit.trial.sweep_results import accumulation, fit_line, halves_of, noise_of, recommend, verdict_of
+from perfkit.trial.sweep_results import accumulation, halves_of, noise_of, recommend, verdict_of
 
 MS = 1_000_000
 

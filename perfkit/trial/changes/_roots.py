@@ -33,4 +33,4 @@ def around_models(site: Site, around: Around) -> None:
 
         return __call__
 
-    site.patches.wrap(torch.nn.Module, "__call__", wrapper)
+    site.patches.wrap_for_instances(torch.nn.Module, "__call__", wrapper)

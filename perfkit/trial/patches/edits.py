@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from perfkit.run.records import ChangedLine
-from perfkit.trial.patches.draft import Draft
-from perfkit.trial.patches.names import dotted
-from perfkit.trial.patches.source import CannotWriteError, Source
+from perfkit.source_edits.draft import Draft
+from perfkit.source_edits.names import dotted
+from perfkit.source_edits.source import CannotWriteError, Source
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

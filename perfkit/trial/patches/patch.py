@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from perfkit.run.records import ChangedLine
+from perfkit.source_edits.draft import Draft
+from perfkit.source_edits.source import CannotWriteError, NotAsPlannedError
 from perfkit.trial.catalog import ChosenChange
-from perfkit.trial.patches.draft import Draft
 from perfkit.trial.patches.edits import Edit, FirstStatement, SetArgument, TrainerArgument
-from perfkit.trial.patches.source import CannotWriteError, NotAsPlannedError
 from perfkit.trial.patches.trainers import CONSTRUCTORS, find_constructor, kinds_of, library_of
 
 #: Places that a reason names of a change that no machine can write.

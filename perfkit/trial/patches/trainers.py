@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from perfkit._code_owner import owner_of
 from perfkit.run.records import ChangedLine
+from perfkit.source_edits.draft import Draft
+from perfkit.source_edits.source import CannotWriteError
 from perfkit.trial.catalog import ChosenChange
-from perfkit.trial.patches.draft import Draft
 from perfkit.trial.patches.edits import TrainerKind
-from perfkit.trial.patches.source import CannotWriteError
 
 #: What a user writes to make one.
 CONSTRUCTORS: dict[TrainerKind, str] = {

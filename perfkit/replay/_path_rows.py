@@ -1,0 +1,181 @@
+"""The critical path by owner: which part of it is loading, Python, ops, launches, kernels and waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfkit._location import Location
+from perfkit.measures.device._idle import CAUSES
+from perfkit.measures.device._idle_places import functions_of
+from perfkit.measures.device._kernel_classes import class_of
+from perfkit.measures.results.device import IdleCause
+from perfkit.replay._selection import loading
+from perfkit.replay.replaying import PathPart, ReplayRun, critical_path
+from perfkit.replay.results import PathOwner, PathRow, PathStretch
+from perfkit.replay.task_graph import TaskGraph
+from perfkit.trace.columns import Kind
+from perfkit.trace.intervals import Ints
+
+#: What the host does, by the cause of a piece.
+_OWNER_OF_CAUSE: dict[IdleCause, PathOwner] = {
+    "data loading": "loader",
+    "sync": "syncs",
+    "allocation": "allocation",
+    "first use": "first use",
+    "copy call": "copy calls",
+    "launch call": "launches",
+    "optimizer": "optimizer",
+    "python": "python",
+    "uninstrumented": "python",
+    "operators": "ops",
+}
+#: Equal times that a drawing of the path consists of: more than a screen has columns.
+_STRETCHES = 2_000
+
+_Key = tuple[PathOwner, str, int]
+
+
+class PathNames:
+    """Names and owners of the tasks of one graph."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self._is_loading = loading(graph)
+        self.places, self.place_of = functions_of(graph.trace, graph.lanes.row)
+
+    def of_piece(self, piece: int) -> _Key:
+        """The owner, name and place of a piece of the host."""
+        graph = self.graph
+        row, place = int(graph.lanes.row[piece]), int(self.place_of[piece])
+        if self._is_loading[piece]:
+            return "loader", "waiting for the next batch", place
+        cause = CAUSES[int(graph.lanes.cause[piece])]
+        owner = _OWNER_OF_CAUSE.get(cause, "other calls")
+        if row < 0 or cause == "uninstrumented":
+            return owner, "nothing recorded", place
+        if owner == "python":
+            return (
+                owner,
+                "Python" if graph.trace.kind[row] == int(Kind.PYTHON) else graph.trace.names[graph.trace.name[row]],
+                place,
+            )
+        return owner, graph.trace.names[graph.trace.name[row]], place
+
+    def of_part(self, part: PathPart) -> _Key:
+        """The owner and name of a stretch of the path on a device, or of a wait."""
+        if part.how == "work":
+            return self._of_work(part.task)
+        if part.how == "unknown":
+            return "unknown", "not in the trace", 0
+        if part.how == "launch latency":
+            return "launches", "launch latency", 0
+        if part.task < 0:
+            return ("syncs", "return of the call", 0) if part.how == "wait" else ("python", "another thread", 0)
+        name = "event" if part.how == "wait" else "order of the stream"
+        return "between kernels", name, 0
+
+    def _of_work(self, task: int) -> _Key:
+        graph = self.graph
+        row = int(graph.tasks.row[task])
+        kind, name = int(graph.trace.kind[row]), graph.trace.names[graph.trace.name[row]]
+        if graph.tasks.is_graph[task]:
+            return "graphs", "CUDA graph", 0
+        if graph.tasks.communicates[task]:
+            return "communication", name.partition("(")[0], 0
+        if kind == int(Kind.COPY):
+            return "copies", name, 0
+        return ("memsets", name, 0) if kind == int(Kind.MEMSET) else ("kernels", f"{class_of(name)} kernels", 0)
+
+
+def path_rows(
+    run: ReplayRun, names: PathNames, parts: Sequence[PathPart], *, scale: float = 1.0
+) -> tuple[PathRow, ...]:
+    """The parts of the critical path by owner and name, longest first; ns per step times ``scale``."""
+    sums: dict[_Key, int] = {}
+    on_host = [part for part in parts if part.piece >= 0]
+    for piece, ns in zip(*_pieces_of(run, on_host), strict=True):
+        key = names.of_piece(piece)
+        sums[key] = sums.get(key, 0) + ns
+    for part in parts:
+        if part.piece < 0:
+            key = names.of_part(part)
+            sums[key] = sums.get(key, 0) + part.ends - part.starts
+    whole, steps = sum(sums.values()), run.step_ends.size
+    rows = [
+        PathRow(owner=owner, name=name, ns=round(ns * scale / steps), share=ns / whole, at=_place(names.places, place))
+        for (owner, name, place), ns in sums.items()
+        if ns > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.ns))
+
+
+def _place(places: Sequence[Location | None], place: int) -> Location | None:
+    return places[place]
+
+
+def _pieces_of(run: ReplayRun, parts: Sequence[PathPart]) -> tuple[list[int], list[int]]:
+    """The pieces of the host that these stretches pass, with the time of each, summed by what they are."""
+    graph = run.graph
+    spent = np.zeros(graph.lanes.starts.size, np.int64)
+    for part in parts:
+        spent[part.piece : part.last_piece] += run.times.host[part.piece : part.last_piece]
+    mine = np.flatnonzero(spent)
+    # One piece stands for all with the same event name, cause and place.
+    code = _codes(graph, mine)
+    _, first, place = np.unique(code, return_index=True, return_inverse=True)
+    total = np.bincount(place.reshape(-1), weights=spent[mine], minlength=first.size)
+    return mine[first].tolist(), np.rint(total).astype(np.int64).tolist()
+
+
+def _codes(graph: TaskGraph, pieces: Ints) -> Ints:
+    row = graph.lanes.row[pieces]
+    name = np.where(row >= 0, graph.trace.name[row], -1).astype(np.int64)
+    _, place = functions_of(graph.trace, row)
+    load = loading(graph)[pieces]
+    columns = np.stack((name, graph.lanes.cause[pieces], place, load.astype(np.int64)))
+    return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def path_stretches(run: ReplayRun, names: PathNames) -> tuple[PathStretch, ...]:
+    """The critical path on the time line: in each of `_STRETCHES` equal times the owner of most of it."""
+    found: list[PathStretch] = []
+    width = max(1, -(-run.total_ns // _STRETCHES))
+    begin = int(run.over[run.graph.begin])
+    spent: dict[_Key, int] = {}
+    end = begin + width
+
+    def close(until: int) -> None:
+        if not spent:
+            return
+        owner, name, _ = max(spent, key=lambda key: spent[key])
+        last = found[-1] if found else None
+        if last is not None and last.owner == owner:
+            found[-1] = PathStretch(start_ns=last.start_ns, end_ns=until, owner=owner, name=last.name)
+        else:
+            found.append(PathStretch(start_ns=last.end_ns if last else begin, end_ns=until, owner=owner, name=name))
+        spent.clear()
+
+    for part in critical_path(run):
+        for start, stop, key in _cut(run, names, part):
+            while stop > end:
+                spent[key] = spent.get(key, 0) + end - max(start, end - width)
+                close(end)
+                end += width
+            spent[key] = spent.get(key, 0) + stop - max(start, end - width)
+    close(begin + run.total_ns)
+    return tuple(found)
+
+
+def _cut(run: ReplayRun, names: PathNames, part: PathPart) -> list[tuple[int, int, _Key]]:
+    """A stretch of the path by what the host did in it."""
+    if part.piece < 0:
+        return [(part.starts, part.ends, names.of_part(part))]
+    cuts, now = [], part.starts
+    for piece in range(part.piece, part.last_piece):
+        ns = int(run.times.host[piece])
+        if ns:
+            cuts.append((now, now + ns, names.of_piece(piece)))
+            now += ns
+    return cuts

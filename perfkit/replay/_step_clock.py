@@ -1,0 +1,152 @@
+"""Times of a recording, scaled to the steps that were not recorded: a recording inflates what the host does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.steps._phase_times import phase_times
+from perfkit.replay._selection import active, loading
+from perfkit.replay.replaying import replay
+from perfkit.replay.task_graph import TaskGraph, TaskTimes
+from perfkit.run.records import PHASES
+from perfkit.trace.intervals import Bools, Ints, covered_before
+
+Floats = npt.NDArray[np.float64]
+
+#: A phase that a recording shows this many times as long or as short is another phase: its own factor is not used.
+_MOST = 10.0
+#: A recording slows forward and rest by factors that differ less than this; where they differ more, the trace's forward
+#: has another beginning than the clock's.
+_APART = 1.5
+#: A recorded step this many times as long as the median one was interrupted.
+_INTERRUPTED = 1.5
+#: What the recording of an event takes at most, in ns: with a range around each module, as windows have. Chosen on the
+#: tuning pairs of bench_replay, from 0 to 20 µs.
+_EVENT_NS = 10_000.0
+#: Halvings of the interval in which the factor of the host lies: a thousandth of it.
+_ROUNDS = 10
+
+
+def unrecorded_times(graph: TaskGraph, budget: StepBudget | None) -> TaskTimes:
+    """The recorded times, with those of the host scaled so that the replayed step is the unrecorded one.
+
+    Without a device each phase has its own factor. With one, the loader has, and all else one: found by halving,
+    because a device hides a part of what the host takes. A step that is no longer unrecorded than recorded needs none.
+    """
+    times = graph.recorded.copy()
+    if budget is None or budget.typical is None or budget.traced is None or not graph.steps.row.size:
+        return times
+    if not graph.on_device:
+        for part in _parts(graph, budget):
+            _scale_to_typical(graph, times, part, budget.trace_scale)
+        return times
+    data = loading(graph)
+    factor = _factor(budget.typical.phases_ns.data, budget.traced.phases_ns.data)
+    if factor is not None:
+        times.host[data] = _scaled(times.host[data], factor)
+    rest = active(graph).pieces & ~data
+    if replay(graph, times).step_ns <= budget.wall_ns:
+        return times
+    low, high, recorded = 0.0, 1.0, times.host[rest]
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        times.host[rest] = _scaled(recorded, middle)
+        if replay(graph, times).step_ns > budget.wall_ns:
+            high = middle
+        else:
+            low = middle
+    times.host[rest] = _scaled(recorded, high)
+    return times
+
+
+def _scaled(ns: Ints | Floats, factor: float) -> Ints:
+    return np.asarray(np.rint(ns * factor), np.int64)
+
+
+def _factor(typical_ns: float | None, traced_ns: float | None) -> float | None:
+    if not typical_ns or not traced_ns:
+        return None
+    factor = typical_ns / traced_ns
+    return factor if 1 / _MOST <= factor <= _MOST else None
+
+
+class _Part(NamedTuple):
+    """A part of the step: its pieces of the host, and what it takes in an unrecorded step."""
+
+    inside: Bools
+    typical_ns: float
+
+
+def _parts(graph: TaskGraph, budget: StepBudget) -> list[_Part]:
+    """The phases that both the trace and the steps show, and the rest.
+
+    The clock's forward begins at the model, a trace's at its first op: what a loop makes of tensors before the model
+    is "other" there and forward here. Where the two disagree, forward and rest are one part.
+    """
+    assert budget.typical is not None  # the caller made sure
+    left, found = active(graph).pieces.copy(), {}
+    for phase in PHASES:
+        of, typical_ns = phase_times(graph.trace).get(phase), getattr(budget.typical.phases_ns, phase)
+        if of is None or not typical_ns:
+            continue
+        inside = left & (covered_before(of, graph.lanes.ends) > covered_before(of, graph.lanes.starts))
+        left &= ~inside
+        found[phase] = _Part(inside, typical_ns)
+    rest = _Part(left, max(0.0, budget.typical.wall_ns - sum(part.typical_ns for part in found.values())))
+    if (forward := found.get("forward")) is not None:
+        factors = [
+            factor
+            for part in (forward, rest)
+            if (factor := _factor(part.typical_ns, _step_times(graph, part.inside, graph.recorded.host).mean()))
+        ]
+        if len(factors) < 2 or max(factors) > _APART * min(factors):
+            del found["forward"]
+            rest = _Part(rest.inside | forward.inside, rest.typical_ns + forward.typical_ns)
+    return [*found.values(), rest]
+
+
+def _scale_to_typical(graph: TaskGraph, times: TaskTimes, part: _Part, otherwise: float) -> None:
+    """Scale a part of the step to what it takes unrecorded, ``otherwise`` where the trace shows another part.
+
+    A recorded step that another program interrupted is much longer than the others, and what it was doing then would
+    pass for what takes most of the step: it counts as one of the others first. A recording costs a time per event: it
+    lengthens many short ops and not the long one next to them, so that is taken off each piece before all are scaled.
+    """
+    recorded = _step_times(graph, part.inside, times.host)
+    usual = float(np.median(recorded))
+    shorter = np.ones(recorded.size)
+    if usual > 0:
+        shorter = np.where(recorded > _INTERRUPTED * usual, usual / np.maximum(recorded, 1), 1.0)
+    step = np.clip(graph.piece_step[part.inside], 0, recorded.size - 1)
+    before = times.host[part.inside] * shorter[step]
+    if _factor(part.typical_ns, float((recorded * shorter).mean())) is None:
+        times.host[part.inside] = _scaled(before, otherwise)
+        return
+    excess_ns = float((recorded * shorter).sum()) - part.typical_ns * recorded.size
+    times.host[part.inside] = _scaled(before - np.minimum(before, _event_ns(before, excess_ns)), 1.0)
+    left_ns = float(_step_times(graph, part.inside, times.host).mean())
+    times.host[part.inside] = _scaled(times.host[part.inside], part.typical_ns / max(1.0, left_ns))
+
+
+def _event_ns(pieces: Floats, excess_ns: float) -> float:
+    """What the recording of an event took, at most `_EVENT_NS`: of each piece so much or all of it is the excess."""
+    low, high = 0.0, _EVENT_NS
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        if float(np.minimum(pieces, middle).sum()) > excess_ns:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _step_times(graph: TaskGraph, inside: Bools, host: Ints) -> Floats:
+    """What the loop's thread takes in these pieces, of each recorded step, in ns."""
+    mine = inside & (graph.piece_step >= 0) & (graph.piece_step <= graph.last_step)
+    mine[graph.lanes.first[1] :] = False
+    ns = np.bincount(graph.piece_step[mine], weights=host[mine], minlength=graph.last_step + 1)
+    return np.asarray(ns, np.float64)

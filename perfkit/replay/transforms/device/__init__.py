@@ -1,0 +1,1 @@
+"""Changes of what devices do: copies and collectives."""

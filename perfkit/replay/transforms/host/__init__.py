@@ -1,0 +1,1 @@
+"""Changes of what the host does: its loader, its waits, its launches."""

@@ -1,0 +1,1 @@
+"""Changes of ops, kernels, ranges and modules that a pattern names."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import IO, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from perfkit._format import ms, percent
-from perfkit._text import printable
+from perfkit._text import printable, printable_lines
 from perfkit.ledger.ledger_text import TextTable
 
 #: part of a step -> (character, colour)
@@ -32,6 +33,13 @@ _STYLES = {
     "communication": ("▚", "magenta"),
     "copies": ("▒", "yellow"),
     "idle": ("·", "bright_black"),
+    "parameters": ("█", "blue"),
+    "buffers": ("▞", "bright_blue"),
+    "gradients": ("▓", "cyan"),
+    "optimizer state": ("▒", "green"),
+    "activations": ("░", "red"),
+    "inputs": ("╲", "yellow"),
+    "temporaries": ("╱", "magenta"),
 }
 #: For a file that takes ASCII only; every character keeps its width.
 _ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.>u.")
@@ -40,13 +48,17 @@ _ASCII = str.maketrans("█▚▓▒░▞╱╲╳═·→µ…", "#+%=-*/\\x~.
 class _Console(Console):
     """A console that prints text as it is, and nothing more once its reader has closed the pipe (``| head``).
 
-    rich would take ``[nvml]`` in a text for markup, ``:key:`` for a picture, and colour what looks like a number. At a
-    closed pipe it would end the program with exit code 1, which here means a failed gate or ends a training, and would
-    close stdout even if only the reader of stderr is closed.
+    rich would take ``[nvml]`` in a text for markup, ``:key:`` for a picture, and colour what looks like a number, and
+    would pass on what a terminal takes for commands. At a closed pipe it would end the program with exit code 1, which
+    here means a failed gate or ends a training, and would close stdout even if only the reader of stderr is closed.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        # Every plain string passes here before it is laid out, cells and titles of tables too.
+        return super().render_str(printable_lines(text), **options)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -73,8 +85,11 @@ def console_for(file: IO[str], *, columns: int, terminal: bool) -> Console:
     return _Console(file=file, width=columns, force_terminal=terminal or None)
 
 
-def print_bar(times: dict[str, int], console: Console) -> None:
-    """Print the parts of a step (ns, some more than 0) as a bar of the terminal's width, with a legend below."""
+def print_bar(times: dict[str, int], console: Console, shown: Callable[[float], str] = ms) -> None:
+    """Print the parts of a step (some more than 0) as a bar of the terminal's width, with a legend below.
+
+    ``shown`` makes text of a part: of a time in ns, or of bytes.
+    """
     total = sum(times.values())
     bar = Text()
     for name, cells in _cells(times, console.width).items():
@@ -83,7 +98,7 @@ def print_bar(times: dict[str, int], console: Console) -> None:
     legend = Text()
     for name, ns in times.items():
         entry = Text(_STYLES[name][0], style=_STYLES[name][1])
-        entry.append(f" {name} {ms(ns)} {percent(ns, total)}", style="default")
+        entry.append(f" {name} {shown(ns)} {percent(ns, total)}", style="default")
         if legend and legend.cell_len + 2 + entry.cell_len > console.width:
             print_line(legend, console)
             legend = Text()

@@ -1,17 +1,17 @@
-"""A diagnosis, a comparison, a trial or a sweep as JSON: versioned, null for what was not measured."""
+"""What perfkit answers, as JSON: versioned, null for what was not measured."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
-
-from perfkit.comparison import Comparison
-from perfkit.diagnosis import Diagnosis
-from perfkit.run.records import Sweep, Trial
-
-if TYPE_CHECKING:
-    from perfkit.ranks.diagnosing import RanksDiagnosis
+from typing import Protocol, TextIO
 
 
-def write_json(answer: Diagnosis | RanksDiagnosis | Comparison | Trial | Sweep, file: TextIO) -> None:
+class JsonAnswer(Protocol):
+    """A diagnosis, a comparison, a history, a trial: what knows its own JSON."""
+
+    def to_json(self) -> str:
+        """The answer as indented JSON."""
+
+
+def write_json(answer: JsonAnswer, file: TextIO) -> None:
     """Write the answer to ``file`` as indented JSON, with a newline at its end."""
     file.write(answer.to_json() + "\n")

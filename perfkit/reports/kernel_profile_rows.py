@@ -8,8 +8,8 @@ from perfkit._format import ms, percent
 from perfkit.comparison.results import ProfileChange
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
 
-#: The columns of `profile_rows`: heading and width on a terminal; the name gets what is left. The last three need a
-#: terminal of 119 columns.
+#: The columns of `profile_rows`: heading and width on a terminal; the name gets what is left. From "limited by" on
+#: they need a terminal of 119 columns, all of them one of 163.
 PROFILE_COLUMNS = (
     ("kernel", 0),
     ("launches", 9),
@@ -24,6 +24,12 @@ PROFILE_COLUMNS = (
     ("limited by", 14),
     ("spills", 7),
     ("roof", 5),
+    ("L1 hit", 7),
+    ("L2 hit", 7),
+    ("no elig", 8),
+    ("threads", 8),
+    ("sectors", 8),
+    ("tensor", 7),
 )
 #: The columns of `change_rows`.
 CHANGE_COLUMNS = (
@@ -35,7 +41,27 @@ CHANGE_COLUMNS = (
     ("memory", 9),
     ("warps", 9),
     ("regs", 9),
+    ("DRAM", 10),
+    ("L2 hit", 10),
+    ("no elig", 10),
+    ("threads", 10),
+    ("sectors", 10),
+    ("tensor", 10),
 )
+#: The fields of `KernelProfile` in them, in parts of 1 but for the numbers.
+_CHANGES = (
+    "compute",
+    "memory",
+    "occupancy",
+    "registers",
+    "dram",
+    "l2_hit",
+    "no_eligible",
+    "threads_per_warp",
+    "sector_use",
+    "tensor_pipe",
+)
+_NUMBERS = ("registers", "threads_per_warp")
 
 Columns = Sequence[tuple[str, int]]
 #: Minimum width of a name.
@@ -48,7 +74,8 @@ def profile_rows(profiles: KernelProfiles) -> list[tuple[str, ...]]:
     """A row per kernel, grid and block, longest first, as `PROFILE_COLUMNS`.
 
     "warps" is the occupancy reached, "limited by" what allows no more of it, and "roof" the part of what its arithmetic
-    intensity allows.
+    intensity allows. "no elig" are cycles in which no warp can issue, "threads" those of a warp that are active, and
+    "sectors" the part of them that is used.
     """
     return [
         (
@@ -65,6 +92,12 @@ def profile_rows(profiles: KernelProfiles) -> list[tuple[str, ...]]:
             ", ".join(row.limiters) or _NONE,
             _NONE if row.spills is None else f"{round(row.spills):,}",
             _part(row.roof.roof_share if row.roof is not None else None),
+            _part(row.l1_hit),
+            _part(row.l2_hit),
+            _part(row.no_eligible),
+            _NONE if row.threads_per_warp is None else f"{row.threads_per_warp:.1f}",
+            _part(row.sector_use),
+            _part(row.tensor_pipe),
         )
         for row in profiles.rows
     ]
@@ -81,10 +114,7 @@ def change_rows(changes: Sequence[ProfileChange]) -> list[tuple[str, ...]]:
                 _time(before.mean_ns if before is not None else None),
                 _time(after.mean_ns if after is not None else None),
                 one.changed,
-                *(
-                    f"{_bare(before, name)}→{_bare(after, name)}"
-                    for name in ("compute", "memory", "occupancy", "registers")
-                ),
+                *(f"{_bare(before, name)}→{_bare(after, name)}" for name in _CHANGES),
             )
         )
     return rows
@@ -119,7 +149,7 @@ def _bare(row: KernelProfile | None, name: str) -> str:
     value = getattr(row, name) if row is not None else None
     if value is None:
         return _NONE
-    return str(value) if name == "registers" else f"{percent(value, 1)}"
+    return f"{value:.3g}" if name in _NUMBERS else f"{percent(value, 1)}"
 
 
 def _stall(row: KernelProfile) -> str:

@@ -15,6 +15,7 @@ from perfkit._format import (
     shown_place,
     shown_places,
     shown_saving,
+    size,
     why_unquantified,
 )
 from perfkit.comparison.results import Comparison, Difference
@@ -24,6 +25,10 @@ from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import TextTable, account_line, parts_table, rows_table
 from perfkit.reports._markdown import escaped, folded_table, inline_code, markdown_table, prose
 from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
+from perfkit.reports.memory import memory_tables, peak_sentence
+
+#: Rows of each table of memory: they are folded.
+_MEMORY_ROWS = 10
 
 
 def write_markdown(answer: Diagnosis | Comparison, file: TextIO) -> None:
@@ -53,6 +58,12 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield from _kernels(PROFILE_COLUMNS, profile_rows(diagnosis.figures.kernel_profiles))
     for number, (finding, explained) in enumerate(diagnosis.causes, start=1):
         yield from _finding(number, finding, explained, diagnosis)
+    for memory in diagnosis.figures.peak_memory:
+        yield prose(peak_sentence(memory))
+        yield ""
+        for table in memory_tables(memory, diagnosis.figures.checkpoint_trades, _MEMORY_ROWS):
+            parts = [tuple(escaped(cell) for cell in row) for row in table.rows]
+            yield from folded_table(table.head[0], table.head, parts, table.numbers)
     for sentence in diagnosis.missing:
         yield f"- Note: {prose(sentence)}"
     if diagnosis.not_asked:
@@ -133,6 +144,18 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     if comparison.counts:
         counted = [(count.name, rate(count.before), rate(count.after)) for count in comparison.counts]
         yield from markdown_table(("count", "before", "after"), counted, 1)
+    if comparison.memory:
+        held = [
+            (
+                f"{escaped(one.device)} {one.what}",
+                size(one.before_bytes),
+                size(one.after_bytes),
+                one.changed,
+                one.change,
+            )
+            for one in comparison.memory
+        ]
+        yield from markdown_table(("memory", "before", "after", "change", "verdict"), held, 1)
     yield f"Workload: {comparison.workload}. Result: {comparison.result}."
     yield ""
     yield from (f"- changed: {prose(sentence)}" for sentence in comparison.changed)
@@ -145,7 +168,7 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
 
 
 def _named(difference: Difference) -> str:
-    if difference.kind in ("step", "phase"):
+    if difference.kind in ("step", "recording", "phase"):
         return difference.name
     return f"{difference.kind} {inline_code(difference.name)}"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from perfkit._stderr import print_message
 from perfkit.diagnosis import Diagnosis, diagnose
+from perfkit.errors import RunError
 from perfkit.measures.gathering import measure
+from perfkit.reports.console import stderr_console
 from perfkit.reports.figures import figures_of, write_figures
 from perfkit.reports.html import write_html
 from perfkit.reports.terminal import print_diagnosis
@@ -27,6 +31,19 @@ def diagnose_run(folder: Path, console: Console | None, *, read: ReadTrace = rea
     if console is not None:
         print_diagnosis(diagnosis, console)
     return diagnosis
+
+
+def diagnose_own_run(folder: Path, notes: Sequence[str], *, quiet: bool) -> Diagnosis | None:
+    """`diagnose_run` in the process that recorded the run.
+
+    None where the folder holds nothing that a verdict could be about: then ``notes`` are printed.
+    """
+    try:
+        return diagnose_run(folder, None if quiet else stderr_console())
+    except RunError:
+        for note in notes:
+            print_message(note)
+        return None
 
 
 def draw_run(diagnosis: Diagnosis, folder: Path, *, page: bool = False, read: ReadTrace = read_trace) -> Path | None:

@@ -5,7 +5,8 @@ Three findings fit 80 columns and 25 lines; a wider terminal is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +19,7 @@ from perfkit._format import (
     rates,
     relative_change,
     shown_change,
+    shown_energy,
     shown_path,
     shown_place,
     shown_places,
@@ -27,10 +29,11 @@ from perfkit._format import (
 from perfkit._text import printable
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis
-from perfkit.findings import Finding
+from perfkit.findings import SURE, Finding
 from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
 from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.measures.results.device import DeviceTime
+from perfkit.reports.advised_diffs import advised_diff
 from perfkit.reports.console import print_bar, print_line, print_table, print_text
 from perfkit.reports.kernel_profile_rows import (
     CHANGE_COLUMNS,
@@ -40,6 +43,10 @@ from perfkit.reports.kernel_profile_rows import (
     change_rows,
     profile_rows,
 )
+from perfkit.reports.memory import print_memory
+from perfkit.reports.next_step import next_step
+from perfkit.reports.short_paths import ShortPaths
+from perfkit.reports.source_files import SourceFiles
 
 #: Findings that are printed without ``all``: as many as a person reads at once.
 SHOWN = 5
@@ -50,12 +57,19 @@ _KERNELS = 10
 _SEVERITY = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
-def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False) -> None:
-    """Write a diagnosis; ``all`` shows every finding with its evidence, the ranges, and the rules not asked."""
-    step = diagnosis.step
-    source = shown_path(diagnosis.source) + (f" · {step.source}" if step is not None else "")
-    print_line(Text(source, style="dim"), console)
-    print_text(Text(diagnosis.verdict, style="bold"), console)
+def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False, says_next: bool = True) -> None:
+    """Write a diagnosis, and what to type next.
+
+    Args:
+        diagnosis: The diagnosis.
+        console: Where to.
+        all: Show every finding with its evidence, the ranges, and the rules not asked.
+        says_next: End with what to type next; more follows where that is False.
+    """
+    places = ShortPaths(diagnosis)
+    for line in _source_lines(diagnosis, places):
+        print_text(Text(line, style="dim"), console)
+    print_text(Text(places.short(diagnosis.verdict), style="bold"), console)
     console.print()
     _parts(diagnosis, console)
     _ledger(diagnosis, console, all=all)
@@ -65,16 +79,46 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, all: bool = False
     if all:
         _rates(diagnosis, console)
     causes = diagnosis.causes
-    shown = causes if all else causes[:SHOWN]
-    for number, (finding, explained) in enumerate(shown, start=1):
-        _finding(number, finding, explained, diagnosis, console, all=all)
-    if len(shown) < len(causes):
-        print_line(Text(f"{len(causes) - len(shown)} more: --all", style="dim"), console)
+    listed = causes if all else causes[:SHOWN]
+    for number, (finding, explained) in enumerate(listed, start=1):
+        _Entry(number, finding, explained, diagnosis, places).print(console, all=all)
+    if len(listed) < len(causes):
+        print_line(Text(f"{len(causes) - len(listed)} more: --all", style="dim"), console)
+    if diagnosis.figures.peak_memory:
+        console.print()
+        print_memory(diagnosis.figures, console, places.short, all=all)
     if all:
         _ranges(diagnosis, console)
         _not_asked(diagnosis, console)
         _overhead(diagnosis, console)
     _missing(diagnosis, console, all=all)
+    if says_next:
+        print_text(Text.assemble(("Next: ", "bold"), next_step(diagnosis)), console)
+
+
+def print_first_verdict(diagnosis: Diagnosis, console: Console) -> None:
+    """Write the verdict on a run that goes on, without its findings: they stand once, at the end of the output.
+
+    The output of the program would scroll them away, and a short program would be followed by both verdicts.
+    """
+    print_line(Text("perfkit: first verdict, while training continues", style="dim"), console)
+    print_text(Text(ShortPaths(diagnosis).short(diagnosis.verdict), style="bold"), console)
+    if diagnosis.findings:
+        command = f"perfkit diagnose {shlex.quote(shown_path(diagnosis.source))}"
+        print_text(Text(f"Its findings follow at the end; now: {command}", style="dim"), console)
+
+
+def _source_lines(diagnosis: Diagnosis, places: ShortPaths) -> Iterator[str]:
+    """What was measured, of how much, and the folders of the files that the rest only names."""
+    step, measured = diagnosis.step, ""
+    if step is not None:
+        measured = f" · {step.source}"
+    if step is not None and step.excluded:
+        known = step.source.removesuffix(f", {step.steps} steps")
+        measured = f" · {known}, {step.steps:,} of {step.steps + sum(step.excluded.values()):,} steps"
+    yield f"{shown_path(diagnosis.source)}{measured}"
+    if places.folders:
+        yield f"files in {', '.join(places.folders)}"
 
 
 def _parts(diagnosis: Diagnosis, console: Console) -> None:
@@ -137,34 +181,56 @@ def _device_line(device: DeviceTime) -> Text:
     return Text(text, style="dim")
 
 
-def _finding(
-    number: int, finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis, console: Console, *, all: bool
-) -> None:
-    head = Text(f"{number} ")
-    head.append(finding.rule, style=_SEVERITY[finding.severity])
-    if place := shown_place(finding):
-        word = "in " if finding.spent is None else "spent at " if finding.change is not None else ""
-        head.append(f"  {word}{place}", style="bold")
-    cost = Text(_cost(finding, diagnosis))
-    gap = console.width - head.cell_len - cost.cell_len
-    if not cost:
+class _Entry:
+    """One finding: what, where, what to change, what that saves and how sure that is."""
+
+    def __init__(
+        self, number: int, finding: Finding, explained: Sequence[Finding], diagnosis: Diagnosis, places: ShortPaths
+    ) -> None:
+        self.number, self.finding, self.explained = number, finding, explained
+        self.diagnosis, self.places = diagnosis, places
+
+    def print(self, console: Console, *, all: bool) -> None:
+        """Write it; ``all`` with its evidence."""
+        finding, short = self.finding, self.places.short
+        self._head(console)
+        if finding.message not in self.diagnosis.verdict:
+            _indented(Text(short(finding.message)), console)
+        if reason := why_unquantified(finding):
+            _indented(Text(f"Not quantified: {reason}."), console)
+        change = f"change {short(text)}: " if (text := shown_change(finding)) else ""
+        sure = f" {finding.severity.capitalize()}: {SURE[finding.confidence]}." if finding.quantified else ""
+        _indented(Text.assemble("→ ", (change, "bold"), short(finding.advice), (sure, "dim")), console)
+        diff = advised_diff(finding, SourceFiles())
+        if diff is not None and finding.edit is not None and finding.edit.at not in (finding.spent, finding.change):
+            print_line(Text(f"    {short(diff.place)}", style="bold"), console)
+        for line in diff.lines if diff is not None else ():
+            if line.startswith("-"):  # is in the file: cut at the width
+                print_line(Text(f"    {line}", style="red"), console)
+            else:
+                print_text(Text(line, style="green"), console, indent=4)
+        for other in self.explained:
+            _indented(Text(f"explains {other.rule}: {short(other.message)}", style="dim"), console)
+        if all:
+            for item in finding.evidence:
+                _indented(Text(f"{item.name}: {evidence_value(item)} ({item.source})", style="dim"), console)
+
+    def _head(self, console: Console) -> None:
+        """The rule and the place, and to the right what it costs."""
+        finding = self.finding
+        head = Text(f"{self.number} ")
+        head.append(finding.rule, style=_SEVERITY[finding.severity])
+        if place := self.places.short(shown_place(finding)):
+            word = "in " if finding.spent is None else "spent at " if finding.change is not None else ""
+            head.append(f"  {word}{place}", style="bold")
+        cost = Text(_cost(finding, self.diagnosis))
+        gap = console.width - head.cell_len - cost.cell_len
+        if cost and gap >= 2:
+            print_line(Text.assemble(head, " " * gap, cost), console)
+            return
         print_text(head, console)
-    elif gap >= 2:
-        print_line(Text.assemble(head, " " * gap, cost), console)
-    else:
-        print_text(head, console)
-        _indented(cost, console)
-    if finding.message not in diagnosis.verdict:
-        _indented(Text(finding.message), console)
-    if reason := why_unquantified(finding):
-        _indented(Text(f"Not quantified: {reason}."), console)
-    change = f"change {text}: " if (text := shown_change(finding)) else ""
-    _indented(Text.assemble("→ ", (change, "bold"), finding.advice), console)
-    for other in explained:
-        _indented(Text(f"explains {other.rule}: {other.message}", style="dim"), console)
-    if all:
-        for item in finding.evidence:
-            _indented(Text(f"{item.name}: {evidence_value(item)} ({item.source})", style="dim"), console)
+        if cost:
+            _indented(cost, console)
 
 
 def _indented(text: Text, console: Console) -> None:
@@ -175,12 +241,15 @@ def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
     if finding.cost_ns is None:
         return "not quantified" if why_unquantified(finding) else ""
     per = "/step" if diagnosis.step is not None else ""
+    wall_ns = diagnosis.figures.wall_ns
+    # A cost that comes in few steps may be more than the typical step.
+    share = f" ({percent(finding.cost_ns, wall_ns)})" if wall_ns and finding.cost_ns <= wall_ns else ""
     saving = shown_saving(finding)
-    return f"{ms(finding.cost_ns)}{per}" + (f", saves {saving}" if saving else "")
+    return f"{ms(finding.cost_ns)}{per}{share}" + (f", saves {saving}" if saving else "")
 
 
 def _rates(diagnosis: Diagnosis, console: Console) -> None:
-    """Throughput, quantiles of the step time, and the share of the device's peak that is used."""
+    """Throughput, quantiles of the step time, energy, and the share of the device's peak that is used."""
     throughput, utilization = diagnosis.figures.throughput, diagnosis.figures.utilization
     if throughput is not None:
         per_s = rates(throughput.steps_per_s, throughput.samples_per_s, throughput.tokens_per_s)
@@ -197,7 +266,9 @@ def _rates(diagnosis: Diagnosis, console: Console) -> None:
             ),
             console,
         )
-    if throughput is not None or utilization is not None:
+    if energy := shown_energy(diagnosis.figures.energy):
+        print_text(Text(energy, style="dim"), console)
+    if throughput is not None or utilization is not None or energy:
         console.print()
 
 
@@ -272,7 +343,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         _kernel_table(CHANGE_COLUMNS, rows, len(rows), console)
     kind = "step"
     for difference in comparison.differences:
-        if difference.kind not in ("step", "phase", kind):
+        if difference.kind not in ("step", "recording", "phase", kind):
             kind = difference.kind
             print_line(Text(f"{kind}s", style="dim"), console)
         print_line(_difference(difference, console.width), console)
@@ -280,6 +351,10 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         print_line(Text("counts per step; recompiles and graph breaks of the run", style="dim"), console)
     for count in comparison.counts:
         print_line(Text(f"{count.name:<16}{rate(count.before):>10} → {rate(count.after):>8}"), console)
+    if comparison.memory:
+        print_line(Text("memory of a step", style="dim"), console)
+    for memory in comparison.memory:
+        print_text(Text(memory.sentence), console)
     for title, findings in (("no longer found", comparison.gone), ("new", comparison.new)):
         for finding in findings:
             cost = f"  {ms(finding.cost_ns)}" if finding.cost_ns is not None else ""

@@ -28,7 +28,7 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
     if measured:
         print_table(trial_table(measured), console)
     for one in trial.changes:
-        if one not in measured:
+        if one not in measured or one.outcome == "undecided":
             print_text(Text.assemble((f"{one.name}: ", "bold"), one.sentence), console)
     for one in measured:
         if one.kind == "bound":
@@ -49,7 +49,7 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
         print_text(Text(f"By hand: {line}"), console)
     if trial.patch and trial.folder:
         console.print()
-        console.print(Text(f"Apply it: git apply {trial.folder}/trial.patch", style="dim"), soft_wrap=True)
+        console.print(f"Apply it: git apply {trial.folder}/trial.patch", style="dim", soft_wrap=True)
 
 
 def trial_table(measured: list[TriedChange]) -> TextTable:
@@ -71,4 +71,6 @@ def trial_table(measured: list[TriedChange]) -> TextTable:
 
 def _saving(one: TriedChange) -> str:
     """What it saves; a saving that cannot be told from none is no number."""
+    if one.outcome == "undecided":
+        return "not certain"
     return "none" if one.outcome == "no-difference" or one.saving is None else share_of(one.saving)

@@ -23,7 +23,7 @@ from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import PerfkitError, RunError
 from perfkit.reports.console import console_for
 from perfkit.reports.run_verdict import diagnose_run, draw_run
-from perfkit.reports.terminal import print_diagnosis
+from perfkit.reports.terminal import print_first_verdict
 from perfkit.run.verdict_messages import VerdictReply, VerdictRequest
 from perfkit.trace.cached_reader import CachedTraceReader
 
@@ -64,8 +64,7 @@ class _Helper:
             reader = CachedTraceReader()
             self._final = diagnose_run(Path(request.folder), console, read=reader), reader
         else:
-            console.print("perfkit: first verdict, while training continues", style="dim")
-            print_diagnosis(diagnose(request.folder), console)
+            print_first_verdict(diagnose(request.folder), console)
         file.flush()
         return written.getvalue().decode(request.encoding)
 

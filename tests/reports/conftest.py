@@ -96,7 +96,7 @@ def diagnosis() -> Diagnosis:
 
 @pytest.fixture
 def accounted(diagnosis: Diagnosis) -> Diagnosis:
-    """The same with its ledger: of 80 ms 30 at the limit, 38 claimed by two findings, 12 unexplained."""
+    """The same with its ledger: of 80 ms 31.6 at the limit, 38 claimed by two findings, 10.4 unexplained."""
     rows = (
         LedgerRow(owner="data", name="data", ns=40 * MS, phase="data", at=Location(file="train.py", line=31)),
         LedgerRow(

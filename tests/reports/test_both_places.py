@@ -43,7 +43,7 @@ def finding(**places: Any) -> Finding:
 def test_the_terminal_shows_the_line_to_edit_with_the_advice(answer: Diagnosis, written: Callable[..., str]) -> None:
     text = written(print_diagnosis, answer)
 
-    assert "1 input-bound  spent at train.py:31             45.0 ms/step" in text
+    assert "1 input-bound  spent at train.py:31       45.0 ms/step (56%)" in text
     assert "→ change train.py:12 (DataLoader(...)): Do the work" in text
     assert "2 many-small-ops  model.py:11 " in text
     assert text.count("change") == 1

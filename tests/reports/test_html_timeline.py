@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,34 @@ def test_the_timeline_of_a_gpu_trace_tells_kernels_and_the_longest_idle_times(
     page.mouse.wheel(0, -400)
     page.keyboard.up("Control")
     page.wait_for_function("() => !document.querySelector('.tools .status').textContent.startsWith('0 to 667')")
+
+
+def test_a_click_on_a_kernel_shows_the_call_the_op_and_the_line_that_launched_it(
+    tmp_path: Path, opened: Callable[..., Any]
+) -> None:
+    events = [
+        {"cat": "python_function", "name": "train.py(7): train", "tid": 1, "ts": 0, "dur": 1000, "args": {}},
+        {"cat": "cpu_op", "name": "aten::mm", "tid": 1, "ts": 10, "dur": 100, "args": {}},
+        {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "ts": 20, "dur": 5, "args": {"correlation": 3}},
+        {"cat": "kernel", "name": "gemm", "tid": 7, "ts": 50, "dur": 900,
+         "args": {"correlation": 3, "device": 0, "stream": 7}},
+    ]  # fmt: skip
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"traceEvents": [{"ph": "X", "pid": 1, **event} for event in events]}))
+    page = opened(write_html(figures_of(diagnose(file)), tmp_path / "page.html")).page
+    timeline = page.locator(".timeline svg")
+    timeline.scroll_into_view_if_needed()
+    box, lane = timeline.bounding_box(), timeline.get_by_text("device 0: stream 7", exact=True).bounding_box()
+    assert box is not None
+    assert lane is not None
+
+    page.mouse.click(box["x"] + box["width"] * 0.6, lane["y"] + lane["height"] - 3)
+
+    shown = page.locator(".chosen").text_content() or ""
+    assert shown.startswith("gemm · ")
+    assert "launched by cudaLaunchKernel in aten::mm at train.py: train" in shown
+    page.get_by_role("tab", name="Kernels", exact=True).click()
+    assert "train.py: train" in page.locator("table[data-table=kernels]").inner_text()
 
 
 def write_long_trace(path: Path, launches: int, steps: int = 20) -> None:

@@ -67,3 +67,18 @@ def test_the_patch_is_printed_whole_and_the_last_line_applies_it(capsys: pytest.
     lines = capsys.readouterr().out.splitlines()
     assert LONG in lines
     assert lines[-1] == "Apply it: git apply runs/train-1/trial.patch"
+
+
+def test_a_saving_that_is_not_certain_is_no_number_and_its_line_says_how_much_was_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sentence = "22% (95% interval 5 to 39%) so far: the budget had no time to measure it again"
+    undecided = TriedChange(
+        names=("workers=2",), outcome="undecided", sentence=sentence, saving=0.22, ci=(0.05, 0.39), before_ns=65e6,
+        after_ns=51e6,
+    )  # fmt: skip
+    print_trial(Trial(program="train.py", verdict="No saving is certain yet.", changes=(undecided,)), stdout_console())
+
+    text = capsys.readouterr().out
+    assert "not certain" in next(line for line in text.splitlines() if line.startswith("workers=2 "))
+    assert f"workers=2: {sentence}" in " ".join(text.split())

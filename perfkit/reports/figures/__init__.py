@@ -13,24 +13,28 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfkit._format import duration, ms, percent, rates, shown_path
+from perfkit._format import duration, ms, percent, rates, shown_energy, shown_path
 from perfkit._regular_file import read_regular
 from perfkit._text import cleaned
 from perfkit._versioned_json import MAX_JSON_BYTES, decode_versioned
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import RunError, TraceError
 from perfkit.measures.host._python_frames import with_frames
+from perfkit.measures.host.phase_scale import ScaledPaths, scaled_paths
 from perfkit.reports.figures.code import findings_of, lines_of
 from perfkit.reports.figures.compared import figures_of_comparison
 from perfkit.reports.figures.data import SCHEMA, Fact, FigureData, Flame, StepSeries, Timeline
 from perfkit.reports.figures.device import bars_of, memory_of, roofs_of
 from perfkit.reports.figures.excerpts import Sources
-from perfkit.reports.figures.flame import flame_of
+from perfkit.reports.figures.flame import flame_of, flame_of_samples
 from perfkit.reports.figures.ledger import ledger_of
 from perfkit.reports.figures.over_steps import series_of_rows, series_of_trace
+from perfkit.reports.figures.peak import peaks_of
 from perfkit.reports.figures.tables import rules_not_asked, tables_of
 from perfkit.reports.figures.timeline import timeline_of
 from perfkit.reports.figures.tried import sweep_of, trial_of
+from perfkit.reports.figures.what_if import what_if_of
+from perfkit.reports.next_step import next_step
 from perfkit.run.arrays import read_line_times
 from perfkit.run.atomic import write_atomically
 from perfkit.run.ending import runs
@@ -90,12 +94,11 @@ def figures_of(
     sources = Sources(folder, recorded_ns, read=read_sources)
     steps: StepSeries | None = None
     timeline: Timeline | None = None
-    flame: Flame | None = None
+    scaled = figure("the samples", lambda: scaled_paths(rank.lines if rank else None, diagnosis.step))
     if rank is not None:
         steps = figure("the steps over time", lambda: series_of_rows(rank))
     if trace is not None:
         timeline = figure("the timeline", lambda: timeline_of(trace))
-        flame = figure("the flame graph", lambda: flame_of(_stacks(rank, read) or trace))
         steps = steps or figure("the steps over time", lambda: series_of_trace(trace))
     data = FigureData(
         source=shown_path(diagnosis.source),
@@ -103,6 +106,7 @@ def figures_of(
         verdict=diagnosis.verdict,
         per="step" if diagnosis.step is not None else "recording",
         wall_ns=diagnosis.figures.wall_ns,
+        next_step=next_step(diagnosis),
         facts=tuple(_facts(diagnosis, run, rank)),
         bars=tuple(bars_of(diagnosis)),
         findings=findings_of(diagnosis, sources),
@@ -111,16 +115,25 @@ def figures_of(
         sweep=figure("the sweep", lambda: sweep_of(run) if run is not None else None),
         steps=steps,
         timeline=timeline,
-        lines=lines_of(diagnosis, sources),
+        what_if=figure("the critical path", lambda: what_if_of(diagnosis, trace) if trace is not None else None),
+        lines=figure("the lines", lambda: lines_of(diagnosis, scaled, sources)),
         tables=tuple(tables_of(diagnosis, run)),
         roofs=tuple(roofs_of(diagnosis)),
         memory=tuple(memory_of(diagnosis)),
-        flame=flame,
+        peaks=figure("what is held at the peak", lambda: tuple(peaks_of(diagnosis))) or (),
+        flame=figure("the flame graph", lambda: _flame(scaled, rank, trace, read)),
         traces=tuple(f"{rank.folder.name}/{file.name}" for file in rank.windows) if rank is not None else (),
         missing=tuple(dict.fromkeys((*missing, *(run.lost if run is not None else ()))))[:_MISSING],
         not_asked=rules_not_asked(diagnosis),
     )
     return _clean(data)
+
+
+def _flame(scaled: ScaledPaths | None, rank: RankFolder | None, trace: Trace | None, read: ReadTrace) -> Flame | None:
+    """Of samples, which nothing slows; else of the trace with the user's functions."""
+    if scaled is not None:
+        return flame_of_samples(scaled)
+    return flame_of(_stacks(rank, read) or trace) if trace is not None else None
 
 
 def write_figures(folder: str | os.PathLike[str], data: FigureData) -> Path:
@@ -167,7 +180,7 @@ def _trace(
     facts = diagnosis.figures.trace
     if facts is None:
         if rank is not None:
-            missing.append("there is no timeline and no flame graph: no window was recorded that can be read")
+            missing.append("there is no timeline: no window was recorded that can be read")
         return None
     file = path
     if rank is not None:
@@ -177,7 +190,7 @@ def _trace(
     try:
         return read(file)
     except TraceError as error:
-        missing.append(f"there is no timeline and no flame graph: {error}")
+        missing.append(f"there is no timeline: {error}")
         return None
 
 
@@ -211,13 +224,15 @@ def _facts(diagnosis: Diagnosis, run: RunFolder | None, rank: RankFolder | None)
     if run is not None and run.run is not None:
         facts.append(("command", " ".join(run.run.command)))
     if step is not None:
-        facts.append(("step", f"mean {ms(step.wall_ns)}, median {ms(step.median_ns)}, p90 {ms(step.p90_ns)}"))
+        facts.append(("step", f"{ms(step.wall_ns)}; 8 of 10 take {ms(step.p10_ns)} to {ms(step.p90_ns)}"))
     if figures.throughput is not None:
         used = figures.throughput
         facts.append(("throughput", ", ".join(rates(used.steps_per_s, used.samples_per_s, used.tokens_per_s))))
     if figures.utilization is not None:
         peak = f"{figures.utilization.precision} peak of {figures.utilization.device}"
         facts.append(("MFU", f"{percent(figures.utilization.mfu, 1)} of the dense {peak}"))
+    if energy := shown_energy(figures.energy):
+        facts.append(("energy", energy))
     if figures.planned_steps is not None and step is not None:
         facts.append(("planned", f"{figures.planned_steps:,} steps, {duration(figures.planned_steps * step.wall_ns)}"))
     if figures.trace is not None:

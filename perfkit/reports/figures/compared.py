@@ -11,8 +11,9 @@ from perfkit._text import cleaned
 from perfkit.comparison.results import Comparison, Difference
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.reports.figures.code import findings_of
-from perfkit.reports.figures.data import Bar, Column, Fact, FigureData, Part, Table, Unit
+from perfkit.reports.figures.data import Bar, Fact, FigureData, Part
 from perfkit.reports.figures.excerpts import Sources
+from perfkit.reports.tables._table import Column, Table, Unit
 
 #: What a comparison calls work and result -> how it is shown.
 _WORK = {"same": "the same", "different": "not the same", "unknown": "not known"}
@@ -38,7 +39,7 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
         source=f"{before} → {after}",
         title=f"{before} → {after}",
         verdict=" ".join((comparison.verdict, *(f"Broken budget: {sentence}." for sentence in comparison.broken))),
-        per="step",
+        per="step" if step is not None else "recording",
         wall_ns=step.after_ns if step is not None else None,
         facts=(
             Fact("work", _WORK[comparison.workload]),
@@ -54,7 +55,13 @@ def figures_of_comparison(comparison: Comparison) -> FigureData:
         findings=findings_of(second, Sources(None, None)),
         tables=tuple(
             table
-            for table in (_kernels(comparison), _differences(comparison), _counts(comparison), _gone(comparison))
+            for table in (
+                _kernels(comparison),
+                _differences(comparison),
+                _counts(comparison),
+                _memory(comparison),
+                _gone(comparison),
+            )
             if table.rows
         ),
         missing=comparison.notes,
@@ -78,11 +85,14 @@ def _bars(comparison: Comparison, step: Difference | None) -> Iterator[Bar]:
 
 
 def _kernels(comparison: Comparison) -> Table:
-    parts = ("compute", "memory", "dram", "occupancy", "registers")
+    parts = {name: name for name in ("compute", "memory", "dram", "occupancy", "registers")}
+    parts |= {"l1_hit": "L1 hits", "l2_hit": "L2 hits", "no_eligible": "no eligible", "sector_use": "sectors used"}
+    parts |= {"threads_per_warp": "threads per warp", "tensor_pipe": "tensor pipe"}
+    units: dict[str, Unit] = {"registers": "count", "threads_per_warp": "number"}
     columns = [Column("kernel"), Column("each before", "ns"), Column("each after", "ns"), Column("change")]
-    for part in parts:
-        unit: Unit = "count" if part == "registers" else "share"
-        columns += [Column(f"{part} before", unit), Column(f"{part} after", unit)]
+    for part, label in parts.items():
+        unit = units.get(part, "share")
+        columns += [Column(f"{label} before", unit), Column(f"{label} after", unit)]
     rows: list[tuple[int | float | str | None, ...]] = [
         (
             one.name,
@@ -113,8 +123,13 @@ def _differences(comparison: Comparison) -> Table:
         columns += [Column("95% interval"), Column("is")]
         rows = [(*row, _interval(one), one.change) for row, one in zip(rows, comparison.differences, strict=True)]
     return Table(
-        id="differences", title="Differences", columns=tuple(columns), rows=tuple(rows), note="Times per step."
+        id="differences", title="Differences", columns=tuple(columns), rows=tuple(rows), note=_counted_over(comparison)
     )
+
+
+def _counted_over(comparison: Comparison) -> str:
+    whole = any(one.kind == "recording" for one in comparison.differences)
+    return "Times of the whole recordings." if whole else "Times per step."
 
 
 def _interval(one: Difference) -> str | None:
@@ -128,6 +143,26 @@ def _counts(comparison: Comparison) -> Table:
         columns=(Column("of"), Column("before", "number"), Column("after", "number")),
         rows=tuple((one.name, one.before, one.after) for one in comparison.counts),
         note="Per step; recompiles and graph breaks of the run.",
+    )
+
+
+def _memory(comparison: Comparison) -> Table:
+    return Table(
+        id="memory-differences",
+        title="Memory",
+        columns=(
+            Column("device"),
+            Column("of"),
+            Column("before", "bytes"),
+            Column("after", "bytes"),
+            Column("change"),
+            Column("is"),
+        ),
+        rows=tuple(
+            (one.device, one.what, one.before_bytes, one.after_bytes, one.changed, one.change)
+            for one in comparison.memory
+        ),
+        note="Of a step; tested against the steps that were recorded for memory.",
     )
 
 

@@ -11,16 +11,15 @@ from typing import Literal
 import msgspec
 
 from perfkit.measures.results.kernels import RooflinePoint
+from perfkit.reports.figures.history_data import WorkloadFigure
 from perfkit.reports.figures.ranks_data import RanksFigure
+from perfkit.reports.figures.what_if_data import WhatIfFigure
+from perfkit.reports.tables._table import Table
 from perfkit.run.records import SweepPoint, Window
 
 #: Version of figures.json. 2: packed columns of the timeline. 3: costs and savings, rules that were not asked. Other
 #: versions are not read: the figures can be made again. page.js draws the same version.
 SCHEMA = 3
-
-#: The unit of a column, which decides its format, alignment and order; "share" is 0 to 1.
-Unit = Literal["text", "place", "ns", "bytes", "count", "share", "number", "flops"]
-
 
 #: What a lane of a timeline shows.
 Role = Literal["steps", "ranges", "idle", "stream", "host"]
@@ -75,7 +74,8 @@ class EvidenceFigure(msgspec.Struct, frozen=True, kw_only=True):
 class FindingFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One finding.
 
-    ``place`` is ``file:line`` or a range, ``change`` the line to edit where it is another one, each with its excerpt;
+    ``place`` is ``file:line`` or a range, ``change`` the line to edit where it is another one, each with its excerpt.
+    ``diff`` is the edit where it is known, at ``diff_place``; ``sure`` says in words how sure the finding is;
     ``explains`` are messages of findings that it causes.
     """
 
@@ -95,6 +95,9 @@ class FindingFigure(msgspec.Struct, frozen=True, kw_only=True):
     excerpt: Excerpt | None = None
     change: str = ""
     change_excerpt: Excerpt | None = None
+    sure: str = ""
+    diff: tuple[str, ...] = ()
+    diff_place: str = ""
 
 
 class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,23 +167,6 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     lanes: tuple[Lane, ...]
     notes: tuple[str, ...] = ()
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A column of a table."""
-
-    label: str
-    unit: Unit = "text"
-
-
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table that can be sorted; a cell is a number in the column's unit, a text, or None."""
-
-    id: str
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[int | float | str | None, ...], ...]
-    note: str = ""
 
 
 class OwnerFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,12 +255,15 @@ class MemoryFigure(msgspec.Struct, frozen=True, kw_only=True):
 class Flame(msgspec.Struct, frozen=True, kw_only=True):
     """Host time by call path, in columns; a parent comes before its children, -1 for none.
 
-    ``self_ns`` is time in none of the events inside; children that were left out (``hidden_ns``) are in it.
+    ``unit`` is what was counted: samples, whose time is that of one step, or calls in ``steps`` steps of a trace.
+    ``notes`` say how true the proportions are. ``hidden_ns`` is time of children that were left out.
     """
 
     source: str
     total_ns: int
     steps: int
+    unit: Literal["samples", "calls"] = "calls"
+    notes: tuple[str, ...] = ()
     name: tuple[int, ...]
     parent: tuple[int, ...]
     total: tuple[int, ...]
@@ -282,6 +271,38 @@ class Flame(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     hidden_ns: int = 0
+
+
+class HeldPart(msgspec.Struct, frozen=True):
+    """One part of what is held at a peak; ``kind`` decides its colour."""
+
+    name: str
+    bytes: int
+    kind: str
+
+
+class PeakFlame(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory held at a peak by call path, in the columns of `Flame`; ``total`` is in bytes, ``count`` allocations."""
+
+    total_bytes: int
+    name: tuple[int, ...]
+    parent: tuple[int, ...]
+    total: tuple[int, ...]
+    count: tuple[int, ...]
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+class PeakFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """What one device holds at the peak of a step: ``parts`` sum to it; ``tables`` are by module, phase, line and op,
+    and of what checkpointing would free.
+    """
+
+    device: str
+    summary: str
+    parts: tuple[HeldPart, ...]
+    flame: PeakFlame
+    tables: tuple[Table, ...]
 
 
 class TriedFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,14 +350,14 @@ class SweepFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a page draws of a diagnosis, of a comparison of two, or of the ranks of a job; bounded in size.
+    """Everything a page draws of a diagnosis, a comparison, the ranks of a job, or a history; bounded in size.
 
     ``wall_ns``, bars and costs are ``per`` step or of the recording. ``traces`` are the files of a run folder that can
     be downloaded. ``not_asked`` are the rules that were not asked, with what they need.
     """
 
     schema: int = SCHEMA
-    about: Literal["diagnosis", "comparison", "ranks"] = "diagnosis"
+    about: Literal["diagnosis", "comparison", "ranks", "history"] = "diagnosis"
     source: str
     title: str
     verdict: str
@@ -344,17 +365,21 @@ class FigureData(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: int | None
     facts: tuple[Fact, ...] = ()
     bars: tuple[Bar, ...] = ()
+    next_step: str = ""
     findings: tuple[FindingFigure, ...] = ()
     ledger: LedgerFigure | None = None
     trial: TrialFigure | None = None
     sweep: SweepFigure | None = None
     ranks: RanksFigure | None = None
+    history: tuple[WorkloadFigure, ...] = ()
     steps: StepSeries | None = None
     timeline: Timeline | None = None
+    what_if: WhatIfFigure | None = None
     lines: LinesFigure | None = None
     tables: tuple[Table, ...] = ()
     roofs: tuple[RoofFigure, ...] = ()
     memory: tuple[MemoryFigure, ...] = ()
+    peaks: tuple[PeakFigure, ...] = ()
     flame: Flame | None = None
     traces: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()

@@ -10,8 +10,9 @@ from perfkit.diagnosis import Diagnosis
 from perfkit.ledger.ledger import ClaimedLedger, RowAccount
 from perfkit.ledger.ledger_text import account_line, rules_of_rows, shown_name, shown_rules
 from perfkit.ledger.rows import Owner
-from perfkit.reports.figures.data import Column, Excerpt, LedgerFigure, OwnerFigure, Table
+from perfkit.reports.figures.data import Excerpt, LedgerFigure, OwnerFigure
 from perfkit.reports.figures.excerpts import Sources
+from perfkit.reports.tables._table import Column, Table
 
 #: Rows of the table, the longest ones: more than any step has in which a person finds something.
 _ROWS = 300

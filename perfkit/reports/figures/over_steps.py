@@ -25,6 +25,7 @@ _STATES: dict[StepKind, str] = {
     "window": "window",
     "lines": "extra",
     "ops": "extra",
+    "memory": "extra",
     "dry": "dry",
 }
 

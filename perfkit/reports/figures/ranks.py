@@ -16,13 +16,11 @@ from perfkit.ranks.path_diagnosis import DiagnosedRanks
 from perfkit.reports.figures.columns import packed
 from perfkit.reports.figures.data import (
     Bar,
-    Column,
     EvidenceFigure,
     Fact,
     FigureData,
     FindingFigure,
     Part,
-    Table,
 )
 from perfkit.reports.figures.ranks_data import HostFigure, LatenessFigure, RanksFigure
 from perfkit.reports.figures.ranks_timeline import timeline_of_ranks
@@ -36,6 +34,7 @@ from perfkit.reports.ranks.answers import (
     who,
     worth_opening,
 )
+from perfkit.reports.tables._table import Column, Table
 
 #: Hosts that are drawn, and sentences about what is missing: a person reads no more.
 _HOSTS, _NOTES = 16, 100

@@ -67,6 +67,7 @@ const known_kind = new Set([
   "idle-data", "idle-sync", "idle-allocation", "idle-copy", "idle-launch", "idle-communication", "idle-host",
   "idle-device", "idle-unknown", "idle-profiler", "memory", "neither", "unknown", "dry", "window", "extra",
   "claimed", "at-limit", "unexplained",
+  "parameters", "buffers", "gradients", "optimizer-state", "activations", "inputs", "temporaries",
 ]);
 // Kinds are classes of the stylesheet: an unknown one must not become a class.
 const kind_class = (kind) => `k-${known_kind.has(kind) ? kind : "other"}`;

@@ -4,7 +4,7 @@ const nothing_found = {
   diagnosis: "No rule found a problem.", comparison: "There are no new findings.", ranks: "No rank, host or stage was found to be late.",
 };
 
-section("findings", (data) => (data.about === "comparison" ? "New findings" : "Findings"), () => true, (at, data, page) => {
+section("findings", (data) => (data.about === "comparison" ? "New findings" : "Findings"), (data) => data.about !== "history", (at, data, page) => {
   if (!data.findings.length) put(at, "p", { class: "note" }, nothing_found[data.about]);
   const list = put(at, "ol", { class: "findings" });
   // The most expensive ones are unfolded.
@@ -33,7 +33,9 @@ function finding_of(list, found, unfolded, data, page) {
   put(advice, "strong", {}, found.change ? "Change " : "Change: ");
   const change_id = place_of(advice, found.change, found.change_excerpt, unfolded, page);
   advice.append(found.change ? `: ${found.advice}` : found.advice);
-  if (found.saving) put(advice, "span", { class: "saving" }, ` Saves ${found.saving}${data.per === "step" ? " per step" : ""} (confidence ${found.confidence}).`);
+  if (found.diff && found.diff.length) diff_of(item, found);
+  if (found.sure) put(item, "p", { class: "note" }, `${severity}: ${found.sure}`);
+  if (found.saving) put(advice, "span", { class: "saving" }, ` Saves ${found.saving}${data.per === "step" ? " per step" : ""}.`);
   if (spent_id) excerpt_of(item, found.excerpt, spent_id).hidden = !unfolded;
   if (change_id) excerpt_of(item, found.change_excerpt, change_id).hidden = !unfolded;
   for (const message of found.explains) put(item, "p", { class: "note" }, `Explains: ${message}`);
@@ -62,7 +64,18 @@ function place_of(parent, place, excerpt, unfolded, page) {
   return id;
 }
 
+// The edit as a diff; the sign in front tells what the colour does.
+function diff_of(parent, found) {
+  const box = put(parent, "figure", { class: "diff", "aria-label": `change at ${found.diff_place}` });
+  put(box, "figcaption", { class: "code" }, found.diff_place);
+  const code = put(put(box, "pre", { tabindex: "0" }), "code");
+  for (const line of found.diff) {
+    put(code, "span", { class: line.startsWith("+") ? "line added" : "line removed" }, `${line}\n`);
+  }
+}
+
 function excerpt_of(parent, excerpt, id) {
+  if (!excerpt) return null;
   const box = put(parent, "figure", { class: "excerpt", id, "aria-label": `source, line ${excerpt.line}` });
   if (excerpt.lines.length) {
     const code = put(put(box, "pre", { tabindex: "0" }), "code");

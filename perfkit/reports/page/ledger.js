@@ -1,4 +1,4 @@
-// Where the step goes: a bar by owner, what of it is accounted for below, and the rows.
+// Where the step goes: a bar by what accounts for it, a bar by owner with its parts below, and the rows.
 
 const SPLIT = [["claimed", "claimed by findings", "claimed_ns"], ["at-limit", "at the limit", "at_limit_ns"], ["unexplained", "unexplained", "unexplained_ns"]];
 
@@ -7,8 +7,26 @@ section("ledger", (data) => `Where the ${data.per} goes`, (data) => Boolean(data
   put(at, "p", {}, ledger.summary);
   const whole = ledger.wall_ns || 1;
   const owners = ledger.owners.map((owner) => ({ ...owner, ns: owner.claimed_ns + owner.at_limit_ns + owner.unexplained_ns }));
+  // The time of other programs is neither explained nor a question about this one.
+  const others = owners.filter((owner) => owner.name === "other programs").reduce((sum, owner) => sum + owner.unexplained_ns, 0);
+  const parts = SPLIT.map(([kind, label, field]) => [kind, label, owners.reduce((sum, owner) => sum + owner[field], 0) - (field === "unexplained_ns" ? others : 0)]);
+  if (others) parts.push(["other", "other programs", others]);
+  const account = put(at, "div");
   const host = put(at, "div", { class: "ledger" });
   const said = (ns) => `${ms(ns)} · ${percent(ns / whole)}`;
+  fluid(account, (width) => {
+    account.replaceChildren();
+    const svg = svg_of(account, width, 30, parts.map(([, label, ns]) => `${label} ${said(ns)}`).join("; "));
+    let x = 0;
+    for (const [kind, label, ns] of parts) {
+      const w = (width * ns) / whole;
+      draw_in(svg, "rect", { x, width: Math.max(0, w - 1), height: 24, rx: 2, class: kind_class(kind) });
+      if (w > 44) draw_in(svg, "text", { x: x + 7, y: 16.5, class: `on ${kind_class(kind)}` }, fitting(label, w - 12));
+      x += w;
+    }
+  });
+  key(account.parentNode, parts.map(([kind, label, ns]) => [kind, label, said(ns)]));
+  host.parentNode.append(host);
   fluid(host, (width) => {
     host.replaceChildren();
     const svg = svg_of(host, width, 40, owners.map((owner) => `${owner.name} ${said(owner.ns)}`).join("; "));
@@ -40,7 +58,6 @@ section("ledger", (data) => `Where the ${data.per} goes`, (data) => Boolean(data
     button.addEventListener("click", () => choose(owner.name));
     return button;
   });
-  key(at, SPLIT.map(([kind, label, field]) => [kind, label, said(owners.reduce((sum, owner) => sum + owner[field], 0))]));
   const excerpts = new Map(ledger.rows.rows.map((row, i) => [row, ledger.excerpts[ledger.excerpt_of_row[i]]]));
   if (ledger.excerpts.length) put(at, "p", { class: "note" }, "A click on an owner shows only its rows; a click on a row shows its line.");
   const rows = put(at, "div");

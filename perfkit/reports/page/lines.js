@@ -11,7 +11,7 @@ section("lines", "Lines", (data) => data.lines !== null, (at, data) => {
     const frame = put(box, "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `lines of ${file.file}` });
     const table = put(frame, "table", { class: "listing" });
     const head = put(put(table, "thead"), "tr");
-    for (const [, label] of kept) put(head, "th", { scope: "col", class: "number" }, label);
+    for (const [name, label] of kept) put(head, "th", { scope: "col", class: name === "host_ns" ? "number" : "number more" }, label);
     put(head, "th", { scope: "col", class: "number" }, "line");
     put(head, "th", { scope: "col" }, "source");
     const body = put(table, "tbody");
@@ -21,7 +21,7 @@ section("lines", "Lines", (data) => data.lines !== null, (at, data) => {
       const row = put(body, "tr", { class: `${line.host_ns === null ? "context" : ""}${last && line.line > last + 1 ? " jump" : ""}` });
       last = line.line;
       for (const [name, , write] of kept) {
-        const cell = put(row, "td", { class: "number" });
+        const cell = put(row, "td", { class: name === "host_ns" ? "number" : "number more" });
         if (line[name]) {
           put(cell, "span", {}, write(line[name]));
           if (name === "host_ns") underline(cell, "heat", line.host_ns / maximum);

@@ -66,10 +66,10 @@ function table_of(parent, table, options = {}) {
 }
 
 // Tables that are sections of their own, by their ids.
-const own_section = new Set(["syncs", "ranks", "worth-opening"]);
+const own_section = (table) => ["syncs", "ranks", "worth-opening"].includes(table.id) || table.id.startsWith("history-");
 
-section("tables", "Tables", (data) => data.tables.some((table) => !own_section.has(table.id)), (at, data) => {
-  const tables = data.tables.filter((table) => !own_section.has(table.id));
+section("tables", "Tables", (data) => data.tables.some((table) => !own_section(table)), (at, data) => {
+  const tables = data.tables.filter((table) => !own_section(table));
   const tabs = put(at, "div", { class: "tabs", role: "tablist", "aria-label": "Tables" });
   const panels = [];
   const open = (chosen, focus) => panels.forEach(([tab, panel], i) => {

@@ -192,6 +192,8 @@ section("timeline", (data) => (data.about === "ranks" ? "A few ranks on one time
     return best && { ...best, t, events: best.longer > 2 * slack ? 1 : events };
   }
 
+  const origins = origins_of(data.tables.find((table) => table.id === "kernels"));
+
   function about({ lane, items, i, events }) {
     const name = line.names[items.name[i]];
     if (events > 1 && !items.count.length) {
@@ -204,7 +206,8 @@ section("timeline", (data) => (data.about === "ranks" ? "A few ranks on one time
     }
     const during = items.during.length && items.during[i] > 0 ? `host: ${line.names[items.during[i] - 1]}` : null;
     const what = lane.role === "idle" ? `idle: ${name}` : name;
-    return [what, `${ms(items.length[i])}, from ${ms(items.starts[i])}`, during, at_lane];
+    const origin = lane.role === "stream" ? origins.get(name) : null;
+    return [what, `${ms(items.length[i])}, from ${ms(items.starts[i])}`, origin, during, at_lane];
   }
 
   function select(lane, items, i, events = 1) {
@@ -321,4 +324,17 @@ function longest_idle(lanes) {
     if (lane.role === "idle") lane.single.length.forEach((length, i) => found.push([lane, i, length]));
   }
   return found.sort((a, b) => b[2] - a[2]).slice(0, 30);
+}
+
+// Kernel -> where it is launched: the call, the op around it, and the user's line, as far as the trace shows them.
+function origins_of(table) {
+  const found = new Map();
+  if (!table) return found;
+  const column = (label) => table.columns.findIndex((one) => one.label === label);
+  const [call, op, line] = ["launched by", "op", "line"].map(column);
+  for (const row of table.rows) {
+    const words = [[call, ""], [op, "in "], [line, "at "]].filter(([at]) => at >= 0 && row[at] !== null).map(([at, word]) => word + row[at]);
+    if (words.length) found.set(row[0], `launched by ${words.join(" ")}`);
+  }
+  return found;
 }

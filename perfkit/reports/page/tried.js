@@ -45,7 +45,8 @@ function savings_of(at, floor, measured, page) {
   for (const one of measured) {
     const row = put(body, "tr");
     put(row, "th", { scope: "row", class: "code" }, one.name);
-    const seen = one.outcome === "no-difference" ? "nothing seen" : share_text(one.saving);
+    const unseen = { "no-difference": "nothing seen", undecided: "not certain" };
+    const seen = unseen[one.outcome] || share_text(one.saving);
     const said = `${one.name}: ${seen}, 95% interval ${interval_text(one.ci)}`;
     const predicted = one.predicted === null ? null : `predicted ${interval_text(one.predicted)}`;
     const svg = svg_of(put(row, "td"), width, height, said);

@@ -2,6 +2,19 @@
 
 section("verdict", "Verdict", () => true, (at, data) => {
   put(at, "p", { class: "verdict" }, data.verdict);
+  const first = data.findings.find((found) => found.severity !== "info");
+  if (data.about === "diagnosis" && first) {
+    const change = put(at, "div", { class: "first-change" });
+    put(change, "h3", {}, "The change to make first");
+    put(change, "p", {}, first.advice);
+    if (first.diff && first.diff.length) diff_of(change, first);
+    else excerpt_of(change, first.change_excerpt || first.excerpt, fresh("excerpt"));
+  }
+  if (data.next_step) {
+    const next = put(at, "p", { class: "next" });
+    put(next, "strong", {}, "Next: ");
+    put(next, "span", { class: "code" }, data.next_step);
+  }
   const list = put(at, "dl", { class: "facts" });
   for (const fact of data.facts) {
     const pair = put(list, "div");

@@ -131,6 +131,8 @@ def worth_opening(found: DiagnosedRanks) -> list[WorthOpening]:
 
 def advice(finding: LateFinding) -> str:
     """What to look at first."""
+    if finding.gpu:
+        return finding.gpu
     return _NEXT[finding.cause].format(who=who(finding) if finding.ranks else "all ranks")
 
 

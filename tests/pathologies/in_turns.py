@@ -1,4 +1,5 @@
-"""Measures what the correction of a program saves: the program and its corrected twin run in turns."""
+"""Measures what the correction of a program saves: the program runs in turns with its corrected twin, or with a change
+that perfkit applies to it."""
 
 from __future__ import annotations
 
@@ -31,14 +32,20 @@ class StepPair(NamedTuple):
         return 1 - self.fixed_ns / self.broken_ns
 
 
-def measure(program: Program, folder: Path) -> StepPair:
+def measure(program: Program, folder: Path, change: str | None = None) -> StepPair:
     """Run both until one ends; the steps that the other one then makes alone do not count.
+
+    The second is the corrected twin, or with ``change`` the broken program itself under ``perfkit run --with CHANGE``.
 
     A twin that does the same work in fewer steps (a call per batch instead of one per sample) has longer ones: its step
     is counted as the work of one step of the broken program.
     """
     folders = folder / "broken", folder / "fixed"
-    children = [start(program, path, *_NO_WINDOW, fixed=index == 1) for index, path in enumerate(folders)]
+    options = ((), ("--with", change) if change else ())
+    children = [
+        start(program, path, *_NO_WINDOW, *given, fixed=index == 1 and change is None)
+        for index, (path, given) in enumerate(zip(folders, options, strict=True))
+    ]
     turns = run_in_turns(children, limit_s=TIMEOUT_S)
     for child in children:
         try:

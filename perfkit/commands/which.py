@@ -24,30 +24,43 @@ def which(
         typer.echo(as_markdown(), nl=False)
         return 0
     if not question:
-        typer.echo("Ask in your own words, as in: perfkit which my GPU is idle half of the time\n")
-        _list()
+        typer.echo(_wrapped("Ask in your own words, as in: perfkit which my GPU is idle half of the time") + "\n")
+        for answer in ANSWERS:
+            typer.echo(f"{_wrapped(answer.question, '  ')}\n      {answer.tool}")
         return 0
     found = find_answers(" ".join(question))
     if not found:
-        typer.echo("No entry matches this question. The entries are:\n")
-        _list()
+        typer.echo(
+            _wrapped(
+                "No entry fits this question. Name what is slow (loading data, saving, a kernel, generation), or what "
+                "you see (an idle GPU, out of memory, spikes, a trace file), as in: perfkit which my dataloader is "
+                "slow. `perfkit which` alone lists all entries."
+            )
+        )
         return 0
     _show(found[0].answer)
+    if found[1:]:
+        typer.echo("\nThe next best entries:")
     for match in found[1:]:
-        typer.echo(f"\nOr: {match.answer.question} -> {match.answer.tool}\n    {match.answer.command}")
+        typer.echo(f"{_wrapped(match.answer.question, '  ')}\n      {match.answer.command}")
     return 0
-
-
-def _list() -> None:
-    width = max(len(answer.tool) for answer in ANSWERS)
-    for answer in ANSWERS:
-        typer.echo(f"  {answer.tool:<{width}}  {answer.question}")
 
 
 def _show(answer: Answer) -> None:
     # The command stays on one line so that it can be copied.
-    width = min(100, shutil.get_terminal_size().columns)
-    typer.echo(f"{answer.question}\n\n  {answer.tool}\n  {answer.command}\n")
-    typer.echo(textwrap.fill(f"Look for: {answer.look_for}", width, break_long_words=False, break_on_hyphens=False))
+    typer.echo(f"{_wrapped(answer.question)}\n\n  {answer.tool}\n  {answer.command}\n")
+    typer.echo(_wrapped(f"Look for: {answer.look_for}"))
     typer.echo()
-    typer.echo(textwrap.fill(f"Why this one: {answer.why}", width, break_long_words=False, break_on_hyphens=False))
+    typer.echo(_wrapped(f"Why this one: {answer.why}"))
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    width = min(100, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

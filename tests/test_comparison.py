@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import pytest
 
 from perfkit._location import Location
-from perfkit.comparison import compare
+from perfkit.comparison import compare, notes_of
+from perfkit.comparison.sides import side_of
 from perfkit.diagnosis import Diagnosis, Figures
 from perfkit.errors import RunError, UsageError
 from perfkit.findings import Finding
@@ -20,6 +23,7 @@ from perfkit.ledger.rows import LedgerRow, Owner
 from perfkit.measures.results.host import OpTime
 from perfkit.measures.results.measurements import TraceFacts
 from perfkit.measures.results.steps import TypicalStep
+from perfkit.measures.steps.difference_interval import few_steps_interval
 from perfkit.run.merging import merged_in_blocks
 from perfkit.run.records import Loader, Phases, Rank, Run, Step
 
@@ -288,3 +292,131 @@ def test_ledgers_of_a_device_and_of_a_thread_are_not_compared() -> None:
     differences = compare(accounted(row("idle", 9)), accounted(row("idle", 2), basis="device")).differences
 
     assert not [one for one in differences if one.kind == "owner"]
+
+
+def trace_file(
+    folder: Path, name: str, ops_us: Sequence[int], extra: Sequence[str] = (), *, steps: bool = True
+) -> Path:
+    """A trace of one op per step, with steps of 10 ms; ``extra`` ops run in each step for 2 ms."""
+    events: list[dict[str, Any]] = []
+
+    def add(cat: str, what: str, start: int, length: int) -> None:
+        events.append({"ph": "X", "cat": cat, "name": what, "pid": 1, "tid": 1, "ts": start, "dur": length})
+
+    for number, length in enumerate(ops_us):
+        at = 100_000 + 10_000 * number
+        if steps:
+            add("user_annotation", f"ProfilerStep#{number}", at, 10_000)
+        add("cpu_op", "aten::mm", at + 100, length)
+        for place, what in enumerate(extra):
+            add("cpu_op", what, at + 6_000 + 2_000 * place, 1_500)
+    (folder / name).write_text(json.dumps({"traceEvents": events}))
+    return folder / name
+
+
+def test_an_op_of_traces_is_tested_over_their_steps(tmp_path: Path) -> None:
+    before = trace_file(tmp_path, "a.json", [4_000, 4_100, 3_900, 4_050])
+    slower = trace_file(tmp_path, "b.json", [5_000, 5_100, 4_900, 5_050])
+    noisy = trace_file(tmp_path, "c.json", [2_000, 9_000, 1_000, 9_000])
+
+    (op,) = (one for one in compare(before, slower).differences if one.kind == "op")
+    assert (op.name, op.change) == ("aten::mm", "slower")
+    assert (op.low_ns or 0) <= 1_000_000 <= (op.high_ns or 0)
+    assert [one.change for one in compare(before, noisy).differences if one.kind == "op"] == ["no difference"]
+
+
+def test_two_steps_of_a_trace_show_no_noise_so_nothing_is_tested(tmp_path: Path) -> None:
+    before = trace_file(tmp_path, "a.json", [4_000, 4_100])
+    after = trace_file(tmp_path, "b.json", [6_000, 6_100])
+
+    assert {one.change for one in compare(before, after).differences} == {"not tested"}
+
+
+def test_an_op_that_only_one_side_has_is_never_no_difference(tmp_path: Path) -> None:
+    before = trace_file(tmp_path, "a.json", [4_000, 4_100, 3_900], extra=["aten::div"])
+    after = trace_file(tmp_path, "b.json", [4_000, 4_100, 3_900])
+
+    gone = [one for one in compare(before, after).differences if one.after_ns is None]
+    new = [one for one in compare(after, before).differences if one.before_ns is None]
+
+    assert [(one.name, one.changed, one.change) for one in gone] == [("aten::div", "removed", "faster")]
+    assert [(one.name, one.changed, one.change) for one in new] == [("aten::div", "new", "slower")]
+
+
+def test_what_took_no_time_on_both_sides_is_no_row(tmp_path: Path) -> None:
+    found = compare(write_run(tmp_path / "a", 5, 10, 1), write_run(tmp_path / "b", 5, 10, 2))
+
+    assert all(one.before_ns or one.after_ns for one in found.differences)
+
+
+def test_traces_without_steps_are_compared_as_whole_recordings(tmp_path: Path) -> None:
+    before = trace_file(tmp_path, "a.json", [4_000] * 4, steps=False)
+    after = trace_file(tmp_path, "b.json", [8_000] * 4, steps=False)
+
+    found = compare(before, after)
+
+    assert found.verdict.startswith("The recording took 34.0 ms before, 38.0 ms after")
+    (op,) = (one for one in found.differences if one.kind == "op")
+    assert (op.before_ns, op.after_ns, op.change) == (16 * MS, 32 * MS, "not tested")
+    assert any("neither side marks steps" in note for note in found.notes)
+
+
+def test_other_arguments_are_said_before_anything_is_called_slower(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a", 5, 10, 1), write_run(tmp_path / "b", 5, 20, 2)
+    run = json.loads((second / "run.json").read_text())
+    (second / "run.json").write_text(json.dumps({**run, "command": ["train.py", "--batch", "64"]}))
+
+    verdict = compare(first, second).verdict
+
+    assert verdict.startswith("Not the same arguments (none → --batch 64). A step is slower:")
+
+
+def test_windows_that_were_recorded_in_another_way_are_said_first(tmp_path: Path) -> None:
+    before = trace_file(tmp_path, "a.json", [4_000] * 3)
+    after = trace_file(tmp_path, "b.json", [4_000] * 3)
+    trace = json.loads(after.read_text())
+    frame = {"ph": "X", "cat": "python_function", "name": "train.py(1): f", "pid": 1, "tid": 1, "ts": 100_000, "dur": 9}
+    after.write_text(json.dumps({"traceEvents": [*trace["traceEvents"], frame]}))
+
+    assert compare(before, after).verdict.startswith("Not the same window (of steps → of steps with stacks).")
+
+
+def test_a_finding_that_is_gone_beside_an_equal_step_is_called_no_saving(tmp_path: Path) -> None:
+    loader = Finding(
+        rule="input-bound", severity="warning", message="m", advice="a", confidence="high", cost_ns=MS,
+        spent=Location(file="train.py", line=3, function="f"),
+    )  # fmt: skip
+    first, second = write_run(tmp_path / "a", 5, 10, 1), write_run(tmp_path / "b", 5, 10, 2)
+    found = compare(first, second)
+    step = next(one for one in found.differences if one.kind == "step")
+    assert step.change == "no difference"
+
+    notes = notes_of(side_of(first), side_of(second), "same", (loader,), step)
+
+    assert "the step did not change although input-bound is no longer found: that is no measured saving" in notes
+
+
+def test_the_interval_of_a_few_steps_holds_the_true_difference_in_95_of_100_cases() -> None:
+    random = np.random.default_rng(1)
+    held = 0
+    for _ in range(2_000):
+        low, high = few_steps_interval(random.normal(100, 5, 3), random.normal(110, 20, 4)) or (0.0, 0.0)
+        held += low <= 10 <= high
+
+    assert 0.93 <= held / 2_000 <= 0.99
+
+
+def test_an_op_that_is_too_short_for_a_diagnosis_to_keep_is_not_called_removed(tmp_path: Path) -> None:
+    before = trace_file(tmp_path, "a.json", [4_000, 4_010, 3_990])
+    after = trace_file(tmp_path, "b.json", [1, 1, 1], extra=[])
+    trace = json.loads(after.read_text())
+    for number in range(3):
+        for place in range(40):  # more ops than a diagnosis keeps, each longer than mm
+            at = 101_000 + 10_000 * number + 100 * place
+            op = {"ph": "X", "cat": "cpu_op", "name": f"aten::op{place}", "pid": 1, "tid": 1, "ts": at, "dur": 50}
+            trace["traceEvents"].append(op)
+    after.write_text(json.dumps(trace))
+
+    (op,) = (one for one in compare(before, after).differences if one.name == "aten::mm")
+
+    assert (op.after_ns, op.changed, op.change) == (1_000, "-100%", "faster")

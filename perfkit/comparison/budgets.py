@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from perfkit._format import relative_change
+from perfkit.comparison.memory import MEMORY, MemoryDifference, broken_memory_budget
 from perfkit.comparison.results import COUNTS, Count, Difference
 from perfkit.errors import UsageError
 
@@ -15,8 +16,8 @@ def check_budgets(max_slowdown: float | None, max_more: Mapping[str, float]) -> 
     if max_slowdown is not None and not (math.isfinite(max_slowdown) and max_slowdown >= 0):
         raise UsageError(f"max_slowdown must be a share of at least 0 (0.03 = 3%), got {max_slowdown!r}")
     for name, more in max_more.items():
-        if name not in COUNTS:
-            raise UsageError(f"max_more takes {', '.join(COUNTS)}, got {name!r}")
+        if name not in (*COUNTS, MEMORY):
+            raise UsageError(f"max_more takes {', '.join((*COUNTS, MEMORY))}, got {name!r}")
         if not (math.isfinite(more) and more >= 0):
             raise UsageError(f"max_more for {name} must be a number of at least 0, got {more!r}")
 
@@ -24,6 +25,7 @@ def check_budgets(max_slowdown: float | None, max_more: Mapping[str, float]) -> 
 def broken_budgets(
     differences: Sequence[Difference],
     counts: Sequence[Count],
+    memory: tuple[MemoryDifference, ...],
     max_slowdown: float | None,
     max_more: Mapping[str, float],
 ) -> tuple[str, ...]:
@@ -36,6 +38,8 @@ def broken_budgets(
             broken.append(f"{name} were not counted on both sides, {allowed}")
         elif count.after - count.before > max_more[name]:
             broken.append(f"{name}: {count.before:g} → {count.after:g}, {allowed}")
+    if MEMORY in max_more and (sentence := broken_memory_budget(memory, max_more[MEMORY])) is not None:
+        broken.append(sentence)
     if max_slowdown is not None:
         step = next((d for d in differences if d.kind == "step"), None)
         if step is None or not step.before_ns or step.after_ns is None:

@@ -6,17 +6,18 @@ from typing import Literal
 
 import msgspec
 
-from perfkit._format import ms, rate, relative_change, shown_places
+from perfkit._format import ms, rate, relative_change, shown_places, size
 from perfkit._html import html_table, html_text
 from perfkit._text import printable
 from perfkit._versioned_json import json_text
+from perfkit.comparison.memory import MemoryDifference
 from perfkit.findings import Finding
 from perfkit.measures.results.kernel_profiles import KernelProfile
 
 #: Version of a comparison's JSON. 1: the first. 2: kinds of differences, changed settings, workload, losses, budgets.
 SCHEMA = 2
 
-Kind = Literal["step", "phase", "owner", "range", "op", "kernel"]
+Kind = Literal["step", "recording", "phase", "owner", "range", "op", "kernel"]
 Change = Literal["faster", "slower", "no difference", "not tested"]
 Same = Literal["same", "different", "unknown"]
 
@@ -26,12 +27,13 @@ COUNTS = ("syncs", "recompiles", "graph breaks", "launches", "ops")
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One time per step before and after: of the step, a phase, an owner in the ledger, a range, an op (own time), or a
-    kernel (device time).
+    kernel (device time). Where neither side has steps, the times are of the whole ``recording``.
 
     ``low_ns`` .. ``high_ns`` is the 95% interval of after - before over the noise between steps, None where single
-    steps are unknown; ``change`` is then "not tested". It does not cover the noise between launches of the same
-    program: that takes several runs. ``before_ns`` or ``after_ns`` is None where that side has no such owner, range, op
-    or kernel.
+    steps are unknown; ``change`` is then "not tested". Ranges, ops and kernels are tested over the steps of the traces;
+    one that ran in each step of one side and in none of the other is "faster" or "slower" whatever its spread. The
+    interval does not cover the noise between launches of the same program: that takes several runs. ``before_ns`` or
+    ``after_ns`` is None where that side has no such owner, range, op or kernel.
     """
 
     kind: Kind
@@ -93,6 +95,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     kernel_profiles: tuple[ProfileChange, ...] = ()
     counts: tuple[Count, ...] = ()
+    memory: tuple[MemoryDifference, ...] = ()
     gone: tuple[Finding, ...] = ()
     new: tuple[Finding, ...] = ()
     workload: Same = "unknown"
@@ -117,8 +120,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             for one in self.differences
         ]
         counts = [("count", one.name, rate(one.before), rate(one.after), "") for one in self.counts]
-        if differences or counts:
-            parts.append(html_table(("of", "name", "before", "after", "change"), [*differences, *counts]))
+        memory = [
+            (f"memory of {one.device}", one.what, size(one.before_bytes), size(one.after_bytes), one.changed)
+            for one in self.memory
+        ]
+        if differences or counts or memory:
+            parts.append(html_table(("of", "name", "before", "after", "change"), [*differences, *counts, *memory]))
         findings = [
             (title, one.rule, shown_places(one), one.message)
             for title, found in (("no longer found", self.gone), ("new", self.new))

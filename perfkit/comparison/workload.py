@@ -6,6 +6,7 @@ import math
 
 from perfkit.comparison.results import Same
 from perfkit.comparison.sides import Side
+from perfkit.run.records import Rank
 
 #: Two losses of the same training agree to this (relative): sums in another order differ in the last digits of
 #: float32 (1e-7), and training amplifies that; a wrong computation is off by far more.
@@ -21,7 +22,7 @@ def work_changes(first: Side, second: Side) -> tuple[tuple[str, ...], Same]:
     common = [name for name in before if name in after]
     different = [name for name in common if before[name] != after[name]]
     sentences = [f"{name}: {before[name]} → {after[name]}" for name in different]
-    was, is_ = _settings(first), _settings(second)
+    was, is_ = settings_of(first.rank), settings_of(second.rank)
     sentences += [f"{name}: {was[name]} → {is_[name]}" for name in was if name in is_ and was[name] != is_[name]]
     same: Same = "different" if different else "same" if {"samples per step", "operations"} & set(common) else "unknown"
     return tuple(sentences), same
@@ -49,8 +50,8 @@ def _workload(side: Side) -> dict[str, str]:
     return facts
 
 
-def _settings(side: Side) -> dict[str, str]:
-    rank = side.rank
+def settings_of(rank: Rank | None) -> dict[str, str]:
+    """What changes the step time without changing its work, by name: versions, threads, settings of loaders."""
     if rank is None:
         return {}
     facts = {f"version of {name}": version for name, version in rank.versions.items()}
@@ -60,6 +61,39 @@ def _settings(side: Side) -> dict[str, str]:
         facts[f"{at} num_workers"] = str(loader.num_workers)
         facts[f"{at} batch_size"] = str(loader.batch_size)
         facts[f"{at} pin_memory"] = str(loader.pin_memory)
+    return facts
+
+
+def not_alike(first: Side, second: Side) -> str:
+    """What the two were not recorded alike in, as the beginning of a verdict; empty where nothing is known to differ.
+
+    ``Not the same arguments (--batch 8 → --batch 16) and device (CPU → NVIDIA H100): ``
+    """
+    was, is_ = _conditions(first), _conditions(second)
+    found = [f"{name} ({was[name]} → {is_[name]})" for name in was if name in is_ and was[name] != is_[name]]
+    if not found:
+        return ""
+    named = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
+    return f"Not the same {named}. "
+
+
+def _conditions(side: Side) -> dict[str, str]:
+    """The command, its arguments, the devices, and where times come from a trace how its window was recorded."""
+    facts: dict[str, str] = {}
+    if side.script is not None:
+        facts["program"] = side.script
+    if side.arguments is not None:
+        facts["arguments"] = " ".join(side.arguments) or "none"
+    trace = side.diagnosis.figures.trace
+    if side.rank is not None:
+        facts["device"] = ", ".join(side.rank.devices) or "CPU"
+    elif trace is not None:
+        facts["device"] = ", ".join(trace.devices) or "CPU"
+    if trace is not None and side.rank is None:
+        recorded = [name for name, has in (("stacks", trace.has_stacks), ("shapes", trace.has_shapes)) if has]
+        recorded = [f"with {' and '.join(recorded)}"] if recorded else []
+        # Marking steps or not, and stacks, change the time of a step; one step more does not.
+        facts["window"] = " ".join(("of steps" if trace.steps else "without steps", *recorded))
     return facts
 
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from perfkit._format import ms, rate, size
 from perfkit._html import html_table
+from perfkit._text import printable
 from perfkit.latency.drawing import bars, draw
 from perfkit.latency.stability import TOLERANCE, knee, throughput_growth
 
@@ -136,13 +137,13 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
                 notes.append(
                     f"batch size {batch.batch_size}: the host takes as long to launch as the device to compute"
                 )
-        return notes
+        return list(map(printable, notes))
 
     def _headline(self) -> str:
         device = self.device if self.device_name is None else f"{self.device} ({self.device_name})"
         mode = "inference mode" if self.inference_mode else "gradient mode unchanged"
         threads = "1 host thread" if self.threads == 1 else f"{self.threads} host threads"
-        return f"latency of {self.model} on {device}, {threads}, {mode}"
+        return printable(f"latency of {self.model} on {device}, {threads}, {mode}")
 
     def _rows(self, *, with_bars: bool = False) -> list[tuple[str, ...]]:
         rows = []

@@ -51,14 +51,15 @@ def _computing(device: DeviceTime, roofline: Roofline | None, kernels: Kernels |
     for point in points:
         ns = min(left, round(point.device_ns * factor))
         left -= ns
-        share = min(1.0, max(point.compute_share, point.memory_share))
+        memory_share = point.memory_share or 0.0
+        share = min(1.0, max(point.compute_share, memory_share))
         if ns:
             yield LedgerRow(
                 owner="computing",
                 name=f"{point.op} {point.shapes}".strip(),
                 ns=ns,
                 limit_ns=round(ns * share),
-                bound="arithmetic" if point.compute_share >= point.memory_share else "memory",
+                bound="arithmetic" if point.compute_share >= memory_share else "memory",
                 count=point.count / roofline.steps if roofline is not None else None,
             )
     classes = {f"{name} kernels": ns for name, ns in classes.items() if name != "communication"}

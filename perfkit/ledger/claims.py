@@ -152,12 +152,20 @@ def _in_function(spent: Location) -> _Test:
 
 
 def _shrunk(finding: Finding, factor: float) -> Finding:
-    def part(ns: int | None) -> int | None:
+    """The finding with this part of its cost, and its saving cut to match.
+
+    A replay has already left out what a device hides of the cost: its saving shrinks only where it is more than what is
+    left, both ends alike, since an interval that is cut at one end would be too narrow.
+    """
+    cost_ns, high_ns = finding.cost_ns or 0, finding.saving_high_ns
+    of_saving = min(1.0, factor * cost_ns / high_ns) if finding.what_if is not None and high_ns else factor
+
+    def part(ns: int | None, factor: float) -> int | None:
         return None if ns is None else round(ns * factor)
 
     return msgspec.structs.replace(
         finding,
-        cost_ns=part(finding.cost_ns),
-        saving_low_ns=part(finding.saving_low_ns),
-        saving_high_ns=part(finding.saving_high_ns),
+        cost_ns=part(finding.cost_ns, factor),
+        saving_low_ns=part(finding.saving_low_ns, of_saving),
+        saving_high_ns=part(finding.saving_high_ns, of_saving),
     )

@@ -13,9 +13,9 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, StepBudget
 from perfkit.measures.results.measurements import Measurements
 
-#: A row is near its limit where it takes at most twice its limit. The limit counts the minimum that an op computes and
-#: moves, at rates measured (or printed) for large products and plain copies: on a CPU healthy ops reach 0.5 to 0.95 of
-#: it, written-out or badly shaped ones less than 0.3 (perfkit/rules/CALIBRATION.md).
+#: The limit explains up to twice its time of a row; what a row takes beyond that is unexplained. The limit counts the
+#: minimum that an op computes and moves, at rates measured (or printed) for large products and plain copies: on a CPU
+#: healthy ops reach 0.5 to 0.95 of it, written-out or badly shaped ones less than 0.3 (perfkit/rules/CALIBRATION.md).
 NEAR_LIMIT = 0.5
 
 
@@ -39,6 +39,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def others_ns(self) -> int:
         """Time in which the thread that trains could run, and other programs had the core."""
         return sum(row.ns for row in self.rows if row.owner == "other programs")
+
+    def as_wall(self, ns: float) -> int:
+        """The wall time in which the thread itself has this time: other programs lengthen all parts of a step alike."""
+        return min(self.wall_ns, round(ns * self.wall_ns / max(1, self.wall_ns - self.others_ns)))
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> Ledger | None:
@@ -87,11 +91,16 @@ class Unexplained(msgspec.Struct, frozen=True):
     at: Location | None
 
 
+def _unclaimed_share(account: RowAccount) -> float:
+    """The share of a row's time that no finding claims, 0 to 1."""
+    return 1 - account.claimed_ns / account.row.ns if account.row.ns else 0.0
+
+
 class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger with what findings claimed: ``claimed_ns + at_limit_ns + unexplained_ns`` is the step, exactly.
 
-    Nothing is claimed twice. Of what no finding claims, rows near their limit are ``at_limit_ns``. ``unquantified`` are
-    the rules of problems whose cost is not known.
+    Nothing is claimed twice. Of what no finding claims, the time of rows up to twice their limit is ``at_limit_ns``.
+    ``unquantified`` are the rules of problems whose cost is not known.
     """
 
     AVAILABLE_FROM: ClassVar[str] = Ledger.AVAILABLE_FROM
@@ -108,8 +117,9 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
         accounts = []
         for row, taken in zip(self.ledger.rows, claimed, strict=True):
             rest = row.ns - taken
-            near = row.limit_ns is not None and row.limit_ns >= NEAR_LIMIT * row.ns
-            accounts.append(RowAccount(row, taken, rest if near else 0, 0 if near else rest))
+            # What is claimed and what is not have the same share of the limit.
+            explained = min(rest, round((row.limit_ns or 0) * rest / row.ns / NEAR_LIMIT)) if row.ns else 0
+            accounts.append(RowAccount(row, taken, explained, rest - explained))
         return accounts
 
     @property
@@ -119,12 +129,12 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_limit_ns(self) -> int:
-        """Time that no finding claims, in rows near their limit."""
+        """Time that no finding claims, of rows up to twice their limit."""
         return sum(account.at_limit_ns for account in self.accounts())
 
     @property
     def unexplained_ns(self) -> int:
-        """Time that no finding claims, in rows that are not near a limit, or whose limit is not known."""
+        """Time that no finding claims, of rows beyond twice their limit, or whose limit is not known."""
         return sum(account.unexplained_ns for account in self.accounts())
 
     @property
@@ -144,10 +154,10 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit_share(self) -> float:
-        """The mean share of the limit that the rows at their limit reach, 0 to 1; 0.0 without any."""
-        near = [account for account in self.accounts() if account.at_limit_ns]
-        total = sum(account.row.ns for account in near)
-        return sum(account.row.limit_ns or 0 for account in near) / total if total else 0.0
+        """The share of the limit that the time at the limit reaches on average, `NEAR_LIMIT` to 1; 0.0 without any."""
+        total = self.at_limit_ns
+        limits = ((account.row.limit_ns or 0) * _unclaimed_share(account) for account in self.accounts())
+        return min(1.0, sum(limits) / total) if total else 0.0
 
     def unexplained(self) -> list[Unexplained]:
         """The unexplained time by place and part of the step, largest first; without that of other programs."""

@@ -32,18 +32,23 @@ def account_line(ledger: ClaimedLedger) -> str:
 
     ``at the limit 41% · claimed by findings 38% · unexplained 21% · the 63% with a known limit runs at 72% of what``
     """
-    wall_ns = ledger.ledger.wall_ns
+    shown = (f"{name} {percent(ns, ledger.ledger.wall_ns)}" for name, ns in account_parts(ledger).items())
+    return " · ".join((*shown, nearness(ledger)))
+
+
+def account_parts(ledger: ClaimedLedger) -> dict[str, int]:
+    """The parts of the step by what accounts for them, in ns: they sum to the step."""
+    # What findings claim of the time that other programs had the core is theirs.
+    others_ns = sum(one.unexplained_ns for one in ledger.accounts() if one.row.owner == "other programs")
     parts = {
         "at the limit": ledger.at_limit_ns,
         "claimed by findings": ledger.claimed_ns,
-        "unexplained": max(0, ledger.unexplained_ns - ledger.ledger.others_ns),
+        "unexplained": ledger.unexplained_ns - others_ns,
     }
-    if ledger.ledger.others_ns:
-        parts["other programs"] = ledger.ledger.others_ns
-    return " · ".join((*(f"{name} {percent(ns, wall_ns)}" for name, ns in parts.items()), _nearness(ledger)))
+    return {**parts, "other programs": others_ns} if others_ns else parts
 
 
-def _nearness(ledger: ClaimedLedger) -> str:
+def nearness(ledger: ClaimedLedger) -> str:
     """How much of the step has a known limit, and how near to it that runs."""
     step = ledger.ledger
     known = [(row.ns, row.limit_ns) for row in step.rows if row.limit_ns is not None]

@@ -39,6 +39,9 @@ _LONG_ENOUGH_S = 0.001
 _WORTH_THREADS_S = 0.0001
 #: A repeat of a short op is a loop of about this long, so that reading the clock does not count.
 _REPEAT_S = 0.0002
+#: An op is repeated for this long before the next one: a tensor that a cache could hold comes from memory at first, as
+#: the ops before it took the cache (an AMD EPYC needed 80 repeats on 1 MiB).
+_VISIT_S = 0.002
 
 #: Whether a thread's own processor time is known to a microsecond (on Windows only to 16 ms). It is the time of an op
 #: on one thread, without the time in which other programs had the core.
@@ -80,9 +83,9 @@ class _Timed:
         self._loops = 1
         self.best_s = self._best_disturbed_s = float("inf")
         run()  # sets it up: memory, threads, kernels that are made on first use
-        self.repeat()
+        self._repeat()
         if self._loops > 1:
-            self.repeat()
+            self._repeat()
 
     @property
     def disturbed(self) -> bool:
@@ -92,7 +95,14 @@ class _Timed:
     def seconds(self) -> float:
         return self._best_disturbed_s if self.disturbed else self.best_s
 
-    def repeat(self) -> None:
+    def visit(self) -> None:
+        """Repeat the op for `_VISIT_S`, at least once."""
+        end_s = time.perf_counter() + _VISIT_S
+        self._repeat()
+        while time.perf_counter() < end_s:
+            self._repeat()
+
+    def _repeat(self) -> None:
         switches = _switches()
         begin = self._clock()
         for _ in itertools.repeat(None, self._loops):
@@ -183,7 +193,7 @@ def _turns(rows: list[list[_Group]], threads: int, budget_s: float) -> _Turns:
     every = [op, backward, *(each for _, timed in groups for each in timed)]
     while time.perf_counter() < end_s:
         for each in every:
-            each.repeat()
+            each.visit()
             if time.perf_counter() > end_s:
                 break
     rates = {}

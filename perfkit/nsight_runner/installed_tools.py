@@ -56,6 +56,15 @@ def find_tool(name: NsightName) -> InstalledTool:
     return InstalledTool(name, path, version[1] if version else None, options or None)
 
 
+def listed_names(tool: InstalledTool, *words: str) -> frozenset[str]:
+    """The first word of each line of a table that a tool prints, as that of ``ncu --list-sections``.
+
+    Raises:
+        UsageError: it cannot be started.
+    """
+    return frozenset(re.findall(r"^[A-Za-z]\w+", _output([tool.path, *words]), re.MULTILINE))
+
+
 def _output(command: list[str]) -> str:
     try:
         done = subprocess.run(

@@ -1,6 +1,7 @@
 """Cuts an nsys export of a whole program to its last window, which is the NVTX range ``perfkit.window``.
 
-Keeps what threads did in the window, cut at its two ends, and all device work launched in it, also if it ran later.
+Keeps what threads did in the window, cut at its two ends, and all device work launched in it, also if it ran later; of
+samples (GPU metrics), which have one time, those within it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ _RANGES = "NVTX_EVENTS"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Marks and ranges of NVTX_EVENTS; its other rows name domains and categories.
 _TIMED = "(34, 59, 60, 70, 71)"
+#: What nsys says about the whole recording, such as lost events: it has times, and concerns every window.
+_MESSAGES = "DIAGNOSTIC_EVENT"
 
 
 class NsysWindow(NamedTuple):
@@ -106,6 +109,8 @@ def _copy(database: sqlite3.Connection, window: NsysWindow) -> None:
             where = f"coalesce({launched}, {inside})"
         elif timed:
             where = inside
+        elif "timestamp" in columns and name != _MESSAGES:
+            where = f"timestamp >= {low} and timestamp < {high}"
         database.execute(f'insert into main."{name}" select * from whole."{name}" where {where}')
         if timed and "globalTid" in columns:
             rows = f" and eventType in {_TIMED}" if name == _RANGES else ""

@@ -82,6 +82,7 @@ class LateFinding(msgspec.Struct, frozen=True, kw_only=True):
         late_ns: By how much it is late in the steps in which it is (median).
         step_share: The share of the steps in which it is late.
         steps: The first of them.
+        gpu: What slows the GPU of one of the ranks, and what to do about it, where samples of the GPU show it.
     """
 
     subject: Subject
@@ -95,6 +96,7 @@ class LateFinding(msgspec.Struct, frozen=True, kw_only=True):
     late_ns: int
     step_share: float
     steps: tuple[int, ...] = ()
+    gpu: str = ""
 
 
 class _Last(NamedTuple):

@@ -10,6 +10,8 @@ from perfkit.ranks.diagnosing import ComparedRanks, RanksDiagnosis, compare_colu
 from perfkit.ranks.lateness_map import LatenessMap
 from perfkit.ranks.mapping import MappedRanks, Progress, map_ranks
 from perfkit.ranks.rank_sources import RankSources
+from perfkit.ranks.slowed_gpus import with_slowed_gpus
+from perfkit.trace.dcgm import NodeMetrics
 
 
 class DiagnosedRanks(NamedTuple):
@@ -27,15 +29,22 @@ class DiagnosedRanks(NamedTuple):
 
 
 def diagnose_sources(
-    sources: RankSources, executor: Executor | None = None, *, resume: bool = False, progress: Progress | None = None
+    sources: RankSources,
+    executor: Executor | None = None,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    node_metrics: NodeMetrics | None = None,
 ) -> DiagnosedRanks:
     """Read each rank and compare them; see `perfkit.ranks.mapping.map_ranks` for the arguments.
 
     The rows of a run have all its steps. Where they cannot tell which rank is late, and a window was recorded on
-    several ranks, that decides.
+    several ranks, that decides. ``node_metrics`` is what DCGM observed of the GPUs; without it, what the late ranks
+    sampled of theirs is looked at.
 
     Raises:
         RunError: the executor ended before the work did.
+        UsageError: ``node_metrics`` has no GPU of the ranks.
     """
     notes = list(sources.notes)
     if sources.world_size is None and sources.missing:
@@ -51,4 +60,5 @@ def diagnose_sources(
             break
     assert found is not None, "a path holds one rank at least"
     traces = {trace.rank: trace.path for trace in sources.traces}
-    return DiagnosedRanks(found.diagnosis, traces, len(sources.missing), found.lateness, compared, found.clocks)
+    diagnosis = with_slowed_gpus(found.diagnosis, sources, node_metrics)
+    return DiagnosedRanks(diagnosis, traces, len(sources.missing), found.lateness, compared, found.clocks)

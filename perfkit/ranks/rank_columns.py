@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from perfkit._regular_file import read_regular
 from perfkit._versioned_json import LARGEST
 from perfkit.errors import RunError
 from perfkit.run.atomic import write_atomically
+from perfkit.run.records.rank import MAX_RANKS
 from perfkit.trace.intervals import Bools, Codes, Ints
 
 #: Version of the file. Others are not read: the rank is mapped again.
@@ -157,13 +158,16 @@ _WIDTHS = tuple(np.dtype(name) for name in ("<i1", "<i2", "<i4", "<i8"))
 _BY_WIDTH = {width.itemsize: width for width in _WIDTHS}
 
 
+_RankNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
+
+
 class _Version(msgspec.Struct):
     schema: int
 
 
 class _FileFacts(msgspec.Struct):
-    rank: int
-    world_size: int | None
+    rank: _RankNumber
+    world_size: _RankNumber | None
     host: str
     launch: str
     source: str

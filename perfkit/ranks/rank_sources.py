@@ -14,10 +14,11 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from perfkit._regular_file import read_regular
 from perfkit._versioned_json import MAX_JSON_BYTES, decode_json
 from perfkit.errors import PerfkitError, RunError
 from perfkit.ranks._trace_files import file_name, trace_of_each_rank
@@ -135,7 +136,7 @@ def _digest(files: Iterable[RemoteFile]) -> str:
 class _RunFacts(msgspec.Struct):
     """What is read of run.json here."""
 
-    world_size: int | None = None
+    world_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)] | None = None
     launch_id: str = ""
 
 
@@ -200,9 +201,9 @@ def _run_facts(run: str, files: Sequence[RemoteFile]) -> _RunFacts:
         return _RunFacts()
     try:
         if not is_url(name):
-            return decode_json(Path(name).read_bytes()[:MAX_JSON_BYTES], _RunFacts)
+            return decode_json(read_regular(name, MAX_JSON_BYTES), _RunFacts)
         with fetched(name) as copy:
-            return decode_json(copy.read_bytes()[:MAX_JSON_BYTES], _RunFacts)
+            return decode_json(read_regular(copy, MAX_JSON_BYTES), _RunFacts)
     except (OSError, PerfkitError, msgspec.DecodeError):
         return _RunFacts()
 

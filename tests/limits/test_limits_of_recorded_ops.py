@@ -76,22 +76,30 @@ def works(trace: Trace) -> dict[int, OpWork]:
     return found
 
 
-@pytest.mark.alone
-def test_no_recorded_op_is_faster_than_its_limit(trace: Trace) -> None:
+def too_high(compared: dict[tuple[str, OpWork], int]) -> dict[str, tuple[int, int]]:
+    """Ops whose limit, measured now, is above the time that was recorded: name -> (limit, recorded), ns."""
     limits = measure_limits(1)
-    fastest: dict[tuple[str, OpWork], int] = defaultdict(lambda: 2**62)
-    for row, work in works(trace).items():
-        key = trace.names[trace.name[row]], work
-        fastest[key] = min(fastest[key], int(trace.duration_ns[row]))
-    compared = {key: ns for key, ns in fastest.items() if ns > SHORTEST_NS}
-    too_high = {
+    return {
         name: (limit_ns, ns)
         for (name, work), ns in compared.items()
         if (limit_ns := limits.op_limit_ns(work.flops, work.bytes, work.precision, op_kind(name))) > NOISE * ns
     }
 
+
+@pytest.mark.alone
+def test_no_recorded_op_is_faster_than_its_limit(trace: Trace) -> None:
+    fastest: dict[tuple[str, OpWork], int] = defaultdict(lambda: 2**62)
+    for row, work in works(trace).items():
+        key = trace.names[trace.name[row]], work
+        fastest[key] = min(fastest[key], int(trace.duration_ns[row]))
+    compared = {key: ns for key, ns in fastest.items() if ns > SHORTEST_NS}
+
     assert len({name for name, _ in compared}) >= 25
-    assert too_high == {}
+    # Another program's load makes a limit longer and never shorter: an op with a wrong one has it each time.
+    found = too_high(compared)
+    for _ in range(2):
+        found = {name: both for name, both in too_high(compared).items() if name in found} if found else {}
+    assert found == {}
 
 
 def test_four_fifths_of_the_time_in_ops_have_a_known_work(trace: Trace) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NSYS_HELP = "--trace= --sample= --cpuctxsw= --kill= --capture-range= --capture-range-end= --nvtx-capture= --output="
 NSYS_HELP += " --env-var= --delay= --duration= --force-overwrite= --cuda-graph-trace= --nvtx-domain-[include|exclude]="
 NCU_HELP = "--target-processes --set --section --kernel-name --launch-skip --launch-count --nvtx --nvtx-include"
-NCU_HELP += " --replay-mode --profile-from-start --clock-control --force-overwrite --export"
+NCU_HELP += " --section-folder --replay-mode --profile-from-start --clock-control --force-overwrite --export"
 
 SCRIPT = """#!/bin/sh
 here={here}

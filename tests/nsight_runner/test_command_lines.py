@@ -100,7 +100,8 @@ def test_behind_torchrun_the_launcher_comes_first() -> None:
 
 def test_ncu_profiles_some_kernels_of_the_window_with_the_sections_that_the_rules_read() -> None:
     assert ncu() == (
-        "ncu --target-processes all --set basic --section MemoryWorkloadAnalysis --section WarpStateStats"
+        "ncu --target-processes all --set basic --section MemoryWorkloadAnalysis --section ComputeWorkloadAnalysis"
+        " --section SchedulerStats --section WarpStateStats --section SourceCounters"
         f" --section SpeedOfLight_RooflineChart --launch-count {LAUNCHES} --profile-from-start off --export runs/ncu"
         " python --quiet --out runs train.py"
     )
@@ -137,6 +138,10 @@ def test_only_all_kernels_lifts_the_limit_and_only_a_program_with_perfkit_waits_
         ({"all_kernels": True, "launch_count": 3}, "exclude each other"),
         ({"replay_mode": "twice"}, "--replay-mode takes kernel, application, range, app-range"),
         ({"clock_control": "boost"}, "--clock-control takes base or none"),
+        ({"set": "detail"}, "--set takes a set of ncu, got 'detail': did you mean detailed\\?"),
+        ({"section": ("Ocupancy",)}, "--section takes a section of ncu, got 'Ocupancy': did you mean Occupancy\\?"),
+        ({"section": ("zzz",)}, "got 'zzz': they are C2CLink, ComputeWorkloadAnalysis"),
+        ({"section_folder": ("nowhere",)}, "--section-folder takes a folder .* nowhere is none"),
     ],
 )
 def test_what_ncu_could_not_do_is_refused(options: dict[str, Any], error: str) -> None:

@@ -210,6 +210,28 @@ def test_ncu_is_bounded_and_its_table_is_diagnosed(
     assert "gemm" in captured.out
 
 
+def test_own_sections_are_searched_beside_those_of_ncu_and_ncu_is_asked_about_their_names(
+    fake_tool: FakeTool, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = fake_tool("ncu")
+    file = tools / "ncu"
+    listing = 'case "$*" in *--list-sections*) echo "Mine  My Section  no  mine.section"; exit;; esac'
+    file.write_text(file.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{listing}\n"))
+    (tools / "sections").mkdir()
+    (tmp_path / "mine").mkdir()
+    words = ["ncu", "--section-folder", "mine", "--section"]
+
+    main([*words, "Mine", "train.py"])  # the program that stands for ncu leaves no report
+    searched = ["--section-folder", str(tools / "sections"), "--section-folder", "mine"]
+    assert words_of(tools, "ncu")[2:10] == [*searched, "--set", "basic", "--section", "Mine"]
+    assert "ncu's own folder" not in capsys.readouterr().err
+    assert main([*words, "Mines", "train.py"]) == 2
+    assert "got 'Mines': did you mean Mine?" in capsys.readouterr().err
+    (tools / "sections").rmdir()
+    main([*words, "Mine", "train.py"])
+    assert "ncu's own folder of sections was not found" in capsys.readouterr().err
+
+
 def test_ncu_that_may_not_read_the_counters_is_explained(
     fake_tool: FakeTool, script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from perfkit.errors import TraceError
 from perfkit.nsight_runner.nsys_window import cut_to_last_window
 from perfkit.trace import Trace, read_trace
+from perfkit.trace.nsight.nsys_gpu_metrics import read_gpu_metrics
 
 Export = Callable[..., Path]
 
@@ -49,6 +50,26 @@ def test_kernels_stay_where_they_were_launched_in_the_window_also_if_they_ran_la
 
     assert spans(trace) == [("perfkit.window", 100, 200), ("launch", 150, 151), ("k", 210, 220)]
     assert trace.start_ns[trace.launch[trace.device_rows]].tolist() == [150]
+
+
+def test_samples_of_gpu_metrics_are_those_of_the_window_and_messages_stay(tmp_path: Path, export: Export) -> None:
+    whole = export(tmp_path / "whole.sqlite", [("perfkit.window", 100, 200)])
+    with closing(sqlite3.connect(whole)) as database, database:
+        database.execute(
+            "create table GPU_METRICS (rawTimestamp int, timestamp int, typeId int, metricId int, value int)"
+        )
+        samples = [(0, at, 0x1_0000_0300, 0, at) for at in range(0, 400, 50)]
+        database.executemany("insert into GPU_METRICS values (?, ?, ?, ?, ?)", samples)
+        database.execute("create table TARGET_INFO_GPU_METRICS (typeId int, metricId int, metricName text)")
+        database.execute("insert into TARGET_INFO_GPU_METRICS values (4294968064, 0, 'SMs Active [Throughput %]')")
+        database.execute("create table DIAGNOSTIC_EVENT (timestamp int, severity int, text text)")
+        database.execute("insert into DIAGNOSTIC_EVENT values (390, 2, 'events were lost')")
+
+    cut_to_last_window(whole, tmp_path / "cut.sqlite")
+
+    [metric] = read_gpu_metrics(tmp_path / "cut.sqlite")
+    assert (metric.name, metric.samples, metric.low, metric.high) == ("SMs Active", 2, 100, 150)
+    assert any("events were lost" in sentence for sentence in read_trace(tmp_path / "cut.sqlite").lost)
 
 
 def test_of_several_windows_the_last_is_taken(tmp_path: Path, export: Export) -> None:

@@ -14,7 +14,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from perfkit import MissingDependency
+from perfkit import MissingDependency, UsageError
 from perfkit.integrations._lightning_actions import STATE_KEY
 from perfkit.integrations._lightning_observer import TrainerObserver
 from perfkit.integrations._recording_callback import RecordingCallback, warn
@@ -50,6 +50,16 @@ class _LightningRecording(RecordingCallback):
     def __init__(self, run: Any = None, *, log: bool = True, phases: bool = True, **options: Any) -> None:
         super().__init__(run, log=log, **options)
         self._phases = phases
+
+    def __bool__(self) -> bool:
+        # The Trainer evaluates `profiler or PassThroughProfiler()` in its __init__: the one place where the mistake can
+        # be reported at the user's line. Later it calls `profiler.profile(action)`, which is None here.
+        if sys._getframe(1).f_code.co_name == "_init_profiler":
+            raise UsageError(
+                "ProfilerCallback is a callback, not one of Lightning's profilers: "
+                "write Trainer(callbacks=[ProfilerCallback()]) instead of Trainer(profiler=ProfilerCallback())"
+            )
+        return True
 
     # -- called by the Trainer
 

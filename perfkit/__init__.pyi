@@ -15,6 +15,7 @@ from perfkit.errors import TraceError as TraceError
 from perfkit.errors import UsageError as UsageError
 from perfkit.findings import Evidence as Evidence
 from perfkit.findings import Finding as Finding
+from perfkit.integrations import trace_handler as trace_handler
 from perfkit.latency import measure_latency as measure_latency
 from perfkit.profiler import profile as profile
 from perfkit.profiler import step as step
@@ -24,6 +25,8 @@ from perfkit.ranges import mark as mark
 from perfkit.ranges import range as range
 from perfkit.record.triggers.trigger_settings import triggers as triggers
 from perfkit.record.windows.schedules import schedule as schedule
+from perfkit.replay.results import WhatIf as WhatIf
+from perfkit.replay.what_if import what_if as what_if
 from perfkit.run.records import Phase as Phase
 from perfkit.run.records import Trial as Trial
 from perfkit.syncs import allow_sync as allow_sync

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,10 @@ PACKAGES = (
     "tensorboard",
 )
 
+
+#: A commit of git, SHA-1 or SHA-256; and how much of a file that names one is read.
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_GIT_BYTES = 4096
 
 NsightName = Literal["nsys", "ncu"]
 
@@ -181,9 +186,12 @@ def package_version(name: str) -> str | None:
     import importlib.metadata  # 40 ms, which a program that only makes a range does not need
 
     try:
-        return importlib.metadata.version(name)
+        found = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+    # Not `version` at once: it parses the page on the package that is in this file too, 1 ms for each.
+    header = re.match(r"(?:(?!Version:)\S.*\n)*Version: *(\S+)", found.read_text("METADATA") or "")
+    return header[1] if header is not None else found.version
 
 
 def versions() -> dict[str, str]:
@@ -259,12 +267,66 @@ def settings() -> dict[str, str]:
     return found
 
 
-def git_commit(folder: str) -> str | None:
-    """The commit checked out in ``folder``, with ``-dirty`` where files differ; None outside git."""
-    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        # Two seconds: on a cold network file system `git describe --dirty` can hang, and this is only a label.
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
-    except (OSError, subprocess.SubprocessError):
+def git_commit(*folders: str) -> str | None:
+    """The commit checked out in the first of ``folders`` that lies in a git repository; None outside of git.
+
+    With ``-dirty`` where files differ from it, ``-unchecked`` where git did not say so: it is not installed, refuses
+    the folder of another user, or takes longer than two seconds, as on a cold network file system.
+    """
+    found = next(((folder, place) for folder in folders if (place := _git_folder(folder)) is not None), None)
+    if found is None:
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    # Without locks git leaves the program's repository as it is: else it notes there which files are unchanged.
+    command = ["git", "--no-optional-locks", "-C", found[0], "status", "--porcelain=v2", "--branch"]
+    try:
+        done = subprocess.run(
+            [*command, "--untracked-files=no"], capture_output=True, text=True, errors="replace", timeout=2, check=False
+        )
+        if done.returncode == 0 and (named := re.search(r"^# branch\.oid ([0-9a-f]+)$", done.stdout, re.MULTILINE)):
+            changed = any(not line.startswith("#") for line in done.stdout.splitlines())
+            return f"{named[1]}-dirty" if changed else named[1]
+    except (OSError, subprocess.SubprocessError):
+        pass  # its files are read below
+    try:
+        commit = _checked_out(found[1])
+    except (OSError, ValueError):
+        return None
+    return f"{commit}-unchecked" if commit is not None else None
+
+
+def _git_folder(folder: str) -> Path | None:
+    """The folder of git's files for the repository around ``folder``."""
+    try:
+        for parent in (path := Path(os.path.abspath(folder)), *path.parents):
+            place = parent / ".git"
+            if place.is_dir():
+                return place
+            if place.is_file():  # of a worktree or a submodule: "gitdir: PATH"
+                return parent / _first_line(place).partition("gitdir:")[2].strip()
+    except (OSError, ValueError):
+        pass  # it was deleted, or cannot be read
+    return None
+
+
+def _checked_out(git: Path) -> str | None:
+    """The commit that git's files name as checked out; None: they name none."""
+    head = _first_line(git / "HEAD")
+    if not head.startswith("ref:"):
+        return head if _COMMIT.fullmatch(head) else None
+    name = head.removeprefix("ref:").strip()
+    # A worktree shares its branches with the repository that it belongs to.
+    common = git / (_first_line(git / "commondir") or ".")
+    for place in (git, common):
+        if _COMMIT.fullmatch(commit := _first_line(place / name)):
+            return commit
+    with open(common / "packed-refs", encoding="utf-8", errors="replace") as refs:
+        return next((line[: -len(name) - 2] for line in refs if line.endswith(f" {name}\n")), None)
+
+
+def _first_line(file: Path) -> str:
+    """The first line of a small file; empty where there is none."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.readline(_GIT_BYTES).strip()
+    except OSError:
+        return ""

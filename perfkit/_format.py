@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from typing import TYPE_CHECKING
 
 from perfkit._location import Location
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfkit.findings import Evidence, Finding
+    from perfkit.run.records import EnergyUse
+
+#: What IPython calls the code of a cell without a file of its own.
+_IPYTHON_CELL = re.compile(r"<ipython-input-(\d{1,9})-")
 
 
 def ms(ns: float) -> str:
@@ -101,9 +109,22 @@ def shown_path(path: str) -> str:
 
 
 def shown_location(location: Location) -> str:
-    """``train.py:31``, relative to the current folder where the file lies below that."""
+    """``train.py:31``, relative to the current folder where the file lies below that; ``cell [3] line 7``."""
+    if (cell := _notebook_cell(location.file)) is not None:
+        return f"cell [{cell}]" + (f" line {location.line}" if location.line is not None else "")
     path = shown_path(location.file)
     return f"{path}:{location.line}" if location.line is not None else path
+
+
+def _notebook_cell(file: str) -> int | None:
+    """The number of the cell that a notebook keeps in this file, as long as its kernel runs; None for any other."""
+    if named := _IPYTHON_CELL.match(file):
+        return int(named[1])
+    if "ipykernel_" not in file or (ipython := sys.modules.get("IPython")) is None:
+        return None
+    compiler = getattr(ipython.get_ipython(), "compile", None)
+    number = getattr(compiler, "_filename_map", {}).get(file)
+    return number if isinstance(number, int) else None
 
 
 def shown_function(location: Location) -> str:
@@ -167,6 +188,21 @@ def size(count: float) -> str:
         if count >= bytes_:
             return f"{count / bytes_:.1f} {unit}" if count < 10 * bytes_ else f"{count / bytes_:.0f} {unit}"
     return f"{count:.0f} bytes"
+
+
+def joules(amount: float) -> str:
+    """Energy: ``12.5 J``, ``340 mJ``."""
+    return f"{amount:.3g} J" if amount >= 1 else f"{amount * 1e3:.3g} mJ"
+
+
+def shown_energy(used: Sequence[EnergyUse]) -> str:
+    """Energy per step: ``12.5 J per step: 10.1 J NVIDIA H100, 2.4 J package-0``; empty where nothing was counted."""
+    if not used:
+        return ""
+    total = joules(sum(one.per_step_j for one in used))
+    of_all = {"rapl": " (of all programs)", "nvml": ""}
+    parts = ", ".join(f"{joules(one.per_step_j)} {one.part}{of_all[one.source]}" for one in used)
+    return f"{total} per step: {parts}"
 
 
 def rate(count: float) -> str:

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 _ABSENT = object()
@@ -78,11 +79,19 @@ class Patches:
         setattr(owner, name, value)
         self.entries.append(_Replacement(owner, name, before, value))
 
-    def wrap(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def wrap(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Any]) -> None:
         """Replace ``owner.name`` by ``wrapper(owner.name)``; an attribute that is missing or None is left alone."""
         original = getattr(owner, name, None)
         if original is not None:
             self.set(owner, name, wrapper(original))
+
+    def wrap_for_instances(self, owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Any]) -> None:
+        """As `wrap`, for what the instances of a class call; the class itself shows its method as before."""
+        shown = getattr(owner, name, None)
+        if shown is not None:
+            present = vars(owner).get(name)
+            called = present.replacement if isinstance(present, ForInstances) else shown
+            self.set(owner, name, ForInstances(shown, wrapper(called)))
 
     def add(self, name: str, undo: Callable[[], None]) -> None:
         """List something else that was put in place, and the function that takes it away."""
@@ -102,6 +111,21 @@ class Patches:
     def __bool__(self) -> bool:
         """Whether anything is in place."""
         return bool(self.entries)
+
+
+class ForInstances:
+    """What the instances of a class call in place of a method, which the class itself still shows.
+
+    A torch profiler with ``with_stack`` takes the code of ``torch.nn.Module.__call__`` once in a process, for that of
+    all calls of modules, and reads the module from the frames of that code: one of another function has no module.
+    """
+
+    def __init__(self, method: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+        self._method = method
+        self.replacement = replacement
+
+    def __get__(self, module: Any, kind: type | None = None) -> Any:
+        return self._method if module is None else MethodType(self.replacement, module)
 
 
 #: Weak: an owner that is never put back is freed with the program's last reference to it.

@@ -16,6 +16,8 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u180e\u200b-\u200f\
 _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
 #: The longest names seen in traces are kernels' templates of 2,000 characters, which differ in their first hundreds.
 LONGEST = 400
+#: Lines and tabs are what a console lays out.
+_UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 _LONG_WORD = re.compile(rf"\S{{{LONGEST + 1},}}")
 #: A sentence: the longest of perfkit's own have 600 characters without the names in them.
 LONGEST_SENTENCE = 4_000
@@ -26,6 +28,16 @@ def printable(text: str, instead: str = "?") -> str:
     if len(text) > LONGEST:
         text = _cut(_LONG_WORD.sub(lambda found: _cut(found[0], LONGEST), text), LONGEST_SENTENCE)
     return _UNSAFE.sub(instead, text)
+
+
+def printable_lines(text: str) -> str:
+    """Whole lines for a terminal: with ``?`` for each unsafe character other than line feeds and tabs, and no cut."""
+    return _UNSAFE_IN_LINES.sub("?", text)
+
+
+def escaped(text: str) -> str:
+    """``text`` of any length with unsafe characters escaped (``\\u202e``): for tables that cut no name."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def clean(text: str, longest: int = LONGEST) -> str:

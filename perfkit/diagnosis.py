@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from perfkit._format import ms, percent, shown_places
-from perfkit._html import html_table, html_text
+from perfkit._html import html_bar, html_table, html_text
 from perfkit._text import printable
 from perfkit._versioned_json import decode_versioned, json_text
 from perfkit.errors import UsageError
 from perfkit.findings import Finding, Outcome
 from perfkit.ledger.ledger import ClaimedLedger
-from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
+from perfkit.ledger.ledger_text import account_parts, nearness, parts_table, rows_table
 from perfkit.ledger.step_budget import NEGLIGIBLE, StepBudget
+from perfkit.measures.host.phase_scale import scaled_rows
 from perfkit.measures.results.completeness import Completeness
 from perfkit.measures.results.device import Communication, CopyTime, DeviceTime, Launches
-from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines
+from perfkit.measures.results.host import Ops, OpTime, RangeTime, SourceLine, SourceLines, distinct_ranges
 from perfkit.measures.results.kernel_profiles import KernelProfiles
 from perfkit.measures.results.kernels import ApiCall, Kernels, KernelTime, Roofline
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.memory import DeviceMemory
+from perfkit.measures.results.peak_memory import CheckpointTrade, PeakMemory
 from perfkit.measures.results.steps import StepBreakdown, Throughput, TracedStep, TypicalStep, Utilization
 from perfkit.rules._engine import Rule, RuleNotAsked, find_rules, run_rules
-from perfkit.run.records import PHASES, LineRow, Lines, Phases, Rank, SyncEvent, Syncs
+from perfkit.run.records import PHASES, EnergyUse, LineRow, Lines, Phases, Rank, SyncEvent, Syncs
 from perfkit.verdict import verdict_of
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     communication: tuple[Communication, ...] = ()
     copies: tuple[CopyTime, ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
+    peak_memory: tuple[PeakMemory, ...] = ()
+    checkpoint_trades: tuple[CheckpointTrade, ...] = ()
     roofline: tuple[Roofline, ...] = ()
     ops: tuple[OpTime, ...] = ()
     ranges: tuple[RangeTime, ...] = ()
@@ -76,12 +80,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LineRow, ...] = ()
     source_lines: tuple[SourceLine, ...] = ()
     syncs: tuple[SyncEvent, ...] = ()
+    energy: tuple[EnergyUse, ...] = ()
 
     @property
     def distinct_ranges(self) -> list[RangeTime]:
-        """Each range once: from the trace if it is in there, because the run's own table includes slowed steps."""
-        traced = {row.name for row in self.ranges if row.source == "trace"}
-        return [row for row in self.ranges if row.source == "trace" or row.name not in traced]
+        """Each range once, see `perfkit.measures.results.host.distinct_ranges`."""
+        return distinct_ranges(self.ranges)
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,9 +161,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return printable(f"<diagnosis of {self.source}: {self.verdict}>")
 
     def _repr_html_(self) -> str:
-        """For notebooks: the verdict, the phases and the findings as tables; no script, all escaped."""
+        """For notebooks: the verdict, the phases and the ledger as bars, the findings as a table; no script."""
         times = self.phase_times
-        phases = [(name, ms(ns), percent(ns, sum(times.values()))) for name, ns in times.items()]
         findings = [
             (
                 finding.rule,
@@ -171,10 +174,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             for finding, _ in self.causes
         ]
         parts = [f"<p><b>{html_text(self.verdict)}</b></p>"]
-        if phases:
-            parts.append(html_table(("phase", "per step", "share"), phases))
+        shown = {name: f"{ms(ns)} {percent(ns, sum(times.values()))}" for name, ns in times.items()}
+        parts.append(html_bar("step", times, shown))
         if (ledger := self.shown_ledger) is not None:
-            parts.append(f"<p>{html_text(account_line(ledger))}</p>")
+            account = account_parts(ledger)
+            shown = {name: percent(ns, ledger.ledger.wall_ns) for name, ns in account.items()}
+            parts += [html_bar("what accounts for it", account, shown), f"<p>{html_text(nearness(ledger))}</p>"]
             table = parts_table(ledger) if self.outcome == "unexplained" else rows_table(ledger, NEGLIGIBLE)
             parts.append(html_table(table.head, table.rows))
         if findings:
@@ -274,8 +279,9 @@ def _figures(found: Measurements, budget: StepBudget | None) -> Figures:
         "kernel_profiles": profiles and msgspec.structs.replace(profiles, rows=profiles.rows[:_PROFILES]),
         "kernel_classes_ns": kernels.classes_ns if kernels is not None else {},
         "api_calls": _longest(found.all(ApiCall), "total_ns"),
-        "lines": _longest(lines.rows if lines is not None else (), "host_ns"),
+        "lines": _longest(scaled_rows(lines, found.get(TypicalStep)) if lines is not None else (), "host_ns"),
         "source_lines": source_lines.lines[:_ROWS] if source_lines is not None else (),
+        "energy": rank.energy if rank is not None else (),
         "syncs": _longest(syncs.events if syncs is not None else (), "count"),
     }
     return Figures(**(plain | derived))

@@ -11,6 +11,13 @@ from perfkit._location import Location
 Severity = Literal["info", "warning", "critical"]
 Confidence = Literal["high", "medium", "low"]
 
+#: How sure each is, in words that follow a severity and a colon.
+SURE: dict[Confidence, str] = {
+    "high": "measured directly",
+    "medium": "likely, its time is an estimate",
+    "low": "uncertain, to be tried first",
+}
+
 #: What a verdict is: problems with their cost, proven health, neither, or a recording that does not show it.
 Outcome = Literal["findings", "healthy", "unexplained", "cannot-tell"]
 
@@ -40,6 +47,25 @@ class Evidence(msgspec.Struct, frozen=True):
         return cls(name, None if part is None else round(100 * part / of, 1), "%", source)
 
 
+class AdvisedEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """An edit that a finding advises: the call of ``call`` on the line ``at`` gets these arguments.
+
+    ``arguments`` are name and source: ``{"num_workers": "4"}``.
+    """
+
+    at: Location
+    call: str
+    arguments: dict[str, str]
+
+    @classmethod
+    def of(cls, at: Location | None, **arguments: object) -> AdvisedEdit | None:
+        """The edit at the line that makes an object, whose function is ``DataLoader(...)``; None where it is not."""
+        call = (at.function or "").removesuffix("(...)") if at is not None else ""
+        if at is None or at.owner != "user" or not call.isidentifier() or at.function == call:
+            return None
+        return cls(at=at.at, call=call, arguments={name: repr(value) for name, value in arguments.items()})
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One problem found in a run or a trace.
 
@@ -52,6 +78,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ``spent`` is the line in which the time passes, ``change`` the line to edit (the construction of a DataLoader or an
     optimizer, a Trainer's argument, the call to hoist); each is None where none is known, and ``change`` is also None
     where it would repeat ``spent``. ``range`` is the range or module.
+    ``edit`` is the change itself where it is an argument of a call; reports show it as a diff.
+    ``what_if`` are the options of `perfkit what-if` whose replay gave the saving; None where the rule gave it.
     ``follows`` is the id of the rule whose finding explains this one: correct that one first. Per step means per
     mean step, or the whole recording where no steps are marked in it.
     """
@@ -64,11 +92,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     spent: Location | None = None
     change: Location | None = None
+    edit: AdvisedEdit | None = None
     range: str | None = None
     cost_ns: int | None = None
     saving_low_ns: int | None = None
     saving_high_ns: int | None = None
     follows: str | None = None
+    what_if: str | None = None
 
     @property
     def quantified(self) -> bool:

@@ -16,10 +16,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfkit import _env
-from perfkit._stderr import print_message
-from perfkit.errors import RunError, UsageError
+from perfkit._html import html_text
+from perfkit._stderr import print_message, print_once
+from perfkit.errors import UsageError
+from perfkit.last_window import LastWindow
+from perfkit.record.clock.step_followers import follow_steps
 from perfkit.record.clock.step_iterator import StepIterator
 from perfkit.record.options import FLAGS, DetectSyncs, Options
+from perfkit.record.recorded_function import Decorates
 from perfkit.record.triggers.trigger_settings import Triggers, as_triggers, check_thread
 from perfkit.record.windows.schedules import Schedule, as_action
 from perfkit.run.folder_claim import claim_folder, default_folder, launch_id
@@ -27,6 +31,7 @@ from perfkit.run.records import MODES, PHASES, Mode, Phase, StartedBy
 
 if TYPE_CHECKING:
     from perfkit.diagnosis import Diagnosis
+    from perfkit.record.clock.step_clock import StepClock
     from perfkit.record.run_recorder import RunRecorder
     from perfkit.run.rank_recording import LateLoss
 
@@ -36,11 +41,11 @@ T = TypeVar("T")
 _active: profile | None = None
 
 
-class profile:
+class profile(Decorates, LastWindow):
     """Records a training loop: phases of every step, and windows by schedule, into a run folder.
 
-    Use it as a context manager, or call `start` and `stop`. Inside, ``prof.steps(loader)`` or ``prof.step()`` marks
-    where a step ends; without them, steps are found from the DataLoader's fetches and the optimizer's steps.
+    A context manager, or ``@perfkit.profile()`` on the function that trains, or `start` and `stop`. Inside,
+    ``prof.steps(loader)`` or ``prof.step()`` ends a step; without them, fetches and optimizer steps show where.
 
     Args:
         run: Folder to record into, or a URL for fsspec: then the run is recorded into ``runs/`` and copied
@@ -52,8 +57,8 @@ class profile:
         record_shapes, profile_memory, with_stack, with_flops, with_modules: torch's flags for a window.
         recorders: What a window records: "kineto" (torch's profiler, the trace), "cuda_profiler" (opens the
             capture range of nsys and ncu), "memory" (a snapshot of device memory), "ranges"; ``()``: no windows.
-        handlers: Callables that get the torch profiler of each finished window.
-        on_trace_ready: One more handler, under torch's name for it.
+        handlers: Callables that get the torch profiler of each finished window; on_trace_ready: one more, as in torch.
+        memory: Also record five steps for memory: what holds it at the peak. See ``perfkit explain memory``.
         triggers: What opens windows outside of the schedule: names, or `perfkit.triggers` with numbers. Default "file":
             ``perfkit trigger RUN`` from another shell. On every rank, whatever ``ranks`` is; ``()``: none.
         detect_syncs: "auto" finds host-device syncs: on a GPU in every step, on a CPU by a dry run of two extra steps.
@@ -64,12 +69,10 @@ class profile:
         budget: Maximum of perfkit's own time as a share of the step (0.01 = 1 %); above it, sampling stops.
         overwrite: Replace a run in the folder.
         stop_after: End the program cleanly (``SystemExit(0)``) after this number of steps.
-        total_steps: The number of steps that the run will have, if known: the default schedule fits into it, and costs
-            are also reported for the whole run.
+        total_steps: The number of steps of the run, if known: the default schedule fits it, costs are of all of them.
         quiet: Do not print the verdict.
         report: Also write ``report.html``, the diagnosis as one page, into the run folder.
-        hooks: False where something else reports the phases and the steps, through `begin`, `end`, `step` and
-            `drop_step`: a framework's adapter. Loaders and optimizers are observed in both cases.
+        hooks: False where a framework's adapter reports phases and steps by `begin`, `end`, `step` and `drop_step`.
 
     Raises:
         UsageError: an argument has an impossible value.
@@ -90,6 +93,7 @@ class profile:
         recorders: Iterable[str] = ("kineto",),
         handlers: Iterable[Callable[[Any], Any]] = (),
         on_trace_ready: Callable[[Any], Any] | None = None,
+        memory: bool = False,
         triggers: Triggers | str | Iterable[str] | None = None,
         detect_syncs: DetectSyncs | None = None,
         capture_nvtx: bool = False,
@@ -107,24 +111,25 @@ class profile:
         given["started_in"] = _env.current_folder()
         given["flags"] = {name: given.pop(name) for name in FLAGS}
         given["action"] = as_action(schedule) if schedule is not None else None
-        given["recorders"] = tuple(recorders)  # it may be a generator
-        given["triggers"] = as_triggers(triggers, given["recorders"])
+        given["recorders"] = recorders = tuple(recorders)  # it may be a generator
+        given["triggers"] = as_triggers(triggers, recorders)
         given["activities"] = tuple(activities) if activities is not None else None
         given["handlers"] = (*handlers, *(() if on_trace_ready is None else (on_trace_ready,)))
         given["ranks"] = tuple(ranks)
         self._options = Options(**given)
         self._options.check()
+        #: The run folder, once `start` has made it.
         self.folder: Path | None = None
-        self.off = False  #: Recording could not start; a sentence on stderr has said why.
-        #: What the user wrote; sentences about marking steps depend on it.
-        self.started_by: StartedBy = "perfkit.profile"
-        self.loading_ns = 0  #: Processor time that `perfkit run` took before the program began.
-        #: Whether the run is diagnosed when it ends, and the limits of this machine are written.
+        self.off = False  # recording could not start; a sentence on stderr has said why
+        self.started_by: StartedBy = "perfkit.profile"  # what the user wrote, for sentences about marking steps
+        self.loading_ns = 0  # processor time that `perfkit run` took before the program began
+        # Whether the run is diagnosed when it ends, and the limits of this machine are written.
         self.diagnoses = True
         #: The result, once the run has ended and rank 0 has diagnosed it.
         self.diagnosis: Diagnosis | None = None
         self._live: RunRecorder | None = None
-        self._running = False
+        self._running = self._started = False
+        self._reported: set[str] = set()
 
     # -- start and stop
 
@@ -146,6 +151,7 @@ class profile:
         """
         global _active
         began_ns = time.process_time_ns()
+        self._started = True
         if _env.disabled() or self._running:
             return self
         if _active is not None:
@@ -214,15 +220,9 @@ class profile:
             recording.guarded("the figures", lambda: self._draw(live))
 
     def _diagnose_here(self, live: RunRecorder) -> None:
-        # Both load numpy, which importing perfkit must not.
-        from perfkit.reports.console import stderr_console
-        from perfkit.reports.run_verdict import diagnose_run
+        from perfkit.reports.run_verdict import diagnose_own_run  # it loads numpy, which importing perfkit must not
 
-        try:
-            self.diagnosis = diagnose_run(live.folder, None if self._options.quiet else stderr_console())
-        except RunError:
-            for note in live.recording.notes:
-                print_message(note)
+        self.diagnosis = diagnose_own_run(live.folder, live.recording.notes, quiet=self._options.quiet)
 
     def _draw(self, live: RunRecorder) -> None:
         """Write the data of the pages, after the verdict is printed: this reads the window's trace once more."""
@@ -234,25 +234,9 @@ class profile:
             print_message(f"report: {page}")
 
     def _follow_steps(self, what: str, follow: Callable[[int], bool | None]) -> None:
-        """Call ``follow`` with the number of each step that begins, until it returns False; its time is the step's.
-
-        An error of it is reported as one of ``what``, and it is not called again.
-        """
-        if (live := self._live) is None:
-            return
-        clock, recording, earlier = live.clock, live.recording, live.clock.at_close
-
-        def at_close(step: int) -> None:
-            if earlier is not None:
-                earlier(step)
-            try:
-                if follow(step + 1) is not False:
-                    return
-            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-                recording.trouble(what, error)
-            clock.at_close = earlier
-
-        clock.at_close = at_close
+        """Call ``follow`` with the number of each step that begins: see `follow_steps`."""
+        if self._live is not None:
+            follow_steps(self._live.clock, self._live.recording, what, follow)
 
     # -- what a loop calls
 
@@ -268,15 +252,21 @@ class profile:
         """
         live = self._live
         if not self._running or live is None:
+            self._report_unstarted("steps")
             return iterable if _active is None or _active is self else _active.steps(iterable)
         self._take_boundaries(live)
         live.clock.knows("data")
         return StepIterator(iterable, live.clock, lambda: self._know_length(iterable, live), live.on_epoch_end)
 
+    def _report_unstarted(self, what: str) -> None:
+        if not (self._started or _active is not None or _env.disabled()):
+            text = f"{what}() records nothing before start(): write `with perfkit.profile(...) as prof:`"
+            print_once(text, self._reported)
+
     def _know_length(self, iterable: Iterable[Any], live: RunRecorder) -> None:
         if live.total is None and not live.plan.begun:
             try:
-                # At least one epoch: with an unknown number of epochs the first must contain the window.
+                # One epoch: where more come, their number is not known.
                 live.total = len(iterable)  # type: ignore[arg-type]  # TypeError: unknown
             except TypeError:
                 return
@@ -335,13 +325,16 @@ class profile:
             raise UsageError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         live = self._live
         if not self._running or live is None:
+            self._report_unstarted("step")
             if _active is not None and _active is not self:
                 _active.step(samples, tokens, loss=loss, mode=mode)
             return
         self._take_boundaries(live)
         if samples is not None or tokens is not None or loss is not None:
             self.log(samples=samples, tokens=tokens, loss=loss)
-        if live.clock.running:
+        if live.clock.iterating:
+            print_once("step() in a loop over steps() ends no step: each iteration is a step", self._reported)
+        elif live.clock.running:
             live.clock.close(mode)
         else:
             live.clock.start()
@@ -353,17 +346,22 @@ class profile:
 
     def begin(self, phase: Phase) -> None:
         """Open a phase of the running step; the time until `end` belongs to it."""
-        if phase not in PHASES:
-            raise UsageError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
-        if self._running and self._live is not None and self._live.clock.running:
-            self._live.clock.enter(phase)
+        if (clock := self._running_clock(phase)) is not None:
+            clock.enter(phase)
 
     def end(self, phase: Phase) -> None:
         """Close the innermost open phase of that name; one that is not open is ignored."""
+        if (clock := self._running_clock(phase)) is not None:
+            clock.leave(phase)
+
+    def _running_clock(self, phase: Phase) -> StepClock | None:
         if phase not in PHASES:
             raise UsageError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
-        if self._running and self._live is not None and self._live.clock.running:
-            self._live.clock.leave(phase)
+        clock = self._live.clock if self._running and self._live is not None else None
+        return clock if clock is not None and clock.running else None
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html_text(repr(self))}</p>{self.diagnosis._repr_html_() if self.diagnosis else ''}"
 
     def __repr__(self) -> str:
         state = "recording" if self._running else "not recording"

@@ -193,7 +193,7 @@ def _no_savings_above(findings: Sequence[Finding], budget: StepBudget) -> str:
         deviation_ns = (step.p90_ns - step.p10_ns) / _P10_TO_P90
         uncertainty = 2 * deviation_ns / math.sqrt(step.steps) / step.wall_ns
         if uncertainty > above:
-            above, reason = uncertainty, f" (the uncertainty of the step's length, from {step.steps} steps)"
+            above, reason = uncertainty, "; steps vary by that much"
     for finding in findings:
         possible = (finding.saving_high_ns or 0) / budget.wall_ns
         if possible > above:

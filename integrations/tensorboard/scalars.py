@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -121,8 +121,15 @@ class log_scalars:
             warnings.warn(message, PerfkitWarning, stacklevel=3)
 
 
-def _parts(rows: Sequence[Step]) -> list[Sequence[Step]]:
-    size = max(1, -(-len(rows) // _MAX_POINTS))
+def points_of(rank: RankFolder, most: int) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """The scalars of a recorded rank as (last step, its start on the run's clock in ns, values), at most ``most``."""
+    flops = rank.rank.flops if rank.rank is not None else None
+    for part in _parts([row for row in rank.steps if row.kind == "timed"], most):
+        yield part[-1].step, part[-1].start_ns, _values(part, flops)
+
+
+def _parts(rows: Sequence[Step], most: int = _MAX_POINTS) -> list[Sequence[Step]]:
+    size = max(1, -(-len(rows) // most))
     return [rows[at : at + size] for at in range(0, len(rows), size)]
 
 

@@ -23,13 +23,15 @@ from perfkit._version import VERSION
 from perfkit.errors import Interrupted, PerfkitError
 
 #: The subcommands, in the order in which --help lists them. Each is the function of this name in the module of this
-#: name; the module may have ``CONTEXT``, settings for click. An underscore at the end is for Python alone.
+#: name; the module may have ``CONTEXT``, settings for click. `_command` is what users write.
 _COMMANDS = (
     "run",
     "diagnose",
     "ranks",
     "try_",
     "compare",
+    "what_if",
+    "history",
     "explain",
     "trim",
     "trigger",
@@ -53,16 +55,20 @@ perfkit reports why a PyTorch training is slow.
 perfkit --help lists all commands."""
 
 
+def _command(name: str) -> str:
+    """The subcommand of a function: an underscore at its end is for Python alone, others stand for hyphens."""
+    return name.rstrip("_").replace("_", "-")
+
+
 def _build(names: Sequence[str] = _COMMANDS) -> typer.Typer:
     app = typer.Typer(
         name="perfkit",
         help="See where a PyTorch training step spends its time, which line it is, and what to change.",
         rich_markup_mode=None,
-        add_completion=False,
     )
     for name in names:
         module = import_module(f"perfkit.commands.{name}")
-        app.command(name.rstrip("_"), context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+        app.command(_command(name), context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
 
     @app.callback(invoke_without_command=True)
     def root(
@@ -86,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     # The other commands load the offline column, which a program under `perfkit run` would then hold.
-    named = [name for name in _COMMANDS if arguments[:1] == [name.rstrip("_")]]
+    named = [name for name in _COMMANDS if arguments[:1] == [_command(name)]]
     command: Any = typer.main.get_command(_build(named or _COMMANDS))
     try:
         code = command.main(args=arguments, prog_name="perfkit", standalone_mode=False)

@@ -6,8 +6,8 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfkit._stderr import print_message
 from perfkit.errors import UsageError
-from perfkit.reports.console import stderr_console
 
 if TYPE_CHECKING:
     from perfkit.reports.figures import FigureData
@@ -26,6 +26,6 @@ def write_page(data: FigureData, file: str | Path, *, show: bool) -> None:
         written = write_html(data, file)
     except OSError as error:
         raise UsageError(f"the page cannot be written: {error}; choose another path with --html FILE") from error
-    stderr_console().print(f"perfkit: page {written}")
+    print_message(f"page {written}")
     if show:
         webbrowser.open(written.resolve().as_uri())

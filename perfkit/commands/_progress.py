@@ -1,12 +1,14 @@
-"""A progress bar for reading, shown once that takes longer than a second."""
+"""Progress on stderr, shown once it takes longer than a second: a bar for reading, a spinner for all else."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from perfkit._text import printable
 from perfkit.reports.console import stderr_console
@@ -46,3 +48,22 @@ def reading_bar(what: str, amount: ProgressColumn | None = None) -> Iterator[Cal
     finally:
         if task is not None:
             bar.stop()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show a spinner on stderr after one second, for work whose length is not known."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield
+        return
+    status = console.status(Text(printable(what)))
+    later = threading.Timer(_PATIENCE_S, status.start)
+    later.daemon = True
+    later.start()
+    try:
+        yield
+    finally:
+        later.cancel()
+        later.join()
+        status.stop()

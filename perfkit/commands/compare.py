@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import typer
 
 from perfkit import comparison
 from perfkit.commands._pages import write_page
+from perfkit.commands._progress import working
 from perfkit.commands._recordings import newest_runs, recording
+from perfkit.comparison.memory import MEMORY
 from perfkit.errors import UsageError
 from perfkit.reports.console import stdout_console
 from perfkit.reports.json import write_json
@@ -35,7 +38,7 @@ def compare(
         "--max-more",
         metavar="NAME[=N]",
         help="Exit with 1 if there are more than N (default 0) additional syncs, recompiles, graph-breaks, launches or "
-        "ops. May be repeated.",
+        "ops, or if the peak of memory is larger by more than N, as in memory=5%. May be repeated.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the comparison as JSON."),
     as_markdown: bool = typer.Option(False, "--markdown", help="Print the comparison as markdown."),
@@ -51,14 +54,15 @@ def compare(
         raise UsageError("choose one of --json and --markdown")
     if page is not None and not (as_html or open_page):
         raise UsageError(f"compare takes two paths; add --html to write a page to {page}")
-    slowdown = _percent(max_slowdown) if max_slowdown is not None else None
+    slowdown = _percent("--max-slowdown", max_slowdown) if max_slowdown is not None else None
     more = dict(_count(word) for word in max_more)
     if before is not None and after is None:
         raise UsageError(f"compare takes two runs, or none for the newest two in {RUNS}/; got only {before}")
     first, second = (
         (recording(before), recording(after)) if before is not None and after is not None else newest_runs(2)
     )
-    answer = comparison.compare(first, second, max_slowdown=slowdown, max_more=more)
+    with working(f"comparing {Path(first).name} with {Path(second).name}"):
+        answer = comparison.compare(first, second, max_slowdown=slowdown, max_more=more)
     if as_json:
         write_json(answer, sys.stdout)
     elif as_markdown:
@@ -69,19 +73,23 @@ def compare(
         # Figures load numpy, which `perfkit run` must leave to the program.
         from perfkit.reports.figures import figures_of_comparison
 
-        write_page(figures_of_comparison(answer), page or "comparison.html", show=open_page)
+        with working("drawing the page"):
+            data = figures_of_comparison(answer)
+        write_page(data, page or "comparison.html", show=open_page)
     return 1 if answer.broken else 0
 
 
-def _percent(word: str) -> float:
+def _percent(option: str, word: str) -> float:
     match = _PERCENT.fullmatch(word.strip())
     if match is None:
-        raise UsageError(f"--max-slowdown takes a percentage of at least 0 (3%), got {word!r}")
+        raise UsageError(f"{option} takes a percentage of at least 0 (3%), got {word!r}")
     return float(match[1]) / 100
 
 
 def _count(word: str) -> tuple[str, float]:
     name, _, number = word.partition("=")
+    if name.strip() == MEMORY:
+        return MEMORY, _percent("--max-more memory", number) if number else 0.0
     try:
         return name.strip().replace("-", " "), float(number) if number else 0.0
     except ValueError:

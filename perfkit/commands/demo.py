@@ -49,7 +49,7 @@ def demo(
     progress.print(f"perfkit demo: training {script} for {steps} steps", style="dim")
     _train(folder, script, steps, "--syncs=auto")
     diagnosis = diagnoses.diagnose(folder)
-    print_diagnosis(diagnosis, console, all=every)
+    print_diagnosis(diagnosis, console, all=every, says_next=False)
     before_ns, corrected = _measure_corrections(folder, script, diagnosis, progress)
     _print_savings(before_ns, corrected, console)
     console.print(f"The run is in {folder}: perfkit diagnose {folder} --all", style="dim", soft_wrap=True)

@@ -13,14 +13,18 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from perfkit import diagnosis as diagnoses
+from perfkit._stderr import print_message
+from perfkit.commands._batch_fit import report_batch_fit
+from perfkit.commands._node_metrics import NODE_METRICS, read_metrics
 from perfkit.commands._pages import write_page
-from perfkit.commands._progress import reading_bar
+from perfkit.commands._progress import reading_bar, working
 from perfkit.commands._ranks_reports import check_ranks_gates, passes_gates, print_ranks_as, write_ranks_page
 from perfkit.commands._recordings import recording_or_newest
+from perfkit.commands._tables import TableRequest, print_one_table
 from perfkit.diagnosis import Diagnosis
 from perfkit.errors import UsageError
 from perfkit.findings import SEVERITIES
-from perfkit.reports.console import stderr_console, stdout_console
+from perfkit.reports.console import stdout_console
 from perfkit.reports.json import write_json
 from perfkit.reports.markdown import write_markdown
 from perfkit.reports.ranks.terminal import print_ranks_verdict
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from perfkit.ranks.path_diagnosis import DiagnosedRanks
     from perfkit.ranks.rank_sources import RankSources
     from perfkit.trace.cached_reader import ReadTrace
+    from perfkit.trace.dcgm import NodeMetrics
 
 
 def diagnose(
@@ -64,6 +69,27 @@ def diagnose(
     ),
     open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
     page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
+    table: str | None = typer.Option(
+        None, "--table", metavar="NAME", help="Print one table instead of the verdict: ops, kernels, launches, api, ..."
+    ),
+    sort: str | None = typer.Option(None, "--sort", metavar="COLUMN", help="Sort the table by this column."),
+    limit: int | None = typer.Option(
+        None, "--limit", metavar="N", min=1, help="Print N rows of the table. Default: 30 on a terminal, else all."
+    ),
+    by: str | None = typer.Option(
+        None, "--by", metavar="GROUP", help="Group the table by shape, module, line or step; collectives by size."
+    ),
+    as_csv: bool = typer.Option(False, "--csv", help="Print the table as CSV, with times in ns."),
+    batch: int | None = typer.Option(
+        None,
+        "--batch-fits",
+        metavar="N",
+        min=1,
+        help="Report only whether a batch of N samples would fit into memory, from the batch sizes that the run or "
+        "perfkit try --sweep batch-size has measured. Exit with 1 if it does not.",
+    ),
+    node_metrics: str | None = NODE_METRICS,
+    # Of `perfkit watch`, for a run that goes on: diagnosis.json is of the whole run.
     early: bool = typer.Option(False, "--early", hidden=True),
 ) -> int:
     """Report what dominates a training step, on which lines, what to change and what that saves."""
@@ -79,10 +105,16 @@ def diagnose(
         raise UsageError(f"diagnose takes one path; add --html to write a page to {page}")
     for word in fail_on:
         _check_gate(word)
+    asked = TableRequest(table, sort, limit, by, as_csv, as_json)
+    wants_table = asked.check()
+    if (as_html or open_page) and page is None and recorded is not None and recorded.endswith(".html"):
+        recorded, page = None, recorded  # --html FILE of the newest run
     path = recording_or_newest(recorded)
+    if wants_table:
+        return print_one_table(path, asked)
     if (several := _several_ranks(path)) is not None:
         check_ranks_gates(fail_on)
-        ranks = _diagnose_ranks(several)
+        ranks = _diagnose_ranks(several, read_metrics(node_metrics))
         _write_out(ranks.diagnosis, out)
         print_ranks_as(ranks, as_json=as_json, as_markdown=as_markdown)
         if as_html or open_page:
@@ -91,7 +123,9 @@ def diagnose(
     # A page needs the trace a second time.
     read = CachedTraceReader() if as_html or open_page else read_trace
     with reading_bar(f"reading {Path(path).name}") as report:
-        found = measure(path, progress=report, read=read)
+        found = measure(path, progress=report, read=read, node_metrics=read_metrics(node_metrics))
+    if batch is not None:
+        return 0 if report_batch_fit(found, path, batch, as_json=as_json) else 1
     diagnosis = diagnoses.diagnose(found)
     _write_out(diagnosis, out)
     if not early and is_run_folder(Path(path)):
@@ -103,11 +137,9 @@ def diagnose(
         write_markdown(diagnosis, sys.stdout)
     else:
         console = stdout_console()
-        if early:
-            console.print("perfkit: first verdict, while training continues", style="dim")
         print_diagnosis(diagnosis, console, all=every)
-        if not early and len(rank_folders(Path(path))) > 1:
-            print_ranks_verdict(_diagnose_ranks(find_ranks(path)), console)
+        if len(rank_folders(Path(path))) > 1:
+            print_ranks_verdict(_diagnose_ranks(find_ranks(path), read_metrics(node_metrics)), console)
     if as_html or open_page:
         _write_page(diagnosis, path, page, show=open_page, read=read)
     return 1 if any(_has_finding(diagnosis, word) for word in fail_on) else 0
@@ -125,12 +157,12 @@ def _several_ranks(path: str) -> RankSources | None:
     return sources if len(sources.ranks) > 1 else None
 
 
-def _diagnose_ranks(sources: RankSources) -> DiagnosedRanks:
+def _diagnose_ranks(sources: RankSources, metrics: NodeMetrics | None) -> DiagnosedRanks:
     # It loads numpy, see above.
     from perfkit.ranks.path_diagnosis import diagnose_sources
 
     with reading_bar("reading ranks", MofNCompleteColumn()) as report:
-        return diagnose_sources(sources, resume=True, progress=report)
+        return diagnose_sources(sources, resume=True, progress=report, node_metrics=metrics)
 
 
 def _write_out(diagnosis: Diagnosis | RanksDiagnosis, out: str | None) -> None:
@@ -147,7 +179,8 @@ def _write_page(diagnosis: Diagnosis, path: str, page: str | None, *, show: bool
     # Figures load numpy, see above.
     from perfkit.reports.figures import FILE, figures_of, write_figures
 
-    data, folder = figures_of(diagnosis, path, read=read), is_run_folder(Path(path))
+    with working("drawing the page"):
+        data, folder = figures_of(diagnosis, path, read=read), is_run_folder(Path(path))
     # Nothing is written next to a trace: its folder may not be the user's to write to.
     name = re.sub(r"(?:\.(?:gz|json|trace|pt|sqlite|nsys-rep|ncu-rep|csv))+$", "", Path(path).name) or "report"
     write_page(data, page or (Path(path) / "report.html" if folder else f"{name}.html"), show=show)
@@ -160,7 +193,7 @@ def _try_to_write(file: Path, write: Callable[[], object]) -> None:
     try:
         write()
     except OSError as error:
-        stderr_console().print(f"perfkit: {file} was not written: {error.strerror}")
+        print_message(f"{file} was not written: {error.strerror}")
 
 
 def _check_gate(word: str) -> None:

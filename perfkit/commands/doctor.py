@@ -63,6 +63,7 @@ PRIVATE_NAMES = (
         "_run_on_profiler_start _run_on_profiler_stop _is_profiler_enabled",
         "ranges in the torch profiler",
     ),
+    ("torch._C", "_DisableTorchDispatch", "cheap samples of tensors in the steps in which operations are counted"),
     (
         "torch._C._autograd",
         "_record_function_with_args_enter _record_function_with_args_exit",
@@ -75,6 +76,8 @@ PRIVATE_NAMES = (
         "ranges in compiled functions without graph breaks",
     ),
     ("torch.nn", "Module._call_impl Module._compiled_call_impl", "annotate_modules and the times of modules"),
+    ("torch.nn", "Module._wrapped_call_impl", "flame graphs without torch's own calls of a module"),
+    ("torch.distributed.tensor", "DTensor._local_tensor", "the memory of sharded parameters"),
     ("torch.nn.modules.module", "_forward_unimplemented", "leaving out modules that are never called"),
     ("torch._dynamo.eval_frame", "OptimizedModule._orig_mod", "the modules inside torch.compile(model)"),
     ("torch._dynamo.eval_frame", "cached_backends", "the calls of models where nothing is compiled"),
@@ -139,6 +142,7 @@ def facts() -> list[tuple[str, str]]:
     lines.append(("torch", _torch()))
     lines.append(("GPU", _gpu()))
     lines.append(("NVML", _nvml()))
+    lines.append(("energy", _energy()))
     lines.append(("NVTX", _nvtx()))
     lines += [(package, _framework(package, oldest, extra, works)) for package, oldest, extra, works in FRAMEWORKS]
     tools: tuple[tuple[_env.NsightName, str], ...] = (
@@ -190,6 +194,19 @@ def _nvml() -> str:
     except Exception as error:  # noqa: BLE001 - a missing or broken driver raises anything
         return f"cannot be used here: {error}"
     return f"ready: clocks, throttling, temperature and other programs are recorded (driver {driver})"
+
+
+def _energy() -> str:
+    """Which energy per step is recorded, and why that of the processor is not."""
+    # The watchers are a part of recording, which other commands do without.
+    from perfkit.record.watchers.processor_energy import find_counters
+
+    counters, refused = find_counters()
+    gpu = "of a GPU by NVML (Volta and later)"
+    if counters:
+        found = f"of the processor by RAPL ({', '.join(counter.name for counter in counters)}), {gpu}"
+        return f"{found}; {refused}" if refused else found
+    return f"{gpu}; not of the processor: {refused}"
 
 
 def _nvtx() -> str:

@@ -7,26 +7,32 @@ import inspect
 import typer
 
 from perfkit import ledger, trial
+from perfkit.measures import memory
 from perfkit.rules._engine import explain as explain_rule
 from perfkit.rules._engine import find_rules
 from perfkit.trial.catalog import KINDS, find_changes
 
 #: What can be explained beside rules: the text of each.
-_TOPICS = {"ledger": inspect.getdoc(ledger) or "", "try": inspect.getdoc(trial) or ""}
+_TOPICS = {
+    "ledger": inspect.getdoc(ledger) or "",
+    "memory": inspect.getdoc(memory) or "",
+    "try": inspect.getdoc(trial) or "",
+}
 
 
 def explain(
     rule: str | None = typer.Argument(
         None,
-        help="A rule's id, as in a finding: sync-in-step; or ledger, changes, try, or the name of a change: workers.",
+        help="A rule's id, as in a finding: sync-in-step; or ledger, memory, changes, try, or the name of a change: "
+        "workers.",
     ),
     every: bool = typer.Option(False, "--all", help="Print all rules as one text."),
 ) -> None:
     """Explain a rule: the problem, how it shows, what to change, and how the saving is estimated.
 
     `perfkit explain ledger` explains what "at the limit", "claimed" and "unexplained" mean; `perfkit explain changes`
-    lists what `perfkit run --with` can apply without an edit, `perfkit explain try` how it is measured. Without a rule,
-    list all.
+    lists what `perfkit run --with` can apply without an edit, `perfkit explain try` how it is measured, and `perfkit
+    explain memory` how memory is. Without a rule, list all.
     """
     if every:
         typer.echo("\n\n".join(explain_rule(known.id) for known in find_rules()))

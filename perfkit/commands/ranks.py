@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 from rich.progress import MofNCompleteColumn
 
+from perfkit.commands._node_metrics import NODE_METRICS, read_metrics
 from perfkit.commands._progress import reading_bar
 from perfkit.commands._ranks_reports import check_ranks_gates, passes_gates, print_ranks_as, write_ranks_page
 from perfkit.commands._recordings import recording_or_newest
@@ -42,6 +43,7 @@ def ranks(
         help="Also write an HTML page to FILE. Default: ranks.html in the run folder, of traces in the current one.",
     ),
     open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
+    node_metrics: str | None = NODE_METRICS,
     page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
 ) -> int:
     """Report which ranks of a job the others wait for, why, and what the job would save."""
@@ -55,8 +57,9 @@ def ranks(
         raise UsageError(f"ranks takes one path; add --html to write a page to {page}")
     check_ranks_gates(fail_on)
     path = recording_or_newest(path)
+    metrics = read_metrics(node_metrics)
     with open_executor(on) as executor, reading_bar("reading ranks", MofNCompleteColumn()) as report:
-        found = diagnose_sources(find_ranks(path), executor, resume=resume, progress=report)
+        found = diagnose_sources(find_ranks(path), executor, resume=resume, progress=report, node_metrics=metrics)
     print_ranks_as(found, as_json=as_json, as_markdown=as_markdown)
     if as_html or open_page:
         write_ranks_page(found, path, page, show=open_page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 import typer
 
 from perfkit._stderr import print_message
+from perfkit._text import printable
 from perfkit.commands._recordings import recording_or_newest
 from perfkit.errors import RunError, UsageError
 from perfkit.record.triggers.trigger_watch import FILE
@@ -132,7 +134,8 @@ def _wait(ranks: list[RankFollower], known: dict[int, int], name_of: Callable[[i
                 continue
             del waiting[index]
             if isinstance(result, Path):
-                typer.echo(str(result))
+                # A program that reads this opens the file; a terminal would act on the name of a folder.
+                print(printable(str(result)) if sys.stdout.isatty() else result, flush=True)
             else:
                 print_message(result)
                 failed = 1

@@ -11,6 +11,8 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
+from perfkit._stderr import print_message
+from perfkit._text import printable
 from perfkit.errors import UsageError
 from perfkit.reports.console import stderr_console, stdout_console
 from perfkit.reports.json import write_json
@@ -139,8 +141,8 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
     """Yield a callback that shows what is tried now: a spinner on a terminal, lines elsewhere."""
     console = stderr_console()
     if not console.is_terminal:
-        yield lambda what, left_s: console.print(f"perfkit: trying {what}")
+        yield lambda what, left_s: print_message(f"trying {what}")
         return
     with console.status("") as status:
         # As Text: a program's path may have brackets, which rich would read as a style.
-        yield lambda what, left_s: status.update(Text(f"trying {what}, at most {left_s:.0f} s left"))
+        yield lambda what, left_s: status.update(Text(printable(f"trying {what}, at most {left_s:.0f} s left")))

@@ -41,6 +41,11 @@ def decorate(target: Any, made: Range) -> Any:
         return _decorate_module(target, made)
     if callable(target) and not isinstance(target, type):
         return _decorate_function(_function_of(target), made)
+    if isinstance(target, type):
+        raise UsageError(
+            f"perfkit.range decorates functions, methods and nn.Module classes or instances. {target.__qualname__} is "
+            "a class without a forward() that a range could surround: write @perfkit.range above the methods to time"
+        )
     raise UsageError(
         f"perfkit.range decorates functions, methods and nn.Module classes or instances, "
         f"got {target!r} ({type(target).__name__})"

@@ -101,8 +101,11 @@ def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Pa
     done = cli("run", "--out", "x", script(tmp_path, text))
 
     first = done.stderr.index("perfkit: first verdict, while training continues")
-    assert done.stderr.index("input-bound") > first
-    assert len(SLOW_LINE.findall(done.stderr)) == 2
+    final = done.stderr.index("x · steps.jsonl")
+    assert "Fix input-bound at" in " ".join(done.stderr[first:final].split())
+    # The findings stand once, at the end of the output.
+    assert SLOW_LINE.search(done.stderr).start() > final
+    assert len(SLOW_LINE.findall(done.stderr)) == 1
 
 
 def test_stop_after_ends_the_program_early_and_diagnoses(cli: Any, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ADAPTERS = sorted((ROOT / "integrations").rglob("*.py"))
 #: For every adapter: the one way to patch and undo.
 ALLOWED = {"perfkit", "perfkit._patches"}
-#: The TensorBoard part is a report as well: it reads run folders, and draws and formats as perfkit.reports does.
+#: These are reports as well: they read run folders, and draw and format as perfkit.reports does.
+REPORTS = ("tensorboard", "trackers")
 ALLOWED_IN_REPORTS = {
     "perfkit._background",
     "perfkit._env",
@@ -39,7 +40,7 @@ def test_an_adapter_imports_public_names_and_what_is_listed_here(file: Path) -> 
             imported |= private if node.module == "perfkit" and private else {node.module or ""}
         elif isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
-    allowed = ALLOWED | (ALLOWED_IN_REPORTS if file.parent.name == "tensorboard" else set())
+    allowed = ALLOWED | (ALLOWED_IN_REPORTS if file.parent.name in REPORTS or file.stem in REPORTS else set())
 
     of_perfkit = {name for name in imported if name.split(".")[0] == "perfkit"}
     assert {name for name in of_perfkit if not name.startswith("perfkit.integrations")} <= allowed

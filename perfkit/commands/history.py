@@ -1,0 +1,68 @@
+"""``perfkit history``: runs of one program over time, where its step changed, and objectives for CI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+from rich.progress import MofNCompleteColumn
+
+from perfkit.commands._pages import write_page
+from perfkit.commands._progress import reading_bar
+from perfkit.errors import UsageError
+from perfkit.reports.console import stdout_console
+from perfkit.reports.json import write_json
+from perfkit.run.folder_claim import RUNS
+
+
+def history(
+    runs: str = typer.Argument(str(RUNS), metavar="[RUNS]", help="Read the runs in this folder. Default: runs."),
+    objective: list[str] = typer.Option(
+        [],
+        "--objective",
+        metavar='"METRIC <= LIMIT"',
+        help="Exit with 1 if the newest run does not hold this: step (the median), p90, a phase, memory, host-memory, "
+        'syncs, samples or energy, as in "step <= 40ms", "memory <= 2GB", "syncs <= 0". May be repeated.',
+    ),
+    workload: str | None = typer.Option(
+        None, "--workload", metavar="TEXT", help="Show only workloads whose command or machine contains this text."
+    ),
+    any_host: bool = typer.Option(
+        False, "--any-host", help="Count runs on machines of different names, but of one kind, as one workload."
+    ),
+    limit: int = typer.Option(1000, "--limit", metavar="N", min=1, help="Read the newest N runs of each workload."),
+    every: bool = typer.Option(False, "--all", help="Show every run that was read. Default: the newest 20."),
+    as_json: bool = typer.Option(False, "--json", help="Print the history as JSON, times in ns."),
+    as_html: bool = typer.Option(
+        False, "--html", help="Also write an HTML page to FILE. Default: history.html in the folder of the runs."
+    ),
+    open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
+    page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
+) -> int:
+    """Report how the step of a program changed from run to run, and since which commit.
+
+    Runs of the same command on the same machine are one workload; each has a history of its own.
+    """
+    # They load numpy, which `perfkit run`, for which the commands are imported too, must leave to the program.
+    from perfkit.history.gathering import read_history
+    from perfkit.history.objectives import parse_objective
+    from perfkit.reports.history import print_history
+
+    if page is not None and not (as_html or open_page):
+        raise UsageError(f"history takes one folder; add --html to write a page to {page}")
+    objectives = [parse_objective(text) for text in objective]
+    with reading_bar("reading runs", MofNCompleteColumn()) as report:
+        found = read_history(
+            Path(runs), limit=limit, workload=workload, any_host=any_host, objectives=objectives, progress=report
+        )
+    if as_json:
+        write_json(found, sys.stdout)
+    else:
+        print_history(found, stdout_console(), all=every)
+    if as_html or open_page:
+        # Figures load numpy, see above.
+        from perfkit.reports.figures.history import figures_of_history
+
+        write_page(figures_of_history(found), page or Path(runs) / "history.html", show=open_page)
+    return 1 if found.broken else 0

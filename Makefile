@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # share what takes long to make (a wheel, a browser, a trained run).
 TOGETHER := -n 2 --dist loadfile
 
-.PHONY: help demo test test-all test-long test-verdict test-lightning test-torch check bench bench-verdict gpu-check fake-gpu readme clean
+.PHONY: help demo test test-all test-long test-verdict test-lightning test-torch check docs bench bench-verdict gpu-check fake-gpu readme clean
 
 help:  ## Show this.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.bench: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -c constraints.txt --group bench
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install -q -c constraints.txt --group docs
 	@touch $@
 
 $(VENV)/.suite: $(VENV)/.ready
@@ -39,7 +43,7 @@ demo: $(VENV)/.ready  ## Train a small model with planted mistakes, find them, m
 test: $(VENV)/.ready  ## The tests, without the long ones.
 	$(BIN)/python -m pytest $(TOGETHER) -m "not slow and not long and not verdict"
 
-test-all: $(VENV)/.bench  ## All tests, also those against peers.
+test-all: $(VENV)/.bench $(VENV)/.docs $(VENV)/.suite  ## All tests, also those against peers.
 	$(BIN)/python -m pytest $(TOGETHER) -m "not long and not verdict"
 
 test-long: $(VENV)/.bench  ## The tests of many minutes: a million steps, a hundred kills, every fault, mutated files.
@@ -65,6 +69,9 @@ check: $(VENV)/.ready  ## Lint, format, types, and who may import whom.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs  ## Build the site of docs/ into docs/_build; a warning is an error.
+	$(BIN)/sphinx-build -E -a -W --keep-going -n -q -b html docs docs/_build
+
 bench: $(VENV)/.bench  ## Run the benchmarks next to the peers and rewrite the tables in benchmarks/README.md.
 	$(BIN)/python -m benchmarks
 
@@ -80,8 +87,9 @@ fake-gpu: $(VENV)/.ready  ## Without a GPU: the tests of CUDA's semantics on a s
 	$(BIN)/python tests/fake_gpu/build.py $(FAKE_GPU)
 	FAKE_GPU_DEVICES=2 $(BIN)/python tests/fake_gpu/run.py -m pytest tests/fake_gpu tests/gpu -m "(semantics or values) and not slow"
 
-readme: $(VENV)/.ready  ## Put the output of a real demo into README.md.
+readme: $(VENV)/.ready  ## Put the output of a real demo into README.md, and of real runs into docs/tutorial.md.
 	$(BIN)/python tests/test_readme.py
+	$(BIN)/python -m tests.docs.tutorial
 
 clean:  ## Remove what the targets above have made.
-	rm -rf $(VENV) $(VENV)-torch-* $(FAKE_GPU) build dist *.egg-info .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-torch-* $(FAKE_GPU) build dist *.egg-info .mypy_cache .ruff_cache docs/_build docs/_generated

@@ -79,3 +79,28 @@ def test_a_function_whose_file_cannot_be_read_keeps_its_own_name() -> None:
     exec("class A:\n    def f(self): return 1", names)
 
     assert by_indentation(names["A"].f) == "f"
+
+
+def test_code_that_a_library_has_written_elsewhere_is_the_library_s(tmp_path: Path) -> None:
+    assert _code_owner.owner_of(str(tmp_path / "msgspec.nn.conv_x7.py")) == "msgspec"
+    assert _code_owner.owner_of(str(tmp_path / "train.v2.py")) == "user"
+    assert _code_owner.owner_of(str(tmp_path / "msgspec.py")) == "user"
+
+
+def test_a_file_is_its_targets_owner_s_through_links_of_files_and_of_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "site-packages" / "library"
+    library.mkdir(parents=True)
+    (library / "code.py").touch()
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "file.py").symlink_to(library / "code.py")
+    (own / "folder").symlink_to(library)
+    (own / "train.py").touch()
+    monkeypatch.chdir(own)
+    monkeypatch.setattr(_code_owner, "_owners", {})
+
+    names = ("file.py", "folder/code.py", "train.py")
+    assert [_code_owner.owner_of(str(own / name)) for name in names] == ["library", "library", "user"]
+    assert [_code_owner.owner_of(name) for name in names] == ["library", "library", "user"]

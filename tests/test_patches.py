@@ -124,3 +124,21 @@ def test_patches_that_are_never_undone_do_not_keep_their_owner_alive() -> None:
     gc.collect()
 
     assert installed() == []
+
+
+def test_each_wrapper_for_instances_calls_the_one_below_and_the_class_shows_its_method() -> None:
+    class Called:
+        def __call__(self) -> list[str]:
+            return ["own"]
+
+    shown = Called.__call__
+    below, above = Patches(), Patches()
+    for patches, name in ((below, "below"), (above, "above")):
+        patches.wrap_for_instances(Called, "__call__", lambda call, name=name: lambda module: [name, *call(module)])
+
+    assert Called()() == ["above", "below", "own"]
+    assert Called.__call__ is shown
+    above.undo()
+    assert Called()() == ["below", "own"]
+    below.undo()
+    assert vars(Called)["__call__"] is shown

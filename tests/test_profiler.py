@@ -254,6 +254,33 @@ def test_two_profiles_at_once_leave_the_first_in_charge(tmp_path: Path, capsys: 
     assert "another profile is recording already" in capsys.readouterr().err
 
 
+def test_steps_and_step_of_a_profile_that_was_never_started_say_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prof = perfkit.profile(tmp_path / "run")
+
+    assert list(prof.steps([1, 2])) == [1, 2]
+    prof.step()
+    prof.step()
+
+    shown = capsys.readouterr().err.splitlines()
+    assert [line.split(" records")[0] for line in shown] == ["perfkit: steps()", "perfkit: step()"]
+    assert "with perfkit.profile(...) as prof" in shown[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_step_inside_a_loop_over_steps_ends_no_step_and_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with perfkit.profile(tmp_path / "run", quiet=True, recorders=()) as prof:
+        for _ in prof.steps(range(5)):
+            prof.step(samples=3)
+
+    assert capsys.readouterr().err.count("each iteration is a step") == 1
+    rows = read_run(tmp_path / "run").ranks[0].steps
+    assert [row.samples for row in rows] == [3] * 5
+
+
 def test_stop_after_ends_the_program_cleanly_with_the_steps_it_was_given(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended, record(tmp_path / "x", stop_after=6, schedule=None):
         Training().run()
@@ -323,7 +350,6 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
         ({"recorders": ("coffee",)}, "recorders may hold 'kineto', .*, got 'coffee'"),
         ({"handlers": [3]}, "a handler must be callable"),
         ({"detect_syncs": "always"}, "detect_syncs must be"),
-        ({"detect_syncs": "cuda"}, "needs a torch that is built for CUDA: use 'dry'"),
         ({"budget": 0}, "budget must be a share"),
         ({"stop_after": 0}, "stop_after must be an integer of at least 1 step, got 0"),
         ({"schedule": 3}, "schedule must be"),
@@ -332,6 +358,12 @@ def test_the_module_functions_act_on_the_active_profile(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused_before_the_first_step(options: dict[str, Any], message: str) -> None:
     with pytest.raises(perfkit.UsageError, match=message):
         perfkit.profile(**options)
+
+
+def test_syncs_of_cuda_are_refused_where_torch_has_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(perfkit.UsageError, match="needs a torch that is built for CUDA: use 'dry'"):
+        perfkit.profile(detect_syncs="cuda")
 
 
 def test_a_forked_worker_writes_nothing_into_its_parents_folder(tmp_path: Path) -> None:

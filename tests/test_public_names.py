@@ -25,6 +25,7 @@ def test_the_public_names_are_these() -> None:
         "TraceError",
         "Trial",
         "UsageError",
+        "WhatIf",
         "__version__",
         "allow_sync",
         "annotate_modules",
@@ -40,8 +41,10 @@ def test_the_public_names_are_these() -> None:
         "schedule",
         "step",
         "steps",
+        "trace_handler",
         "triggers",
         "try_changes",
+        "what_if",
     ]
 
 

@@ -47,7 +47,8 @@ def findings(output: str) -> set[tuple[str, str, str]]:
     for block in blocks:
         head = re.match(r"\d ([a-z-]+)  (?:spent at )?(\S+:\d+)", block)
         # What a finding explains beside itself is a matter of how busy the machine was.
-        advice = re.split(r"\n\n|\n  explains ", block.split("→", 1)[1])[0]
+        # Nor is how severe it is; the edit repeats the advice.
+        advice = re.split(r"\n\n|\n  explains |\s(?:Critical|Warning):\s|\n    \S+:\d+\n", block.split("→", 1)[1])[0]
         assert head is not None
         found.add((head.group(1), head.group(2), " ".join(advice.split())))
     return found

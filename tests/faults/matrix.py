@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,12 +63,17 @@ class Outcome(NamedTuple):
         return (self.codes, self.stdout) == (other.codes, other.stdout)
 
 
+def free_port() -> int:
+    """A port that no program of this machine has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 class ForkServer:
     """Runs programs by fork_server.py, in folders below ``folder``."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self._folder = folder
-        self._port = 20_000 + os.getpid() % 20_000
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.fork_server"],
             cwd=ROOT,
@@ -99,8 +105,7 @@ class ForkServer:
         shutil.rmtree(self._folder, ignore_errors=True)
         (self._folder / "perfkit").mkdir(parents=True)
         ranks = SUITE.get(program, ("", 0))[1]
-        self._port += 1
-        launcher = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._port)}
+        launcher = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         request = {
             "program": str(PROGRAMS / f"{program}.py"),
             "perfkit": perfkit,
@@ -182,7 +187,9 @@ def measure_program(server: ForkServer, program: str, calls: Iterable[str] = ())
     The files of some calls fail in one run, each once; what one failure hides from the next is repeated. Where the
     outcome differs, each is repeated alone.
     """
-    plain, _, _ = server.run(program, perfkit=False)
+    plain, again = (server.run(program, perfkit=False)[0] for _ in range(2))
+    if not plain.same_as(again):  # every fault would differ from it
+        raise RuntimeError(f"without perfkit {program} ended in two ways: {plain} and {again}")
     whole, known, _ = server.run(program)
     rows = [Row(program, "no fault", frozenset(), whole.same_as(plain), "".join(whole.stderr))]
 

@@ -1,0 +1,22 @@
+"""Steps without a problem are predicted from a recording with it, where durations are known by construction."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from what_if_pairs import PAIRS, predict
+
+
+@pytest.mark.semantics
+@pytest.mark.alone
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_step_without_the_problem_is_predicted_within_three_percent(name: str, tmp_path: Path) -> None:
+    found = predict(name, tmp_path)
+
+    assert abs(found.error) <= 0.03, found
+    assert found.ideal < 0.9 * found.before

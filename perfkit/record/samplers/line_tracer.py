@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit.ranges import dynamo
+from perfkit.record.raised_signals import signal_of
 from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Path, Site, location_of
 from perfkit.record.samplers.source_lookup import parsed
@@ -42,6 +43,25 @@ _MAX_CALLERS = 8
 _MAX_PATH = 16
 
 _Trace = Callable[[FrameType, str, Any], Any]
+
+
+def stops_at_error(follow: Any) -> Callable[..., _Trace | None]:
+    """A trace function that stops tracing where an error would reach the program whose lines it follows."""
+
+    def guarded(tracer: LineTracer, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        try:
+            result: _Trace | None = follow(tracer, frame, event, arg)
+        except Exception as error:
+            sys.settrace(None)
+            if signal_of(error) is not None:
+                raise
+            tracer.refused = f"{type(error).__name__}: {error}"
+            return None
+        return result
+
+    # The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
+    dynamo.leave_alone(guarded.__code__, follow.__code__)
+    return guarded
 
 
 def user_caller(frame: FrameType) -> FrameType | None:
@@ -81,7 +101,7 @@ class LineTracer:
         self._events = 0
         #: Functions that are looked at again in another step.
         self._watched: frozenset[CodeType] = frozenset()
-        #: Why nothing was traced, or None.
+        #: Why nothing was traced, or not to the end; None otherwise.
         self.refused: str | None = None
 
     def start(self) -> None:
@@ -122,6 +142,7 @@ class LineTracer:
         if sys.gettrace() == self._called_again:
             sys.settrace(None)
 
+    @stops_at_error
     def _called_again(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if frame.f_code not in self._watched:
             return None
@@ -129,6 +150,7 @@ class LineTracer:
         self._constants.enter_again(frame)
         return self._returned_again
 
+    @stops_at_error
     def _returned_again(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if event == "return":
             caller = user_caller(frame)
@@ -136,6 +158,7 @@ class LineTracer:
             self._constants.leave_again(frame, site, arg)
         return self._returned_again
 
+    @stops_at_error
     def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         code = frame.f_code
         if code is self._module_call:
@@ -195,12 +218,14 @@ class LineTracer:
         lines = ((frame.f_code, line_of(frame)) for frame in frames if owner_of(frame.f_code.co_filename) == USER)
         return tuple(islice(lines, _MAX_PATH))
 
+    @stops_at_error
     def _module_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if event == "return" and (call := self._calls.pop(frame, None)) is not None:
             self._modules.leave(call)
             self._leave_beneath(frame)
         return self._module_returned
 
+    @stops_at_error
     def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         now = time.perf_counter_ns()
         self._close_line(frame, now)
@@ -229,7 +254,9 @@ class LineTracer:
             line[1] += now - started_ns
 
     def rows(self) -> tuple[TracedLine, ...]:
-        """The traced lines, most runs first, with the loop around each."""
+        """The traced lines, most runs first, with the loop around each; none where tracing ended early by an error."""
+        if self.refused is not None:
+            return ()
         loops: dict[str, dict[int, int]] = {}
         modules, constants = self._modules.rows(), self._constants.rows()
         ended = self._end_of_round(modules)
@@ -285,16 +312,6 @@ class LineTracer:
                 return ended if ended <= order[first] else 0
             site = next(iter(self._callers.get(code, ())), None)
         return 0
-
-
-# The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
-dynamo.leave_alone(
-    LineTracer._called.__code__,
-    LineTracer._line.__code__,
-    LineTracer._module_returned.__code__,
-    LineTracer._called_again.__code__,
-    LineTracer._returned_again.__code__,
-)
 
 
 def _code_of(function: Any) -> CodeType | None:

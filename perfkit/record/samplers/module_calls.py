@@ -197,7 +197,7 @@ class ModuleCallLog:
     def leave(self, call: ModuleCall) -> None:
         """The call has ended."""
         took_ns = time.perf_counter_ns() - call.started_ns
-        if call.key is not None and call.random_state != random_state():
+        if call.key is not None and (call.random_state is None or call.random_state != random_state()):
             self._drew.add(call.key)
         passed = (self.backwards, self.fetches)
         sums = self._sums.setdefault((call.path[0], id(call.module)), _SiteSums(call, passed))
@@ -238,9 +238,15 @@ class ModuleCallLog:
         return rows
 
 
-def random_state() -> bytes:
-    """The state of the generator that ops of the CPU draw from; equal as long as none was drawn."""
-    return torch.get_rng_state().numpy().tobytes()
+def random_state() -> bytes | None:
+    """The state of the generator that ops of the CPU draw from; equal as long as none was drawn.
+
+    None inside of a transform of `torch.func`, where torch gives no tensor with memory.
+    """
+    try:
+        return torch.get_rng_state().numpy().tobytes()
+    except RuntimeError:
+        return None
 
 
 def location_of(site: Site) -> Location:
@@ -311,7 +317,10 @@ def _padded(tensor: Any) -> float | None:
 def fingerprint(value: Any) -> Any:
     """Equal for two values that are certainly the same."""
     if isinstance(value, torch.Tensor):
-        return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)
+        try:
+            return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)
+        except RuntimeError:
+            return object()  # no memory or no versions: fake, sparse, of a transform or of inference mode
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return (type(value), value)
     return object()  # equal to nothing

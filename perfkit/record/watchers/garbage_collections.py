@@ -23,6 +23,7 @@ from perfkit._callsite import find_callsite
 from perfkit._code_owner import owner_of
 from perfkit._location import Location
 from perfkit._patches import Patches
+from perfkit.record.raised_signals import signal_of
 from perfkit.run.records import Collected
 
 #: Lines that are kept: more than a person reads.
@@ -179,7 +180,7 @@ class GarbageWatch:
 
     def _send_again(self, raised: BaseException) -> None:
         """Send the signal again whose handler raised this, so that it reaches the program's own code."""
-        number = _signal_of(raised)
+        number = signal_of(raised)
         if number is not None:
             # By a thread, and later: sent here, it would be raised here. Not one of `threading`, whose locks the
             # interrupted code may hold. An interpreter that exits refuses it: then nothing is left to interrupt.
@@ -200,24 +201,3 @@ def _allocating_line() -> Location | None:
     frame = sys._getframe(3)
     site = find_callsite(frame) if owner_of(frame.f_code.co_filename) != "perfkit" else None
     return site.at if site is not None else None
-
-
-def _signal_of(raised: BaseException) -> int | None:
-    """The number of the signal whose handler raised this; None where no handler did."""
-    codes = set()
-    trace = raised.__traceback__
-    while trace is not None:
-        codes.add(trace.tb_frame.f_code)
-        trace = trace.tb_next
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
-        while isinstance(handler, functools.partial):
-            handler = handler.func
-        if handler is signal.default_int_handler:
-            if isinstance(raised, KeyboardInterrupt):
-                return number
-        elif callable(handler):
-            function = handler if hasattr(handler, "__code__") else getattr(handler, "__func__", type(handler).__call__)
-            if getattr(function, "__code__", None) in codes:
-                return number
-    return None

@@ -38,15 +38,27 @@ class StorageTable:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Storage] = {}
 
-    def add(self, tensor: Any, holding: Holding, name: str, *, is_output: bool = False) -> None:
-        """Add the memory of a tensor; one without memory of its own (fake, sparse, on "meta") is left out."""
+    def add(
+        self, tensor: Any, holding: Holding, name: str | None, *, is_output: bool = False, own_allocator: bool = False
+    ) -> None:
+        """Add the memory of a tensor; one without memory of its own (fake, sparse, on "meta") is left out.
+
+        Args:
+            tensor: What holds the memory.
+            holding: What it is held for.
+            name: Of the tensor; None for its dtype and shape.
+            is_output: Whether a module returned it.
+            own_allocator: Leave out what torch did not allocate: memory of numpy, of a mapped file, or shared.
+        """
         try:
             local = getattr(tensor, "_local_tensor", tensor)
             storage = local.untyped_storage()
             device, address, size = str(local.device), storage.data_ptr(), storage.nbytes()
+            left_out = own_allocator and not storage.resizable()
+            name = name or f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
         except Exception:  # noqa: BLE001 - a subclass of Tensor may answer with an error of any kind
             return
-        if address and size and local.device.type != "meta":
+        if address and size and local.device.type != "meta" and not left_out:
             self._found.setdefault((device, address), Storage(device, address, size, holding, name, is_output))
 
     def rows(self) -> tuple[Storage, ...]:
@@ -79,9 +91,7 @@ def held_storages(optimizers: Iterable[Any]) -> tuple[Storage, ...]:
                 if isinstance(value, torch.Tensor):
                     table.add(value, "optimizer state", names.get(id(parameter), type(optimizer).__name__))
     for tensor in instances_of([torch.Tensor]):
-        if tensor.layout == torch.strided and not tensor.untyped_storage().resizable():
-            continue  # memory of numpy, of a mapped file, or that processes share: torch's allocator does not have it
-        table.add(tensor, "other", f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}")
+        table.add(tensor, "other", None, own_allocator=True)
     return table.rows()
 
 

@@ -102,6 +102,9 @@ class ExtraSteps:
 
     def _trace(self) -> str | None:
         self._tracer.start()
+        return self._not_traced()
+
+    def _not_traced(self) -> str | None:
         return f"lines were not traced: {self._tracer.refused}" if self._tracer.refused is not None else None
 
     def _count(self) -> str | None:
@@ -140,6 +143,8 @@ class ExtraSteps:
         ending, self._current = self._current, None
         if ending == "lines":
             self._tracer.stop()
+            if (problem := self._not_traced()) is not None:
+                self._note(problem)
         elif ending == "ops":
             self._end_count()
         elif ending == "memory" and self._memory is not None:

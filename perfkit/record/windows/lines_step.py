@@ -21,7 +21,7 @@ from typing import Any
 
 from perfkit import _clock
 from perfkit._code_owner import USER, function_name, line_of, own_work, owner_of
-from perfkit.record.samplers.line_tracer import LineTracer, user_caller
+from perfkit.record.samplers.line_tracer import LineTracer, stops_at_error, user_caller
 from perfkit.record.samplers.source_lookup import user_files
 from perfkit.record.windows import torch_profiler
 from perfkit.run.arrays import write_line_times
@@ -73,6 +73,7 @@ class LineTimeline(LineTracer):
         super().stop()
         self._leave()
 
+    @stops_at_error
     def _called(self, frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
         if owner_of(frame.f_code.co_filename) != USER:
             return None
@@ -82,6 +83,7 @@ class LineTimeline(LineTracer):
             self._came_to(frame)
         return self._line
 
+    @stops_at_error
     def _line(self, frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
         if event == "line":
             self._came_to(frame)

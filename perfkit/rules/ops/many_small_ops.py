@@ -78,7 +78,7 @@ _RUNS_FACTOR = 1.5
 _BRANCHES = 3
 
 
-_WHOLE = "Replace the loop by calls over the whole tensor (batched matmul, groups=, dim=, torch.vmap)."
+_WHOLE = "Replace the loop by one call over the whole tensor (batched matmul, dim=, groups=, cumsum, torch.vmap)."
 _RECURRENCE = (
     "Compute what needs no earlier result for all time steps at once, and the rest in one nn.GRU, nn.LSTM or nn.RNN; "
     "or compile the loop (torch.compile)."
@@ -159,7 +159,7 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None) -> Iterator[Findin
                 f"op{'s' if len(repeat.names) > 1 else ''} ({names}{' ...' if len(repeat.names) > 4 else ''}): "
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
-            advice="Replace the loop by one call over the whole tensor (batched matmul, reduction with dim=, cumsum).",
+            advice=_WHOLE,
             confidence="medium" if loop is not None else "low",
             evidence=tuple(_evidence(repeat, overhead, f"trace, {ops.steps} steps")),
         )

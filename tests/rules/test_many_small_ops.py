@@ -14,6 +14,7 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.measurements import Measurements
+from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import many_small_ops
 from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
@@ -121,6 +122,26 @@ def test_two_loops_get_a_line_each(build: Any) -> None:
     findings = build.findings(many_small_ops, build.step(10, forward=10), ops(repeat(), second), calls)
 
     assert [(finding.spent.function, finding.spent.line) for finding in findings] == [("mix", 11), ("norm", 59)]
+
+
+def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_named(build: Any) -> None:
+    longer = msgspec.structs.replace(line_of(32, 100, 31, "main"), host_ns=9 * MS)
+    calls = lines(line_of(12, 100, 11), longer)
+    called = OpWorkTime(
+        op="aten::mul",
+        phase="forward",
+        ns=MS,
+        calls=100,
+        ops=100,
+        at=Location(file="model.py", line=12, function="mix"),
+    )
+    work = StepWork(source="stacks-0", step_ns=20 * MS, rows=(called,))
+    step = build.step(20, forward=20)
+
+    [unknown] = build.findings(many_small_ops, step, ops(repeat()), calls)
+    [known] = build.findings(many_small_ops, step, ops(repeat()), calls, work)
+
+    assert (unknown.spent.line, known.spent.line) == (31, 11)
 
 
 def test_a_loop_whose_branches_repeat_less_often_than_it_runs_is_found(build: Any) -> None:

@@ -123,9 +123,9 @@ def test_the_committed_table_is_what_the_script_writes(harness: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_pytorchs_own_samples_run_through_it(harness: Any) -> None:
-    ops, failed = harness.count_syncs(harness.operators()[:200], "cpu", lambda mode: None)
+    ops, failed = harness.count_syncs(harness.operators()[::8], "cpu", lambda mode: None)
 
-    assert len(ops) > 200
+    assert len(ops) > 100
     assert all(counts["syncs"] == 0 and counts["calls"] > 0 for counts in ops.values())
     # Some samples need hardware that this machine lacks; a sample that fails keeps its op out of the table.
     assert len(failed) < 10, failed

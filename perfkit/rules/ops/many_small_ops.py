@@ -36,6 +36,7 @@ measured on one CPU. The threshold is 5% of the step. Not run on a GPU yet.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -48,6 +49,7 @@ from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import Ops, Repeat
+from perfkit.measures.results.work import StepWork
 from perfkit.rules._loops import ops_of_loops
 from perfkit.run.records import Lines, TracedLine
 
@@ -86,10 +88,14 @@ _RECURRENCE = (
 
 
 def check(
-    step: StepBudget, ops: Ops | None = None, lines: Lines | None = None, ledger: Ledger | None = None
+    step: StepBudget,
+    ops: Ops | None = None,
+    lines: Lines | None = None,
+    ledger: Ledger | None = None,
+    work: StepWork | None = None,
 ) -> Iterator[Finding]:
     """Find repeated small ops, the user's loop that makes them, and what one pass would save."""
-    repeated = list(_repeats(step, ops, lines)) if ops is not None else []
+    repeated = list(_repeats(step, ops, lines, work)) if ops is not None else []
     yield from repeated
     if lines is not None and ledger is not None and ledger.basis == "training thread":
         overhead = max((ops.floor_ns if ops is not None else None) or 0, _MIN_OVERHEAD_NS)
@@ -132,7 +138,7 @@ def _slow_loops(
         )
 
 
-def _repeats(step: StepBudget, ops: Ops, lines: Lines | None) -> Iterator[Finding]:
+def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | None) -> Iterator[Finding]:
     """The same sequence of small ops again and again, in the trace."""
     overhead = max(ops.floor_ns or 0, _MIN_OVERHEAD_NS)
     loops = _loops(lines)
@@ -146,7 +152,7 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None) -> Iterator[Findin
         low, cost = _saving(repeat, overhead, step)
         if step.is_negligible(cost):
             continue
-        loop = _loop_of(repeat, loops)
+        loop = _loop_of(repeat, loops, work)
         if loop is not None and loops.pop(loop)[0].phase == "data":
             continue  # input-bound reports the data phase
         names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
@@ -191,8 +197,15 @@ def _loops(lines: Lines | None) -> dict[Location, list[TracedLine]]:
     return loops
 
 
-def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]]) -> Location | None:
-    """The loop that ran as often as the ops repeat, else up to `_BRANCHES` times; of several, the longest."""
+def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: StepWork | None) -> Location | None:
+    """The loop that ran as often as the ops repeat, else up to `_BRANCHES` times.
+
+    Of several, the one whose lines call these ops for longest, else the longest.
+    """
+    called: Counter[tuple[str, int | None]] = Counter()
+    for row in work.rows if work is not None else ():
+        if row.at is not None and row.op in repeat.names:
+            called[row.at.file, row.at.line] += row.ns
 
     def ran(loop: Location, at_most: float) -> bool:
         runs = max(row.runs for row in loops[loop])
@@ -200,7 +213,10 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]]) -> Locatio
 
     def longest(at_most: float) -> Location | None:
         chosen = [loop for loop in loops if ran(loop, at_most)]
-        return max(chosen, key=lambda loop: sum(row.host_ns for row in loops[loop]), default=None)
+        return max(chosen, key=lambda loop: (ops_ns(loop), sum(row.host_ns for row in loops[loop])), default=None)
+
+    def ops_ns(loop: Location) -> int:
+        return sum(called[loop.file, line] for line in {row.line for row in loops[loop]})
 
     return longest(_RUNS_FACTOR) or longest(_BRANCHES)
 

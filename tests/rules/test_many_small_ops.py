@@ -144,6 +144,22 @@ def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_name
     assert (unknown.spent.line, known.spent.line) == (31, 11)
 
 
+def test_a_loop_that_is_none_of_the_users_is_in_a_library_and_no_alarm(build: Any) -> None:
+    calls, step = lines(line_of(40, 500, None, "flat")), build.step(20, forward=20)
+    caller = Location(file="model.py", line=40, function="flat")
+    called = OpWorkTime(op="aten::mul", phase="forward", ns=MS, calls=100, ops=100, at=caller)
+    work = StepWork(source="stacks-0", step_ns=20 * MS, rows=(called,))
+
+    [known] = build.findings(many_small_ops, step, ops(repeat(names=("aten::mul",))), calls, work)
+    [elsewhere] = build.findings(many_small_ops, step, ops(repeat()), calls, work)
+    [untraced] = build.findings(many_small_ops, step, ops(repeat()))
+
+    assert (known.severity, known.spent) == ("info", caller)
+    assert "A loop in a library runs 100 times" in known.message
+    assert (elsewhere.severity, elsewhere.spent) == ("info", None)
+    assert untraced.severity == "warning"
+
+
 def test_a_loop_whose_branches_repeat_less_often_than_it_runs_is_found(build: Any) -> None:
     calls = lines(line_of(21, 180, 20), line_of(22, 100 * 9, 19, "count"), line_of(18, 12, 17, "outer"))
 

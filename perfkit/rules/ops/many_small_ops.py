@@ -81,6 +81,9 @@ _BRANCHES = 3
 
 
 _WHOLE = "Replace the loop by one call over the whole tensor (batched matmul, dim=, groups=, cumsum, torch.vmap)."
+_ANOTHER = (
+    "Look for another function, or an argument of this one, that does it in one call; or compile it (torch.compile)."
+)
 _RECURRENCE = (
     "Compute what needs no earlier result for all time steps at once, and the rest in one nn.GRU, nn.LSTM or nn.RNN; "
     "or compile the loop (torch.compile)."
@@ -156,16 +159,20 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         if loop is not None and loops.pop(loop)[0].phase == "data":
             continue  # input-bound reports the data phase
         names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
+        # Each of the user's loops was followed: what is none of them is in a library that a line of theirs calls.
+        in_library = loop is None and lines is not None and bool(lines.traced)
         yield step.finding(
             cost=cost,
             saving=(low, step.maximum_saving(cost)),
-            spent=loop,
+            spent=_caller_of(repeat, work) if in_library else loop,
             message=(
-                f"A loop runs {repeat.iterations:.0f} times per step over {len(repeat.names)} small "
-                f"op{'s' if len(repeat.names) > 1 else ''} ({names}{' ...' if len(repeat.names) > 4 else ''}): "
+                f"A loop{' in a library' if in_library else ''} runs {repeat.iterations:.0f} times per step over "
+                f"{len(repeat.names)} small op{'s' if len(repeat.names) > 1 else ''} "
+                f"({names}{' ...' if len(repeat.names) > 4 else ''}): "
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
-            advice=_WHOLE,
+            advice=_ANOTHER if in_library else _WHOLE,
+            severity="info" if in_library else None,
             confidence="medium" if loop is not None else "low",
             evidence=tuple(_evidence(repeat, overhead, f"trace, {ops.steps} steps")),
         )
@@ -202,10 +209,7 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: Step
 
     Of several, the one whose lines call these ops for longest, else the longest.
     """
-    called: Counter[tuple[str, int | None]] = Counter()
-    for row in work.rows if work is not None else ():
-        if row.at is not None and row.op in repeat.names:
-            called[row.at.file, row.at.line] += row.ns
+    called = Counter({(at.file, at.line): ns for at, ns in _called_at(repeat, work).items()})
 
     def ran(loop: Location, at_most: float) -> bool:
         runs = max(row.runs for row in loops[loop])
@@ -219,6 +223,25 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: Step
         return sum(called[loop.file, line] for line in {row.line for row in loops[loop]})
 
     return longest(_RUNS_FACTOR) or longest(_BRANCHES)
+
+
+def _caller_of(repeat: Repeat, work: StepWork | None) -> Location | None:
+    """The user's line below which all of these ops run, for longest; None where that is not known."""
+    ops: dict[Location, set[str]] = {}
+    for row in work.rows if work is not None else ():
+        if row.at is not None:
+            ops.setdefault(row.at, set()).add(row.op)
+    called = _called_at(repeat, work)
+    return max((at for at in called if ops[at].issuperset(repeat.names)), key=lambda at: called[at], default=None)
+
+
+def _called_at(repeat: Repeat, work: StepWork | None) -> Counter[Location]:
+    """The time of these ops below each of the user's lines."""
+    called: Counter[Location] = Counter()
+    for row in work.rows if work is not None else ():
+        if row.at is not None and row.op in repeat.names:
+            called[row.at] += row.ns
+    return called
 
 
 def _evidence(repeat: Repeat, overhead: int, source: str) -> Iterator[Evidence]:

@@ -85,7 +85,7 @@ gpu-check:  ## On a machine with a GPU and its own torch: every test that needs 
 # Those marked slow take minutes each: $(BIN)/python tests/fake_gpu/run.py -m pytest tests/gpu -m "semantics and slow"
 fake-gpu: $(VENV)/.ready  ## Without a GPU: the tests of CUDA's semantics on a simulated runtime.
 	$(BIN)/python tests/fake_gpu/build.py $(FAKE_GPU)
-	FAKE_GPU_DEVICES=2 $(BIN)/python tests/fake_gpu/run.py -m pytest tests/fake_gpu tests/gpu -m "(semantics or values) and not slow"
+	FAKE_GPU_DEVICES=2 $(BIN)/python tests/fake_gpu/run.py -m pytest $(TOGETHER) tests/fake_gpu tests/gpu -m "(semantics or values) and not slow"
 
 readme: $(VENV)/.ready  ## Put the output of a real demo into README.md, and of real runs into docs/tutorial.md.
 	$(BIN)/python tests/test_readme.py

@@ -18,18 +18,37 @@ Function = tuple[str, str | None]
 
 #: Calls and iterations belong together if they differ by a factor of at most this (chosen, as for many-small-ops).
 _ABOUT = 1.5
+#: Calls that are climbed from a line to the loop that leads to it (chosen: a helper or two, and a method around them).
+_MAX_CALLS = 4
 #: Phases whose loops are others' to report.
 _NOT_LOOKED_AT = ("data", "validation", "optimizer")
 
 
 def loop_of(place: Location | None, lines: Lines | None) -> Location | None:
     """The statement of the loop around a line, else the line itself."""
-    if place is None:
+    return (_loop_around(place, lines) or place.at) if place is not None else None
+
+
+def calling_loop(place: Location | None, lines: Lines | None) -> Location | None:
+    """The statement of the loop around a line, or around the calls that lead to it; else the line itself."""
+    at, traced = place, lines.traced if lines is not None else ()
+    for _ in range(_MAX_CALLS):
+        if (loop := _loop_around(at, lines)) is not None:
+            return loop
+        at = next((by for row in traced if at is not None and _is_at(row, at) for by in row.callers), None)
+    return place.at if place is not None else None
+
+
+def _loop_around(place: Location | None, lines: Lines | None) -> Location | None:
+    if place is None or lines is None:
         return None
-    traced = lines.traced if lines is not None else ()
-    loops = (row.loop_line for row in traced if (row.file, row.line) == (place.file, place.line))
-    loop_line = next((line for line in loops if line is not None), place.line)
-    return msgspec.structs.replace(place.at, line=loop_line)
+    loops = (row.loop_line for row in lines.traced if _is_at(row, place) and row.loop_line is not None)
+    line = next(loops, None)
+    return msgspec.structs.replace(place.at, line=line) if line is not None else None
+
+
+def _is_at(row: TracedLine, place: Location) -> bool:
+    return (row.file, row.line) == (place.file, place.line)
 
 
 class LoopOps(NamedTuple):

@@ -99,8 +99,63 @@ class World(nn.Module):
         return self.net(torch.cat([state, action]))
 
 
+class Embedder:
+    """A function between the loop and the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.found, self.last = model, [], None
+
+    @torch.inference_mode()
+    def embed(self, text: list[int]) -> Tensor:
+        ids = torch.tensor([text])
+        return self.model(ids).mean(1)
+
+    def embed_after(self, text: list[int]) -> Tensor:
+        return self.model(torch.tensor([[*text, len(self.found)]])).mean(1)
+
+    def embed_and_keep(self, text: list[int]) -> Tensor:
+        self.last = self.model(torch.tensor([text])).mean(1)
+        return self.last
+
+    def embed_and_count(self, text: list[int]) -> Tensor:
+        self.found.append(text)
+        return self.model(torch.tensor([text])).mean(1)
+
+    def all(self) -> None:
+        for text in TEXTS:
+            self.found.append(self.embed(text))
+
+    def all_after(self) -> None:
+        for text in TEXTS:
+            self.found.append(self.embed_after(text))
+
+    def all_kept(self) -> None:
+        for text in TEXTS:
+            self.found.append(self.embed_and_keep(text))
+
+    def all_counted(self) -> None:
+        answers = [self.embed_and_count(text) for text in TEXTS]
+        assert len(answers) == ITEMS
+
+
+def embed(model: Any, text: list[int]) -> Any:
+    return model(torch.tensor([text]))
+
+
+def by_a_function(model: Any) -> Any:
+    return [embed(model, text).mean() for text in TEXTS]
+
+
 @pytest.mark.parametrize(
-    "step", [lambda model: Ranker(model).scores(), in_a_comprehension, by_index, with_another_line]
+    "step",
+    [
+        lambda model: Ranker(model).scores(),
+        in_a_comprehension,
+        by_index,
+        with_another_line,
+        by_a_function,
+        lambda model: Embedder(model).all(),
+    ],
 )
 def test_samples_that_do_not_need_each_other_are_items(step: Callable[[Any], Any]) -> None:
     assert items(step, Model().eval()) == ITEMS
@@ -205,6 +260,9 @@ def in_batches(model: Any) -> Any:
         with_updates,
         as_they_come,
         in_batches,
+        lambda model: Embedder(model).all_after(),
+        lambda model: Embedder(model).all_kept(),
+        lambda model: Embedder(model).all_counted(),
     ],
 )
 def test_calls_that_may_need_the_answer_before_or_have_no_single_sample_are_not(step: Callable[[Any], Any]) -> None:

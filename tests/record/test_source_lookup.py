@@ -140,6 +140,29 @@ def test_what_a_method_reads_of_its_object_is_read_where_it_is_called(tmp_path: 
     assert find_filling_of(file, 9) is None
 
 
+def test_a_tensor_that_is_joined_to_itself_grows_there_and_a_method_of_the_same_object_adds_nothing(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "class Memory:\n"
+        "    def add(self, row):\n        self.rows = torch.cat([self.rows, row])[-9:]\n"
+        "    def look(self, x):\n        mean = self.reference()\n        self.add(x)\n"
+        "    def reference(self):\n        seen = torch.cat(self.readings)\n        return seen.mean(0)\n"
+        "    def keep(self, x):\n        self.readings += [x]\n"
+        "    def forward(self, x):\n        x = torch.cat([x, self.bias])\n        return x\n"
+    )
+    file = written(tmp_path, text)
+
+    filled = [find_filling_of(file, line) for line in (3, 5, 8, 14)]
+
+    assert [at and (at.line, at.function) for at in filled] == [
+        (3, "Memory.add"),
+        (11, "Memory.keep"),
+        (11, "Memory.keep"),
+        None,
+    ]
+
+
 def test_a_deque_that_grows_is_bounded_where_it_is_made(tmp_path: Path) -> None:
     text = "def main():\n    recent: Any = deque()\n    other = list()\n    for x in data:\n"
     text += "        recent.append(x)\n        other.append(x)\n        median(recent)\n        median(other)\n"

@@ -111,6 +111,31 @@ def test_calls_as_steps_with_the_samples_of_a_list_name_its_loop(build: Any) -> 
     assert "Encoder is called with one sample after the other: 700 µs" in finding.message
 
 
+def test_a_function_between_the_loop_and_the_model_is_left_as_it_is(build: Any) -> None:
+    calls = ModuleCalls(module="Encoder", calls=1, host_ns=MS, items=16)
+    caller = Location(file="rag.py", line=40, function="ingest")
+    embeds = TracedLine(
+        file="rag.py",
+        line=30,
+        function="embed",
+        owner="user",
+        phase="other",
+        runs=16,
+        host_ns=MS,
+        modules=(calls,),
+        callers=(caller,),
+    )
+    ingests = TracedLine(
+        file="rag.py", line=40, function="ingest", owner="user", phase="other", runs=16, host_ns=MS, loop_line=39
+    )
+
+    [finding] = calls_as_steps(build, embeds, ingests, sliced=0.0, in_ops=0.3)
+
+    assert finding.spent is not None
+    assert finding.change is not None
+    assert (finding.spent.line, finding.change.line) == (30, 39)
+
+
 def test_calls_with_tensors_of_their_own_or_with_much_to_compute_are_not(build: Any) -> None:
     assert not calls_as_steps(build, sliced=0.2, in_ops=0.3)
     assert not calls_as_steps(build, sliced=None, in_ops=0.3)

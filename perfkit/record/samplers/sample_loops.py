@@ -4,19 +4,23 @@ The line of the call stands in a ``for`` statement or a comprehension whose coll
 (a list, a tensor), what is passed follows from the item, and no answer flows into a later call. Where a name may carry
 an answer on, it is taken to do so: assignments, methods and functions that an answer is passed to, tests of an answer.
 A loop that stops early, yields, awaits, takes a step or starts a backward is not examined.
+
+Between the loop and the model may be functions that prepare one item and return an answer (``embed(text)``): those that
+change nothing but their own names, and read nothing that an answer flows into.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Mapping
-from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
-from perfkit._code_owner import line_of
-from perfkit.record.samplers.source_lookup import parsed
+from perfkit._code_owner import USER, frames_outwards, line_of, owner_of
+from perfkit.record.samplers.source_lookup import FILLS, parsed
 
 _Loop = ast.For | ast.ListComp | ast.SetComp | ast.GeneratorExp
 #: What cannot keep an answer: nothing changes it, or it is a function.
@@ -33,23 +37,62 @@ _SAME_ITEMS = ("enumerate", "zip", "reversed", "sorted", "list", "tuple", "tqdm"
 _COLLECTIONS = (list, tuple, dict, set, torch.Tensor)
 
 
+#: Functions between the loop and the model that are looked at (chosen): each is read in the source.
+_MAX_HELPERS = 3
+
+
 def items_of_loop(frame: FrameType, module: Any) -> int | None:
     """The items that a loop goes through, each for itself, that calls a module in ``frame``; None: none is known."""
+    found: list[int] = []
+    called: Any = module
+    reads: frozenset[str] = frozenset()
+    users = (one for one in frames_outwards(frame) if owner_of(one.f_code.co_filename) == USER)
+    for _, one in zip(range(1 + _MAX_HELPERS), users, strict=False):
+        found += _items(one, called, reads)
+        if found or not _only_answers(one.f_code):
+            break
+        called, reads = one.f_code, reads | frozenset(one.f_code.co_names)
+    return max(found, default=None)
+
+
+def _items(frame: FrameType, called: Any, reads: frozenset[str]) -> list[int]:
+    """The lengths of the loops in a frame that call a module or a function for one item each."""
     line = line_of(frame)
     scope = {**frame.f_globals, **frame.f_locals}
     # Before Python 3.12 a comprehension has a frame of its own.
     if frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<genexpr>") and frame.f_back is not None:
         frame = frame.f_back
         scope = {**frame.f_globals, **frame.f_locals, **scope}
-    found = [
+    return [
         length
         for node in ast.walk(parsed(frame.f_code.co_filename))
         if isinstance(node, _Loop)
         and frame.f_code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)
         and (length := _length(_iterated(node), scope)) is not None
-        and _is_independent(node, _Call(line, module, scope))
+        and _is_independent(node, _Call(line, called, scope, reads))
     ]
-    return max(found, default=None)
+
+
+def _only_answers(code: CodeType) -> bool:
+    """Whether a function changes nothing but its own names and returns something, as its source shows."""
+    function = next((one for one in ast.walk(parsed(code.co_filename)) if _is_source_of(one, code)), None)
+    if function is None:
+        return False
+    for node in (inner for statement in function.body for inner in ast.walk(statement)):
+        unclear = isinstance(node, (*_UNCLEAR, ast.For, ast.Delete)) and not isinstance(node, ast.Return)
+        if unclear or (isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)):
+            return False
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            method = node.func.attr
+            if method in (*FILLS, *_CHANGES) or (method.endswith("_") and not method.endswith("__")):
+                return False
+    return True
+
+
+def _is_source_of(node: ast.AST, code: CodeType) -> TypeGuard[ast.FunctionDef]:
+    if not isinstance(node, ast.FunctionDef) or node.name != code.co_name:
+        return False
+    return code.co_firstlineno == min([node.lineno, *(one.lineno for one in node.decorator_list)])
 
 
 def _iterated(loop: _Loop) -> ast.expr:
@@ -83,19 +126,38 @@ def _value_of(path: str, scope: Mapping[str, Any]) -> Any:
     return value
 
 
+def _code_of(path: str, scope: Mapping[str, Any]) -> CodeType | None:
+    """The code of the function or method that a dotted name stands for, without its decorators."""
+    base, _, name = path.rpartition(".")
+    value = _value_of(path, scope)
+    if value is None and base:
+        value = inspect.getattr_static(type(_value_of(base, scope)), name, None)
+    function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    return inspect.unwrap(function).__code__ if isinstance(function, FunctionType) else None
+
+
 class _Call(NamedTuple):
-    """The call of a module: its line, the module, and the values of the names at its time."""
+    """A call of ``called``, a module or the code of a function, with the values of the names at its time.
+
+    ``reads`` has the names that the function reads; with a module it is empty.
+    """
 
     line: int
-    module: Any
+    called: Any
     scope: Mapping[str, Any]
+    reads: frozenset[str]
 
     def is_made_by(self, node: ast.AST) -> bool:
         if not isinstance(node, ast.Call) or not node.lineno <= self.line <= (node.end_lineno or node.lineno):
             return False
-        return (
-            isinstance(node.func, ast.Name | ast.Attribute) and _value_of(_path(node.func), self.scope) is self.module
-        )
+        if not isinstance(node.func, ast.Name | ast.Attribute):
+            return False
+        value = (_code_of if isinstance(self.called, CodeType) else _value_of)(_path(node.func), self.scope)
+        return value is self.called
+
+    def reads_any(self, marked: set[str]) -> bool:
+        """Whether the function reads something marked by itself, other than by its arguments."""
+        return any(name in self.reads for path in marked for name in path.split("."))
 
 
 def _path(node: ast.AST) -> str:
@@ -127,7 +189,7 @@ def _is_independent(loop: _Loop, call: _Call) -> bool:
     before.run(loop.body)
     after = _Flow(call, before.marked - targets, answers=False)
     after.run(loop.body)
-    return item.passed and not after.passed and not after.reads(loop.iter)
+    return item.passed and not after.passed and not after.reads(loop.iter) and not call.reads_any(after.marked)
 
 
 def _names(target: ast.expr) -> Iterator[ast.expr]:

@@ -20,9 +20,11 @@ _MAX_LINES = 8
 #: Hottest lines whose sources are looked up.
 _HOTTEST = 8
 #: Methods that put something into a container.
-_FILLS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
+FILLS = ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put")
 #: Those of them after which it is larger, whatever it held.
 _GROWS = ("append", "appendleft", "extend", "insert", "add")
+#: Functions that join their arguments: what is among them and gets the result is larger afterwards.
+_JOINS = ("cat", "concat", "concatenate", "vstack", "hstack", "append")
 
 #: Types, and methods that convert to one, other than numpy's double.
 _OTHER_TYPES = frozenset(
@@ -180,17 +182,27 @@ def find_filling_of(file: str, line: int) -> Location | None:
             continue
         header = [node.iter] if isinstance(node, ast.For) else [node.test] if isinstance(node, ast.While) else [node]
         inside = [inner for part in header for inner in ast.walk(part)]
-        names = [*_read_names(inside), *_read_by_methods(inside, file)]
-        for name in dict.fromkeys(names):
+        names = dict.fromkeys([*_read_names(inside), *_read_by_methods(inside, file)])
+        # What a method of the same object adds to is not the object.
+        for name in (one for one in names if one not in ("self", "cls")):
             for function, other in _nodes(file):
-                if (
-                    isinstance(other, ast.Call)
-                    and isinstance(other.func, ast.Attribute)
-                    and other.func.attr in _GROWS
-                    and _last_name(other.func.value) == name
-                ):
+                if not isinstance(other, ast.Call | ast.Assign | ast.AugAssign) or function.endswith("forward"):
+                    continue  # what a forward joins is gone after it
+                if _adds_to(name, other):
                     return _made_as_deque(name, file) or Location(file=file, line=other.lineno, function=function)
     return None
+
+
+def _adds_to(name: str, node: ast.Call | ast.Assign | ast.AugAssign) -> bool:
+    """Whether a node adds to what has this name: by a method, as ``x = cat([x, y])``, or ``x += [y]``."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr in _GROWS and _last_name(node.func.value) == name
+    if isinstance(node, ast.AugAssign):
+        return _last_name(node.target) == name and isinstance(node.value, ast.List | ast.Tuple | ast.ListComp)
+    joined = [inner for inner in ast.walk(node.value) if isinstance(inner, ast.Call)]
+    parts = [part for call in joined if _last_name(call.func) in _JOINS for part in call.args]
+    again = any(_last_name(inner) == name for part in parts for inner in ast.walk(part))
+    return again and any(_last_name(target) == name for target in node.targets)
 
 
 def _read_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -227,7 +239,7 @@ def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:
         filling = []
         for function, node in _nodes(file):
             line = getattr(node, "lineno", 0)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLS:
                 fills = _last_name(node.func.value) == name
             elif isinstance(node, ast.AugAssign):
                 fills = _last_name(node.target) == name

@@ -35,7 +35,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
-from perfkit.rules._loops import loop_of
+from perfkit.rules._loops import calling_loop
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, StepBoundary, TracedLine
 
@@ -74,6 +74,8 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Itera
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=row,
+        # A function between the loop and the model takes one sample: the loop is what can pass many.
+        change=calling_loop(row, lines) if calls.items and row.loop_line is None else None,
         message=(f"{calls.module} is called {calls.calls} times per step, one sample at a time: {step.shown(cost)}."),
         advice=f"Call {calls.module} once with the whole batch (pad samples of different lengths, or use vmap).",
         evidence=(
@@ -104,7 +106,7 @@ def _call_as_step(step: StepBudget, by: StepBoundary, lines: Lines, ledger: Ledg
         cost=overhead + computing,
         saving=(_MINIMUM * overhead, overhead + computing),
         spent=by.called_at,
-        change=None if sliced else loop_of(by.called_at, lines),
+        change=None if sliced else calling_loop(by.called_at, lines),
         message=(
             f"{by.module} is called with one {'part of the same tensors' if sliced else 'sample'} after the other: "
             f"{step.shown(overhead)} is Python and the overhead of ops, which a call with many has once."

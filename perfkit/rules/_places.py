@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from perfkit._location import Location
+from perfkit.measures.host.callers import Function, sampled_callers
 from perfkit.measures.results.host import HostLine
 from perfkit.rules._settings import first_call
 from perfkit.run.records import RANK_SLICE, LineRow, Lines, Phase, Rank, TracedLine
@@ -23,6 +24,8 @@ _SET_UP = {
 }
 
 
+#: Rounds of a loop in a call of its function that are many (chosen: fewer are not what its time is from).
+_MANY = 4
 #: Callers that are climbed: a loop has few of its own functions above a line.
 _DEEP = 50
 
@@ -80,6 +83,12 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     return found
 
 
+def row_at(place: Location | None, lines: Lines | None) -> LineRow | None:
+    """The samples of a line of the training process; None where it has none."""
+    rows = lines.rows if lines is not None and place is not None else ()
+    return next((row for row in rows if row.worker is None and place is not None and _same_line(row, place)), None)
+
+
 def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
     """The line of the training loop's functions below which a line runs: what it calls can be done there less often.
 
@@ -111,6 +120,26 @@ def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Locatio
         below = at
         at, caller = caller, callers.get((caller.file, caller.function)) if caller is not None else None
     return None
+
+
+def is_in_own_loop(row: LineRow | HostLine, lines: Lines | None) -> bool:
+    """Whether a line is in a loop of its function, which is none of those that train.
+
+    The step that was traced by line may not have entered the loop: then the line follows its statement.
+    """
+    if lines is None or (row.file, row.function) in _training_functions(lines):
+        return False
+    before = (one for one in lines.traced if (one.file, one.function) == (row.file, row.function))
+    nearest = max((one for one in before if one.line <= row.line), key=lambda one: one.line, default=None)
+    return nearest is not None and nearest.loop_line is not None
+
+
+def repeats_in_call(row: LineRow | HostLine, lines: Lines | None) -> bool:
+    """Whether a line runs many times in each call of its function, in a loop of that: the loop is what to edit."""
+    own = [one for one in _traced(lines) if (one.file, one.function) == (row.file, row.function)]
+    runs = max((one.runs for one in own if one.line == row.line and one.loop_line is not None), default=0)
+    calls = min((one.runs for one in own if one.loop_line is None), default=runs)
+    return runs >= _MANY * max(1, calls)
 
 
 def _training_functions(lines: Lines) -> set[tuple[str, str | None]]:
@@ -145,17 +174,15 @@ def _class_of(function: str | None) -> str:
     return "" if owner.endswith("<locals>") else owner
 
 
-def _callers(lines: Lines, worker: str | None = None) -> dict[tuple[str, str | None], Location]:
+def _callers(lines: Lines, worker: str | None = None) -> dict[Function, Location]:
     """The line from which each function was called, most often where that was sampled; with ``worker`` in workers."""
-    own = [row for row in lines.rows if row.worker == worker]
-    found: dict[tuple[str, str | None], Location] = {}
+    found: dict[Function, Location] = {}
     for one in lines.traced:
         # A comprehension is called by its own line.
         others = (by for by in one.callers if (by.file, by.function) != (one.file, one.function))
         if (outer := next(others, None)) is not None:
             found[one.file, one.function] = outer
-    found |= {(row.file, row.function): row.called_from for row in reversed(own) if row.called_from is not None}
-    return found
+    return found | sampled_callers(lines, worker)
 
 
 def loops_over_batch(line: Location, lines: Lines | None) -> bool:

@@ -144,6 +144,22 @@ def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_name
     assert (unknown.spent.line, known.spent.line) == (31, 11)
 
 
+def test_of_a_body_that_is_mostly_a_loop_itself_that_loop_is_named(build: Any) -> None:
+    calls = lines(line_of(49, 17, 48, "partition"), line_of(41, 119, 40, "forward_step"))
+    called = OpWorkTime(
+        op="aten::add", phase="forward", ns=MS, calls=119, ops=119,
+        at=Location(file="model.py", line=41, function="forward_step"),
+    )  # fmt: skip
+    work = StepWork(source="stacks-0", step_ns=20 * MS, rows=(called,))
+
+    [finding] = build.findings(
+        many_small_ops, build.step(20, forward=20), ops(repeat(iterations=17, ops=17 * 35)), calls, work
+    )
+
+    assert finding.spent.line == 40
+    assert "A loop runs 119 times per step over 5 small ops" in finding.message
+
+
 def test_a_loop_that_is_none_of_the_users_is_in_a_library_and_no_alarm(build: Any) -> None:
     calls, step = lines(line_of(40, 500, None, "flat")), build.step(20, forward=20)
     caller = Location(file="model.py", line=40, function="flat")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -77,3 +78,14 @@ def test_the_line_that_pads_is_to_be_edited(build: Any) -> None:
     [finding] = build.findings(padding_wasted, step, lines(padded_ns=30 * MS), build.rank(calls={PADDING: (pads,)}))
 
     assert finding.change == pads
+
+
+def test_without_a_line_that_pads_the_loader_is_to_be_edited(build: Any) -> None:
+    step = build.step(100, forward=40, backward=50, optimizer=10)
+    made = Location(file="data.py", line=30, function="DataLoader(...)")
+    rank = build.rank()
+    rank = msgspec.structs.replace(rank, loaders=(msgspec.structs.replace(rank.loaders[0], created_at=made),))
+
+    [finding] = build.findings(padding_wasted, step, lines(padded_ns=30 * MS), rank)
+
+    assert finding.change == made

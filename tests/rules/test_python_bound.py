@@ -7,7 +7,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.rules.python import python_bound
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import LineRow, Lines, TracedLine
 
 MS = 1_000_000
 
@@ -82,3 +82,32 @@ def test_python_below_a_function_is_changed_where_the_training_loop_calls_that_f
     assert change(place(30, "errors"), before_model=True) is None
     assert change(place(50, "Net.forward")) is None
     assert change(place(99, "<module>"), function="main") is None
+
+
+def test_a_loop_over_many_elements_is_changed_itself_and_not_the_call_of_its_function(build: Any) -> None:
+    def traced(line: int, runs: int, loop_line: int | None) -> TracedLine:
+        return TracedLine(
+            file="train.py",
+            line=line,
+            function="prepare",
+            owner="user",
+            phase="other",
+            runs=runs,
+            host_ns=MS,
+            loop_line=loop_line,
+        )
+
+    rows = (
+        sampled(80, "main", "backward", place(99, "<module>")),
+        sampled(12, "prepare", "other", place(85, "main")),
+    )
+
+    def change(runs: int) -> Location | None:
+        lines = Lines(period_ns=10 * MS, steps=50, rows=rows, traced=(traced(10, 2, None), traced(12, runs, 11)))
+        work = build.work("python", 8, called_from=place(85, "main"))
+        [finding] = build.findings(python_bound, build.step(20), work, lines)
+        found: Location | None = finding.change
+        return found
+
+    assert change(runs=4) == place(85, "main")
+    assert change(runs=64) is None

@@ -57,3 +57,21 @@ def test_the_call_in_the_loop_is_to_be_edited_and_a_generator_is_not_called_by_t
 
     assert change(loop_line=38).line == 40
     assert change(loop_line=40) is None
+
+
+def test_a_sleep_in_a_loop_of_its_own_is_changed_there(build: Any) -> None:
+    def found(loop_line: int | None) -> Any:
+        """A step that did not enter the loop: its statement alone was traced."""
+        test = TracedLine(
+            file="train.py", line=11, function="prepare", owner="user", phase="other", runs=1, host_ns=MS,
+            loop_line=loop_line,
+        )  # fmt: skip
+        sleep = build.work("waiting", 8, waits_for="time.sleep(0.03)")
+        [finding] = build.findings(
+            waiting_in_step, build.step(20, forward=20), sleep, Lines(period_ns=MS, steps=40, traced=(test,))
+        )
+        return finding
+
+    assert found(loop_line=11).change is None
+    assert found(loop_line=11).advice.startswith("Wait for an event")
+    assert found(loop_line=None).advice.startswith("Start time.sleep(0.03) earlier")

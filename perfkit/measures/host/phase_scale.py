@@ -77,19 +77,11 @@ class ScaledPaths(msgspec.Struct, frozen=True, kw_only=True):
         sampled = Counter(self.paths.phase)
         return [phase for phase in PHASES if sampled[phase] and phase not in self.scale]
 
-    def samples_below(self) -> list[int]:
-        """The samples of each node with all nodes below it."""
-        sums = list(self.paths.samples)
-        for node in range(len(sums) - 1, -1, -1):
-            if (parent := self.paths.parent[node]) >= 0:
-                sums[parent] += sums[node]
-        return sums
-
 
 def scaled_paths(lines: Lines | None, step: StepBreakdown | None) -> ScaledPaths | None:
     """The call paths of a run's samples, scaled to its typical step; None where there are none that can be used."""
     paths = lines.paths if lines is not None else None
-    if lines is None or paths is None or not sum(paths.samples) or not _is_tree(paths):
+    if lines is None or paths is None or not sum(paths.samples) or not is_tree(paths):
         return None
     if step is None:
         sample_ns = lines.period_ns / max(1, lines.steps)
@@ -101,7 +93,16 @@ def scaled_paths(lines: Lines | None, step: StepBreakdown | None) -> ScaledPaths
     return ScaledPaths(paths=paths, scale=scale_to(clock_ns, samples), clock_ns=clock_ns)
 
 
-def _is_tree(paths: CallPaths) -> bool:
+def samples_below(paths: CallPaths) -> list[int]:
+    """The samples of each node with all nodes below it."""
+    sums = list(paths.samples)
+    for node in range(len(sums) - 1, -1, -1):
+        if (parent := paths.parent[node]) >= 0:
+            sums[parent] += sums[node]
+    return sums
+
+
+def is_tree(paths: CallPaths) -> bool:
     """Whether the columns fit together: a file may claim anything."""
     if len({len(column) for column in (paths.frame, paths.parent, paths.phase, paths.samples)}) > 1:
         return False

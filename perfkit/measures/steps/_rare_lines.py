@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from perfkit._code_owner import USER
 from perfkit._location import Location
+from perfkit.measures.host.callers import sampled_callers
 from perfkit.run.records import LineRow, Lines, Phase
 
 #: Samples must explain this share of the group's time. With 20 of them the error is a fifth, and on a busy machine up
@@ -53,9 +54,7 @@ class _OrdinaryStep:
         self._lines = {(line.file, line.line) for line in lines.traced}
         self._training = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
         self._functions = self._training | {(line.file, line.function) for line in lines.traced}
-        self._callers: dict[tuple[str, str | None], Location | None] = {
-            (row.file, row.function): row.called_from for row in reversed(rows)
-        }
+        self._callers = sampled_callers(lines)
 
     def rare_part(self, row: LineRow) -> list[Location]:
         """A sampled line and its callers, from the first that ordinary steps do not run to one in a function of theirs.

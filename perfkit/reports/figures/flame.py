@@ -10,7 +10,7 @@ import numpy as np
 from perfkit._format import ms, share_of
 from perfkit._location import Location
 from perfkit._text import clean
-from perfkit.measures.host.phase_scale import ScaledPaths
+from perfkit.measures.host.phase_scale import ScaledPaths, samples_below
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.reports.figures.data import Flame
 from perfkit.run.records import PHASES, Phase
@@ -65,7 +65,7 @@ class _SampleRows:
         self.count: list[int] = []
         self.hidden_ns = self.roots_ns = 0
         self._scaled = scaled
-        self._below = scaled.samples_below()
+        self._below = samples_below(scaled.paths)
         self._labels = [_label(frame) for frame in scaled.paths.frames]
         targets = {target for shares in scaled.scale.values() for target in shares}
         for phase in PHASES:

@@ -30,6 +30,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules._settings import first_call
+from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import PADDING, Lines, Rank
 
@@ -40,7 +41,9 @@ CLAIMS = (*COMPUTING, Selector(owner="python", phase="forward"))
 _MINIMUM = 0.7
 
 
-def check(step: StepBudget, lines: Lines, rank: Rank | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget, lines: Lines, rank: Rank | None = None, loader: LoaderUse | None = None
+) -> Iterator[Finding]:
     """Find calls of modules on rows that all end in padding."""
     trained = step.phase("backward") is not None
     found = [
@@ -59,7 +62,8 @@ def check(step: StepBudget, lines: Lines, rank: Rank | None = None) -> Iterator[
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=row,
-        change=first_call(rank, PADDING) if rank is not None else None,
+        # Without such a line the rows are padded in a way of their own: the loader is given what does it.
+        change=(first_call(rank, PADDING) if rank is not None else None) or (loader.change if loader else None),
         message=(
             f"All rows that {calls.module} reads end in padding, {share} of their length: computing it takes "
             f"{step.shown(cost)}{', its backward included' if trained else ''}."

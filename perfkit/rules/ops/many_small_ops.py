@@ -144,7 +144,8 @@ def _slow_loops(
 def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | None) -> Iterator[Finding]:
     """The same sequence of small ops again and again, in the trace."""
     overhead = max(ops.floor_ns or 0, _MIN_OVERHEAD_NS)
-    loops = _loops(lines)
+    all_loops = _loops(lines)
+    loops = dict(all_loops)
     for repeat in sorted(ops.repeats, key=lambda repeat: -repeat.host_ns):
         if any(_NOT_A_SMALL_OP.search(name) for name in repeat.names):
             continue
@@ -158,6 +159,10 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         loop = _loop_of(repeat, loops, work)
         if loop is not None and loops.pop(loop)[0].phase == "data":
             continue  # input-bound reports the data phase
+        iterations, ops_each = repeat.iterations, float(len(repeat.names))
+        if loop is not None and (inner := _loop_inside(loop, repeat, all_loops, work)) is not None:
+            loop, iterations = inner, max(row.runs for row in all_loops[inner])
+            ops_each = repeat.ops / iterations
         names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
         # Each of the user's loops was followed: what is none of them is in a library that a line of theirs calls.
         in_library = loop is None and lines is not None and bool(lines.traced)
@@ -166,8 +171,8 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
             saving=(low, step.maximum_saving(cost)),
             spent=_caller_of(repeat, work) if in_library else loop,
             message=(
-                f"A loop{' in a library' if in_library else ''} runs {repeat.iterations:.0f} times per step over "
-                f"{len(repeat.names)} small op{'s' if len(repeat.names) > 1 else ''} "
+                f"A loop{' in a library' if in_library else ''} runs {iterations:.0f} times per step over "
+                f"{ops_each:.0f} small op{'s' if round(ops_each) != 1 else ''} "
                 f"({names}{' ...' if len(repeat.names) > 4 else ''}): "
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
@@ -223,6 +228,24 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: Step
         return sum(called[loop.file, line] for line in {row.line for row in loops[loop]})
 
     return longest(_RUNS_FACTOR) or longest(_BRANCHES)
+
+
+def _loop_inside(
+    loop: Location, repeat: Repeat, loops: dict[Location, list[TracedLine]], work: StepWork | None
+) -> Location | None:
+    """The loop that each iteration of ``loop`` runs and whose lines call most of the ops; None where there is none.
+
+    A body that repeats may have several equal rounds of a loop in it: that loop is the smallest one to replace.
+    """
+    called = {(at.file, at.line): ns for at, ns in _called_at(repeat, work).items()}
+    outer = max(row.runs for row in loops[loop])
+
+    def ops_ns(one: Location) -> int:
+        return sum(called.get((one.file, line), 0) for line in {row.line for row in loops[one]})
+
+    inner = [one for one in loops if one != loop and max(row.runs for row in loops[one]) >= 2 * outer]
+    found = max(inner, key=ops_ns, default=None)
+    return found if found is not None and ops_ns(found) > MAJORITY * sum(called.values()) else None
 
 
 def _caller_of(repeat: Repeat, work: StepWork | None) -> Location | None:

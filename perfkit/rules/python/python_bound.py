@@ -36,7 +36,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
-from perfkit.rules._places import call_in_loop
+from perfkit.rules._places import call_in_loop, repeats_in_call
 from perfkit.run.records import Lines
 
 ID = "python-bound"
@@ -62,12 +62,13 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
     if step.is_negligible(cost):
         return
     function = shown_function(work.lines[0])
+    in_loop = repeats_in_call(work.lines[0], lines)
     yield step.finding(
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
         spent=work.lines[0],
         # What runs before the model makes its inputs: no step can do without it.
-        change=None if work.lines[0].before_model else call_in_loop(work.lines[0], lines),
+        change=None if work.lines[0].before_model or in_loop else call_in_loop(work.lines[0], lines),
         message=f"Plain Python takes {step.shown(cost)}, most of it in {function}; no op runs meanwhile.",
         advice=f"Do the work of {function} in one call over all items, once before training, or less often.",
         confidence=confidence_in(work),

@@ -38,7 +38,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
-from perfkit.rules._places import call_in_loop
+from perfkit.rules._places import call_in_loop, is_in_own_loop
 from perfkit.run.records import Lines
 
 ID = "waiting-in-step"
@@ -50,6 +50,8 @@ FOLLOWS_AT_LINE = ("sync-in-step", "blocking-copy", "growing-step")
 
 #: The share that handing over still takes at most: chosen, as for python-bound.
 _REMAINS = 0.15
+#: A loop around it looks again and again whether something has come.
+_POLLS = "sleep("
 #: One sample of so many is looked at.
 _LOOKED = 3
 
@@ -63,14 +65,17 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
     if step.is_negligible(cost):
         return
     line = work.lines[0]
+    polls = _POLLS in line.waits_for and is_in_own_loop(line, lines)
     for_what = line.waits_for or library_of(line).removeprefix("in ") or line.function
     yield step.finding(
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples // _LOOKED)),
         spent=line,
-        change=call_in_loop(line, lines),
+        change=None if polls else call_in_loop(line, lines),
         message=f"The step waits {step.shown(cost)}, most of it for {for_what}; no op and no Python runs then.",
-        advice=f"Start {for_what} earlier, in another thread or process, and take its result when it has come; "
+        advice="Wait for an event, a queue or a message in place of this loop, or look more often."
+        if polls
+        else f"Start {for_what} earlier, in another thread or process, and take its result when it has come; "
         "or leave it out.",
         confidence=confidence_in(work),
         evidence=(

@@ -40,7 +40,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.steps import Ranks, RankSummary
-from perfkit.rules._places import data_of_a_rank
+from perfkit.rules._places import call_in_loop, data_of_a_rank, row_at
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.ranks._late_causes import EQUAL_WORK, UNCERTAIN, LateCause, late_cause
 from perfkit.run.records import Lines, Rank
@@ -87,13 +87,15 @@ def check(
     if not reported:
         return
     made_at = loader.change if loader is not None else None
+    spent = cause.spent or slow.line
+    equal_work = cause.kind in EQUAL_WORK
     others = "the other rank waits" if len(ranks.ranks) == 2 else "the other ranks wait"
     on_host = f" on {slow.host}" if slow.host and len({one.host for one in ranks.ranks}) > 1 else ""
     yield step.finding(
         cost=high,
         saving=(low, high),
-        spent=cause.spent or slow.line,
-        change=data_of_a_rank(rank, lines, made_at) if cause.kind in EQUAL_WORK else None,
+        spent=spent,
+        change=data_of_a_rank(rank, lines, made_at) if equal_work else call_in_loop(row_at(spent, lines), lines),
         message=f"Rank {slow.rank}{on_host} comes last and {others} for it, {step.shown(high)}: {cause.reason}.",
         advice=cause.advice,
         confidence="high" if slow.caused_share > 0.95 and cause.kind not in UNCERTAIN else "medium",

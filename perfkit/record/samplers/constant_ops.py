@@ -74,6 +74,10 @@ class ConstantOpLog:
         self._known: dict[int, Callable[[], Any]] = {}
         #: Tensors of the running step: the tensor, its version, and its number, None where it changes.
         self._values: dict[int, tuple[Callable[[], Any], int, int | None]] = {}
+        #: Views that were made in inference mode, and what they are views of: torch does not say of these.
+        self._viewed: dict[int, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+        #: How often memory of inference mode was written into, by its tensor: torch counts no versions there.
+        self._writes: Counter[int] = Counter()
         self._ops = 0
         #: Of the second step: the user's lines that led to each constant op, and its time; the code that ran others.
         self._constant: Counter[Path] = Counter()
@@ -99,6 +103,7 @@ class ConstantOpLog:
             mode.__exit__(None, None, None)
             self._before, self._numbers = self._numbers, set()
             self._values.clear()
+            self._viewed.clear()
             self._ops = 0
 
     def _add(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
@@ -161,13 +166,13 @@ class ConstantOpLog:
     def _number_of(self, tensor: Any) -> int | None:
         reference, version, number = self._values.get(id(tensor), (_dead, 0, None))
         if reference() is tensor:
-            return number if version == tensor._version else None
+            return number if version == self._version_of(tensor) else None
         if self._before is None:
             self._known[id(tensor)] = weakref.ref(tensor)
         elif self._known.get(id(tensor), _dead)() is not tensor:
             return None
         sample = _sample_of(tensor)
-        return hash((id(tensor), tensor._version, sample)) if sample is not None else None
+        return hash((id(tensor), self._version_of(tensor), sample)) if sample is not None else None
 
     def _is_made(self, tensor: Any) -> bool:
         """Whether an op of this step made the tensor."""
@@ -176,17 +181,37 @@ class ConstantOpLog:
     def _remember(self, schema: _Schema, flat: list[Any], written: list[Any], out: Any, number: int | None) -> None:
         """Note the numbers of what the op returned and of what it wrote into."""
         for at, tensor in enumerate(written):
+            base = self._base_of(tensor)
+            before = self._number_of(base) if base is not None else None
             # Autograd counts the change after this.
-            self._set(tensor, (number, "written", at) if number is not None else None, tensor._version + 1)
-            if tensor._base is not None:
-                before = self._number_of(tensor._base)
-                changed = None if None in (before, number) else (before, number, at)
-                self._set(tensor._base, changed, tensor._base._version + 1)
+            version = self._version_of(tensor) + 1
+            if tensor.is_inference():
+                self._writes[id(tensor if base is None else base)] += 1
+            self._set(tensor, (number, "written", at) if number is not None else None, version)
+            if base is not None:
+                self._set(base, None if None in (before, number) else (before, number, at), version)
         first = next((one for one in flat if isinstance(one, torch.Tensor)), None)
         for at, tensor in enumerate(_flat(out)):
             if isinstance(tensor, torch.Tensor) and not any(tensor is one for one in written):
-                version = first._version if schema.is_view and first is not None else tensor._version
+                version = self._version_of(first if schema.is_view and first is not None else tensor)
                 self._set(tensor, (number, at) if number is not None else None, version)
+                if schema.is_view and first is not None and first.is_inference():
+                    base = self._base_of(first)
+                    self._viewed[id(tensor)] = weakref.ref(tensor), weakref.ref(first if base is None else base)
+
+    def _version_of(self, tensor: Any) -> int:
+        """How often its memory was written into; a view counts with what it is a view of."""
+        if not tensor.is_inference():
+            return int(tensor._version)
+        base = self._base_of(tensor)
+        return self._writes[id(tensor if base is None else base)]
+
+    def _base_of(self, tensor: Any) -> Any:
+        """The tensor that this one is a view of; None where it is none."""
+        if tensor._base is not None:
+            return tensor._base
+        view, base = self._viewed.get(id(tensor), (_dead, _dead))
+        return base() if view() is tensor else None
 
     def _set(self, tensor: Any, parts: tuple[Any, ...] | None, version: int) -> None:
         number = hash(parts) if parts is not None else None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import time
 import weakref
@@ -74,10 +75,11 @@ class ConstantOpLog:
         self._known: dict[int, Callable[[], Any]] = {}
         #: Tensors of the running step: the tensor, its version, and its number, None where it changes.
         self._values: dict[int, tuple[Callable[[], Any], int, int | None]] = {}
-        #: Views that were made in inference mode, and what they are views of: torch does not say of these.
-        self._viewed: dict[int, tuple[Callable[[], Any], Callable[[], Any]]] = {}
-        #: How often memory of inference mode was written into, by its tensor: torch counts no versions there.
+        #: Of tensors of inference mode, where torch says neither: the number of their memory, what they are views of.
+        self._memory: dict[int, tuple[Callable[[], Any], int, Callable[[], Any]]] = {}
+        #: How often each memory was written into.
         self._writes: Counter[int] = Counter()
+        self._next_memory = itertools.count()
         self._ops = 0
         #: Of the second step: the user's lines that led to each constant op, and its time; the code that ran others.
         self._constant: Counter[Path] = Counter()
@@ -103,7 +105,7 @@ class ConstantOpLog:
             mode.__exit__(None, None, None)
             self._before, self._numbers = self._numbers, set()
             self._values.clear()
-            self._viewed.clear()
+            self._memory = {key: known for key, known in self._memory.items() if known[0]() is not None}
             self._ops = 0
 
     def _add(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
@@ -186,7 +188,7 @@ class ConstantOpLog:
             # Autograd counts the change after this.
             version = self._version_of(tensor) + 1
             if tensor.is_inference():
-                self._writes[id(tensor if base is None else base)] += 1
+                self._writes[self._memory_of(tensor)] += 1
             self._set(tensor, (number, "written", at) if number is not None else None, version)
             if base is not None:
                 self._set(base, None if None in (before, number) else (before, number, at), version)
@@ -195,23 +197,27 @@ class ConstantOpLog:
             if isinstance(tensor, torch.Tensor) and not any(tensor is one for one in written):
                 version = self._version_of(first if schema.is_view and first is not None else tensor)
                 self._set(tensor, (number, at) if number is not None else None, version)
-                if schema.is_view and first is not None and first.is_inference():
+                if schema.is_view and first is not None and tensor.is_inference():
                     base = self._base_of(first)
-                    self._viewed[id(tensor)] = weakref.ref(tensor), weakref.ref(first if base is None else base)
+                    viewed = weakref.ref(first if base is None else base)
+                    self._memory[id(tensor)] = weakref.ref(tensor), self._memory_of(first), viewed
 
     def _version_of(self, tensor: Any) -> int:
-        """How often its memory was written into; a view counts with what it is a view of."""
-        if not tensor.is_inference():
-            return int(tensor._version)
-        base = self._base_of(tensor)
-        return self._writes[id(tensor if base is None else base)]
+        """How often its memory was written into."""
+        return self._writes[self._memory_of(tensor)] if tensor.is_inference() else int(tensor._version)
+
+    def _memory_of(self, tensor: Any) -> int:
+        known = self._memory.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            known = self._memory[id(tensor)] = weakref.ref(tensor), next(self._next_memory), _dead
+        return known[1]
 
     def _base_of(self, tensor: Any) -> Any:
-        """The tensor that this one is a view of; None where it is none."""
-        if tensor._base is not None:
+        """The tensor that this one is a view of; None where it is none, or where that is gone."""
+        if tensor._base is not None or not tensor.is_inference():
             return tensor._base
-        view, base = self._viewed.get(id(tensor), (_dead, _dead))
-        return base() if view() is tensor else None
+        known = self._memory.get(id(tensor))
+        return known[2]() if known is not None and known[0]() is tensor else None
 
     def _set(self, tensor: Any, parts: tuple[Any, ...] | None, version: int) -> None:
         number = hash(parts) if parts is not None else None

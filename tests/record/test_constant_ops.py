@@ -252,6 +252,20 @@ def test_what_depends_on_something_that_changes_is_not_constant(
     assert operation not in constant
 
 
+def test_a_range_of_torchs_profiler_is_no_work() -> None:
+    def step() -> Tensor:
+        with torch.profiler.record_function("outer"):
+            return torch.randn(SIDE).exp()
+
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+
+    assert log.rows() == ()
+
+
 def test_one_step_alone_shows_nothing_and_nothing_is_kept_alive() -> None:
     def step() -> Tensor:
         return torch.randn(SIDE) + mask()

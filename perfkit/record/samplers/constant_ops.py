@@ -123,8 +123,8 @@ class ConstantOpLog:
             self._remember(schema, flat, written, out, number)
         except Exception:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
             number = None
-        if self._before is None or _schema_of(func).is_view:
-            return  # a view computes nothing
+        if self._before is None or _schema_of(func).is_view or func.namespace == "profiler":
+            return  # a view computes nothing, nor does a range of torch's profiler
         path, between = _users_path()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's

@@ -21,6 +21,9 @@ from perfkit._code_owner import owner_of
 
 _INLINE = "_torchdynamo_inline"
 
+#: What Dynamo says of a graph that it breaks at a function of `leave_out`.
+OWN_BREAK = "a hook of perfkit"
+
 
 class Attributes(dict[str, Any]):
     """The ``__dict__`` of a function, in which only attribute look-up sees Dynamo's attribute.
@@ -77,6 +80,18 @@ def leave_alone(*codes: CodeType) -> None:
     _ours.extend(codes)
     for code in codes:
         _set_strategy(code, callees_too=True)
+
+
+def leave_out(*functions: Any) -> None:
+    """Break the graph of a compiled function at calls of these functions of perfkit, which are then left alone.
+
+    For hooks of optimizers, around whose step torch breaks it as well. What they do is not traced, and torch warns of
+    nothing.
+    """
+    for function in functions:
+        # What torch.compiler.disable sets; that loads Dynamo, which takes a second.
+        function._torchdynamo_disable, function._torchdynamo_disable_msg = True, OWN_BREAK
+        leave_alone(function.__code__)
 
 
 def torch_loaded() -> None:

@@ -82,7 +82,7 @@ class RootCalls:
     def _find_class(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
+            if torch.compiler.is_compiling() or not self._is_root():
                 return call(module, *args, **kwargs)
             seen = self._see_call(call)
             kind, own = type(module), type(module).__call__
@@ -94,27 +94,40 @@ class RootCalls:
         return __call__
 
     def _see_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
+            if torch.compiler.is_compiling() or not self._is_root():
                 return call(module, *args, **kwargs)
-            after = self._before(module, (args, kwargs))
-            if self._of_all:
-                # While it runs, nothing else is replaced: a compiler that reads the model sees torch's own method.
-                self._of_all.undo()
-            self._inside = True
+            after = self._begin(module, args, kwargs)
             try:
                 return call(module, *args, **kwargs)
             finally:
-                self._inside = False
-                if after is not None:
-                    after()
-                if self._calls < _FIRST_CALLS:
-                    self._calls += 1
-                    if self._calls < _FIRST_CALLS:
-                        self._see_all()
+                self._end(after)
 
-        return __call__
+        dynamo.skip(__call__.__code__)
+        return functools.wraps(call)(__call__)
+
+    def _is_root(self) -> bool:
+        return not self._inside and get_ident() == self._thread()
+
+    def _begin(self, module: Any, args: Any, kwargs: Any) -> Callable[[], None] | None:
+        after = self._before(module, (args, kwargs))
+        if self._of_all:
+            # While it runs, nothing else is replaced: a compiler that reads the model sees torch's own method.
+            self._of_all.undo()
+        self._inside = True
+        return after
+
+    def _end(self, after: Callable[[], None] | None) -> None:
+        self._inside = False
+        if after is not None:
+            after()
+        if self._calls < _FIRST_CALLS:
+            self._calls += 1
+            if self._calls < _FIRST_CALLS:
+                self._see_all()
+
+    # They run between frames that Dynamo examines: around a compiled module, and in a backward that it compiles.
+    dynamo.leave_alone(_is_root.__code__, _begin.__code__, _end.__code__)
 
 
 def _no_thread() -> int:

@@ -30,6 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
+from perfkit.record.program_values import is_tracing, unseen
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.run.records import ConstantOps, Phase
 
@@ -101,11 +103,12 @@ class ConstantOpLog:
             self._values.clear()
             self._ops = 0
 
+    @unseen
     def _add(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         """An op has run; never raises, because the op is the program's."""
         phase = self._phase()
         self._ops += 1
-        if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS:
+        if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             return
         try:
             schema, flat = _schema_of(func), _flat(inputs)
@@ -114,7 +117,8 @@ class ConstantOpLog:
             if number is not None:
                 self._numbers.add(number)
             self._remember(schema, flat, written, out, number)
-        except Exception:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
+        except Exception as error:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
+            leave_to_program(error)
             number = None
         if self._before is None or _schema_of(func).is_view:
             return  # a view computes nothing

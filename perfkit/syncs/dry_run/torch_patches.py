@@ -17,7 +17,8 @@ import torch.overrides
 
 from perfkit import _torch_versions
 from perfkit._patches import Patches, SharedPatches
-from perfkit.syncs.dry_run.device_marks import any_on_device
+from perfkit.syncs.dry_run import op_kernels
+from perfkit.syncs.dry_run.device_marks import any_on_device, mark_on_device
 from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
 from perfkit.syncs.sync_log import Cause
 
@@ -52,6 +53,16 @@ def _backward(run: DryRun) -> Iterator[None]:
         run.calls, run.in_backward = calls, was
 
 
+def _run_unwatched(engine: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the engine inside a transform of `torch.func`, where no op of it can be seen; its results are marked."""
+    on_device = any_on_device(tensors)
+    with op_kernels.paused():
+        gradients = engine(tensors, *args, **kwargs)
+    if on_device and gradients is not None:
+        mark_on_device([one for one in gradients if one is not None])
+    return gradients
+
+
 def _follow_backward(patches: Patches) -> None:
     # Private to torch; a test fails when it moves. Both modules hold it under their own name.
     engine = torch.autograd.graph._engine_run_backward
@@ -60,6 +71,8 @@ def _follow_backward(patches: Patches) -> None:
         run = this_thread.run
         if run is None:
             return engine(*args, **kwargs)
+        if op_kernels.in_transform(args):
+            return _run_unwatched(engine, *args, **kwargs)
         with _backward(run):
             return engine(*args, **kwargs)
 

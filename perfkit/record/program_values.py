@@ -7,6 +7,7 @@ read of a tensor, no mode and no subclass of the program's receives.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ import torch
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+#: A context in which no dispatch mode receives an op. Private to torch: without it the ops of perfkit are counted with
+#: those of the program, and take twice as long.
+without_modes: Any = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
 #: Whether ``torch.jit.trace`` records each op, and what is read of a tensor, into the program's graph.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch does not export it by name
 

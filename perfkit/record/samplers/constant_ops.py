@@ -14,7 +14,6 @@ on a device the time of an op's call is not that of the op.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import time
@@ -30,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
-from perfkit.record.program_values import is_tracing, unseen
+from perfkit.record.program_values import is_tracing, unseen, without_modes
 from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.run.records import ConstantOps, Phase
@@ -58,8 +57,6 @@ _FRAMEWORKS = (
     "pytorch_lightning",
     "lightning_fabric",
 )
-#: Private to torch: without it the samples are counted with the program's ops, and take twice as long.
-_without_modes: Any = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
 _NOT_LOOKED_AT = ("backward", "optimizer", "validation")
 
 
@@ -351,7 +348,7 @@ def _sample_of(tensor: Any) -> bytes | None:
     if tensor.device.type != "cpu" or type(tensor) not in _OWN_KINDS or not tensor.is_contiguous():
         return None
     # Without the modes: they would see each of these ops, which takes ten times as long as the op.
-    with _without_modes():
+    with without_modes():
         elements = tensor.detach().reshape(-1)
         if (step := elements.numel() // _SAMPLED) > 1:
             elements = elements[::step]

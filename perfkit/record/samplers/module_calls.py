@@ -27,7 +27,7 @@ import torch
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
 from perfkit.record.input_slices import slices_of, version_of
-from perfkit.record.program_values import is_fake, is_tensor, is_tracing, unseen, values_in
+from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in, without_modes
 from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
@@ -247,12 +247,12 @@ class ModuleCallLog:
 def random_state() -> bytes | None:
     """The state of the generator that ops of the CPU draw from; equal as long as none was drawn.
 
-    None where torch gives no tensor with memory: inside of a transform of `torch.func`, or of a FakeTensorMode.
+    None inside of a transform of `torch.func`, where torch gives no tensor with memory.
     """
     try:
-        state = torch.get_rng_state()
-        return None if is_fake(state) else state.numpy().tobytes()
-    except (RuntimeError, AssertionError) as error:
+        with without_modes():  # a FakeTensorMode would make a tensor without values of it
+            return torch.get_rng_state().numpy().tobytes()
+    except RuntimeError as error:
         leave_to_program(error)
         return None
 

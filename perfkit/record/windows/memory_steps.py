@@ -58,6 +58,9 @@ _MAX_MODULES = 1_000
 _MAX_OUTPUTS = 20_000
 
 
+_TAKEN = "memory was not recorded: the program's own torch profiler is running"
+
+
 class MemoryStepsRecorder:
     """Records `STEPS` steps, once: `begin`, then `advance` before each further one, then `end`."""
 
@@ -83,9 +86,9 @@ class MemoryStepsRecorder:
 
     def begin(self, step: int) -> str | None:
         """The pause, step ``step``, begins; returns why nothing can be recorded, or None."""
-        if torch_profiler.running():
+        if torch_profiler.taken():
             self.settled = True
-            return "memory was not recorded: the program's own torch profiler is running"
+            return _TAKEN
         self._step, self._number = step, 0
         return None
 
@@ -109,6 +112,10 @@ class MemoryStepsRecorder:
             self._lines.start()
 
     def _start(self) -> None:
+        if torch_profiler.taken():  # since `begin`, a step before
+            self.settled = True
+            self._recording.note(_TAKEN)
+            return
         activities = self._options.activities
         if activities is None and _env.nsight_tool() is not None:
             # CUPTI serves one at a time; allocations are reported without it.

@@ -16,6 +16,7 @@ import torch
 
 from perfkit import _env
 from perfkit._patches import Patches
+from perfkit.record.live_objects import instances_of, subclasses_of
 from perfkit.record.windows.schedules import Action, to_torch
 
 #: The process's own C library; on_exit is GNU's.
@@ -67,6 +68,17 @@ if hasattr(os, "register_at_fork"):
 def running() -> bool:
     """Whether any torch profiler is on in this process."""
     return bool(_autograd._profiler_enabled())
+
+
+def taken() -> bool:
+    """Whether a torch profiler is on, or is one that the program has prepared and that begins with its next steps.
+
+    Torch has one at a time; where a second one begins, it crashes.
+    """
+    profilers = instances_of(subclasses_of(torch.profiler.profile))
+    return running() or any(
+        getattr(one, "current_action", None) is torch.profiler.ProfilerAction.WARMUP for one in profilers
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from perfkit._code_owner import owner_of
@@ -110,6 +110,17 @@ def has_compiled() -> bool:
     backends = getattr(eval_frame, "cached_backends", None)
     # An optimizer that is made leaves an entry without a backend: its step is not to be compiled.
     return eval_frame is not None if backends is None else any(map(callable, backends.values()))
+
+
+def runs_between_graphs() -> bool:
+    """Whether this is called by a function that Dynamo compiled in parts, as in a hook of an optimizer.
+
+    It puts the function modes back there that were on before, also one that was taken off meanwhile.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_name.startswith("torch_dynamo_resume_in_"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def compiles_tracing() -> bool:

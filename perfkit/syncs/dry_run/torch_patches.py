@@ -29,12 +29,27 @@ _overrides: Any = torch.overrides
 def remove_function_mode(mode: Any) -> None:
     """Take a mode off the function mode stack, also from below others that the program still has open."""
     if mode not in _overrides._get_current_function_mode_stack():
+        # The dry run ends inside a call that the mode receives, as a step that ends with its backward: torch puts the
+        # mode back after the call.
+        _drop_next_push(mode)
         return
     above = []
     while (top := _overrides._pop_mode()) is not mode:
         above.append(top)
     for other in reversed(above):
         _overrides._push_mode(other)
+
+
+def _drop_next_push(mode: Any) -> None:
+    push = _overrides._push_mode
+
+    def push_others(pushed: Any) -> None:
+        if pushed is mode:
+            _overrides._push_mode = push
+        else:
+            push(pushed)
+
+    _overrides._push_mode = push_others
 
 
 @contextmanager

@@ -70,7 +70,14 @@ class RootCalls:
         self.detach()
         module = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
         if module is not None:
-            self._of_classes.wrap(module, "__call__", self._see_call)
+            self._of_classes.wrap(module, "__call__", self._see_call_of_compiled)
+
+    def _see_call_of_compiled(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        seen: Any = self._see_call(call)
+        # A code of its own: that of other modules' calls is not to be skipped. A compiled backward would compile it.
+        seen.__code__ = seen.__code__.replace()
+        dynamo.skip(seen.__code__)
+        return seen  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:
         # A class that is pickled by value, because it is defined in __main__, takes its replaced method along.
@@ -94,6 +101,7 @@ class RootCalls:
         return __call__
 
     def _see_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self._is_root():
                 return call(module, *args, **kwargs)
@@ -103,8 +111,7 @@ class RootCalls:
             finally:
                 self._end(after)
 
-        dynamo.skip(__call__.__code__)
-        return functools.wraps(call)(__call__)
+        return __call__
 
     def _is_root(self) -> bool:
         return not self._inside and get_ident() == self._thread()

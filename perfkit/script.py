@@ -191,5 +191,16 @@ def _show(error: BaseException) -> None:
     shown = error.with_traceback(trace)
     if sys.excepthook is sys.__excepthook__:
         traceback.print_exception(type(shown), shown, trace)
-    else:
+        return
+    try:
         sys.excepthook(type(shown), shown, trace)
+    except BaseException as failed:
+        if isinstance(failed, SystemExit):
+            raise
+        print("Error in sys.excepthook:", file=sys.stderr)
+        if failed.__context__ is error:
+            failed.__context__ = None  # it is being handled here alone
+        inner = failed.__traceback__
+        traceback.print_exception(failed.with_traceback(inner.tb_next if inner is not None else None))
+        print("\nOriginal exception was:", file=sys.stderr)
+        traceback.print_exception(type(shown), shown, trace)

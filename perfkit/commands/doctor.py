@@ -104,10 +104,11 @@ PRIVATE_NAMES = (
         "torch._C",
         "_dispatch_tls_set_dispatch_key_included _dispatch_key_parse _dispatch_get_all_op_names"
         " _dispatch_has_kernel_for_dispatch_key _get_schema _group_tensors_by_device_and_dtype"
-        " _functorch.is_functorch_wrapped_tensor _functorch.get_unwrapped DisableTorchFunction"
-        " TensorBase.untyped_storage",
+        " _functorch.is_functorch_wrapped_tensor _functorch.get_unwrapped _functorch.peek_interpreter_stack"
+        " TensorBase.untyped_storage DisableTorchFunction",
         "the dry run of detect_syncs",
     ),
+    ("torch._C", "DisableTorchFunction", "programs with function modes of their own"),
     *((f"lightning.pytorch.{module}", name, what) for module, name, what in _LIGHTNING),
     *((f"pytorch_lightning.{module}", name, what) for module, name, what in _LIGHTNING),
     ("transformers", "Trainer.get_batch_samples", "the steps of the Hugging Face ProfilerCallback"),

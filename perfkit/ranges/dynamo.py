@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from perfkit._code_owner import owner_of
 
 _INLINE = "_torchdynamo_inline"
+
+#: What Dynamo says of a graph that it breaks at a function of `leave_out`.
+OWN_BREAK = "a hook of perfkit"
 
 
 class Attributes(dict[str, Any]):
@@ -79,6 +82,18 @@ def leave_alone(*codes: CodeType) -> None:
         _set_strategy(code, callees_too=True)
 
 
+def leave_out(*functions: Any) -> None:
+    """Break the graph of a compiled function at calls of these functions of perfkit, which are then left alone.
+
+    For hooks of optimizers, around whose step torch breaks it as well. What they do is not traced, and torch warns of
+    nothing.
+    """
+    for function in functions:
+        # What torch.compiler.disable sets; that loads Dynamo, which takes a second.
+        function._torchdynamo_disable, function._torchdynamo_disable_msg = True, OWN_BREAK
+        leave_alone(function.__code__)
+
+
 def torch_loaded() -> None:
     """Repeat `leave_alone` for code that existed before torch was imported."""
     leave_alone(*(_ours.pop() for _ in range(len(_ours))))
@@ -95,6 +110,17 @@ def has_compiled() -> bool:
     backends = getattr(eval_frame, "cached_backends", None)
     # An optimizer that is made leaves an entry without a backend: its step is not to be compiled.
     return eval_frame is not None if backends is None else any(map(callable, backends.values()))
+
+
+def runs_between_graphs() -> bool:
+    """Whether this is called by a function that Dynamo compiled in parts, as in a hook of an optimizer.
+
+    It puts the function modes back there that were on before, also one that was taken off meanwhile.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_name.startswith("torch_dynamo_resume_in_"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def compiles_tracing() -> bool:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from perfkit._code_owner import USER, frames_outwards, owner_of
+from perfkit.record.program_values import is_tensor, unseen, values_in
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.sample_loops import items_of_loop
 
 #: Calls that are looked at: as many that go through the same tensors are no accident. Each look takes some µs.
 _LOOKS = 64
-
-
-def values_in(values: Any) -> Iterator[Any]:
-    """The values in tuples, lists and dicts."""
-    if isinstance(values, dict):
-        values = tuple(values.values())
-    if isinstance(values, tuple | list):
-        for value in values:
-            yield from values_in(value)
-    else:
-        yield values
 
 
 def slices_of(tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
@@ -84,27 +74,30 @@ class InputSlices:
         """The share (0 to 1) of calls that got the next part of the tensors of the call before; None: too few calls."""
         return self._same / (self._looks - 1) if self._looks > 8 else None
 
+    @unseen
     def look(self, module: Any, inputs: Any) -> None:
         """The module is called with these arguments."""
         if self._looks >= _LOOKS:
             return
         self._looks += 1
         try:
-            tensors = [value for value in values_in(inputs) if isinstance(value, torch.Tensor)]
+            tensors = [value for value in values_in(inputs) if is_tensor(value)]
             slices = slices_of(tensors)
             offset = int(tensors[0].storage_offset()) if slices is not None else -1
-        except Exception:  # noqa: BLE001 - a tensor without memory (fake, sparse)
+        except Exception as error:  # noqa: BLE001 - a tensor without memory (fake, sparse)
+            leave_to_program(error)
             slices, offset = None, -1
         self._same += slices is not None and slices == self._last and offset > self._offset
         self._last, self._offset = slices, offset
         try:
             self._look_at_loop(module, list(values_in(inputs)))
-        except Exception:  # noqa: BLE001 - source of any form, inputs of any kind
+        except Exception as error:  # noqa: BLE001 - source of any form, inputs of any kind
+            leave_to_program(error)
             self._shapes = None
 
     def _look_at_loop(self, module: Any, values: list[Any]) -> None:
         """Compare the shapes with those before; the source is read at the 1st, 2nd, 4th, 8th ... call only."""
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        tensors = [value for value in values if is_tensor(value)]
         shapes = [tuple(one.shape) for one in tensors]
         one_sample = bool(shapes) and len(tensors) == len(values) and all(shape and shape[0] == 1 for shape in shapes)
         if self._shapes is None or not one_sample or (self._shapes and shapes != self._shapes):

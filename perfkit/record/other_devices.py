@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from perfkit.record.program_values import is_fake, unseen
+
 #: What torch's tensors live on where perfkit measures everything; ROCm's devices are called cuda too.
 _MEASURED = ("cpu", "cuda")
 
 
+@unseen
 def trained_on(optimizers: Iterable[Any]) -> tuple[str, ...]:
-    """The types of the devices, other than CUDA's, that hold parameters of these optimizers."""
+    """The types of the devices, other than CUDA's, that hold parameters of these optimizers; "fake" without values."""
     # The first parameter of each group: a large model has thousands.
     firsts = (group["params"][0] for one in optimizers for group in one.param_groups if group["params"])
-    kinds = (first.device.type for first in firsts)
+    kinds = ("fake" if is_fake(first) else first.device.type for first in firsts)
     return tuple(dict.fromkeys(kind for kind in kinds if kind not in _MEASURED))
 
 

@@ -7,6 +7,12 @@ import signal
 from typing import Any
 
 
+def leave_to_program(raised: BaseException) -> None:
+    """Raise this again if a handler of a signal raised it: called where an error of perfkit's own work is dropped."""
+    if signal_of(raised) is not None:
+        raise raised
+
+
 def signal_of(raised: BaseException) -> int | None:
     """The number of the signal whose handler raised this; None where no handler did."""
     codes = set()

@@ -21,7 +21,7 @@ from perfkit.record.missing_steps import no_step
 from perfkit.record.options import Options
 from perfkit.record.step_plan import StepPlan
 from perfkit.record.step_rows import StepRows
-from perfkit.record.triggers.failure import failure_of, sentence
+from perfkit.record.triggers.failure import failure_of, sentence, text_of
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.verdict_process import VerdictProcess
 from perfkit.record.watchers.compilations import break_lines, graph_breaks
@@ -197,7 +197,7 @@ class RunRecorder:
             steps = self.clock.step_num
             stopped = self._options.stop_after is not None and steps >= self._options.stop_after
             return f"stopped after {steps} steps" if stopped else "finished"
-        return f"{type(error).__name__}: {error}".rstrip(": ")
+        return text_of(error)
 
     def forget(self) -> None:
         """In a forked child: undo the patches, and leave everything else to the parent."""

@@ -203,7 +203,7 @@ class StepPlan:
 
     def _another_runs(self) -> bool:
         """Whether the program's own torch profiler runs: only one can, and a trigger can wait."""
-        return "kineto" in self._recorders and torch_profiler.running()
+        return "kineto" in self._recorders and torch_profiler.taken()
 
     def _due(self, step: int) -> bool:
         """Whether the schedule's own window begins with this step."""

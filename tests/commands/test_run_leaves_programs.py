@@ -37,6 +37,21 @@ PROGRAMS = {
     "leaves at once": "train(); print('last words', flush=True); os._exit(3)",
     "exits with a message": "train(); sys.exit('no more data')",
     "raises": "train(); raise KeyError('epoch')",
+    "raises an error whose text cannot be made": """
+class Unreadable(Exception):
+    def __str__(self):
+        raise RuntimeError("str")
+train()
+raise Unreadable
+""",
+    "has a hook for errors that fails": """
+def hook(kind, error, trace):
+    print("hook", kind.__name__, flush=True)
+    1 / 0
+sys.excepthook = hook
+train()
+raise KeyError("epoch")
+""",
     "becomes a daemon": """
 train()
 sys.stdout.flush()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections import UserDict
 from typing import Any
 
 import torch
 
 from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.program_values import is_tensor, parts_of, unseen
 from perfkit.run.records import Padding
 
 #: Maximum nesting of containers in which a batch's first tensor is looked up.
@@ -18,16 +19,16 @@ _MAX_BATCHES = 40
 
 
 def first_tensor(batch: Any) -> Any:
-    """The first tensor of a batch, also inside tuples, lists and dicts; None: it has none."""
+    """The first tensor of a batch, also inside tuples, lists and dicts; None: it has none, or code of its own."""
     for _ in range(_MAX_DEPTH):
         kind = type(batch)
-        if kind is tuple or kind is list:
-            batch = batch[0] if batch else None
-        elif isinstance(batch, Mapping):
-            batch = next(iter(batch.values()), None)
+        if issubclass(kind, UserDict):  # transformers' BatchEncoding
+            batch = vars(batch).get("data")
+        elif issubclass(kind, (tuple, list, dict)):
+            batch = next(parts_of(batch), None)
         else:
             break
-    return batch if hasattr(batch, "numel") and hasattr(batch, "shape") else None
+    return batch if is_tensor(batch) else None
 
 
 class BatchWatch:
@@ -44,6 +45,7 @@ class BatchWatch:
         self._inspected = self._counted = 0
         self._elements = self._padded = 0
 
+    @unseen
     def add(self, batch: Any) -> None:
         """A batch of the running step; called for every batch."""
         tensor = batch if type(batch) is self._tensor else first_tensor(batch)
@@ -53,6 +55,7 @@ class BatchWatch:
             if step + 1 >= self._clock.due and self._inspected < _MAX_BATCHES:
                 self._last = weakref.ref(tensor)  # inspected in the clock's pause after this step
 
+    @unseen
     def add_call(self, inputs: tuple[Any, Any]) -> None:
         """A module is called in the running step with these arguments; called for every call from outside of others."""
         positional, named = inputs
@@ -61,6 +64,7 @@ class BatchWatch:
         calls, elements = self.calls.get(step, (0, 0))
         self.calls[step] = calls + 1, elements + (int(tensor.numel()) if tensor is not None else 0)
 
+    @unseen
     def count_padding(self) -> None:
         """Count the padding of the last batch, if it still exists; called between two steps."""
         last, self._last = self._last, None

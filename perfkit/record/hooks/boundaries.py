@@ -77,6 +77,8 @@ class StepBoundaries:
         self.root: Callable[[], Any] = _nothing
         self._model: dict[str, Any] = {}
         self._slices = InputSlices()
+        #: The optimizers that stepped inside the running backward.
+        self._stepped_inside: list[int] = []
 
     @property
     def kind(self) -> BoundaryKind | None:
@@ -140,6 +142,18 @@ class StepBoundaries:
             self._first = self._closing = None
         self._trains = True
         self._after_update(key, "optimizer")
+
+    def after_optimizer_inside(self, key: int) -> None:
+        """The optimizer ``key`` has stepped in a hook of the backward that runs.
+
+        No step ends there: the pause after it may start a profiler of torch's, or stop one, under which torch crashes.
+        """
+        self._stepped_inside.append(key)
+
+    def end_backward(self) -> None:
+        """The backward is over in which optimizers may have stepped."""
+        while self._stepped_inside:
+            self.after_optimizer(self._stepped_inside.pop(0))
 
     def after_backward(self, *, by_grad: bool = False) -> None:
         """A backward is over, in a program in which no optimizer has stepped yet.

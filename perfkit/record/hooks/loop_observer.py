@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._patches import Patches
+from perfkit.ranges import dynamo
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode, StepBoundary
@@ -104,3 +105,5 @@ class LoopObserver:
         if key not in self._optimizers and len(self._optimizers) < 64 and get_ident() == self._thread:
             self._optimizers[key] = optimizer  # so that the id stays this object's
             self._on_optimizer(optimizer)
+
+    dynamo.leave_out(_before_optimizer)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from perfkit._patches import Patches
+from perfkit.ranges import dynamo
+from perfkit.record.program_values import is_tensor, unseen, values_in
 
 if TYPE_CHECKING:
     from perfkit.profiler import profile
@@ -61,19 +63,25 @@ def log_losses(prof: profile) -> Patches:
     logged = -1
 
     def wrapper(backward: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(backward)
-        def run_backward(tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        @unseen
+        def look(tensors: Any) -> None:
             nonlocal logged
             step = prof.step_num
-            first = tensors[0] if isinstance(tensors, tuple | list) and tensors else tensors
-            if logged < step and isinstance(first, torch.Tensor) and first.numel() == 1:
+            first = next(values_in(tensors), None)
+            if logged < step and is_tensor(first) and first.numel() == 1:
                 logged = step
                 # A complex number, or a tensor without values: a loss that cannot be logged ends no training.
                 with contextlib.suppress(Exception):
                     _log(prof, first)
+
+        def run_backward(tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            if not torch.compiler.is_compiling():
+                look(tensors)
             backward(tensors, *args, **kwargs)
 
-        return run_backward
+        dynamo.skip(run_backward.__code__)
+        dynamo.leave_alone(look.__code__)
+        return functools.wraps(backward)(run_backward)
 
     patches.wrap(torch.autograd, "backward", wrapper)
     return patches

@@ -70,7 +70,14 @@ class RootCalls:
         self.detach()
         module = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
         if module is not None:
-            self._of_classes.wrap(module, "__call__", self._see_call)
+            self._of_classes.wrap(module, "__call__", self._see_call_of_compiled)
+
+    def _see_call_of_compiled(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        seen: Any = self._see_call(call)
+        # A code of its own: that of other modules' calls is not to be skipped. A compiled backward would compile it.
+        seen.__code__ = seen.__code__.replace()
+        dynamo.skip(seen.__code__)
+        return seen  # type: ignore[no-any-return]
 
     def __reduce__(self) -> Any:
         # A class that is pickled by value, because it is defined in __main__, takes its replaced method along.
@@ -82,7 +89,7 @@ class RootCalls:
     def _find_class(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
+            if torch.compiler.is_compiling() or not self._is_root():
                 return call(module, *args, **kwargs)
             seen = self._see_call(call)
             kind, own = type(module), type(module).__call__
@@ -96,25 +103,38 @@ class RootCalls:
     def _see_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside or get_ident() != self._thread():
+            if torch.compiler.is_compiling() or not self._is_root():
                 return call(module, *args, **kwargs)
-            after = self._before(module, (args, kwargs))
-            if self._of_all:
-                # While it runs, nothing else is replaced: a compiler that reads the model sees torch's own method.
-                self._of_all.undo()
-            self._inside = True
+            after = self._begin(module, args, kwargs)
             try:
                 return call(module, *args, **kwargs)
             finally:
-                self._inside = False
-                if after is not None:
-                    after()
-                if self._calls < _FIRST_CALLS:
-                    self._calls += 1
-                    if self._calls < _FIRST_CALLS:
-                        self._see_all()
+                self._end(after)
 
         return __call__
+
+    def _is_root(self) -> bool:
+        return not self._inside and get_ident() == self._thread()
+
+    def _begin(self, module: Any, args: Any, kwargs: Any) -> Callable[[], None] | None:
+        after = self._before(module, (args, kwargs))
+        if self._of_all:
+            # While it runs, nothing else is replaced: a compiler that reads the model sees torch's own method.
+            self._of_all.undo()
+        self._inside = True
+        return after
+
+    def _end(self, after: Callable[[], None] | None) -> None:
+        self._inside = False
+        if after is not None:
+            after()
+        if self._calls < _FIRST_CALLS:
+            self._calls += 1
+            if self._calls < _FIRST_CALLS:
+                self._see_all()
+
+    # They run between frames that Dynamo examines: around a compiled module, and in a backward that it compiles.
+    dynamo.leave_alone(_is_root.__code__, _begin.__code__, _end.__code__)
 
 
 def _no_thread() -> int:

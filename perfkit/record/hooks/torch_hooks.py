@@ -25,11 +25,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from perfkit.ranges import dynamo
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.boundaries import COLLECTED_NS, StepBoundaries
+from perfkit.record.hooks.closures import Closures
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.root_calls import RootCalls
+from perfkit.record.program_values import is_tracing
 from perfkit.run.records import Mode, StepBoundary
 
 
@@ -71,7 +74,7 @@ class LoopHooks(LoopObserver):
         self._fetches = 0
         self._engines = 0
         self._optimizing = 0
-        self._closures = 0
+        self._closures = Closures(clock)
         self._loaders: dict[int, Mode] = {}
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
@@ -127,7 +130,7 @@ class LoopHooks(LoopObserver):
 
         Called where none can be open: at a fetch or a backward outside of a closure.
         """
-        if self._optimizing and not self._closures:
+        if self._optimizing and not self._closures.running:
             self._optimizing = 0
             self._clock.leave("optimizer")
 
@@ -234,7 +237,8 @@ class LoopHooks(LoopObserver):
         return True
 
     def _resume_training(self) -> None:
-        """A backward follows a batch that counted as an evaluation's: its loader trains."""
+        """A backward follows a batch that counted as an evaluation's, or is doubtful: its loader trains."""
+        self._doubted = self._doubted_since = None
         key, self._judged = self._judged, None
         if key is not None and (self._bounds.evaluating or self._clock.validating):
             self._take_role(key, "train")
@@ -248,7 +252,7 @@ class LoopHooks(LoopObserver):
     # -- calls of modules
 
     def _before_call(self, module: Any, inputs: Any) -> Callable[[], None] | None:
-        if self._clock.running and not (self._fetches or self._engines or self._optimizing):
+        if self._clock.running and not (self._fetches or self._engines or self._optimizing or is_tracing()):
             self._bounds.before_call(module, inputs)
             self.on_call(inputs)
         return None
@@ -259,30 +263,37 @@ class LoopHooks(LoopObserver):
         clock = self._clock
         enter, leave = clock.meter("backward")
 
-        @functools.wraps(backward)
-        def run_backward(*args: Any, **kwargs: Any) -> None:
+        def begin() -> bool:
             if self._engines or not clock.running or (get_ident() != self._thread and not self._trains_here()):
-                backward(*args, **kwargs)
-                return
+                return False
             if self._optimizing:
                 self._forget_broken_optimizer()
-            if self._doubted is not None:
-                self._doubted = self._doubted_since = None  # the doubtful loader trains
-            if self._judged is not None:
+            if self._judged is not None or self._doubted is not None:
                 self._resume_training()
             if clock.validating:
                 clock.validation(False)
             self._engines = 1
             enter()
+            return True
+
+        def end(whole: bool) -> None:
+            self._engines = 0
+            leave()
+            if whole:
+                (self._bounds.end_backward if self._optimizers else self._bounds.after_backward)()
+
+        def run_backward(*args: Any, **kwargs: Any) -> None:
+            timed, whole = not torch.compiler.is_compiling() and begin(), False
             try:
                 backward(*args, **kwargs)
+                whole = True
             finally:
-                self._engines = 0
-                leave()
-            if not self._optimizers:
-                self._bounds.after_backward()
+                if timed:
+                    end(whole)
 
-        return run_backward
+        dynamo.skip(run_backward.__code__)
+        dynamo.leave_alone(begin.__code__, end.__code__)
+        return functools.wraps(backward)(run_backward)
 
     def _timed_grad(self, grad: Callable[..., Any]) -> Callable[..., Any]:
         """``torch.autograd.grad``: an evaluation may call it too, so it decides less than a backward."""
@@ -338,7 +349,7 @@ class LoopHooks(LoopObserver):
                 self._optimizing = 1
                 enter()
             # torch passes step()'s own arguments, the optimizer itself first.
-            return None if len(args) == 1 and not kwargs else self._with_closure_wrapped(args, kwargs)
+            return None if len(args) == 1 and not kwargs else self._closures.timed(args, kwargs)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             if get_ident() != self._thread or not clock.running:
@@ -350,28 +361,8 @@ class LoopHooks(LoopObserver):
             else:
                 self._optimizer_ends(optimizer)
 
+        dynamo.leave_out(before, after)
         return before, after
-
-    def _with_closure_wrapped(self, args: Any, kwargs: Any) -> Any:
-        # A closure runs forward and backward inside step(): LBFGS, and every step under Lightning.
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], self._wrap_closure(args[1]), *args[2:]), kwargs
-        if callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._wrap_closure(kwargs["closure"])}
-        return None
-
-    def _wrap_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        @functools.wraps(closure)
-        def timed() -> Any:
-            self._closures += 1
-            self._clock.enter("forward")
-            try:
-                return closure()
-            finally:
-                self._closures -= 1
-                self._clock.leave("forward")
-
-        return timed
 
     def _optimizer_begins(self, optimizer: Any) -> None:
         self._optimizing += 1
@@ -391,7 +382,7 @@ class LoopHooks(LoopObserver):
         if self._optimizing:
             return
         self._clock.leave("optimizer")
-        self._bounds.after_optimizer(id(optimizer))
+        (self._bounds.after_optimizer_inside if self._engines else self._bounds.after_optimizer)(id(optimizer))
 
     def finish(self) -> None:
         """Close the last step if it is complete; discard it if it only waited."""

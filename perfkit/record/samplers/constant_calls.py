@@ -24,10 +24,10 @@ from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-import torch
-
 from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
+from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.module_calls import Site, fingerprint, random_state
 from perfkit.record.samplers.source_lookup import parsed
 from perfkit.run.records import ConstantCalls
@@ -95,12 +95,13 @@ class ConstantCallLog:
         self._again: dict[tuple[Site, CodeType], set[Any]] | None = None
         self._open_again: dict[FrameType, _Arguments | None] = {}
 
+    @unseen
     def enter(self, frame: FrameType, site: Site | None) -> None:
         """A function of the user's is called from the user's line ``site``."""
         attributes = _attributes_of(frame)
         if attributes is None or not _reads_fixed(frame.f_code, frame.f_globals):
             self.spoil()
-        elif site is not None and self._calls < _MAX_CALLS:
+        elif site is not None and self._calls < _MAX_CALLS and not is_tracing():
             arguments = _fixed_arguments(frame, attributes)
             if arguments is not None:
                 self._calls += 1
@@ -111,6 +112,7 @@ class ConstantCallLog:
         for call in self._open.values():
             call.constant = False
 
+    @unseen
     def leave(self, frame: FrameType, result: Any) -> None:
         """A function of the user's has returned."""
         call = self._open.pop(frame, None)
@@ -126,11 +128,13 @@ class ConstantCallLog:
         self._again = {}
         return frozenset(call.code for call in self._ended)
 
+    @unseen
     def enter_again(self, frame: FrameType) -> None:
         """One of these functions is called in the other step."""
         attributes = _attributes_of(frame)
         self._open_again[frame] = _fixed_arguments(frame, attributes) if attributes is not None else None
 
+    @unseen
     def leave_again(self, frame: FrameType, site: Site | None, result: Any) -> None:
         """It has returned."""
         arguments = self._open_again.pop(frame, None)
@@ -170,12 +174,12 @@ def _fixed_arguments(frame: FrameType, attributes: tuple[Any, ...]) -> _Argument
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     is_method = bool(_attributes_read(code))
     values = [frame.f_locals.get(name) for name in names[is_method:]]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    if not all(isinstance(value, (*_PLAIN, torch.Tensor)) for value in values):
+    tensors = [value for value in values if is_tensor(value)]
+    if not all(is_tensor(value) or issubclass(type(value), _PLAIN) for value in values):
         return None
     if any(one.requires_grad or one.is_inference() for one in tensors):
         return None
-    texts = {value for value in values if isinstance(value, str | bytes)}
+    texts = {value for value in values if issubclass(type(value), str | bytes)}
     if texts and caller is not None:
         texts.difference_update(_texts_in(caller.f_code), _defaults_of(code, frame.f_globals))
     if texts:
@@ -197,11 +201,11 @@ def _attributes_of(frame: FrameType) -> tuple[Any, ...] | None:
     found = []
     for name in sorted(names - {""}):
         value = held[name] if name in held else inspect.getattr_static(type(owner), name, owner)
-        if isinstance(value, FunctionType | staticmethod | classmethod):
+        if issubclass(type(value), FunctionType | staticmethod | classmethod):
             function = value if isinstance(value, FunctionType) else value.__func__
             if owner_of(inspect.unwrap(function).__code__.co_filename) != USER:
                 return None
-        elif not isinstance(value, _PLAIN):
+        elif not issubclass(type(value), _PLAIN):
             return None
         else:
             found.append((name, type(value), value))
@@ -251,7 +255,7 @@ def _reads_fixed(code: CodeType, scope: dict[str, Any]) -> bool:
     if code.co_freevars and code.co_name[0] != "<":
         return False
     values = [scope[name] for name in _globals_of(code) if name in scope]
-    return all(isinstance(one, _FIXED) and getattr(one, "__name__", "") not in _CHANGING for one in values)
+    return all(issubclass(type(one), _FIXED) and getattr(one, "__name__", "") not in _CHANGING for one in values)
 
 
 @lru_cache(maxsize=512)
@@ -263,18 +267,19 @@ def _globals_of(code: CodeType) -> tuple[str, ...]:
 
 
 def _is_constant(result: Any) -> bool:
-    values = result if isinstance(result, tuple | list) else (result,)
-    tensors = [one for one in values if isinstance(one, torch.Tensor)]
+    values = list(values_in(result)) if type(result) in (tuple, list) else [result]
+    tensors = [one for one in values if is_tensor(one)]
     return bool(tensors) and len(tensors) == len(values) and not any(one.requires_grad for one in tensors)
 
 
 def _sample_of(result: Any) -> int | None:
     """A number that differs where results on a CPU do: of some thousand of their elements; None: it is not known."""
-    values = result if isinstance(result, tuple | list) else (result,)
+    values = list(values_in(result)) if type(result) in (tuple, list) else [result]
     try:
         # Copies: torch resizes no memory that numpy has seen.
         arrays = [one.reshape(-1)[:: max(1, one.numel() // _SAMPLED)].clone().numpy() for one in values]
-    except Exception:  # noqa: BLE001 - a device, a type that numpy has not
+    except Exception as error:  # noqa: BLE001 - a device, a type that numpy has not
+        leave_to_program(error)
         return None
     return hash(tuple(one.tobytes() for one in arrays))
 

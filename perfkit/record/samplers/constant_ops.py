@@ -14,7 +14,6 @@ on a device the time of an op's call is not that of the op.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import sys
@@ -31,6 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
+from perfkit.record.program_values import is_tracing, unseen, without_modes
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.run.records import ConstantOps, Phase
 
@@ -57,8 +58,6 @@ _FRAMEWORKS = (
     "pytorch_lightning",
     "lightning_fabric",
 )
-#: Private to torch: without it the samples are counted with the program's ops, and take twice as long.
-_without_modes: Any = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
 _NOT_LOOKED_AT = ("backward", "optimizer", "validation")
 
 
@@ -108,11 +107,12 @@ class ConstantOpLog:
             self._memory = {key: known for key, known in self._memory.items() if known[0]() is not None}
             self._ops = 0
 
+    @unseen
     def _add(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         """An op has run; never raises, because the op is the program's."""
         phase = self._phase()
         self._ops += 1
-        if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS:
+        if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             return
         try:
             schema, flat = _schema_of(func), _flat(inputs)
@@ -121,7 +121,8 @@ class ConstantOpLog:
             if number is not None:
                 self._numbers.add(number)
             self._remember(schema, flat, written, out, number)
-        except Exception:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
+        except Exception as error:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
+            leave_to_program(error)
             number = None
         if self._before is None or _schema_of(func).is_view or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
@@ -378,7 +379,7 @@ def _sample_of(tensor: Any) -> bytes | None:
     if tensor.device.type != "cpu" or type(tensor) not in _OWN_KINDS or not tensor.is_contiguous():
         return None
     # Without the modes: they would see each of these ops, which takes ten times as long as the op.
-    with _without_modes():
+    with without_modes():
         elements = tensor.detach().reshape(-1)
         if (step := elements.numel() // _SAMPLED) > 1:
             elements = elements[::step]

@@ -21,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from perfkit import _env
+from perfkit.record.program_values import unseen
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.run.records import Phase, StepFlops
 
 #: Libraries of operators whose ops without a formula do little arithmetic: elementwise, copies, bookkeeping,
@@ -56,6 +58,7 @@ class FlopCounter:
         if mode is not None:
             mode.__exit__(None, None, None)
 
+    @unseen
     def _count(self, func: Any, types: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Add one op; never raises, because the op is the program's."""
         if self._problem is not None or self._phase() in ("optimizer", "validation"):
@@ -63,6 +66,7 @@ class FlopCounter:
         try:
             self._problem = self._add(func, types, args, kwargs, out)
         except Exception as error:  # noqa: BLE001 - a formula that does not know its op's arguments
+            leave_to_program(error)
             self._problem = f"torch's formula for {func} failed: {type(error).__name__}: {error}"
 
     def _add(self, func: Any, types: Any, args: Any, kwargs: Any, out: Any) -> str | None:

@@ -26,7 +26,9 @@ import torch
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
-from perfkit.record.input_slices import slices_of, values_in, version_of
+from perfkit.record.input_slices import slices_of, version_of
+from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in, without_modes
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 
@@ -132,10 +134,11 @@ class ModuleCallLog:
         #: Whether any module was called yet.
         self.started = False
 
+    @unseen
     def enter(self, frame: FrameType, path: Path, phase: Phase) -> ModuleCall | None:
         """A module is called in ``frame`` by the user's lines ``path``; None where the call does not count."""
         self._calls += 1
-        if phase == "backward" or self._calls > _MAX_CALLS:
+        if phase == "backward" or self._calls > _MAX_CALLS or is_tracing():
             return None
         arguments = frame.f_locals
         self.phases.setdefault(path[0], phase)
@@ -144,11 +147,13 @@ class ModuleCallLog:
         values = list(values_in((arguments.get("args", ()), named)))
         try:
             self._inspect(frame, call, values)
-        except Exception:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
+        except Exception as error:  # noqa: BLE001 - a tensor without memory or versions (fake, sparse, of inference mode)
+            leave_to_program(error)
             call.repeated = False
         try:
             self._find_loop(frame, call, values)
-        except Exception:  # noqa: BLE001 - source of any form, modules with attributes of any kind
+        except Exception as error:  # noqa: BLE001 - source of any form, modules with attributes of any kind
+            leave_to_program(error)
             call.items = None
         call.started_ns = time.perf_counter_ns()
         return call
@@ -166,7 +171,7 @@ class ModuleCallLog:
             call.state = _state_of(call.module)
 
     def _inspect(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        tensors = [value for value in values if is_tensor(value)]
         if not tensors:
             return
         call.parts = slices_of(tensors)
@@ -194,6 +199,7 @@ class ModuleCallLog:
         self._drew.discard(key)
         call.key = key
 
+    @unseen
     def leave(self, call: ModuleCall) -> None:
         """The call has ended."""
         took_ns = time.perf_counter_ns() - call.started_ns
@@ -244,8 +250,10 @@ def random_state() -> bytes | None:
     None inside of a transform of `torch.func`, where torch gives no tensor with memory.
     """
     try:
-        return torch.get_rng_state().numpy().tobytes()
-    except RuntimeError:
+        with without_modes():  # a FakeTensorMode would make a tensor without values of it
+            return torch.get_rng_state().numpy().tobytes()
+    except RuntimeError as error:
+        leave_to_program(error)
         return None
 
 
@@ -277,13 +285,13 @@ def _is_one_sample(values: list[Any]) -> bool:
 
     Images may differ in two sizes, and what another object holds is not known: a cache holds what came before.
     """
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    others = (value for value in values if not isinstance(value, torch.Tensor))
+    tensors = [value for value in values if is_tensor(value)]
+    others = (value for value in values if not is_tensor(value))
     return (
         any(one.dim() for one in tensors)
         and all(len(one) == 1 if one.dim() > 1 else one.is_floating_point() or not one.dim() for one in tensors)
         and all(one.dim() <= 3 for one in tensors)
-        and all(value is None or isinstance(value, bool | int | float | str) for value in others)
+        and all(value is None or issubclass(type(value), bool | int | float | str) for value in others)
     )
 
 
@@ -294,7 +302,7 @@ def _state_of(module: Any) -> tuple[Any, ...]:
 
 
 def _changes_of(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return version_of(value)
     return len(value) if isinstance(value, list | dict) else 0
 
@@ -316,19 +324,19 @@ def _padded(tensor: Any) -> float | None:
 
 def fingerprint(value: Any) -> Any:
     """Equal for two values that are certainly the same."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         try:
             return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)
         except RuntimeError:
             return object()  # no memory or no versions: fake, sparse, of a transform or of inference mode
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if value is None or issubclass(type(value), bool | int | float | str | bytes):
         return (type(value), value)
     return object()  # equal to nothing
 
 
 def _has_active_dropout(module: Any) -> bool:
     return any(
-        one.training and getattr(one, "p", getattr(one, "dropout", 0))
+        one.training and vars(one).get("p", vars(one).get("dropout", 0))
         for one in module.modules()
-        if "Dropout" in type(one).__name__ or isinstance(getattr(one, "dropout", None), float)
+        if "Dropout" in type(one).__name__ or type(vars(one).get("dropout")) is float
     )

@@ -28,11 +28,20 @@ _RUNS_IN: tuple[tuple[str, Phase], ...] = (
 )
 
 
+def text_of(error: BaseException) -> str:
+    """The type and the message of an error, which is the program's and may have none that can be read."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - the program's own __str__
+        message = "<exception str() failed>"  # as in Python's tracebacks
+    return f"{type(error).__name__}: {message}".rstrip(": ")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory could not be allocated: torch's error for a device or for the host, or Python's."""
     torch: Any = _env.torch_if_loaded()
     device_error = getattr(torch, "OutOfMemoryError", ())
-    host = isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    host = isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)
     return isinstance(error, (MemoryError, device_error)) or host
 
 
@@ -49,7 +58,7 @@ def failure_of(error: BaseException, clock: StepClock, *, dropped: int | None, w
         step = max(0, step - 1)
     torch: Any = _env.torch_if_loaded() if _env.cuda_in_use() else None
     return Failure(
-        error=f"{type(error).__name__}: {error}".rstrip(": ")[:2000],
+        error=text_of(error)[:2000],
         out_of_memory=is_out_of_memory(error),
         step=step,
         phase=phase or (clock.phase if running else None),

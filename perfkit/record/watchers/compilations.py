@@ -14,6 +14,7 @@ import msgspec
 
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
+from perfkit.ranges.dynamo import OWN_BREAK
 from perfkit.run.records import Compilation, GraphBreak
 
 #: Reasons for graph breaks that are kept, the most frequent first: there may be many, and they are long.
@@ -145,7 +146,8 @@ def graph_breaks() -> dict[str, int]:
     counters = _dynamo("counters")
     if counters is None:
         return {}
-    found = sorted(counters["graph_break"].items(), key=lambda item: -item[1])[:_MAX_REASONS]
+    breaks = ((reason, count) for reason, count in counters["graph_break"].items() if OWN_BREAK not in str(reason))
+    found = sorted(breaks, key=lambda item: -item[1])[:_MAX_REASONS]
     return {str(reason)[:500]: int(count) for reason, count in found}
 
 
@@ -154,7 +156,7 @@ def break_lines() -> tuple[GraphBreak, ...]:
     found: dict[tuple[str, int], GraphBreak] = {}
     for one in list(_dynamo("graph_break_reasons") or ()):
         frames = [frame for frame in getattr(one, "user_stack", ()) if owner_of(frame.filename) == USER]
-        if not frames:
+        if not frames or OWN_BREAK in str(one.reason):
             continue
         at = frames[-1]
         known = found.get((at.filename, at.lineno))

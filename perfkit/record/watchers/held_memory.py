@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from perfkit.record.input_slices import values_in
 from perfkit.record.live_objects import instances_of, subclasses_of
+from perfkit.record.program_values import is_tensor, unseen, values_in
+from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.windows.model_ranges import roots
 from perfkit.run.records import Holding, Storage
 
@@ -56,7 +57,8 @@ class StorageTable:
             device, address, size = str(local.device), storage.data_ptr(), storage.nbytes()
             left_out = own_allocator and not storage.resizable()
             name = name or f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-        except Exception:  # noqa: BLE001 - a subclass of Tensor may answer with an error of any kind
+        except Exception as error:  # noqa: BLE001 - a subclass of Tensor may answer with an error of any kind
+            leave_to_program(error)
             return
         if address and size and local.device.type != "meta" and not left_out:
             self._found.setdefault((device, address), Storage(device, address, size, holding, name, is_output))
@@ -66,6 +68,7 @@ class StorageTable:
         return tuple(self._found.values())
 
 
+@unseen
 def held_storages(optimizers: Iterable[Any]) -> tuple[Storage, ...]:
     """The memory of every tensor that Python holds now."""
     table = StorageTable()
@@ -88,7 +91,7 @@ def held_storages(optimizers: Iterable[Any]) -> tuple[Storage, ...]:
     for optimizer in optimizers:
         for parameter, state in list(optimizer.state.items()):
             for value in values_in(state):
-                if isinstance(value, torch.Tensor):
+                if is_tensor(value):
                     table.add(value, "optimizer state", names.get(id(parameter), type(optimizer).__name__))
     for tensor in instances_of([torch.Tensor]):
         table.add(tensor, "other", None, own_allocator=True)

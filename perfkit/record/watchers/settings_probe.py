@@ -22,6 +22,7 @@ from perfkit import _env
 from perfkit._location import Location
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
+from perfkit.record.program_values import unseen
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
 from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.record.windows import torch_profiler
@@ -145,6 +146,7 @@ class SettingsProbe:
         self._costs.setdefault(name, []).append(ns)
         self._values[name] = str(round(statistics.median(self._costs[name])))
 
+    @unseen
     def _check_gradient(self) -> None:
         """Check whether a gradient is the same tensor as at the last reading: then it was not set to None since."""
         groups = self._optimizers[0].param_groups if self._optimizers else ()
@@ -192,6 +194,7 @@ def _kinds_of_arguments() -> list[str]:
     return list(dict.fromkeys(kind.__name__ for kind in kinds if kind is not None))
 
 
+@unseen
 def _describe(optimizer: Any) -> OptimizerFacts:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     defaults = getattr(optimizer, "defaults", {})
@@ -211,6 +214,7 @@ def _stack_cost() -> int:
     return _median_ns(lambda: traceback.format_list(traceback.extract_stack()))
 
 
+@unseen
 def _cost_of_threads(threads: int, cpus: int) -> int:
     """What an operation on all threads of the process takes beyond its work on the available CPUs, in ns.
 

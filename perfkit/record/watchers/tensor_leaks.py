@@ -22,6 +22,7 @@ from perfkit import _clock
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.record.live_objects import few_instances_of
+from perfkit.record.program_values import unseen
 from perfkit.record.samplers.source_lookup import find_filling_lines, user_files
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 from perfkit.run.records import KeptTensors
@@ -85,6 +86,7 @@ class TensorLeakWatch:
         self._spent_ns += self._took_ns
         return True
 
+    @unseen
     def _compare_with_last(self, step: int) -> None:
         groups = _alive()
         if groups is None:

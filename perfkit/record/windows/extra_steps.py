@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.ranges import dynamo
 from perfkit.record.other_devices import trained_on
 from perfkit.record.samplers.constant_ops import ConstantOpLog
 from perfkit.record.samplers.flop_counter import FlopCounter
@@ -129,6 +130,8 @@ class ExtraSteps:
             )
         if kinds := trained_on(self._optimizers):
             return f"syncs were not detected: the model is on {', '.join(kinds)}, and a dry run needs it on the CPU"
+        if dynamo.runs_between_graphs():
+            return "syncs were not detected: the step of the optimizer is compiled, and a dry run needs it uncompiled"
         detector = detect_syncs(mode="dry", device_of=[*trained_modules(self._optimizers), *self._optimizers])
         detector.start()
         self._detector = detector

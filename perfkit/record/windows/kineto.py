@@ -57,7 +57,7 @@ class KinetoRecorder(WindowRecorder):
 
     def open(self, index: int, step: int) -> str | None:
         """Start torch's profiler."""
-        if torch_profiler.running():
+        if torch_profiler.taken():
             # Two torch profilers cannot run at once, and the other one was first.
             return "another torch profiler is running; perfkit's windows are skipped"
         self._index, self._active_steps, self._exported = index, 0, None
@@ -181,7 +181,7 @@ class KinetoRecorder(WindowRecorder):
     def begin_extra(self, index: int, step: int) -> bool:
         """Record step ``step`` for lines, unless its trace would be too large."""
         expected = self._step_bytes * lines_step.MAX_GROWTH
-        if not self._step_bytes or torch_profiler.running():
+        if not self._step_bytes or torch_profiler.taken():
             return False
         if expected > lines_step.MAX_BYTES:
             self._recording.note(

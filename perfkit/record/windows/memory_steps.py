@@ -22,10 +22,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from perfkit import _clock, _env
 from perfkit._code_owner import own_work
-from perfkit.ranges import module_ranges
+from perfkit.ranges import dynamo, module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
-from perfkit.record.input_slices import values_in
 from perfkit.record.options import Options
+from perfkit.record.program_values import is_tensor, unseen, values_in
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.watchers.held_memory import (
     StorageTable,
@@ -58,6 +58,9 @@ _MAX_MODULES = 1_000
 _MAX_OUTPUTS = 20_000
 
 
+_TAKEN = "memory was not recorded: the program's own torch profiler is running"
+
+
 class MemoryStepsRecorder:
     """Records `STEPS` steps, once: `begin`, then `advance` before each further one, then `end`."""
 
@@ -83,9 +86,9 @@ class MemoryStepsRecorder:
 
     def begin(self, step: int) -> str | None:
         """The pause, step ``step``, begins; returns why nothing can be recorded, or None."""
-        if torch_profiler.running():
+        if torch_profiler.taken():
             self.settled = True
-            return "memory was not recorded: the program's own torch profiler is running"
+            return _TAKEN
         self._step, self._number = step, 0
         return None
 
@@ -109,6 +112,10 @@ class MemoryStepsRecorder:
             self._lines.start()
 
     def _start(self) -> None:
+        if torch_profiler.taken():  # since `begin`, a step before
+            self.settled = True
+            self._recording.note(_TAKEN)
+            return
         activities = self._options.activities
         if activities is None and _env.nsight_tool() is not None:
             # CUPTI serves one at a time; allocations are reported without it.
@@ -158,6 +165,7 @@ class MemoryStepsRecorder:
             handle = torch.nn.modules.module.register_module_forward_hook(self._after_module)
             self._undo.append(handle.remove)
 
+    @unseen
     def _after_module(self, module: Any, args: Any, output: Any) -> None:
         name = self._modules.get(id(module))
         if name is None or self._outputs >= _MAX_OUTPUTS:
@@ -165,20 +173,23 @@ class MemoryStepsRecorder:
         table = StorageTable()
         with suppress(Exception):  # a hook's error would end the training
             for value in values_in(output):
-                if isinstance(value, torch.Tensor):
+                if is_tensor(value):
                     table.add(value, "activations", name, is_output=True)
             if id(module) in self._roots:
                 for value in values_in(args):
-                    if isinstance(value, torch.Tensor):
+                    if is_tensor(value):
                         table.add(value, "inputs", name)
         self._outputs += 1
         self._add(table.rows())
 
+    @unseen
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         with suppress(Exception):  # see above
             table = StorageTable()
             add_gradients(table, [optimizer], self._names)
             self._add(table.rows())
+
+    dynamo.leave_out(_after_module, _before_optimizer)
 
     def _add(self, storages: tuple[Any, ...], *, is_whole: bool = False) -> None:
         self._held.append(HeldStorages(time_ns=_clock.now_ns(), storages=storages, is_whole=is_whole))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
@@ -15,7 +16,11 @@ import torch
 
 from perfkit import _env
 from perfkit._patches import Patches
+from perfkit.record.live_objects import instances_of, subclasses_of
 from perfkit.record.windows.schedules import Action, to_torch
+
+#: The process's own C library; on_exit is GNU's.
+_C: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 # Two of its names are private to torch.
 _autograd: Any = torch.autograd
@@ -30,12 +35,30 @@ _has_started = False
 _giving_way = Patches()
 
 
+#: Functions of C that a forked child calls at its end, the last one first; none until a profiler was started.
+_at_exit: tuple[Any, ...] = ()
+
+
 def _after_fork_in_child() -> None:
     # A loader's worker that starts meanwhile would record every call of its life, and keep it: 23 bytes per call.
     global _with_stack
     if _with_stack:
         _with_stack = False
         sys.setprofile(None)
+    for function in _at_exit:
+        _C.on_exit(function, None)
+
+
+def _end_children_without_kineto() -> None:
+    """Let processes that are forked from now on end before Kineto's destructors run.
+
+    One of them waits for ever for a thread of Kineto's, which a forked process does not have. Python has done all that
+    is to be done at the end by then, and the streams of C are written here.
+    """
+    global _at_exit
+    if not _at_exit and all(hasattr(_C, name) for name in ("on_exit", "_exit", "fcloseall")):
+        # on_exit passes the status on, which _exit takes.
+        _at_exit = (_C._exit, _C.fcloseall)
 
 
 if hasattr(os, "register_at_fork"):
@@ -45,6 +68,17 @@ if hasattr(os, "register_at_fork"):
 def running() -> bool:
     """Whether any torch profiler is on in this process."""
     return bool(_autograd._profiler_enabled())
+
+
+def taken() -> bool:
+    """Whether a torch profiler is on, or is one that the program has prepared and that begins with its next steps.
+
+    Torch has one at a time; where a second one begins, it crashes.
+    """
+    profilers = instances_of(subclasses_of(torch.profiler.profile))
+    return running() or any(
+        getattr(one, "current_action", None) is torch.profiler.ProfilerAction.WARMUP for one in profilers
+    )
 
 
 @contextmanager
@@ -145,6 +179,7 @@ def start(
         profiler.preset_metadata_json("distributedInfo", f'{{"rank": {_env.rank()}, "world_size": 1}}')
     profiler.step_num = step
     _with_stack = bool(flags.get("with_stack"))
+    _end_children_without_kineto()
     try:
         with _quiet(), _no_warning_of_cycles():
             profiler.start()

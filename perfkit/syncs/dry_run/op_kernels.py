@@ -9,6 +9,8 @@ mark nor sync, pass the key without leaving C++.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +24,7 @@ from perfkit.syncs.dry_run.thread_state import DryRun, takes_device_tensor, this
 # Private to torch; a test fails when they move, and `start` then raises instead of watching nothing. The key
 # is above autograd, autocast and user modes.
 _KEY_NAME = "TESTING_ONLY_GenericMode"
+_functorch: Any = torch._C._functorch
 _include: Any = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
 
 
@@ -217,6 +220,29 @@ def stop() -> None:
     """Run no kernels at the ops of this thread."""
     if _KEY is not None and _include is not None:
         _include(_KEY, False)
+
+
+def in_transform(arguments: tuple[Any, ...]) -> bool:
+    """Whether a call of the autograd engine is part of a transform of `torch.func`.
+
+    A number that was multiplied with a tensor is a wrapped tensor without memory in that backward, and torch reads its
+    value to hand it to a kernel in Python, which is an error. The function that ``vjp`` returns runs outside of it.
+    """
+    if _functorch.peek_interpreter_stack() is not None:
+        return True
+    several = (one for one in arguments if type(one) is tuple)
+    wrapped = _functorch.is_functorch_wrapped_tensor
+    return any(isinstance(one, _Tensor) and wrapped(one) for values in several for one in values)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Run no kernels at the ops of this thread meanwhile."""
+    _include(_KEY, False)
+    try:
+        yield
+    finally:
+        _include(_KEY, True)
 
 
 def registered() -> bool:

@@ -17,7 +17,8 @@ import torch.overrides
 
 from perfkit import _torch_versions
 from perfkit._patches import Patches, SharedPatches
-from perfkit.syncs.dry_run.device_marks import any_on_device
+from perfkit.syncs.dry_run import op_kernels
+from perfkit.syncs.dry_run.device_marks import any_on_device, mark_on_device
 from perfkit.syncs.dry_run.thread_state import DryRun, this_thread
 from perfkit.syncs.sync_log import Cause
 
@@ -28,12 +29,27 @@ _overrides: Any = torch.overrides
 def remove_function_mode(mode: Any) -> None:
     """Take a mode off the function mode stack, also from below others that the program still has open."""
     if mode not in _overrides._get_current_function_mode_stack():
+        # The dry run ends inside a call that the mode receives, as a step that ends with its backward: torch puts the
+        # mode back after the call.
+        _drop_next_push(mode)
         return
     above = []
     while (top := _overrides._pop_mode()) is not mode:
         above.append(top)
     for other in reversed(above):
         _overrides._push_mode(other)
+
+
+def _drop_next_push(mode: Any) -> None:
+    push = _overrides._push_mode
+
+    def push_others(pushed: Any) -> None:
+        if pushed is mode:
+            _overrides._push_mode = push
+        else:
+            push(pushed)
+
+    _overrides._push_mode = push_others
 
 
 @contextmanager
@@ -52,6 +68,16 @@ def _backward(run: DryRun) -> Iterator[None]:
         run.calls, run.in_backward = calls, was
 
 
+def _run_unwatched(engine: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the engine inside a transform of `torch.func`, where no op of it can be seen; its results are marked."""
+    on_device = any_on_device(tensors)
+    with op_kernels.paused():
+        gradients = engine(tensors, *args, **kwargs)
+    if on_device and gradients is not None:
+        mark_on_device([one for one in gradients if one is not None])
+    return gradients
+
+
 def _follow_backward(patches: Patches) -> None:
     # Private to torch; a test fails when it moves. Both modules hold it under their own name.
     engine = torch.autograd.graph._engine_run_backward
@@ -60,6 +86,8 @@ def _follow_backward(patches: Patches) -> None:
         run = this_thread.run
         if run is None:
             return engine(*args, **kwargs)
+        if op_kernels.in_transform(args):
+            return _run_unwatched(engine, *args, **kwargs)
         with _backward(run):
             return engine(*args, **kwargs)
 

@@ -1,0 +1,67 @@
+"""Looks at values of the program's without running its code.
+
+What an object of the program's answers may raise anything, change something, or be counted. So the type of a value is
+asked, and not its ``__class__``, which a proxy computes; a container is read as its built-in type reads it; and what is
+read of a tensor, no mode and no subclass of the program's receives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeGuard, TypeVar
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+#: A context in which no dispatch mode receives an op. Private to torch: without it the ops of perfkit are counted with
+#: those of the program, and take twice as long.
+without_modes: Any = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
+#: Whether ``torch.jit.trace`` records each op, and what is read of a tensor, into the program's graph.
+is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch does not export it by name
+
+
+def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether it is a tensor, or of a subclass."""
+    return issubclass(type(value), torch.Tensor)
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether it is a tensor of a FakeTensorMode, which has no values."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and issubclass(type(tensor), fake.FakeTensor)
+
+
+def values_in(values: Any) -> Iterator[Any]:
+    """The values in tuples, lists and dicts."""
+    if issubclass(type(values), (tuple, list, dict)):
+        for value in list(parts_of(values)):
+            yield from values_in(value)
+    else:
+        yield values
+
+
+def parts_of(values: Any) -> Iterator[Any]:
+    """The values of a tuple, a list or a dict, also of a subclass."""
+    kind = type(values)
+    if issubclass(kind, dict):
+        return iter(dict.values(values))
+    return list.__iter__(values) if issubclass(kind, list) else tuple.__iter__(values)
+
+
+def unseen(function: F) -> F:
+    """A decorator: no function mode and no subclass of Tensor of the program's receives what ``function`` reads.
+
+    Functions that call the program must not have it: it would run without its modes.
+    """
+
+    @functools.wraps(function)
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return looking  # type: ignore[return-value]  # it takes and returns the same

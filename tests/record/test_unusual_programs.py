@@ -28,6 +28,9 @@ from perfkit.run.reading import read_run
 
 STEPS = 18
 
+#: Each trains twice, in 2 to 4 s together.
+pytestmark = pytest.mark.slow
+
 Program = Callable[[], Iterator[Any]]
 PROGRAMS: dict[str, Program] = {}
 

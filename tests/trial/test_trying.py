@@ -59,6 +59,7 @@ def try_(folder: Path, *arguments: str, program: str = SLOW_LOADER) -> subproces
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # two programs in turns, one of them with two workers
 def test_the_advice_is_applied_measured_and_written_as_a_patch_that_applies(tmp_path: Path) -> None:
     done = try_(tmp_path, "--budget", "4m", "--only", "workers=2", "train.py", "--unused", "argument")
 

@@ -26,6 +26,9 @@ from perfkit.replay.replaying import ReplayRun
 STEPS = 14
 #: Cycles of a device's clock in a ms, at 1.98 GHz.
 CYCLES = 1_980_000
+#: What the small ops of a step take without a recording, in s, and how many are timed for that: an op takes 2 to 5 us,
+#: by the machine. With a recording they take 40 ms or more, of a step of 220 ms.
+_SMALL_OPS_S, _TIMED_OPS = 0.03, 2_000
 #: All durations below are this many times as long: a host on a busy machine is late by some ms after each sync.
 LONGER = 3
 
@@ -104,10 +107,14 @@ def _sync(fixed: bool) -> Step:
 
 def _small_ops(fixed: bool) -> Step:
     x = torch.zeros(64, device="cuda")
+    began = time.perf_counter()
+    for _ in range(_TIMED_OPS):
+        x.add_(1.0)
+    ops = round(_SMALL_OPS_S / (time.perf_counter() - began) * _TIMED_OPS)
 
     def step(_: Any) -> None:
         with record_function("small"):
-            for _ in range(1 if fixed else 5_000):  # twice the 20 ms that 2,500 took on a quiet machine
+            for _ in range(1 if fixed else ops):
                 x.add_(1.0)
         device(60)
         torch.cuda.synchronize()

@@ -115,7 +115,7 @@ def test_nothing_is_wider_than_the_page(tmp_path: Path, opened: Callable[..., An
     page.set_viewport_size({"width": width, "height": 900})
 
     # Charts are drawn again after the page has become narrower; a timeout is the failure.
-    page.wait_for_function(f"document.documentElement.scrollWidth <= {width}", timeout=10_000)
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width, timeout=10_000)
     assert page.locator("section[data-section=history] svg").count() >= 2
 
 

@@ -143,6 +143,16 @@ def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_name
 
     assert (unknown.spent.line, known.spent.line) == (31, 11)
 
+    def row(ms: int, line: int, function: str) -> OpWorkTime:
+        at = Location(file="model.py", line=line, function=function)
+        return msgspec.structs.replace(called, ns=ms * MS, at=at)
+
+    # A comprehension has a frame of its own before Python 3.12: its line counts with that of the function around it.
+    rows = (row(3, 12, "mix"), row(1, 12, "mix.<locals>.<listcomp>"), row(2, 32, "main"))
+    [summed] = build.findings(many_small_ops, step, ops(repeat()), calls, msgspec.structs.replace(work, rows=rows))
+
+    assert summed.spent.line == 11
+
 
 def test_of_a_body_that_is_mostly_a_loop_itself_that_loop_is_named(build: Any) -> None:
     calls = lines(line_of(49, 17, 48, "partition"), line_of(41, 119, 40, "forward_step"))

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -214,7 +214,7 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: Step
 
     Of several, the one whose lines call these ops for longest, else the longest.
     """
-    called = Counter({(at.file, at.line): ns for at, ns in _called_at(repeat, work).items()})
+    ops_ns = {loop: _ops_ns(repeat, loops[loop], work) for loop in loops}
 
     def ran(loop: Location, at_most: float) -> bool:
         runs = max(row.runs for row in loops[loop])
@@ -222,10 +222,7 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: Step
 
     def longest(at_most: float) -> Location | None:
         chosen = [loop for loop in loops if ran(loop, at_most)]
-        return max(chosen, key=lambda loop: (ops_ns(loop), sum(row.host_ns for row in loops[loop])), default=None)
-
-    def ops_ns(loop: Location) -> int:
-        return sum(called[loop.file, line] for line in {row.line for row in loops[loop]})
+        return max(chosen, key=lambda loop: (ops_ns[loop], sum(row.host_ns for row in loops[loop])), default=None)
 
     return longest(_RUNS_FACTOR) or longest(_BRANCHES)
 
@@ -237,15 +234,18 @@ def _loop_inside(
 
     A body that repeats may have several equal rounds of a loop in it: that loop is the smallest one to replace.
     """
-    called = {(at.file, at.line): ns for at, ns in _called_at(repeat, work).items()}
     outer = max(row.runs for row in loops[loop])
-
-    def ops_ns(one: Location) -> int:
-        return sum(called.get((one.file, line), 0) for line in {row.line for row in loops[one]})
-
     inner = [one for one in loops if one != loop and max(row.runs for row in loops[one]) >= 2 * outer]
-    found = max(inner, key=ops_ns, default=None)
-    return found if found is not None and ops_ns(found) > MAJORITY * sum(called.values()) else None
+    ops_ns = {one: _ops_ns(repeat, loops[one], work) for one in inner}
+    found = max(inner, key=lambda one: ops_ns[one], default=None)
+    most = MAJORITY * _called_at(repeat, work).total()
+    return found if found is not None and ops_ns[found] > most else None
+
+
+def _ops_ns(repeat: Repeat, loop: Sequence[TracedLine], work: StepWork | None) -> int:
+    """The time of these ops below the lines of a loop."""
+    lines = {(row.file, row.line) for row in loop}
+    return sum(ns for at, ns in _called_at(repeat, work).items() if (at.file, at.line) in lines)
 
 
 def _caller_of(repeat: Repeat, work: StepWork | None) -> Location | None:

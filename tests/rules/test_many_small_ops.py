@@ -143,12 +143,12 @@ def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_name
 
     assert (unknown.spent.line, known.spent.line) == (31, 11)
 
-    def row(ms: int, line: int, function: str) -> OpWorkTime:
+    def row(us: int, line: int, function: str) -> OpWorkTime:
         at = Location(file="model.py", line=line, function=function)
-        return msgspec.structs.replace(called, ns=ms * MS, at=at)
+        return msgspec.structs.replace(called, ns=us * 1000, at=at)
 
     # A comprehension has a frame of its own before Python 3.12: its line counts with that of the function around it.
-    rows = (row(3, 12, "mix"), row(1, 12, "mix.<locals>.<listcomp>"), row(2, 32, "main"))
+    rows = (row(300, 12, "mix"), row(100, 12, "mix.<locals>.<listcomp>"), row(200, 32, "main"))
     [summed] = build.findings(many_small_ops, step, ops(repeat()), calls, msgspec.structs.replace(work, rows=rows))
 
     assert summed.spent.line == 11

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -206,6 +207,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+# -- what a run says that is ended from outside
+
+#: The tests that run now, and when each began (of this process, which under xdist is the one that prints).
+_running: dict[str, float] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """SIGTERM, as of a job's time limit, ends the run like Ctrl-C: with its failures."""
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _running[nodeid] = time.monotonic()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    _running.pop(nodeid, None)
+
+
 # -- skips
 
 
@@ -247,6 +268,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"skipped {count}: {reason}")
     for reason in _unlisted():
         terminalreporter.write_line(f"NOT ALLOWED to skip for: {reason} (see tests/allowed_skips.txt)")
+    for test, began in _running.items():
+        terminalreporter.write_line(f"not ended after {time.monotonic() - began:.0f} s: {test}")
 
 
 @pytest.hookimpl(trylast=True)

@@ -63,6 +63,7 @@ class StepRows:
                     mode=step.mode,
                     start_ns=step.start_ns,
                     wall_ns=step.wall_ns,
+                    thread_ns=step.thread_ns,
                     phases_ns=step.phases_ns,
                     samples=values.get("samples", self._samples),
                     tokens=values.get("tokens"),

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit.measures.results.loop import StepGrowth
@@ -155,3 +156,37 @@ def test_inputs_that_grow_are_no_growth_where_no_loader_gives_them() -> None:
     )  # fmt: skip
 
     assert measure_step_growth(rows) is None
+
+
+def disturbed(thread: Callable[[int], float], other: Callable[[int], float]) -> list[Step]:
+    """Steps of this processor time in ms, three to a reading; other programs take ``other`` times as much beside it."""
+    rows, start = [], 0
+    for number in range(240):
+        own = thread(number // 3 * 3) * MS
+        wall = round(own * (1 + other(number)))
+        phases = Phases(forward=wall // 3, backward=wall - wall // 3)
+        rows.append(Step(step=number, start_ns=start, wall_ns=wall, thread_ns=round(own), phases_ns=phases))
+        start += wall
+    return rows
+
+
+def test_growth_that_other_programs_hide_in_the_times_of_steps_is_found_in_the_processor_time() -> None:
+    chance = random.Random(5)
+    wild = [chance.choice([0.1, 0.4, 3.0, 5.0]) * (2 if 60 <= n < 150 else 1) for n in range(240)]
+    rows = disturbed(lambda n: (5 + 0.05 * n) * (1 + 0.1 * chance.random()), wild.__getitem__)
+
+    without = [msgspec.structs.replace(row, thread_ns=None) for row in rows]
+    assert measure_step_growth(without) is None
+    found = measure_step_growth(rows)
+    assert found is not None
+    assert abs(found.first_ns - 5 * MS) < 1 * MS
+    assert abs(found.last_ns - 17.5 * MS) < 3 * MS
+
+
+def test_a_step_that_other_programs_disturb_and_that_computes_as_much_as_ever_does_not_grow() -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        wild = [chance.choice([0.1, 0.4, 3.0, 5.0]) * (2 if 60 <= n < 150 else 1) for n in range(240)]
+        rows = disturbed(lambda n: 5 * (1 + 0.3 * chance.random()), wild.__getitem__)  # noqa: B023 - called here
+
+        assert measure_step_growth(rows) is None, seed

@@ -5,8 +5,9 @@ a clock that rises, ends after some steps. A graph or a list that grows lengthen
 growth is claimed where the level rises through the whole run, and either some other part of the step stays as long as
 it was or nearly every step is longer than the ones before it.
 
-On a busy machine the levels of the step follow the other programs. These slow all phases of a step, so a phase that
-grows is also looked for in its ratio to the rest of the same step.
+On a busy machine the levels of the step follow the other programs. These take cores, and lengthen the processor time
+of the thread that trains much less, so that is looked at too, where most of the step is such time. They slow all phases
+of a step, so a phase that grows is also looked for in its ratio to the rest of the same step.
 
 The work of a step may grow because the task does: larger batches, longer inputs, or more calls of the model, as those
 of an agent whose episodes last longer. Of a step with more calls, what is compared is its time per call. Larger inputs
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +26,7 @@ import msgspec
 
 from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.steps._timed_rows import phase_columns, timed_rows
-from perfkit.run.merging import merged_in_blocks
+from perfkit.run.merging import merged, merged_in_blocks
 from perfkit.run.records import PHASES, Phase, Phases, Step
 
 #: Parts of the run whose levels are compared: an eighth of a short run still has three steps, whose median one outlier
@@ -53,6 +55,9 @@ _STAYS, _SEEN = 0.35, 0.05
 #: Without such a part (Kendall's tau of the single steps; 1: each is longer than all before): measured on a busy
 #: machine, healthy runs reach 0.55.
 _TAU = 0.75
+#: Processor time shows growth where it has this share of the step (waits are not in it), at least in the steps that
+#: other programs disturb least, this share of them.
+_COMPUTES, _LEAST_DISTURBED = 0.5, 0.1
 #: Points that the pairs of single steps are made from: their number is the square.
 _MAX_POINTS = 120
 #: Phases whose time depends on other processes, or that happen in few steps: neither grows with the program's work, nor
@@ -76,7 +81,7 @@ def step_growth(timed: Sequence[Step]) -> StepGrowth | None:
     calls = _more_calls(points)
     if calls is not None:
         timed, points = [_of_calls(row, calls) for row in timed], [_of_calls(row, calls) for row in points]
-    rise = _of_step(points) or _of_one_phase(points)
+    rise = _of_step(points, list(map(_own_ns, points))) or _of_thread(timed) or _of_one_phase(points)
     return _described(timed, points, rise, calls) if rise is not None else None
 
 
@@ -91,9 +96,8 @@ class _Rise(NamedTuple):
     phase_last_ns: float
 
 
-def _of_step(points: Sequence[Step]) -> _Rise | None:
-    """The rise of the whole step, if its program is the reason and not the machine."""
-    times = list(map(_own_ns, points))
+def _of_step(points: Sequence[Step], times: Sequence[float]) -> _Rise | None:
+    """The rise of ``times``, those of the whole steps, if their program is the reason and not the machine."""
     parts, levels = _parts(points), list(map(median, _parts(times)))
     if not _rises(_parts(times), levels[0], _RISING):
         return None
@@ -103,6 +107,18 @@ def _of_step(points: Sequence[Step]) -> _Rise | None:
     phase = max((one for one in PHASES if one not in _APART), key=lambda one: phases[one][1] - phases[one][0])
     first = _parts(times)[0]
     return _Rise(levels, min(first), _uncertainty(first), phase, *phases[phase])
+
+
+def _of_thread(timed: Sequence[Step]) -> _Rise | None:
+    """The rise of the thread's processor time; each point is the steps between two readings, and their mean."""
+    points = [merged(*steps) for _, steps in groupby(timed, key=lambda row: (row.steps, row.thread_ns))]
+    known = [(row, row.thread_ns / row.wall_ns) for row in points if row.thread_ns is not None and row.wall_ns]
+    if len(known) < max(_MIN_STEPS, len(points) - 1):
+        return None
+    if sorted(share for _, share in known)[-1 - int(_LEAST_DISTURBED * len(known))] < _COMPUTES:
+        return None
+    # What has rows of its own has no processor time of its own: its share of the time is taken off.
+    return _of_step([row for row, _ in known], [_own_ns(row) * share for row, share in known])
 
 
 def _of_one_phase(points: Sequence[Step]) -> _Rise | None:
@@ -228,8 +244,9 @@ def _of_calls(row: Step, calls: float) -> Step:
     factor = calls * row.steps / row.model_calls if row.model_calls else 1.0
     phases = {phase: round(ns * factor) for phase in PHASES if (ns := getattr(row.phases_ns, phase)) is not None}
     compile_ns = None if row.compile_ns is None else round(row.compile_ns * factor)
+    thread_ns = None if row.thread_ns is None else round(row.thread_ns * factor)
     return msgspec.structs.replace(
-        row, wall_ns=round(row.wall_ns * factor), phases_ns=Phases(**phases), compile_ns=compile_ns
+        row, wall_ns=round(row.wall_ns * factor), thread_ns=thread_ns, phases_ns=Phases(**phases), compile_ns=compile_ns
     )
 
 

@@ -15,7 +15,10 @@ processor's caches, and costs several times what it does in a loop.
 
 from __future__ import annotations
 
+import itertools
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +27,9 @@ from perfkit.record.clock.device_clock import DeviceClock
 from perfkit.record.clock.intervals import AFTER_FETCH, BEFORE_BACKWARD, IN_PHASE, UNDECIDED, Interval
 from perfkit.record.clock.step_sums import ClosedStep, StepSums
 from perfkit.run.records import Mode, Phase
+
+#: Minimum time between two readings of the thread's processor time: each takes 0.6 us.
+_THREAD_NS = 1_000_000
 
 #: The stack of a step that begins with a fetch.
 _FETCHING = (UNDECIDED, IN_PHASE["data"])
@@ -78,6 +84,9 @@ class StepClock:
         self._event_ns = 0.0
         #: The same boundaries on a device; set between two steps, once the program uses one.
         self.device: DeviceClock | None = None
+        #: The thread that trains, its processor time (ns) before each of these steps, and when to read it again.
+        self._thread = self._thread_due = 0
+        self._thread_times: list[tuple[int, int]] = []
         #: Whether a `StepIterator` is being iterated; one inside another is part of the outer one's step.
         self.iterating = False
 
@@ -87,6 +96,10 @@ class StepClock:
         self._reset()
         self.starts += 1
         self.running = True
+        self._thread_times.clear()
+        if not self._sums.closed:
+            self._thread = threading.get_ident()
+            self._read_thread(self.step_num)
         self._sums.begin(self._now())
         if self.device is not None:
             self.device.begin_step()
@@ -216,6 +229,8 @@ class StepClock:
         self._log.extend((interval.closed[mode], now))
         step = self.step_num
         self.step_num = step + 1
+        if now >= self._thread_due:
+            self._read_thread(step + 1)
         if self.at_close is not None:
             self.at_close(step)
         if self.device is not None:
@@ -241,6 +256,8 @@ class StepClock:
         self._log.extend((stack[-1].closed["train"], now))
         step = self.step_num
         self.step_num = step + 1
+        if now >= self._thread_due:
+            self._read_thread(step + 1)
         if self.at_close is not None:
             self.at_close(step)
         if step + 1 >= self.due or now >= self.due_ns or (self.asks is not None and self.asks(step + 1)):
@@ -250,16 +267,34 @@ class StepClock:
         stack[:] = _FETCHING
 
     def _pause(self, began: int) -> None:
+        self._read_thread(self.step_num)
         self.running = False
         self.due = self.step_num + self._batch
         everyday = True
         try:
+            self._add_up()
+            self._share_thread_times()
             self.hand_over()
             everyday = self._on_due(self.step_num)
         finally:
             self.start()
             if everyday:
                 self._paused_ns += self._sums.start_ns - began
+
+    def _read_thread(self, step: int) -> None:
+        self._thread_times.append((step, time.thread_time_ns()))
+        self._thread_due = self._now() + _THREAD_NS
+
+    def _share_thread_times(self) -> None:
+        """Give each of the steps since the last pause the thread's processor time: between two readings their mean."""
+        closed, times = self._sums.closed, self._thread_times
+        if not closed or times[0][0] != closed[0].step or self._thread != threading.get_ident():
+            return
+        for (first, began), (end, ended) in itertools.pairwise(times):
+            if end > first:
+                mean = (ended - began) // (end - first)
+                for step in closed[first - closed[0].step : end - closed[0].step]:
+                    step.thread_ns = mean
 
     def hand_over(self) -> None:
         """Give the steps that closed so far to ``on_steps``."""

@@ -22,13 +22,14 @@ _INACTIVE = {COLUMNS["data"], _VALIDATION, _UNDECIDED, _AFTER_FETCH}
 
 
 class ClosedStep(msgspec.Struct, gc=False):
-    """A finished step, as the clock measured it."""
+    """A finished step, as the clock measured it; ``thread_ns`` is a mean of several, see `Step`."""
 
     step: int
     mode: Mode
     start_ns: int
     wall_ns: int
     phases_ns: Phases
+    thread_ns: int | None = None
 
 
 class StepPattern:

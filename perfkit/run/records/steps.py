@@ -84,6 +84,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     Attributes:
         kind: What the step is used for; ``window`` is the index of the window that it belongs to, None: to none.
+        thread_ns: Processor time of the thread that trains, which other programs lengthen much less than the step: of
+            the steps between two readings, 1 ms or one step apart, their mean. None: not known.
         memory_bytes: Device memory allocated at the end of the step; ``memory_peak_bytes``: the allocator's running
             peak, in the steps in which it rose; ``rss_bytes``: this process's resident memory.
         alloc_retries, device_allocs: Retries and cudaMalloc calls in the 50 steps that end with this one. Like the
@@ -105,6 +107,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     window: int | None = None
     start_ns: Count
     wall_ns: Amount
+    thread_ns: Amount | None = None
     phases_ns: Phases
     device_phases_ns: Phases | None = None
     device_busy_ns: Amount | None = None

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from perfkit._code_owner import USER, frames_outwards, owner_of
+from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import is_tensor, unseen, values_in
-from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.sample_loops import items_of_loop
 
 #: Calls that are looked at: as many that go through the same tensors are no accident. Each look takes some µs.

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from perfkit import _clock, _env
+from perfkit._raised_signals import leave_to_program
 from perfkit._stderr import print_message
 from perfkit.run.file_names import memory_name, peak_name, trace_name
 from perfkit.run.rank_writer import RankWriter, write_record
@@ -200,7 +201,12 @@ class RankRecording:
             self.notes.append(text)
 
     def trouble(self, what: str, error: BaseException | str) -> None:
-        """Report once, and keep for the diagnosis, that a part of perfkit failed."""
+        """Report once, and keep for the diagnosis, that a part of perfkit failed.
+
+        What a handler of the program's signals has raised is no error of perfkit's, and is raised again.
+        """
+        if isinstance(error, BaseException):
+            leave_to_program(error)
         if what in self._reported:
             return
         self._reported.add(what)

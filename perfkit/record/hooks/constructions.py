@@ -5,7 +5,6 @@ A stack is read once per object, when it is made. Of what was made before the ho
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import weakref
@@ -21,6 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from perfkit._code_owner import function_name, line_of, owner_of, user_and_library_frame
 from perfkit._location import Location
 from perfkit._patches import Patches
+from perfkit._raised_signals import errors_dropped
 
 #: Compiled functions whose line is kept.
 _MAX_COMPILED = 256
@@ -64,7 +64,7 @@ def _noting(note: Callable[..., None]) -> Callable[[Callable[..., Any]], Callabl
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            with contextlib.suppress(Exception):  # nothing of perfkit's may end training
+            with errors_dropped():  # nothing of perfkit's may end training
                 note(sys._getframe(1), *args, **kwargs)
             return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from perfkit._patches import Patches
+from perfkit._raised_signals import errors_dropped
 from perfkit.ranges import dynamo
 from perfkit.record.program_values import is_tensor, unseen, values_in
 
@@ -71,7 +71,7 @@ def log_losses(prof: profile) -> Patches:
             if logged < step and is_tensor(first) and first.numel() == 1:
                 logged = step
                 # A complex number, or a tensor without values: a loss that cannot be logged ends no training.
-                with contextlib.suppress(Exception):
+                with errors_dropped():
                     _log(prof, first)
 
         def run_backward(tensors: Any = None, *args: Any, **kwargs: Any) -> None:

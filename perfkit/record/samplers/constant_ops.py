@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
+from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import is_tracing, unseen, without_modes
-from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.run.records import ConstantOps, Phase
 

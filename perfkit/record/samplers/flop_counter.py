@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from perfkit import _env
+from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import unseen
-from perfkit.record.raised_signals import leave_to_program
 from perfkit.run.records import Phase, StepFlops
 
 #: Libraries of operators whose ops without a formula do little arithmetic: elementwise, copies, bookkeeping,

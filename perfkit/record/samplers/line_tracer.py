@@ -24,8 +24,8 @@ from torch.nn import Module
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
+from perfkit._raised_signals import signal_of
 from perfkit.ranges import dynamo
-from perfkit.record.raised_signals import signal_of
 from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Path, Site, location_of
 from perfkit.record.samplers.source_lookup import parsed

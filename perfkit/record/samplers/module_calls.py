@@ -26,9 +26,9 @@ import torch
 
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
+from perfkit._raised_signals import leave_to_program
 from perfkit.record.input_slices import slices_of, version_of
 from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in, without_modes
-from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 

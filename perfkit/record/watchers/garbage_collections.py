@@ -23,7 +23,7 @@ from perfkit._callsite import find_callsite
 from perfkit._code_owner import owner_of
 from perfkit._location import Location
 from perfkit._patches import Patches
-from perfkit.record.raised_signals import signal_of
+from perfkit._raised_signals import signal_of
 from perfkit.run.records import Collected
 
 #: Lines that are kept: more than a person reads.

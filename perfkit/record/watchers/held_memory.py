@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from perfkit._raised_signals import leave_to_program
 from perfkit.record.live_objects import instances_of, subclasses_of
 from perfkit.record.program_values import is_tensor, unseen, values_in
-from perfkit.record.raised_signals import leave_to_program
 from perfkit.record.windows.model_ranges import roots
 from perfkit.run.records import Holding, Storage
 

@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from perfkit import _clock, _env
 from perfkit._code_owner import own_work
+from perfkit._raised_signals import errors_dropped
 from perfkit.ranges import dynamo, module_ranges
 from perfkit.ranges.module_ranges import ModuleRanges
 from perfkit.record.options import Options
@@ -171,7 +172,7 @@ class MemoryStepsRecorder:
         if name is None or self._outputs >= _MAX_OUTPUTS:
             return
         table = StorageTable()
-        with suppress(Exception):  # a hook's error would end the training
+        with errors_dropped():  # a hook's error would end the training
             for value in values_in(output):
                 if is_tensor(value):
                     table.add(value, "activations", name, is_output=True)
@@ -184,7 +185,7 @@ class MemoryStepsRecorder:
 
     @unseen
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with suppress(Exception):  # see above
+        with errors_dropped():  # see above
             table = StorageTable()
             add_gradients(table, [optimizer], self._names)
             self._add(table.rows())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -11,6 +13,15 @@ def leave_to_program(raised: BaseException) -> None:
     """Raise this again if a handler of a signal raised it: called where an error of perfkit's own work is dropped."""
     if signal_of(raised) is not None:
         raise raised
+
+
+@contextlib.contextmanager
+def errors_dropped() -> Iterator[None]:
+    """A block of perfkit's own work whose errors end neither the training nor, with Python's ``suppress``, a signal."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+        leave_to_program(error)
 
 
 def signal_of(raised: BaseException) -> int | None:

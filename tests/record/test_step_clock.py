@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -259,3 +261,47 @@ def test_a_step_that_only_fetched_is_none_yet_and_any_other_phase_makes_it_one()
     assert steps.active
     steps.close()
     assert not steps.active
+
+
+@pytest.fixture
+def thread_ms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processor time of the thread in ms, set by hand."""
+    now = [0]
+    monkeypatch.setattr(time, "thread_time_ns", lambda: now[0] * 1_000_000)
+    return now
+
+
+def test_a_step_has_the_processor_time_of_its_thread_and_short_steps_the_mean_of_several(
+    clock: Any, thread_ms: list[int]
+) -> None:
+    closed: list[ClosedStep] = []
+    steps = StepClock(closed.extend, lambda step: thread_ms.__setitem__(0, thread_ms[0] + 100) is None, batch=5)
+    steps.due = 5
+    steps.start()
+    for wall, own in ((4, 3), (4, 2), (0.1, 1), (0.1, 2), (4, 3), (4, 1), (4, 2)):
+        clock.pass_ms(wall)
+        thread_ms[0] += own
+        steps.close()
+    steps.drop()
+
+    assert [one.thread_ns for one in closed] == [
+        3_000_000,
+        2_000_000,
+        2_000_000,
+        2_000_000,
+        2_000_000,
+        1_000_000,
+        2_000_000,
+    ]
+
+
+def test_processor_time_of_steps_that_end_in_another_thread_is_not_known(clock: Any) -> None:
+    closed: list[ClosedStep] = []
+    steps = started(closed)
+    steps.due = 1
+    thread = threading.Thread(target=steps.close)
+    thread.start()
+    thread.join()
+    steps.close()
+
+    assert closed[0].thread_ns is None

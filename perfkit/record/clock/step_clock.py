@@ -272,8 +272,6 @@ class StepClock:
         self.due = self.step_num + self._batch
         everyday = True
         try:
-            self._add_up()
-            self._share_thread_times()
             self.hand_over()
             everyday = self._on_due(self.step_num)
         finally:
@@ -288,7 +286,7 @@ class StepClock:
     def _share_thread_times(self) -> None:
         """Give each of the steps since the last pause the thread's processor time: between two readings their mean."""
         closed, times = self._sums.closed, self._thread_times
-        if not closed or times[0][0] != closed[0].step or self._thread != threading.get_ident():
+        if not closed or not times or times[0][0] != closed[0].step or self._thread != threading.get_ident():
             return
         for (first, began), (end, ended) in itertools.pairwise(times):
             if end > first:
@@ -299,6 +297,7 @@ class StepClock:
     def hand_over(self) -> None:
         """Give the steps that closed so far to ``on_steps``."""
         self._add_up()
+        self._share_thread_times()
         closed, self._sums.closed = self._sums.closed, []
         if closed:
             self._on_steps(closed)

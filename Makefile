@@ -8,8 +8,9 @@ FAKE_GPU := .venv-fake-gpu
 export OMP_NUM_THREADS ?= 1
 # Two files of tests at a time: most tests wait for a program they have started. A file stays together, since its tests
 # share what takes long to make (a wheel, a browser, a trained run). A test that hangs where its time limit does not reach
-# it, as in C, ends its process two minutes after the longest of these limits, and xdist starts the test again.
-TOGETHER := -n 2 --dist loadfile --max-worker-restart 2 -o faulthandler_timeout=1020 -o faulthandler_exit_on_timeout=true
+# it, as in C, ends its process two minutes after the longest of these limits, and with a process of tests the run ends:
+# after a new start xdist (3.8) waits for ever for the last tests.
+TOGETHER := -n 2 --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=1020 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help demo test test-all test-long test-verdict test-lightning test-torch check docs bench bench-verdict gpu-check fake-gpu readme clean
 

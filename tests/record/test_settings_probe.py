@@ -38,7 +38,7 @@ def test_there_are_no_settings_before_the_first_reading() -> None:
     probe = SettingsProbe([])
 
     assert probe.settings == {}
-    assert probe.calls() == {}
+    assert probe.calls(padded=True) == {}
 
 
 @pytest.mark.parametrize("to_none", [True, False])

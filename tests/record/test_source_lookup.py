@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.record.samplers import source_lookup
 from perfkit.record.samplers.source_lookup import (
     find_calls,
     find_double_arrays,
@@ -60,6 +61,26 @@ def test_the_line_that_fills_a_name_is_found(line: str, tmp_path: Path) -> None:
 
     assert [found_line.line for found_line in lines] == ([] if line.startswith("total") else [3])
     assert find_filling_lines("other", (file,)) == ()
+
+
+def test_a_file_with_none_of_the_names_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "def train():\n    pass\n" * 1000)
+    monkeypatch.setattr(source_lookup, "parsed", lambda file: pytest.fail(f"{file} was parsed"))
+
+    assert find_calls(("set_num_threads", RANK_SLICE), (file,)) == {}
+
+
+def test_a_call_is_found_wherever_its_lines_begin(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "@decorated(\n    set_num_threads=4,\n)\nclass A:\n    def f(self):\n        return (\n            torch\n"
+        "            .set_num_threads(\n                8\n            )\n        )\n\nx = {\n    'a': 1,\n"
+        "    'set_num_threads': 2,\n}\n",
+    )
+
+    found = find_calls(("set_num_threads",), (file,))["set_num_threads"]
+
+    assert sorted(at.line for at in found) == [2, 7, 15]
 
 
 def test_arrays_that_stay_doubles_are_found(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ class SettingsProbe:
         self._keeps_gradients: bool | None = None
         self._described: dict[int, OptimizerFacts] = {}
         self._calls: dict[str, tuple[Location, ...]] | None = None
+        #: Whether the lines that pad are among them.
+        self._padding = False
 
     def read(self, *, ordinary: bool = False) -> None:
         """Read the settings between two steps.
@@ -171,18 +173,20 @@ class SettingsProbe:
             msgspec.structs.replace(one, keeps_gradients=self._keeps_gradients) for one in self._described.values()
         )
 
-    def calls(self) -> dict[str, tuple[Location, ...]]:
-        """The user's lines that change settings; searched once, when the run is written for the first time."""
+    def calls(self, *, padded: bool) -> dict[str, tuple[Location, ...]]:
+        """The user's lines that change settings, and those that pad if batches are ``padded``; each searched once."""
         if self._calls is None and self._readings:
             kinds = _kinds_of_arguments()
             files = user_files()
             found = find_calls({*_CALLS, *kinds}, files)
             if arrays := find_double_arrays(files):
                 found["from_numpy"] = arrays
-            if padding := find_padding(files):
-                found[PADDING] = padding
             of_kinds = tuple(at for kind in kinds for at in found.pop(kind, ()))
             self._calls = found | ({"TrainingArguments": of_kinds} if of_kinds else {})
+        if padded and self._calls is not None and not self._padding:
+            self._padding = True
+            if padding := find_padding(user_files()):
+                self._calls = self._calls | {PADDING: padding}
         return self._calls or {}
 
 

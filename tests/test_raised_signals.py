@@ -39,7 +39,11 @@ def handled() -> Iterator[Callable[[Any], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("handler", [late, Handler(), Handler().method, functools.partial(late)], ids=str)
+@pytest.mark.parametrize(
+    "handler",
+    [late, Handler(), Handler().method, functools.partial(late)],
+    ids=["function", "object", "method", "partial"],
+)
 def test_an_error_of_a_handler_of_any_kind_is_told_from_perfkits_own(handler: Any, handled: Any) -> None:
     handled(handler)
 

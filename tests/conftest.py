@@ -189,6 +189,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def nothing_frozen() -> Iterator[None]:
+    """For tests of `gc.freeze` itself."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 # -- tests that need the machine to themselves
 
 

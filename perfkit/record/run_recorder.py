@@ -314,7 +314,6 @@ class RunRecorder:
         """The contents of rank.json, lines.json, ranges.npz and syncs.json now."""
         attachments, plan, rows = self.attachments, self.plan, self._rows
         self._keep_budget()
-        padding = attachments.batches.padding
         return Parts(
             facts={
                 "devices": tuple(_env.devices()) or self._settings.other_devices,
@@ -329,10 +328,10 @@ class RunRecorder:
                 "optimizers": self._settings.optimizers,
                 **self._processor.facts,
                 "process_group": attachments.reduced.group,
-                "calls": self._settings.calls(padded=padding is not None and padding.padded > 0),
+                "calls": self._settings.calls(padded=attachments.batches.is_padded),
                 "evaluated_with_grad": self._evaluation.line,
                 "kept": self._leaks.leaks,
-                "padding": padding,
+                "padding": attachments.batches.padding,
                 "flops": plan.extras.flops,
                 "node": attachments.node_health,
                 "energy": attachments.energy,

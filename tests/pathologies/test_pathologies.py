@@ -61,6 +61,7 @@ def place(line: int | None) -> dict[str, Any] | None:
     return {"file": "program.py", "line": line, "function": None, "owner": "user"} if line else None
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("program", cases(PATHOLOGICAL))
 def test_the_planted_cause_comes_first_and_at_its_line(program: Program, tmp_path: Path) -> None:
     got = run(program, tmp_path / "run", fixed=False)

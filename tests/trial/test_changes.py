@@ -23,6 +23,8 @@ from perfkit.errors import UsageError
 from perfkit.rules._engine import find_rules
 from perfkit.trial.catalog import find_changes, parse_changes
 
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
+
 DATA = TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
 
 

@@ -13,6 +13,8 @@ import torch
 import perfkit
 from perfkit.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("nothing_frozen")
+
 DATA = torch.randn(12, 4, 4, generator=torch.Generator().manual_seed(0))
 
 

@@ -92,6 +92,11 @@ class BatchWatch:
         self._elements += rows.size
 
     @property
+    def is_padded(self) -> bool:
+        """Whether a batch had padding."""
+        return self._padded > 0
+
+    @property
     def padding(self) -> Padding | None:
         """The counts; None where no batch had rows of integers."""
         if not self._counted:

@@ -186,6 +186,23 @@ def test_a_loop_that_is_none_of_the_users_is_in_a_library_and_no_alarm(build: An
     assert untraced.severity == "warning"
 
 
+def test_a_loop_that_not_every_step_has_is_at_the_line_that_the_traced_step_did_not_reach(build: Any) -> None:
+    caller = Location(file="model.py", line=19, function="advantages")
+    called = OpWorkTime(op="aten::mul", phase="forward", ns=MS, calls=100, ops=100, at=caller)
+    work = StepWork(source="stacks-0", step_ns=20 * MS, rows=(called,))
+
+    [found] = build.findings(
+        many_small_ops,
+        build.step(20, forward=20),
+        ops(repeat(names=("aten::mul",))),
+        lines(line_of(40, 1, 35, "main")),
+        work,
+    )
+
+    assert (found.severity, found.spent) == ("warning", caller)
+    assert "A loop runs 100 times" in found.message
+
+
 def test_a_loop_whose_branches_repeat_less_often_than_it_runs_is_found(build: Any) -> None:
     calls = lines(line_of(21, 180, 20), line_of(22, 100 * 9, 19, "count"), line_of(18, 12, 17, "outer"))
 

@@ -164,12 +164,15 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
             loop, iterations = inner, max(row.runs for row in all_loops[inner])
             ops_each = repeat.ops / iterations
         names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
-        # Each of the user's loops was followed: what is none of them is in a library that a line of theirs calls.
-        in_library = loop is None and lines is not None and bool(lines.traced)
+        # Each of the user's loops was followed: what is none of them is in a library that one of their lines calls. A
+        # line that the traced step did not reach is in a loop that not every step has.
+        traced = {(row.file, row.line) for row in lines.traced} if loop is None and lines is not None else set()
+        caller = _caller_of(repeat, work) if traced else None
+        in_library = bool(traced) and (caller is None or (caller.file, caller.line) in traced)
         yield step.finding(
             cost=cost,
             saving=(low, step.maximum_saving(cost)),
-            spent=_caller_of(repeat, work) if in_library else loop,
+            spent=loop or caller,
             message=(
                 f"A loop{' in a library' if in_library else ''} runs {iterations:.0f} times per step over "
                 f"{ops_each:.0f} small op{'s' if round(ops_each) != 1 else ''} "
@@ -178,7 +181,7 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
             ),
             advice=_ANOTHER if in_library else _WHOLE,
             severity="info" if in_library else None,
-            confidence="medium" if loop is not None else "low",
+            confidence="low" if loop is None and (in_library or caller is None) else "medium",
             evidence=tuple(_evidence(repeat, overhead, f"trace, {ops.steps} steps")),
         )
 

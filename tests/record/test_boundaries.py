@@ -234,6 +234,24 @@ def test_a_gradient_inside_of_a_loss_ends_no_step(clock: Any, recorded: Any) -> 
     assert recording.walls_ms[-2:] == [14] * 2
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_of_single_samples_before_the_first_update_end_no_step(
+    clock: Any, create_graph: bool, recorded: Any
+) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recorded() as recording:
+        for _ in range(4):
+            for _ in range(20):
+                x = torch.ones(3, requires_grad=True)
+                torch.autograd.grad(model(x).sum(), x, create_graph=create_graph)
+            model(torch.ones(3)).sum().backward()
+            optimizer.step()
+
+    assert recording.counted_by == "optimizer"
+    assert recording.walls_ms == [210] * 4
+
+
 def test_without_a_loader_and_an_update_a_call_of_the_model_is_a_step(clock: Any, recorded: Any) -> None:
     model = torch.nn.Sequential(Model(), Model()).eval()
     with recorded() as recording, torch.no_grad():

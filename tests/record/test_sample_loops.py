@@ -62,6 +62,23 @@ def in_a_comprehension(model: Any) -> Any:
     return [model(torch.tensor([text])).mean() for text in TEXTS]
 
 
+def with_a_gradient_each(model: Any) -> Any:
+    total = 0.0
+    with torch.enable_grad():
+        for text in TEXTS:
+            (slope,) = torch.autograd.grad(model(torch.tensor([text])).sum(), model.out.bias, create_graph=True)
+            total = total + slope.square().sum()
+    return total
+
+
+def with_an_update_by_each_gradient(model: Any) -> Any:
+    with torch.enable_grad():
+        for text in TEXTS:
+            (slope,) = torch.autograd.grad(model(torch.tensor([text])).sum(), model.out.bias)
+            with torch.no_grad():
+                model.out.bias.sub_(slope)
+
+
 def by_index(model: Any) -> Any:
     total = 0.0
     for index in range(len(TEXTS)):
@@ -152,6 +169,7 @@ def by_a_function(model: Any) -> Any:
         lambda model: Ranker(model).scores(),
         in_a_comprehension,
         by_index,
+        with_a_gradient_each,
         with_another_line,
         by_a_function,
         lambda model: Embedder(model).all(),
@@ -258,6 +276,7 @@ def in_batches(model: Any) -> Any:
         chosen_by_an_answer,
         until_found,
         with_updates,
+        with_an_update_by_each_gradient,
         as_they_come,
         in_batches,
         lambda model: Embedder(model).all_after(),

@@ -70,6 +70,8 @@ class StepBoundaries:
         #: Whether it updates its weights by itself.
         self._by_hand = self._has_backward = False
         self._backwards = 0
+        #: Whether it held an optimizer at the second backward.
+        self._holds_optimizer = False
         #: Calls of modules since the last fetch, or backward; those of each module since the last step ended.
         self._calls = 0
         self._calls_of: Counter[int] = Counter()
@@ -168,7 +170,12 @@ class StepBoundaries:
         self._backwards += 1
         calls, self._calls = self._calls, 0
         # Until an optimizer steps for the first time, several batches may be accumulated.
-        self._by_hand = self._by_hand or self._backwards > _MANY or (self._backwards == 2 and not has_optimizer())
+        if self._backwards == 2:
+            self._holds_optimizer = has_optimizer()
+            self._by_hand = self._by_hand or not self._holds_optimizer
+        # A gradient alone may be part of a loss, as a penalty on it is.
+        elif self._backwards > _MANY and not (by_grad and self._holds_optimizer):
+            self._by_hand = True
         if not self._by_hand or not self.active:
             return
         if calls and not self.at_fetch:

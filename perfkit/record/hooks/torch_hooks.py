@@ -313,7 +313,9 @@ class LoopHooks(LoopObserver):
             finally:
                 self._engines = 0
                 leave()
-                if not self._optimizers:
+                # A gradient with a graph is differentiated again: it is part of a loss.
+                with_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
+                if not self._optimizers and not with_graph:
                     self._bounds.after_backward(by_grad=True)
 
         return run_grad

@@ -86,7 +86,8 @@ class LineTracer:
         self._modules = ModuleCallLog()
         self._constants = ConstantCallLog()
         self._module_call = _code_of(Module.__call__)
-        self._backward = {_code_of(autograd.backward), _code_of(autograd.grad)}
+        self._grad = _code_of(autograd.grad)
+        self._backward = {_code_of(autograd.backward), self._grad}
         self._fetch = _code_of(_BaseDataLoaderIter.__next__)
         self._calls: dict[FrameType, ModuleCall] = {}
         #: Time of modules and the user's functions that were called from lines that began before the tracing did.
@@ -165,6 +166,7 @@ class LineTracer:
             return self._module_called(frame)
         if code.co_name in _COUNTED:
             self._modules.backwards += code in self._backward
+            self._modules.grads += code is self._grad
             self._modules.fetches += code is self._fetch
         if owner_of(code.co_filename) != USER:
             return None

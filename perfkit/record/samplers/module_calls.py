@@ -107,6 +107,8 @@ class _SiteSums:
 
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
+        #: After the first call: the gradients that were asked for alone, and what the module kept.
+        self.grads, self.state = 0, call.state
         self.again_at: Site | None = None
         self.items = call.items
         self.calls = self.host_ns = 0
@@ -127,8 +129,8 @@ class ModuleCallLog:
         self._drew: set[tuple[Any, ...]] = set()
         self._sums: dict[tuple[Site, int], _SiteSums] = {}
         self._calls = 0
-        #: Backwards that have started and batches that were fetched so far.
-        self.backwards = self.fetches = 0
+        #: Backwards that have started, those of them by `torch.autograd.grad`, and batches that were fetched so far.
+        self.backwards = self.grads = self.fetches = 0
         #: The phase of the first call from each line.
         self.phases: dict[Site, Phase] = {}
         #: Whether any module was called yet.
@@ -209,7 +211,7 @@ class ModuleCallLog:
         sums = self._sums.setdefault((call.path[0], id(call.module)), _SiteSums(call, passed))
         sums.calls += 1
         sums.host_ns += took_ns
-        if sums.items is not None and (sums.passed != passed or (call.state and call.state != _state_of(call.module))):
+        if sums.items is not None and self._depends(sums, call):
             sums.items = None
         sums.sliced &= call.parts == sums.parts and passed == sums.passed
         if call.padded is not None:
@@ -217,6 +219,17 @@ class ModuleCallLog:
         if call.repeated:
             sums.again_at = sums.again_at or call.again_at
             sums.repeated.append((took_ns, call.updated, self.backwards if call.builds_graph else None))
+
+    def _depends(self, sums: _SiteSums, call: ModuleCall) -> bool:
+        """Whether a call keeps something for the next one, or something between two calls may do so."""
+        if sums.calls == 1:
+            sums.grads, sums.state = self.grads, _state_of(call.module)
+            return sums.state != call.state
+        grads = self.grads - sums.grads
+        if (self.backwards - grads, self.fetches) != sums.passed:
+            return True
+        # A gradient that is asked for alone accumulates nowhere, unless the program updates its weights by it.
+        return grads > 0 and _state_of(call.module) != sums.state
 
     def rows(self) -> dict[Site, tuple[ModuleCalls, ...]]:
         """The modules that each line called."""
@@ -296,8 +309,12 @@ def _is_one_sample(values: list[Any]) -> bool:
 
 
 def _state_of(module: Any) -> tuple[Any, ...]:
-    """Changes when a module keeps something of a call: a tensor that it sets or fills, a list that grows."""
-    kept = (value for one in module.modules() for value in (*vars(one).values(), *one.buffers(recurse=False)))
+    """Changes when a module keeps something of a call, as a tensor that it sets or fills, and with its parameters."""
+    kept = (
+        value
+        for one in module.modules()
+        for value in (*vars(one).values(), *one.buffers(recurse=False), *one.parameters(recurse=False))
+    )
     return tuple((id(value), _changes_of(value)) for value in kept)
 
 

@@ -101,6 +101,8 @@ def no_graphs_counted() -> None:
     """Dynamo counts the graphs of a process: those of earlier tests are not of this one's program."""
     if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
         dynamo.counters.clear()
+        # What says that something was compiled; before torch 2.8 no lines are traced then.
+        getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {}).clear()
 
 
 @pytest.fixture(autouse=True)

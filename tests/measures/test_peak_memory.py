@@ -231,7 +231,7 @@ def test_nothing_stays_on_and_the_steps_are_part_of_no_timing(tmp_path: Path) ->
             step()
             seen.append((bool(hooks), sys.gettrace() is not None))
 
-    assert not torch.nn.modules.module._has_any_global_hook()
+    assert not torch.nn.modules.module._global_forward_hooks
     assert sys.gettrace() is None
     rows = read_run(tmp_path / "x").ranks[0].steps
     kinds = {number: row.kind for row in rows for number in range(row.step, row.step + row.steps)}
@@ -289,7 +289,7 @@ def test_a_profiler_of_the_programs_own_ends_the_recording_and_that_is_said(tmp_
             step()
 
     assert any(event.key == "aten::gelu" for event in own.key_averages())
-    assert not torch.nn.modules.module._has_any_global_hook()
+    assert not torch.nn.modules.module._global_forward_hooks
     found = measure(tmp_path / "x")
     assert not found.all(PeakMemory)
     said = [sentence for sentence in found.missing if "memory was not recorded" in sentence]

@@ -231,6 +231,7 @@ def test_a_subclass_of_annotate_that_keeps_nothing_of_its_arguments_is_recorded_
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+@pytest.mark.filterwarnings("ignore:Graph break due to unsupported builtin:UserWarning")  # torch before 2.7
 def test_a_compiled_function_with_such_calls_is_compiled_once_more_and_not_again(bridged: Any) -> None:
     graphs = []
 

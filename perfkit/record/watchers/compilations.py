@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -88,7 +88,7 @@ class CompileCounter:
         took_ns = round((getattr(record, "entire_frame_compile_time_s", None) or 0) * 1e9)
         key = name, caller = str(getattr(record, "co_name", None) or "?"), _caller(record)
         if key in self._functions or len(self._functions) < _MAX_FUNCTIONS:
-            reason = getattr(record, "recompile_reason", None)
+            reason = _reason(record)
             known = self._functions.get(key) or Compilation(
                 compiled=name,
                 called_from=caller,
@@ -106,6 +106,14 @@ class CompileCounter:
                 guarded_at=_guarded(reason, record) if reason is not None else known.guarded_at,
             )
         return took_ns
+
+
+def _reason(record: Any) -> str | None:
+    """Why the function was compiled again; None where it was compiled for the first time."""
+    if hasattr(record, "recompile_reason"):
+        return cast("str | None", record.recompile_reason)
+    # Before torch 2.7: the compilations of this code that were kept already.
+    return "this torch does not say why" if getattr(record, "cache_size", None) else None
 
 
 def _caller(record: Any) -> Location | None:

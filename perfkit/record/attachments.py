@@ -25,6 +25,7 @@ from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.source_lookup import find_fillings
 from perfkit.record.samplers.worker_sampler import WorkerSampler
 from perfkit.record.watchers.compilations import CompileCounter
+from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
 from perfkit.record.watchers.garbage_collections import GarbageWatch
 from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.process_group import ReducedModels
@@ -87,7 +88,7 @@ class Attachments:
         detect_cuda: bool,
         on_optimizer: Callable[[Any], None],
         on_epoch_end: Callable[[], None],
-        on_evaluation: Callable[[bool], None],
+        evaluation: EvaluationGraphs,
     ) -> None:
         """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
         if hooked:
@@ -97,10 +98,11 @@ class Attachments:
                 on_samples=self._on_samples,
                 on_batch=self.batches.add,
                 on_epoch_end=on_epoch_end,
-                on_evaluation=on_evaluation,
+                on_evaluation=lambda goes_on: evaluation.check(continues=goes_on),
                 on_thread=self._on_thread,
             )
             hooks.on_call = self.batches.add_call
+            hooks.on_graph, hooks.on_grad = evaluation.add_call, evaluation.end
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()

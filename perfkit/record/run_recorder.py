@@ -133,7 +133,7 @@ class RunRecorder:
             detect_cuda=detect in ("auto", "cuda"),
             on_optimizer=self._optimizers.append,
             on_epoch_end=self.on_epoch_end,
-            on_evaluation=lambda goes_on: self._evaluation.check(continues=goes_on),
+            evaluation=self._evaluation,
         )
 
     def _sampled_phase(self) -> Phase | None:

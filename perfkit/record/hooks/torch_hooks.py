@@ -68,6 +68,9 @@ class LoopHooks(LoopObserver):
         self._roots = RootCalls(lambda: self._thread, self._before_call)
         #: Called with the arguments of each call of a module from outside of any other, in a step.
         self.on_call: Callable[[Any], None] = lambda inputs: None
+        #: Called with each module that an evaluation calls with gradients enabled; and at each `torch.autograd.grad`.
+        self.on_graph: Callable[[Any], None] = lambda module: None
+        self.on_grad: Callable[[], None] = lambda: None
         self._on_epoch_end = on_epoch_end
         self._on_evaluation = on_evaluation
         self._on_thread = on_thread
@@ -255,6 +258,8 @@ class LoopHooks(LoopObserver):
         if self._clock.running and not (self._fetches or self._engines or self._optimizing or is_tracing()):
             self._bounds.before_call(module, inputs)
             self.on_call(inputs)
+            if (self._clock.validating or self._bounds.evaluating) and torch.is_grad_enabled():
+                self.on_graph(module)
         return None
 
     # -- backward
@@ -313,6 +318,7 @@ class LoopHooks(LoopObserver):
             finally:
                 self._engines = 0
                 leave()
+                self.on_grad()
                 # A gradient with a graph is differentiated again: it is part of a loss.
                 with_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
                 if not self._optimizers and not with_graph:

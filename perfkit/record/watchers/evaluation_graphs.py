@@ -1,12 +1,18 @@
-"""Whether an evaluation builds autograd graphs: a new local tensor with a graph after one of its batches."""
+"""Whether an evaluation builds autograd graphs.
+
+After one of its batches a local variable has a graph that is new; or it called a module that trains while gradients
+were enabled, and kept nothing of the result.
+"""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
 import torch
 
+from perfkit._callsite import find_callsite
 from perfkit._code_owner import line_of
 from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import find_filling_lines
@@ -17,11 +23,13 @@ _MAX_BATCHES = 20
 
 
 class EvaluationGraphs:
-    """Checks the local variables of the user's innermost frame; `line` is the first line that made a graph."""
+    """Checks the locals of the user's innermost frame, and calls; `line` is the first line that made a graph."""
 
     def __init__(self) -> None:
         self._batches = 0
         self._known: list[weakref.ref[Any]] = []
+        #: The line of the first call since the last batch.
+        self._called: Location | None = None
         self.line: Location | None = None
 
     def check(self, *, continues: bool) -> None:
@@ -31,8 +39,21 @@ class EvaluationGraphs:
         """
         self._batches += 1
         if self.line is None and self._batches <= _MAX_BATCHES:
-            line = self.new_graph()
+            line = self.new_graph() or self._called
             self.line = line if continues else None
+        self._called = None
+
+    def add_call(self, module: Any) -> None:
+        """An evaluation calls this module with gradients enabled."""
+        if self.line is not None or self._called is not None or self._batches > _MAX_BATCHES:
+            return
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            site = find_callsite(sys._getframe())
+            self._called = site.at if site is not None else None
+
+    def end(self) -> None:
+        """The program asks for gradients without a backward: graphs of its evaluations may be needed."""
+        self._batches, self.line = _MAX_BATCHES + 1, None
 
     def new_graph(self) -> Location | None:
         """The line that made a graph which the last check did not see."""

@@ -97,7 +97,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         calls: The user's lines that call a function which changes a setting, by the function's name,
             `RANK_SLICE` and `PADDING`.
         energy: Energy of devices and of the processor during the steps; empty where nothing counts it.
-        evaluated_with_grad: The line of an evaluation whose result carried a graph.
+        evaluated_with_grad: The line of an evaluation whose result carried a graph, or whose call of a module made one.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "a run folder: perfkit run, or perfkit.profile"

@@ -186,6 +186,20 @@ def test_a_loop_that_is_none_of_the_users_is_in_a_library_and_no_alarm(build: An
     assert untraced.severity == "warning"
 
 
+def test_a_body_with_two_equal_statements_is_a_loop_of_the_users(build: Any) -> None:
+    called = OpWorkTime(
+        op="aten::mul", phase="forward", ns=MS, calls=100, ops=100,
+        at=Location(file="model.py", line=40, function="encode"),
+    )  # fmt: skip
+    work = StepWork(source="stacks-0", step_ns=20 * MS, rows=(called,))
+    calls = lines(line_of(40, 50, 39, "encode"), line_of(31, 3, 30, "main"))
+
+    [found] = build.findings(many_small_ops, build.step(20, forward=20), ops(repeat(names=("aten::mul",))), calls, work)
+
+    assert (found.severity, found.spent.line) == ("warning", 39)
+    assert "A loop runs 50 times per step over" in found.message
+
+
 def test_a_loop_that_not_every_step_has_is_at_the_line_that_the_traced_step_did_not_reach(build: Any) -> None:
     caller = Location(file="model.py", line=19, function="advantages")
     called = OpWorkTime(op="aten::mul", phase="forward", ns=MS, calls=100, ops=100, at=caller)

@@ -211,9 +211,9 @@ class ModuleCallLog:
         sums = self._sums.setdefault((call.path[0], id(call.module)), _SiteSums(call, passed))
         sums.calls += 1
         sums.host_ns += took_ns
-        if sums.items is not None and self._depends(sums, call):
-            sums.items = None
-        sums.sliced &= call.parts == sums.parts and passed == sums.passed
+        if (sums.items is not None or sums.sliced) and self._depends(sums, call):
+            sums.items, sums.sliced = None, False
+        sums.sliced &= call.parts == sums.parts
         if call.padded is not None:
             sums.padded.append((took_ns, call.padded))
         if call.repeated:
@@ -224,7 +224,7 @@ class ModuleCallLog:
         """Whether a call keeps something for the next one, or something between two calls may do so."""
         if sums.calls == 1:
             sums.grads, sums.state = self.grads, _state_of(call.module)
-            return sums.state != call.state
+            return bool(call.state) and sums.state != call.state
         grads = self.grads - sums.grads
         if (self.backwards - grads, self.fetches) != sums.passed:
             return True

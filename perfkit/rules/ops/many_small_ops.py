@@ -78,6 +78,8 @@ _REMAINS = (0.15, 0.3)
 _RUNS_FACTOR = 1.5
 #: Where no op ran as often as the loop: the ops of one branch run at least 1 / this as often as the loop (chosen).
 _BRANCHES = 3
+#: Equal statements of a body: their ops run this many times as often as the loop, at most (chosen).
+_STATEMENTS = 4
 
 
 _WHOLE = "Replace the loop by one call over the whole tensor (batched matmul, dim=, groups=, cumsum, torch.vmap)."
@@ -160,6 +162,8 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         if loop is not None and loops.pop(loop)[0].phase == "data":
             continue  # input-bound reports the data phase
         iterations, ops_each = repeat.iterations, float(len(repeat.names))
+        if loop is not None and (runs := max(row.runs for row in all_loops[loop])) * _RUNS_FACTOR < iterations:
+            iterations, ops_each = float(runs), repeat.ops / runs
         if loop is not None and (inner := _loop_inside(loop, repeat, all_loops, work)) is not None:
             loop, iterations = inner, max(row.runs for row in all_loops[inner])
             ops_each = repeat.ops / iterations
@@ -213,7 +217,7 @@ def _loops(lines: Lines | None) -> dict[Location, list[TracedLine]]:
 
 
 def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: StepWork | None) -> Location | None:
-    """The loop that ran as often as the ops repeat, else up to `_BRANCHES` times.
+    """The loop that ran as often as the ops repeat, else up to `_BRANCHES` times, else whose lines call most of them.
 
     Of several, the one whose lines call these ops for longest, else the longest.
     """
@@ -227,7 +231,17 @@ def _loop_of(repeat: Repeat, loops: dict[Location, list[TracedLine]], work: Step
         chosen = [loop for loop in loops if ran(loop, at_most)]
         return max(chosen, key=lambda loop: (ops_ns[loop], sum(row.host_ns for row in loops[loop])), default=None)
 
-    return longest(_RUNS_FACTOR) or longest(_BRANCHES)
+    return longest(_RUNS_FACTOR) or longest(_BRANCHES) or _with_several(repeat, loops, ops_ns, work)
+
+
+def _with_several(
+    repeat: Repeat, loops: dict[Location, list[TracedLine]], ops_ns: dict[Location, int], work: StepWork | None
+) -> Location | None:
+    """The loop whose lines call most of the ops, each iteration a few times."""
+    most = MAJORITY * _called_at(repeat, work).total()
+    least = max(_REPEATS, repeat.iterations / _STATEMENTS)
+    chosen = [loop for loop, ns in ops_ns.items() if ns > most and max(row.runs for row in loops[loop]) >= least]
+    return max(chosen, key=lambda loop: ops_ns[loop], default=None)
 
 
 def _loop_inside(

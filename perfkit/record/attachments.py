@@ -7,7 +7,7 @@ collections, compiled graphs. Each part is detached by itself: none may stay on 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -32,6 +32,7 @@ from perfkit.record.watchers.process_group import ReducedModels
 from perfkit.record.watchers.processor_energy import ProcessorEnergy
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
+from perfkit.record.watchers.unused_gradients import UnusedGradientWatch
 from perfkit.record.windows.extra_steps import ExtraSteps
 from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
@@ -50,7 +51,14 @@ class Attachments:
     ``phase`` returns the phase that a sample belongs to, None where the running step is not timed.
     """
 
-    def __init__(self, clock: StepClock, recording: RankRecording, *, phase: Callable[[], Phase | None]) -> None:
+    def __init__(
+        self,
+        clock: StepClock,
+        recording: RankRecording,
+        optimizers: Sequence[Any],
+        *,
+        phase: Callable[[], Phase | None],
+    ) -> None:
         self._clock = clock
         self._recording = recording
         self._phase = phase
@@ -63,6 +71,8 @@ class Attachments:
         #: Whether what watches a device is attached, and whether syncs on it are to be detected.
         self._on_device = self._detect_cuda = False
         self.batches = BatchWatch(clock)
+        self.evaluation = EvaluationGraphs()
+        self.unused = UnusedGradientWatch(optimizers)
         self.garbage = GarbageWatch(clock, recording.trouble)
         self.reduced = ReducedModels()
         self.waits = CollectiveWaits(clock, self.reduced, recording.trouble)
@@ -88,7 +98,6 @@ class Attachments:
         detect_cuda: bool,
         on_optimizer: Callable[[Any], None],
         on_epoch_end: Callable[[], None],
-        evaluation: EvaluationGraphs,
     ) -> None:
         """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
         if hooked:
@@ -98,11 +107,11 @@ class Attachments:
                 on_samples=self._on_samples,
                 on_batch=self.batches.add,
                 on_epoch_end=on_epoch_end,
-                on_evaluation=lambda goes_on: evaluation.check(continues=goes_on),
+                on_evaluation=lambda goes_on: self.evaluation.check(continues=goes_on),
                 on_thread=self._on_thread,
             )
-            hooks.on_call = self.batches.add_call
-            hooks.on_graph, hooks.on_grad = evaluation.add_call, evaluation.end
+            hooks.on_call = self._on_call
+            hooks.on_graph, hooks.on_grad = self.evaluation.add_call, self.evaluation.end
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
@@ -123,6 +132,10 @@ class Attachments:
             self._workers = self._workers or WorkerSampler(self._recording.folder / "workers")
             self._workers.attach()
         self.attach_late()
+
+    def _on_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
+        self.batches.add_call(inputs)
+        self.unused.add_call(module, inputs)
 
     def attach_late(self) -> None:
         """Attach what waits for the program: for a process group, and a CUDA device in use; called between two steps.

@@ -25,7 +25,6 @@ from perfkit.record.triggers.failure import failure_of, sentence, text_of
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.verdict_process import VerdictProcess
 from perfkit.record.watchers.compilations import break_lines, graph_breaks
-from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
 from perfkit.record.watchers.own_cost import OwnCost
 from perfkit.record.watchers.processor_time import ProcessorTime
 from perfkit.record.watchers.settings_probe import SettingsProbe, device_bytes
@@ -59,13 +58,12 @@ class RunRecorder:
         self.recording = RankRecording(folder, launch, self._parts)
         if self.recording.rank.rank == 0:
             write_record(folder, self._record(launch))
-        self.attachments = Attachments(self.clock, self.recording, phase=self._sampled_phase)
         self._optimizers: list[Any] = []
+        self.attachments = Attachments(self.clock, self.recording, self._optimizers, phase=self._sampled_phase)
         self._settings = SettingsProbe(self._optimizers)
         self.cost = OwnCost()
         self._processor = ProcessorTime(lambda: self.cost.own_time)
         self._ended_ns = 0
-        self._evaluation = EvaluationGraphs()
         self._leaks = TensorLeakWatch()
         self.triggers = TriggerWatch(
             options.triggers, (folder, self.recording.folder), wake=self._wake, note=self._write_note
@@ -133,7 +131,6 @@ class RunRecorder:
             detect_cuda=detect in ("auto", "cuda"),
             on_optimizer=self._optimizers.append,
             on_epoch_end=self.on_epoch_end,
-            evaluation=self._evaluation,
         )
 
     def _sampled_phase(self) -> Phase | None:
@@ -153,10 +150,10 @@ class RunRecorder:
         self.clock.drop()
         self.plan.close(self.clock.step_num - 1)
         self.attachments.detach()
-        self._optimizers.clear()  # they hold their models
         self._note_missing()
         self.recording.guarded("reading the last device times", self._rows.settle)
         self.recording.guarded("writing the run folder", lambda: self.recording.finish(self._ending(error)))
+        self._optimizers.clear()  # they hold their models
 
     def write_limits(self, error: BaseException | None) -> None:
         """Write what this machine could do; after the run, because it may be measured first."""
@@ -329,7 +326,8 @@ class RunRecorder:
                 **self._processor.facts,
                 "process_group": attachments.reduced.group,
                 "calls": self._settings.calls(padded=attachments.batches.is_padded),
-                "evaluated_with_grad": self._evaluation.line,
+                "evaluated_with_grad": attachments.evaluation.line,
+                "unused_gradients": attachments.unused.found(),
                 "kept": self._leaks.leaks,
                 "padding": attachments.batches.padding,
                 "flops": plan.extras.flops,

@@ -66,8 +66,8 @@ class LoopHooks(LoopObserver):
         self._clock = clock
         self._bounds = StepBoundaries(clock, active=boundaries)
         self._roots = RootCalls(lambda: self._thread, self._before_call)
-        #: Called with the arguments of each call of a module from outside of any other, in a step.
-        self.on_call: Callable[[Any], None] = lambda inputs: None
+        #: Called with each module that is called from outside of any other, in a step, and its arguments.
+        self.on_call: Callable[[Any, Any], None] = lambda module, inputs: None
         #: Called with each module that an evaluation calls with gradients enabled; and at each `torch.autograd.grad`.
         self.on_graph: Callable[[Any], None] = lambda module: None
         self.on_grad: Callable[[], None] = lambda: None
@@ -257,7 +257,7 @@ class LoopHooks(LoopObserver):
     def _before_call(self, module: Any, inputs: Any) -> Callable[[], None] | None:
         if self._clock.running and not (self._fetches or self._engines or self._optimizing or is_tracing()):
             self._bounds.before_call(module, inputs)
-            self.on_call(inputs)
+            self.on_call(module, inputs)
             if (self._clock.validating or self._bounds.evaluating) and torch.is_grad_enabled():
                 self.on_graph(module)
         return None

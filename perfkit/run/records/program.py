@@ -152,6 +152,19 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Location | None = None
 
 
+class UnusedGradients(msgspec.Struct, frozen=True, kw_only=True):
+    """A model whose backward computes gradients of its parameters that nothing updates.
+
+    ``module`` is its class, ``elements`` the number of those parameters' elements, and ``called_at`` the user's line
+    that called it first. ``passes_on`` is whether its inputs need gradients.
+    """
+
+    module: str
+    elements: Count
+    called_at: Location | None = None
+    passes_on: bool = False
+
+
 class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):
     """Tensors that stay alive between steps and whose number grows.
 

@@ -19,6 +19,7 @@ from perfkit.run.records.program import (
     ProcessGroup,
     StepBoundary,
     StepFlops,
+    UnusedGradients,
     WholeProgram,
 )
 from perfkit.run.records.steps import Count, Phase
@@ -97,6 +98,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         calls: The user's lines that call a function which changes a setting, by the function's name,
             `RANK_SLICE` and `PADDING`.
         energy: Energy of devices and of the processor during the steps; empty where nothing counts it.
+        unused_gradients: Models whose gradients nothing uses.
         evaluated_with_grad: The line of an evaluation whose result carried a graph, or whose call of a module made one.
     """
 
@@ -134,6 +136,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: tuple[OptimizerFacts, ...] = ()
     calls: dict[str, tuple[Location, ...]] = {}
     evaluated_with_grad: Location | None = None
+    unused_gradients: tuple[UnusedGradients, ...] = ()
     kept: tuple[KeptTensors, ...] = ()
     padding: Padding | None = None
     flops: StepFlops | None = None

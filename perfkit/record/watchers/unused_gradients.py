@@ -1,0 +1,82 @@
+"""Models whose backward computes gradients of parameters that no optimizer updates, as those of a teacher."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from perfkit._callsite import find_callsite
+from perfkit._location import Location
+from perfkit.record.program_values import is_tensor, unseen, values_in
+from perfkit.run.records import UnusedGradients
+
+#: Models that are kept in mind: a program has a few, and a module that is made for each call is none.
+_MAX_MODELS = 64
+
+
+class _Called(NamedTuple):
+    """A model at its first call with gradients enabled."""
+
+    model: Callable[[], Any]
+    called_at: Location | None
+    #: Whether an argument needs a gradient: then only those of the parameters may be in vain.
+    passes_on: bool
+    #: The number of changes of each parameter: what updates them need not be an optimizer.
+    versions: tuple[int, ...]
+
+
+class UnusedGradientWatch:
+    """Sees which models are called; ``optimizers`` are those that have stepped."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+        #: By the id of the model; None: nothing of it needs a gradient.
+        self._called: dict[int, _Called | None] = {}
+
+    @unseen
+    def add_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
+        """A model is called, from outside of all others, with these arguments and keyword arguments."""
+        if id(module) in self._called or len(self._called) >= _MAX_MODELS or not torch.is_grad_enabled():
+            return
+        parameters = _trained(module)
+        if not parameters:
+            self._called[id(module)] = None
+            return
+        site = find_callsite(sys._getframe())
+        passes_on = any(is_tensor(one) and one.requires_grad for part in inputs for one in values_in(part))
+        versions = tuple(parameter._version for parameter in parameters)
+        at = site.at if site is not None else None
+        self._called[id(module)] = _Called(weakref.ref(module), at, passes_on, versions)
+
+    @unseen
+    def found(self) -> tuple[UnusedGradients, ...]:
+        """The models with gradients of parameters that no optimizer has and nothing else has changed."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        updated = {id(one) for group in groups for one in group["params"]}
+        found = []
+        for called in self._called.values():
+            model = called.model() if called is not None and updated else None
+            parameters = _trained(model) if model is not None else []
+            if (
+                called is not None
+                and any(one.grad is not None for one in parameters)
+                and updated.isdisjoint(map(id, parameters))
+                and called.versions == tuple(one._version for one in parameters)
+            ):
+                found.append(
+                    UnusedGradients(
+                        module=type(model).__name__,
+                        elements=sum(one.numel() for one in parameters),
+                        called_at=called.called_at,
+                        passes_on=called.passes_on,
+                    )
+                )
+        return tuple(found)
+
+
+def _trained(module: Any) -> list[Any]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -1,0 +1,91 @@
+"""A backward computes gradients of a model that nothing updates.
+
+Problem: a teacher, a feature extractor or another model that is only asked takes part in the loss with gradients
+enabled. Its graph is built, its activations are kept, and its backward runs in every step, for gradients that no
+optimizer reads.
+
+How it shows: the parameters of a model that the program calls have gradients, none of them is in an optimizer that
+steps, and nothing has changed them since the first call.
+
+Causes: no `torch.no_grad()` around the call; parameters that were left out of the optimizer without
+`requires_grad_(False)`.
+
+Fix: ask it without gradients; where its inputs need theirs (a perceptual loss), freeze its parameters alone.
+
+    with torch.no_grad():
+        target = teacher(x)
+
+    features.requires_grad_(False)    # its inputs still get gradients
+
+Saving: the backward of the ops that its line calls. Where its inputs need gradients, half of that: of the two products
+of a layer's backward one remains.
+
+Source: torch's notes on autograd mechanics, "Locally disabling gradient computation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.ledger import Ledger
+from perfkit.ledger.rows import Selector
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.run.records import Lines, Rank, UnusedGradients
+
+ID = "unused-gradients"
+CLAIMS = tuple(Selector(owner=owner, phase="backward") for owner in ("computing", "op overhead"))
+
+#: The share of the cost that is saved at least: chosen; ops of the line that need gradients for something else stay.
+_MINIMUM = 0.7
+#: Where the inputs need gradients, one of the two products of each layer's backward remains.
+_OF_PARAMETERS = 0.5
+
+
+def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lines | None = None) -> Iterator[Finding]:
+    """Find models with gradients that nothing uses, and the backward of the lines that call them."""
+    for one in rank.unused_gradients:
+        backward = _backward_ns(one, ledger, lines)
+        cost = ledger.as_wall(backward * (_OF_PARAMETERS if one.passes_on else 1)) if ledger and backward else None
+        if cost is not None and step.is_negligible(cost):
+            continue
+        yield step.finding(
+            cost=cost,
+            saving=(_MINIMUM * cost, step.maximum_saving(cost)) if cost is not None else None,
+            spent=one.called_at,
+            message=(
+                f"The backward computes gradients of {one.module}, whose {one.elements:,} parameters no optimizer has"
+                f"{f': {step.shown(cost)}' if cost is not None else ''}."
+            ),
+            advice=(
+                f"Call requires_grad_(False) on {one.module}: its inputs still get their gradients."
+                if one.passes_on
+                else f"Call {one.module} under torch.no_grad(), or requires_grad_(False) on it."
+            ),
+            confidence="medium" if cost is not None else "high",
+            evidence=(
+                Evidence("parameters without an optimizer", one.elements, "", "rank.json"),
+                Evidence.ms("backward of its line", backward, "the ledger")
+                if cost is not None
+                else Evidence("cost", None, "ms", "the backward of its line was not recorded"),
+            ),
+        )
+
+
+def _backward_ns(one: UnusedGradients, ledger: Ledger | None, lines: Lines | None) -> int:
+    """The backward of the ops that the model's line calls, its part of it where the line calls others too."""
+    at = one.called_at
+    if ledger is None or at is None:
+        return 0
+    rows = [row for row in ledger.rows if row.phase == "backward" and row.owner in ("computing", "op overhead")]
+    whole = sum(row.ns for row in rows if row.at is not None and (row.at.file, row.at.line) == (at.file, at.line))
+    return round(whole * _share_of_line(one.module, at, lines))
+
+
+def _share_of_line(module: str, at: Location, lines: Lines | None) -> float:
+    """The model's share of the time of all models that its line calls; 1 where that is not known."""
+    traced = lines.traced if lines is not None else ()
+    calls = [call for row in traced if (row.file, row.line) == (at.file, at.line) for call in row.modules]
+    own, together = sum(call.host_ns for call in calls if call.module == module), sum(call.host_ns for call in calls)
+    return own / together if own else 1.0

@@ -1,0 +1,98 @@
+"""Models whose gradients nothing uses are told from those that are trained, by an optimizer or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import perfkit
+from perfkit.run.reading import read_run
+from perfkit.run.records import UnusedGradients
+
+STEPS = 12
+
+
+def recorded(folder: Path, step: Callable[[], None]) -> tuple[UnusedGradients, ...]:
+    with perfkit.profile(folder, quiet=True):
+        for _ in range(STEPS):
+            step()
+    rank = read_run(folder).ranks[0].rank
+    assert rank is not None
+    return rank.unused_gradients
+
+
+class Models:
+    def __init__(self) -> None:
+        self.teacher, self.student = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.student.parameters(), lr=0.01)
+        self.x = torch.ones(3, 4)
+
+    def update(self, loss: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def with_gradients(self) -> None:
+        target = self.teacher(self.x)  # here
+        self.update((self.student(self.x) - target).square().mean())
+
+    def without_gradients(self) -> None:
+        with torch.no_grad():
+            target = self.teacher(self.x)
+        self.update((self.student(self.x) - target).square().mean())
+
+    def frozen(self) -> None:
+        self.teacher.requires_grad_(False)
+        self.with_gradients()
+
+    def by_hand(self) -> None:
+        self.with_gradients()
+        with torch.no_grad():
+            for parameter in self.teacher.parameters():
+                assert parameter.grad is not None
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+
+    def asked_last(self) -> None:
+        self.update(self.teacher(torch.cat([self.student(self.x)] * 2, dim=1)).mean())
+
+
+def test_a_teacher_with_gradients_is_found_with_the_line_that_calls_it(tmp_path: Path) -> None:
+    [found] = recorded(tmp_path / "run", Models().with_gradients)
+
+    assert (found.module, found.elements, found.passes_on) == ("Linear", 10, False)
+    assert found.called_at is not None
+    assert found.called_at.file == __file__
+    assert "# here" in Path(__file__).read_text().splitlines()[(found.called_at.line or 0) - 1]
+
+
+def test_a_model_whose_inputs_need_gradients_passes_them_on(tmp_path: Path) -> None:
+    [found] = recorded(tmp_path / "run", Models().asked_last)
+
+    assert found.passes_on
+
+
+@pytest.mark.parametrize("how", ["without_gradients", "frozen", "by_hand"])
+def test_a_model_without_gradients_or_that_is_trained_by_hand_is_not(how: str, tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run", getattr(Models(), how)) == ()
+
+
+def test_networks_that_train_by_turns_both_use_their_gradients(tmp_path: Path) -> None:
+    models = Models()
+    other = torch.optim.SGD(models.teacher.parameters(), lr=0.01)
+
+    def step() -> None:
+        models.with_gradients()
+        other.step()
+
+    assert recorded(tmp_path / "run", step) == ()
+
+
+def test_without_an_optimizer_nothing_is_known(tmp_path: Path) -> None:
+    models = Models()
+
+    assert recorded(tmp_path / "run", lambda: models.teacher(models.x).sum().backward()) == ()

@@ -70,6 +70,24 @@ def test_a_teacher_with_gradients_is_found_with_the_line_that_calls_it(tmp_path:
     assert "# here" in Path(__file__).read_text().splitlines()[(found.called_at.line or 0) - 1]
 
 
+def test_a_teacher_that_is_gone_when_the_run_ends_is_found_too(tmp_path: Path) -> None:
+    models = [Models()]
+
+    def step() -> None:
+        models[0].with_gradients()
+        if len(done) == 20:
+            models.clear()
+        done.append(0)
+
+    done: list[int] = []
+    with perfkit.profile(tmp_path / "run", quiet=True, schedule=perfkit.schedule(wait=2, warmup=1, active=1, repeat=1)):
+        while models:
+            step()
+    rank = read_run(tmp_path / "run").ranks[0].rank
+    assert rank is not None
+    assert len(rank.unused_gradients) == 1
+
+
 def test_a_model_whose_inputs_need_gradients_passes_them_on(tmp_path: Path) -> None:
     [found] = recorded(tmp_path / "run", Models().asked_last)
 

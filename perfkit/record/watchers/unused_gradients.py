@@ -36,6 +36,7 @@ class UnusedGradientWatch:
         self._optimizers = optimizers
         #: By the id of the model; None: nothing of it needs a gradient.
         self._called: dict[int, _Called | None] = {}
+        self._found: dict[int, UnusedGradients] = {}
 
     @unseen
     def add_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
@@ -57,25 +58,25 @@ class UnusedGradientWatch:
         """The models with gradients of parameters that no optimizer has and nothing else has changed."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         updated = {id(one) for group in groups for one in group["params"]}
-        found = []
-        for called in self._called.values():
+        for key, called in self._called.items():
             model = called.model() if called is not None and updated else None
-            parameters = _trained(model) if model is not None else []
+            # Of a model that is gone by now, as after the function that trained it, what was seen before holds.
+            if called is None or model is None:
+                continue
+            parameters = _trained(model)
+            self._found.pop(key, None)
             if (
-                called is not None
-                and any(one.grad is not None for one in parameters)
+                any(one.grad is not None for one in parameters)
                 and updated.isdisjoint(map(id, parameters))
                 and called.versions == tuple(one._version for one in parameters)
             ):
-                found.append(
-                    UnusedGradients(
-                        module=type(model).__name__,
-                        elements=sum(one.numel() for one in parameters),
-                        called_at=called.called_at,
-                        passes_on=called.passes_on,
-                    )
+                self._found[key] = UnusedGradients(
+                    module=type(model).__name__,
+                    elements=sum(one.numel() for one in parameters),
+                    called_at=called.called_at,
+                    passes_on=called.passes_on,
                 )
-        return tuple(found)
+        return tuple(self._found.values())
 
 
 def _trained(module: Any) -> list[Any]:

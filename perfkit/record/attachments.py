@@ -145,6 +145,7 @@ class Attachments:
         self.waits.attach_when_ready()
         self.reduced.read_if_due(self._clock.step_num)
         self._processor_energy.read_if_due(self._clock.step_num)
+        self.unused.check_if_due(self._clock.step_num)
         if not self._on_device and _env.cuda_in_use():
             GRAPH_CAPTURES.watch()
             self._on_device = True

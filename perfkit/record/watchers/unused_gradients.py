@@ -18,6 +18,11 @@ from perfkit.run.records import UnusedGradients
 _MAX_MODELS = 64
 
 
+#: The step before which models are looked at first (chosen: every optimizer of a usual loop has stepped); then at twice
+#: as many.
+_FIRST_CHECK = 8
+
+
 class _Called(NamedTuple):
     """A model at its first call with gradients enabled."""
 
@@ -37,6 +42,7 @@ class UnusedGradientWatch:
         #: By the id of the model; None: nothing of it needs a gradient.
         self._called: dict[int, _Called | None] = {}
         self._found: dict[int, UnusedGradients] = {}
+        self._due = _FIRST_CHECK
 
     @unseen
     def add_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
@@ -52,6 +58,12 @@ class UnusedGradientWatch:
         versions = tuple(parameter._version for parameter in parameters)
         at = site.at if site is not None else None
         self._called[id(module)] = _Called(weakref.ref(module), at, passes_on, versions)
+
+    def check_if_due(self, step: int) -> None:
+        """Look at the models that are alive before ``step``: at the end of the run they may be gone."""
+        if step >= self._due:
+            self._due = 2 * step
+            self.found()
 
     @unseen
     def found(self) -> tuple[UnusedGradients, ...]:

@@ -97,7 +97,8 @@ def test_the_verdict_names_the_slow_dataset_and_goes_to_stderr(cli: Any, tmp_pat
 
 
 def test_the_first_verdict_appears_while_training_goes_on(cli: Any, tmp_path: Path) -> None:
-    text = SLEEPS.replace("return 30", "return 300")
+    # The data take longer than all waits of the step together, which are 24 ms.
+    text = SLEEPS.replace("return 30", "return 200").replace("time.sleep(0.020)", "time.sleep(0.060)")
     done = cli("run", "--out", "x", script(tmp_path, text))
 
     first = done.stderr.index("perfkit: first verdict, while training continues")

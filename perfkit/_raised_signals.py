@@ -17,7 +17,7 @@ def leave_to_program(raised: BaseException) -> None:
 
 @contextlib.contextmanager
 def errors_dropped() -> Iterator[None]:
-    """A block of perfkit's own work whose errors end neither the training nor, with Python's ``suppress``, a signal."""
+    """Drop the errors of a block of perfkit's own work, other than what a signal's handler raises in it."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -108,6 +108,19 @@ def test_networks_that_train_by_turns_both_use_their_gradients(tmp_path: Path) -
         other.step()
 
     assert recorded(tmp_path / "run", step) == ()
+
+
+class Unhelpful(nn.Linear):
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        raise ValueError("not now")
+
+
+def test_a_model_that_answers_with_an_error_trains_on(tmp_path: Path) -> None:
+    models = Models()
+    models.teacher = Unhelpful(4, 2)
+
+    assert recorded(tmp_path / "run", models.with_gradients) == ()
+    assert models.teacher.weight.grad is not None
 
 
 def test_without_an_optimizer_nothing_is_known(tmp_path: Path) -> None:

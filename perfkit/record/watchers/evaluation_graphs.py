@@ -15,6 +15,7 @@ import torch
 from perfkit._callsite import find_callsite
 from perfkit._code_owner import line_of
 from perfkit._location import Location
+from perfkit._raised_signals import errors_dropped
 from perfkit.record.samplers.source_lookup import find_filling_lines
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 
@@ -47,9 +48,10 @@ class EvaluationGraphs:
         """An evaluation calls this module with gradients enabled."""
         if self.line is not None or self._called is not None or self._batches > _MAX_BATCHES:
             return
-        if any(parameter.requires_grad for parameter in module.parameters()):
-            site = find_callsite(sys._getframe())
-            self._called = site.at if site is not None else None
+        with errors_dropped():  # the program's own module answers
+            if any(parameter.requires_grad for parameter in module.parameters()):
+                site = find_callsite(sys._getframe())
+                self._called = site.at if site is not None else None
 
     def end(self) -> None:
         """The program asks for gradients without a backward: graphs of its evaluations may be needed."""

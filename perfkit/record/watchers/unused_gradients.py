@@ -11,6 +11,8 @@ import torch
 
 from perfkit._callsite import find_callsite
 from perfkit._location import Location
+from perfkit._raised_signals import errors_dropped
+from perfkit.record.input_slices import version_of
 from perfkit.record.program_values import is_tensor, unseen, values_in
 from perfkit.run.records import UnusedGradients
 
@@ -49,15 +51,13 @@ class UnusedGradientWatch:
         """A model is called, from outside of all others, with these arguments and keyword arguments."""
         if id(module) in self._called or len(self._called) >= _MAX_MODELS or not torch.is_grad_enabled():
             return
-        parameters = _trained(module)
-        if not parameters:
-            self._called[id(module)] = None
-            return
-        site = find_callsite(sys._getframe())
-        passes_on = any(is_tensor(one) and one.requires_grad for part in inputs for one in values_in(part))
-        versions = tuple(parameter._version for parameter in parameters)
-        at = site.at if site is not None else None
-        self._called[id(module)] = _Called(weakref.ref(module), at, passes_on, versions)
+        self._called[id(module)] = None
+        with errors_dropped():  # the program's own module answers
+            if parameters := _trained(module):
+                site = find_callsite(sys._getframe())
+                passes_on = any(is_tensor(one) and one.requires_grad for part in inputs for one in values_in(part))
+                at, versions = site.at if site is not None else None, _versions(parameters)
+                self._called[id(module)] = _Called(weakref.ref(module), at, passes_on, versions)
 
     def check_if_due(self, step: int) -> None:
         """Look at the models that are alive before ``step``: at the end of the run they may be gone."""
@@ -75,21 +75,27 @@ class UnusedGradientWatch:
             # Of a model that is gone by now, as after the function that trained it, what was seen before holds.
             if called is None or model is None:
                 continue
-            parameters = _trained(model)
             self._found.pop(key, None)
-            if (
-                any(one.grad is not None for one in parameters)
-                and updated.isdisjoint(map(id, parameters))
-                and called.versions == tuple(one._version for one in parameters)
-            ):
-                self._found[key] = UnusedGradients(
-                    module=type(model).__name__,
-                    elements=sum(one.numel() for one in parameters),
-                    called_at=called.called_at,
-                    passes_on=called.passes_on,
-                )
+            with errors_dropped():  # see `add_call`
+                parameters = _trained(model)
+                has_gradients = any(one.grad is not None for one in parameters)
+                if (
+                    has_gradients
+                    and updated.isdisjoint(map(id, parameters))
+                    and called.versions == _versions(parameters)
+                ):
+                    self._found[key] = UnusedGradients(
+                        module=type(model).__name__,
+                        elements=sum(one.numel() for one in parameters),
+                        called_at=called.called_at,
+                        passes_on=called.passes_on,
+                    )
         return tuple(self._found.values())
 
 
 def _trained(module: Any) -> list[Any]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _versions(parameters: list[Any]) -> tuple[int, ...]:
+    return tuple(map(version_of, parameters))

@@ -34,7 +34,8 @@ atexit.register(lambda: print("the program's own end", flush=True))
 PROGRAMS = {
     "reads stdin": "train(); print(sys.stdin.read().upper())",
     "changes its folder": "os.chdir('elsewhere'); train(); open('mine.txt', 'w').write('x'); print(os.getcwd()[-9:])",
-    "leaves at once": "train(); print('last words', flush=True); os._exit(3)",
+    # Rows are written 14 at a time, or each second: what ends a program at once may take the last of them along.
+    "leaves at once": "train(40); print('last words', flush=True); os._exit(3)",
     "exits with a message": "train(); sys.exit('no more data')",
     "raises": "train(); raise KeyError('epoch')",
     "raises an error whose text cannot be made": """
@@ -69,7 +70,6 @@ train()
 os.kill(os.getpid(), signal.SIGUSR1)
 train()
 """,
-    # Rows are written 14 at a time, or each second: what ends a program at once may take the last of them along.
     "ends by SIGTERM": "train(40); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
     "ends by its handler of SIGTERM": """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))

@@ -203,7 +203,7 @@ class RankRecording:
     def trouble(self, what: str, error: BaseException | str) -> None:
         """Report once, and keep for the diagnosis, that a part of perfkit failed.
 
-        What a handler of the program's signals has raised is no error of perfkit's, and is raised again.
+        Raises again what a handler of the program's signals has raised: the program waits for it.
         """
         if isinstance(error, BaseException):
             leave_to_program(error)

@@ -68,7 +68,7 @@ class LoopHooks(LoopObserver):
         self._roots = RootCalls(lambda: self._thread, self._before_call)
         #: Called with each module that is called from outside of any other, in a step, and its arguments.
         self.on_call: Callable[[Any, Any], None] = lambda module, inputs: None
-        #: Called with each module that an evaluation calls with gradients enabled; and at each `torch.autograd.grad`.
+        #: Called with each module that an evaluation calls with gradients enabled; and at its `torch.autograd.grad`.
         self.on_graph: Callable[[Any], None] = lambda module: None
         self.on_grad: Callable[[], None] = lambda: None
         self._on_epoch_end = on_epoch_end
@@ -318,7 +318,8 @@ class LoopHooks(LoopObserver):
             finally:
                 self._engines = 0
                 leave()
-                self.on_grad()
+                if self._clock.validating or self._bounds.evaluating:
+                    self.on_grad()
                 # A gradient with a graph is differentiated again: it is part of a loss.
                 with_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
                 if not self._optimizers and not with_graph:

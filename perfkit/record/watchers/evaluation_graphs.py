@@ -54,7 +54,7 @@ class EvaluationGraphs:
                 self._called = site.at if site is not None else None
 
     def end(self) -> None:
-        """The program asks for gradients without a backward: graphs of its evaluations may be needed."""
+        """An evaluation asks for gradients itself: its graphs are needed."""
         self._batches, self.line = _MAX_BATCHES + 1, None
 
     def new_graph(self) -> Location | None:

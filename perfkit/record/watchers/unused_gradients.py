@@ -18,8 +18,6 @@ from perfkit.run.records import UnusedGradients
 
 #: Models that are kept in mind: a program has a few, and a module that is made for each call is none.
 _MAX_MODELS = 64
-
-
 #: The step before which models are looked at first (chosen: every optimizer of a usual loop has stepped); then at twice
 #: as many.
 _FIRST_CHECK = 8

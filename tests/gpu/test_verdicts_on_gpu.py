@@ -24,8 +24,6 @@ def rules(folder: Path, step: Step) -> list[str]:
     with perfkit.profile(folder, quiet=True) as prof:
         for _ in prof.steps(range(STEPS)):
             step()
-            with perfkit.allow_sync("each program is about its own cause, not about how far the host runs ahead"):
-                torch.cuda.synchronize()
     assert prof.diagnosis is not None
     return [one.rule for one in prof.diagnosis.findings if one.severity != "info" and one.follows is None]
 

@@ -1,0 +1,217 @@
+"""On a GPU: what perfkit costs, and whether savings and what-ifs are what the correction of a mistake saves.
+
+    python benchmarks/bench_gpu.py record FOLDER [PAIR ...]    on a machine with a GPU, some minutes
+    python benchmarks/bench_gpu.py FOLDER                      anywhere: diagnoses what was recorded, and writes the tables
+
+**Cost.** A step of three small layers on the GPU, plain and with perfkit and torch's profiler beside it, interleaved
+round by round in one process; the host's time, with the device waited for at the end of a round.
+
+**Pairs.** Each step of `_gpu_pairs` is recorded with its mistake by `perfkit.profile`, in the loop that a user has.
+Then the step with and without it is timed in turns, each between two waits for the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from _gpu_pairs import PAIRS, Made  # noqa: E402 - found through the line above
+
+import perfkit  # noqa: E402
+
+#: Steps of the recorded run: the default schedule's window and those before and after it.
+RECORDED = 60
+#: Turns of each of the two, and how long one is in s: a turn has at least `FEWEST` steps.
+TURNS, TURN_S, FEWEST = 5, 0.15, 4
+ROUNDS, ROUND_STEPS = 12, 150
+
+
+# -- on the GPU
+
+
+def record(make: Callable[[bool], Made], folder: Path) -> None:
+    """Record the step with its mistake, as `perfkit run` would."""
+    made = make(False)
+    prof = perfkit.profile(folder, quiet=True, overwrite=True, detect_syncs="auto", stop_after=None)
+    prof.diagnoses = False
+    with prof:
+        for number, batch in enumerate(made.batches):
+            if number == RECORDED:
+                break
+            made.step(batch)
+            prof.step()
+    torch.cuda.synchronize()
+
+
+def timed(step: Callable[[], object], count: int) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / count
+
+
+def stepper(made: Made) -> Callable[[], object]:
+    """One step, with its batch; loaders begin again when they are exhausted."""
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from made.batches
+
+    batch = batches()
+    return lambda: made.step(next(batch))
+
+
+def in_turns(make: Callable[[bool], Made]) -> dict[str, list[float]]:
+    """Seconds per step of each turn with the mistake and without it."""
+    steps = {name: stepper(make(fixed)) for name, fixed in (("before", False), ("after", True))}
+    counts = {}
+    for name, step in steps.items():
+        timed(step, 5)
+        counts[name] = max(FEWEST, round(TURN_S / timed(step, 3)))
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(TURNS):
+        for name in (*steps,) if turn % 2 else (*reversed(steps),):
+            found[name].append(timed(steps[name], counts[name]))
+    return found
+
+
+def small_training() -> Callable[[], None]:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(64, 64, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def costs() -> dict[str, list[float]]:
+    """Seconds per step of each round, by what runs beside the step."""
+    step = small_training()
+    folder = Path(tempfile.mkdtemp())
+    never = perfkit.schedule(wait=10**9, warmup=0, active=1)
+    names = iter(range(10**6))
+
+    def rounds(each: Callable[[], object] | None = None) -> float:
+        began = time.perf_counter()
+        for _ in range(ROUND_STEPS):
+            step()
+            if each is not None:
+                each()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / ROUND_STEPS
+
+    def perfkits(**options: Any) -> float:
+        prof = perfkit.profile(folder / str(next(names)), quiet=True, **options)
+        prof.diagnoses = False
+        with prof:
+            for _ in range(20):
+                step()
+                prof.step()
+            return rounds(prof.step)
+
+    def torchs(schedule: Any) -> float:
+        with torch.profiler.profile(schedule=schedule, on_trace_ready=lambda one: None) as profiler:
+            for _ in range(20):
+                step()
+                profiler.step()
+            return rounds(profiler.step)
+
+    def armed() -> float:
+        with perfkit.detect_syncs("cuda"):
+            return rounds()
+
+    def ranged() -> float:
+        timer = perfkit.range("timed step", device_time=True)
+        recorder = perfkit.ranges.start_recorder()
+        began = time.perf_counter()
+        for _ in range(ROUND_STEPS):
+            with timer:
+                step()
+        torch.cuda.synchronize()
+        took = (time.perf_counter() - began) / ROUND_STEPS
+        recorder.stop()
+        return took
+
+    repeating = {"wait": 10, "warmup": 1, "active": 3}
+    variants: dict[str, Callable[[], float]] = {
+        "plain": rounds,
+        "perfkit.profile, between windows": lambda: perfkits(schedule=never),
+        "perfkit.profile, between windows, syncs found": lambda: perfkits(schedule=never, detect_syncs="cuda"),
+        "torch.profiler, waiting": lambda: torchs(torch.profiler.schedule(wait=10**9, warmup=1, active=1)),
+        "detect_syncs": armed,
+        "a range with device_time around the step": ranged,
+        "perfkit.profile, a window every 14 steps": lambda: perfkits(schedule=perfkit.schedule(**repeating)),
+        "torch.profiler, a window every 14 steps": lambda: torchs(torch.profiler.schedule(**repeating)),
+    }
+    for variant in variants.values():
+        variant()
+    found: dict[str, list[float]] = {name: [] for name in variants}
+    gc.disable()
+    try:
+        for number in range(ROUNDS):
+            for name in (*variants,) if number % 2 else (*reversed(variants),):
+                if "every 14" not in name or number < 3:
+                    found[name].append(variants[name]())
+    finally:
+        gc.enable()
+    return found
+
+
+def record_all(folder: Path, names: list[str]) -> None:
+    """Record and time everything; one pair that fails does not end the others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "cores": os.cpu_count(),
+        "pairs": {},
+    }
+    began = time.perf_counter()
+    for name in names or PAIRS:
+        one: dict[str, Any] = {}
+        try:
+            torch.set_float32_matmul_precision("highest")
+            record(PAIRS[name].make, folder / name)
+            gc.collect()
+            torch.cuda.empty_cache()
+            one = dict(in_turns(PAIRS[name].make))
+        except Exception:  # noqa: BLE001 - see above
+            one["error"] = traceback.format_exc()
+        gc.collect()
+        torch.cuda.empty_cache()
+        found["pairs"][name] = one
+        shown = [statistics.median(one[key]) * 1e3 for key in ("before", "after") if key in one]
+        print(f"{time.perf_counter() - began:5.0f} s {name}", *(f"{ms:.2f} ms" for ms in shown), one.get("error", ""), flush=True)
+        (folder / "measured.json").write_text(json.dumps(found, indent=1))
+    if not names:
+        found["costs"] = costs()
+        for name, rounds in found["costs"].items():
+            print(f"{name}: min {min(rounds) * 1e6:.1f} us, median {statistics.median(rounds) * 1e6:.1f} us", flush=True)
+        (folder / "measured.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "record":
+        record_all(Path(sys.argv[2]), sys.argv[3:])

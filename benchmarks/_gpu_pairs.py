@@ -228,7 +228,9 @@ def gradients_clipped_one_by_one(fixed: bool) -> Made:
         if fixed:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         else:
-            norm = math.sqrt(sum(p.grad.norm().item() ** 2 for p in model.parameters()))  # spent: gradients_clipped_one_by_one
+            norm = math.sqrt(
+                sum(p.grad.norm().item() ** 2 for p in model.parameters())
+            )  # spent: gradients_clipped_one_by_one
             for p in model.parameters():
                 p.grad.mul_(min(1.0, 1.0 / (norm + 1e-6)))
         optimizer.step()
@@ -335,7 +337,8 @@ def deep_and_narrow(fixed: bool) -> Made:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work(x)
-    return Made(lambda _: graph.replay(), Same(x))
+    # The graph holds addresses: what it reads and writes has to live as long.
+    return Made(lambda _, kept=(work, x): graph.replay(), Same(x))
 
 
 @pair("attention-unfused", "unfused-elementwise")
@@ -422,11 +425,15 @@ def one_sequence_at_a_time(fixed: bool) -> Made:
 
 @pair("repeated-work", "sync-in-step", "copies-dominate", "python-bound")
 def mask_made_on_the_host(fixed: bool) -> Made:
-    layers = nn.ModuleList(nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0) for _ in range(4)).cuda()
+    layers = nn.ModuleList(
+        nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0) for _ in range(4)
+    ).cuda()
     kept = []
 
     def mask() -> Tensor:
-        rows = [[0.0 if b <= a else float("-inf") for b in range(256)] for a in range(256)]  # spent: mask_made_on_the_host
+        rows = [
+            [0.0 if b <= a else float("-inf") for b in range(256)] for a in range(256)
+        ]  # spent: mask_made_on_the_host
         return torch.tensor(rows).cuda()
 
     def loss_of(x: Tensor) -> Tensor:
@@ -486,7 +493,10 @@ def images_channels_last_in_bfloat16(fixed: bool) -> Made:
 @pair()
 def wide_products_in_bfloat16(fixed: bool) -> Made:
     model = nn.Sequential(*(part for _ in range(6) for part in (nn.Linear(8192, 8192), nn.ReLU()))).cuda().bfloat16()
-    return Made(trains(model, lambda x: model(x).float().square().mean(), dtype=None), Same(torch.randn(8192, 8192, device="cuda").bfloat16()))
+    return Made(
+        trains(model, lambda x: model(x).float().square().mean(), dtype=None),
+        Same(torch.randn(8192, 8192, device="cuda").bfloat16()),
+    )
 
 
 @pair()

@@ -34,8 +34,8 @@ from _gpu_pairs import PAIRS, Made  # noqa: E402 - found through the line above
 
 import perfkit  # noqa: E402
 
-#: Steps of the recorded run: the default schedule's window and those before and after it.
-RECORDED = 60
+#: Steps of the recorded run at least, and how long it takes at least, in s: the lines are sampled, behind the window.
+RECORDED, RECORDED_S = 60, 2.0
 #: Turns of each of the two, and how long one is in s: a turn has at least `FEWEST` steps.
 TURNS, TURN_S, FEWEST = 5, 0.15, 4
 ROUNDS, ROUND_STEPS = 12, 150
@@ -47,11 +47,12 @@ ROUNDS, ROUND_STEPS = 12, 150
 def record(make: Callable[[bool], Made], folder: Path) -> None:
     """Record the step with its mistake, as `perfkit run` would."""
     made = make(False)
-    prof = perfkit.profile(folder, quiet=True, overwrite=True, detect_syncs="auto", stop_after=None)
+    prof = perfkit.profile(folder, quiet=True, overwrite=True, detect_syncs="auto")
     prof.diagnoses = False
+    began = time.perf_counter()
     with prof:
         for number, batch in enumerate(made.batches):
-            if number == RECORDED:
+            if number >= RECORDED and time.perf_counter() - began > RECORDED_S:
                 break
             made.step(batch)
             prof.step()
@@ -203,12 +204,14 @@ def record_all(folder: Path, names: list[str]) -> None:
         torch.cuda.empty_cache()
         found["pairs"][name] = one
         shown = [statistics.median(one[key]) * 1e3 for key in ("before", "after") if key in one]
-        print(f"{time.perf_counter() - began:5.0f} s {name}", *(f"{ms:.2f} ms" for ms in shown), one.get("error", ""), flush=True)
+        took = [f"{ms:.2f} ms" for ms in shown]
+        print(f"{time.perf_counter() - began:5.0f} s {name}", *took, one.get("error", ""), flush=True)
         (folder / "measured.json").write_text(json.dumps(found, indent=1))
     if not names:
         found["costs"] = costs()
         for name, rounds in found["costs"].items():
-            print(f"{name}: min {min(rounds) * 1e6:.1f} us, median {statistics.median(rounds) * 1e6:.1f} us", flush=True)
+            least, usual = min(rounds) * 1e6, statistics.median(rounds) * 1e6
+            print(f"{name}: min {least:.1f} us, median {usual:.1f} us", flush=True)
         (folder / "measured.json").write_text(json.dumps(found, indent=1))
 
 

@@ -104,10 +104,14 @@ _libraries: dict[str, str] = {}
 
 
 def library_of(file: str) -> str:
-    """The library of a file: ``json``, ``PIL``; a part of torch or transformers as ``torch.serialization``."""
+    """The library of a file: ``json``, ``PIL``; a part of torch and some others as ``torch.serialization``."""
     if file not in _libraries:
         _libraries[file] = _find_library(file)
     return _libraries[file]
+
+
+#: Parts of packages that otherwise prepare inputs: modules that compute in the forward.
+_MODELS = re.compile(r"[\\/](torchvision|torchaudio|kornia)[\\/](models|ops)[\\/]")
 
 
 def _part_of_transformers(file: str) -> str:
@@ -126,6 +130,8 @@ def _find_library(file: str) -> str:
     owner = owner_of(file)
     if owner == "transformers":
         return _part_of_transformers(file)
+    if (part := _MODELS.search(file)) is not None and part[1] == owner:
+        return ".".join(part.groups())
     folder = os.path.dirname(os.__file__) if owner == "python" else f"{os.sep}torch"
     if owner not in ("python", "torch") or file.startswith("<"):
         return owner

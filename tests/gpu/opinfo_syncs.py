@@ -3,19 +3,24 @@
     python tests/gpu/opinfo_syncs.py table.json
 
 Writes {"torch", "cuda", "device", "ops": {overload: {"calls", "syncs", "reported"}}, "failed": {operator: error}}, and
-the ops of this torch into ``perfkit/syncs/dry_run/waiting_ops.py``. A call syncs if it makes one of `BLOCKING`, which
-torch's profiler records; it is reported if torch's sync debug mode warns of it. Runs on a GPU and on a simulated CUDA
-runtime, where what kernels should have written is zero. A wait inside the C++ of a composite op counts for the op
-inside it that waited.
+the ops of this torch into ``perfkit/syncs/dry_run/waiting_ops.py``. Several processes share the operators, and one that
+a sample ends, as an assertion in a kernel does, is started again behind it.
+
+A call syncs if it makes one of `BLOCKING`, which torch's profiler records; it is reported if torch's sync debug mode
+warns of it. Runs on a GPU and on a simulated CUDA runtime, where what kernels should have written is zero. A wait
+inside the C++ of a composite op counts for the op inside it that waited.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import types
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -238,9 +243,48 @@ def _run_samples(operator: Any, device: str, calls: _Calls, failed: dict[str, st
                 failed[operator.name] = f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+def count_part(first: int, end: int) -> None:
+    """Count the operators from ``first`` to before ``end``, and print a line of JSON for each."""
+    for number, operator in list(enumerate([*operators(), *OWN]))[first:end]:
+        counted = count_syncs([operator], "cuda", torch.cuda.set_sync_debug_mode)
+        torch.cuda.synchronize()  # raises where a kernel has ended the context
+        print(json.dumps([number, *counted]), flush=True)
+
+
+def _add(counted: dict[str, dict[str, int]], ops: dict[str, dict[str, int]]) -> None:
+    for overload, counts in counted.items():
+        before = ops.get(overload, {})
+        ops[overload] = {kind: before.get(kind, 0) + number for kind, number in counts.items()}
+
+
+def _part_in_processes(first: int, end: int) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
+    """What `count_part` prints, without the operators that end its process."""
+    ops: dict[str, dict[str, int]] = {}
+    failed: dict[str, str] = {}
+    while first < end:
+        command = [sys.executable, __file__, str(first), str(end)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+        for line in done.stdout.splitlines():
+            number, counted, wrong = json.loads(line)
+            _add(counted, ops)
+            failed |= wrong
+            first = number + 1
+        if first < end:
+            failed[f"operator {first}"] = f"ended its process with {done.returncode}"
+            first += 1
+    return ops, failed
+
+
 def table() -> dict[str, Any]:
     """The table of this machine's GPU and torch."""
-    ops, failed = count_syncs([*operators(), *OWN], "cuda", torch.cuda.set_sync_debug_mode)
+    count, processes = len(operators()) + len(OWN), min(8, os.cpu_count() or 1)
+    edges = [count * at // processes for at in range(processes + 1)]
+    ops: dict[str, dict[str, int]] = {}
+    failed: dict[str, str] = {}
+    with ThreadPoolExecutor(processes) as pool:
+        for counted, wrong in pool.map(_part_in_processes, edges, edges[1:]):
+            failed |= wrong
+            _add(counted, ops)
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -290,6 +334,9 @@ def data(versions: dict[str, dict[str, str]]) -> str:
 
 def main() -> int:
     """Write the table to the file in the argument."""
+    if len(sys.argv) == 3:
+        count_part(int(sys.argv[1]), int(sys.argv[2]))
+        return 0
     if len(sys.argv) != 2:
         print("usage: python tests/gpu/opinfo_syncs.py FILE.json", file=sys.stderr)
         return 2

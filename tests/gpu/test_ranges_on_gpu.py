@@ -55,6 +55,7 @@ def test_device_time_makes_no_sync_that_torch_can_see() -> None:
 def capture_between_ranges() -> tuple[torch.Tensor, torch.Tensor]:
     """The product that a graph made inside and around timed ranges replays, and the one without a graph."""
     x = torch.randn(512, 512, device="cuda")
+    x @ x  # cuBLAS refuses to start inside a capture
     graph = torch.cuda.CUDAGraph()
     captured = perfkit.range("captured", device_time=True)
     with perfkit.range("around", device_time=True), torch.cuda.graph(graph), captured:

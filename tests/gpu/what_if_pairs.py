@@ -123,13 +123,14 @@ def _small_ops(fixed: bool) -> Step:
 
 
 def _copies(fixed: bool) -> Step:
-    # A small copy that waits for the kernel before it: on the simulated runtime the host moves the bytes.
+    # A small copy that waits for the kernel before it: on the simulated runtime the host moves the bytes. On a GPU it
+    # would not wait with non_blocking, though from pageable memory: the driver keeps the bytes until it copies them.
     batch = torch.zeros(2**16)
     batch = batch.pin_memory() if fixed else batch
 
     def step(_: Any) -> None:
         device(40)
-        batch.to("cuda", non_blocking=True)
+        batch.to("cuda", non_blocking=fixed)
         host(30)
 
     return step

@@ -138,7 +138,15 @@ def test_libraries_determine_the_kind(within: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "within",
-    ["torch.nn", "torch.utils.data > logging", "torch._tensor > torch.autograd", "lightning", "transformers > random"],
+    [
+        "torch.nn",
+        "torch.utils.data > logging",
+        "torch._tensor > torch.autograd",
+        "lightning",
+        "transformers > random",
+        "torch.nn > torchvision.models > torch.nn",
+        "torchvision.ops",
+    ],
 )
 def test_what_passes_in_torch_or_a_framework_is_no_work_of_a_line(within: str) -> None:
     assert measured(row(5, {within: 20})) == {}

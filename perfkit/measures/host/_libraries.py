@@ -37,6 +37,8 @@ _TEXT_AND_FILES = _libraries(
     "json csv pprint yaml tomllib",
     "pathlib shutil tempfile io codecs pickle sqlite3 socket ssl http urllib",
 )
+#: Models of packages that are above for what prepares their inputs.
+_MODELS = _libraries("torchvision.models torchvision.ops torchaudio.models kornia.models")
 #: Where a copy of weights is made: of tensors, and of a module's parameters.
 _COPIED = _libraries("torch._tensor torch.nn")
 #: They run the loop: time in them, and in nothing that they call, is no work of a line of the user's.
@@ -54,6 +56,8 @@ def kind_of(within: str, before_model: bool, waits: bool = False) -> HostKind | 
     names = within.split(" > ") if within else []
     if "torch.utils.data" in names:
         return None  # the loader's own: starting its workers, too, is part of waiting for data
+    if not _MODELS.isdisjoint(names):
+        return None
     tops = {name.split(".")[0] for name in names}
     for kind, libraries in _KINDS:
         if not libraries.isdisjoint(tops | set(names)):

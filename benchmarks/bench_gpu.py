@@ -1,7 +1,7 @@
 """On a GPU: what perfkit costs, and whether savings and what-ifs are what the correction of a mistake saves.
 
     python benchmarks/bench_gpu.py record FOLDER [PAIR ...]    on a machine with a GPU, some minutes
-    python benchmarks/bench_gpu.py FOLDER                      anywhere: diagnoses what was recorded, and writes the tables
+    python benchmarks/bench_gpu.py FOLDER                      anywhere: diagnoses what was recorded, prints tables
 
 **Cost.** A step of three small layers on the GPU, plain and with perfkit and torch's profiler beside it, interleaved
 round by round in one process; the host's time, with the device waited for at the end of a round.
@@ -15,15 +15,15 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,6 +36,8 @@ import perfkit  # noqa: E402
 
 #: Steps of the recorded run at least, and how long it takes at least, in s: the lines are sampled, behind the window.
 RECORDED, RECORDED_S = 60, 2.0
+#: The steps.
+SOURCE = ROOT / "benchmarks" / "_gpu_pairs.py"
 #: Turns of each of the two, and how long one is in s: a turn has at least `FEWEST` steps.
 TURNS, TURN_S, FEWEST = 5, 0.15, 4
 ROUNDS, ROUND_STEPS = 12, 150
@@ -182,6 +184,7 @@ def costs() -> dict[str, list[float]]:
 def record_all(folder: Path, names: list[str]) -> None:
     """Record and time everything; one pair that fails does not end the others."""
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(SOURCE, folder)  # the lines that findings name
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -215,6 +218,133 @@ def record_all(folder: Path, names: list[str]) -> None:
         (folder / "measured.json").write_text(json.dumps(found, indent=1))
 
 
+# -- anywhere
+
+
+class PairRow(NamedTuple):
+    """A pair as measured, as the verdict had it, and as it was predicted; shares are of the step."""
+
+    name: str
+    before_s: float
+    after_s: float
+    spread: float
+    first: str
+    rank: int | None
+    on_line: bool | None
+    saving: tuple[float, float] | None
+    predicted: tuple[float, float, float] | None
+
+    @property
+    def saved(self) -> float:
+        return 1 - self.after_s / self.before_s
+
+
+def marked_line(name: str, folder: Path) -> int | None:
+    """The line of the pair's mark, in the steps as they were recorded."""
+    lines = (folder / SOURCE.name).read_text().splitlines()
+    return next((at for at, line in enumerate(lines, 1) if line.endswith(f"# spent: {name}")), None)
+
+
+def pair_row(name: str, folder: Path, measured: dict[str, list[float]]) -> PairRow:
+    """What perfkit says of the recording, against what was measured."""
+    pair = PAIRS[name]
+    before, after = (statistics.median(measured[key]) for key in ("before", "after"))
+    found = perfkit.diagnose(folder / name)
+    step_ns = found.ledger.ledger.wall_ns if found.ledger is not None else 1
+    problems = [one for one in found.findings if one.severity != "info" and one.follows is None]
+    right = [one for one in problems if one.rule in pair.rules]
+    line = marked_line(name, folder)
+    places = [one.spent.line for one in right if one.spent is not None]
+    nearest = min(right, key=lambda one: pair.rules.index(one.rule), default=None)
+    saving = predicted = None
+    if nearest is not None and nearest.saving_high_ns is not None:
+        saving = (nearest.saving_low_ns or 0) / step_ns, nearest.saving_high_ns / step_ns
+    if pair.what_if is not None:
+        then = perfkit.what_if(folder / name, **pair.what_if)
+        predicted = then.low_ns / then.step_ns, then.expected_ns / then.step_ns, then.high_ns / then.step_ns
+    return PairRow(
+        name=name,
+        before_s=before,
+        after_s=after,
+        spread=max(max(one) / min(one) - 1 for one in measured.values()),
+        first=problems[0].rule if problems else found.outcome,
+        rank=problems.index(right[0]) + 1 if right else None,
+        on_line=line in places if line is not None and right else None,
+        saving=saving,
+        predicted=predicted,
+    )
+
+
+PAIR_HEADING = (
+    "pair|before, ms|after, ms|turns differ by|saved|first finding|the planted one is|at its line|its saving|"
+    "what-if: the step becomes|measured"
+)
+
+
+def tables(folder: Path) -> Iterator[str]:
+    """The lines of the tables, from what was recorded."""
+    measured = json.loads((folder / "measured.json").read_text())
+    yield f"{measured['device']}, torch {measured['torch']}, Python {measured['python']}, {measured['cores']} cores."
+    pairs = {name: one for name, one in measured["pairs"].items() if {"before", "after"} <= one.keys()}
+    rows = [pair_row(name, folder, one) for name, one in pairs.items() if (folder / name).is_dir()]
+    yield from ("", *_table_head(PAIR_HEADING), *map(_pair_line, rows), "", _summary(rows))
+    if costs := measured.get("costs"):
+        plain = min(costs["plain"])
+        yield from ("", *_table_head("step with|min, µs|median, µs|added, min µs"))
+        for name, rounds in costs.items():
+            least, usual = min(rounds), statistics.median(rounds)
+            yield f"| {name} | {least * 1e6:.1f} | {usual * 1e6:.1f} | {(least - plain) * 1e6:.1f} |"
+
+
+def _table_head(heading: str) -> tuple[str, str]:
+    names = heading.split("|")
+    return f"| {' | '.join(names)} |", "|---" * len(names) + "|"
+
+
+def _pair_line(row: PairRow) -> str:
+    cells = [
+        row.name,
+        f"{row.before_s * 1e3:.2f}",
+        f"{row.after_s * 1e3:.2f}",
+        f"{row.spread:.0%}",
+        f"{row.saved:.0%}",
+        row.first,
+        _ordinal(row.rank) if PAIRS[row.name].rules else "none",
+        "" if row.on_line is None else "yes" if row.on_line else "no",
+        "" if row.saving is None else f"{row.saving[0]:.0%} to {row.saving[1]:.0%}",
+        "" if row.predicted is None else f"{row.predicted[1]:.0%} ({row.predicted[0]:.0%} to {row.predicted[2]:.0%})",
+        "" if row.predicted is None else f"{1 - row.saved:.0%}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _summary(rows: list[PairRow]) -> str:
+    planted = [row for row in rows if PAIRS[row.name].rules]
+    within = [row.saving[0] <= row.saved <= row.saving[1] for row in planted if row.saving is not None]
+    said = (
+        f"A right answer first: {sum(row.rank == 1 for row in planted)} of {len(planted)}, at all: "
+        f"{sum(row.rank is not None for row in planted)}. Its saving holds what was measured: {sum(within)} of "
+        f"{len(within)}."
+    )
+    then = [(row.predicted, 1 - row.saved) for row in planted if row.predicted is not None]
+    if not then:
+        return said
+    errors = [abs(expected / measured - 1) for (_, expected, _), measured in then]
+    held = sum(low <= measured <= high for (low, _, high), measured in then)
+    return (
+        f"{said} What-if: median error of the step {statistics.median(errors):.1%}, largest {max(errors):.1%}, the "
+        f"interval holds {held} of {len(then)}."
+    )
+
+
+def _ordinal(rank: int | None) -> str:
+    return "missing" if rank is None else {1: "1st", 2: "2nd", 3: "3rd"}.get(rank, f"{rank}th")
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "record":
+    if sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
         record_all(Path(sys.argv[2]), sys.argv[3:])
+    elif len(sys.argv) == 2:
+        print("\n".join(tables(Path(sys.argv[1]))))
+    else:
+        raise SystemExit(__doc__)

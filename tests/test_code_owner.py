@@ -87,6 +87,17 @@ def test_code_that_a_library_has_written_elsewhere_is_the_library_s(tmp_path: Pa
     assert _code_owner.owner_of(str(tmp_path / "msgspec.py")) == "user"
 
 
+def test_models_of_a_library_that_prepares_inputs_are_a_part_of_their_own() -> None:
+    packages = "/usr/lib/python3/site-packages"
+
+    found = [
+        _code_owner.library_of(f"{packages}/torchvision/{name}.py")
+        for name in ("models/resnet", "ops/boxes", "io/image")
+    ]
+
+    assert found == ["torchvision.models", "torchvision.ops", "torchvision"]
+
+
 def test_a_file_is_its_targets_owner_s_through_links_of_files_and_of_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

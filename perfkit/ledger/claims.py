@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,7 +20,10 @@ _Test = Callable[[LedgerRow], bool]
 
 
 def claim(
-    ledger: Ledger, findings: Sequence[Finding], selectors: Mapping[str, Sequence[Selector] | None]
+    ledger: Ledger,
+    findings: Sequence[Finding],
+    selectors: Mapping[str, Sequence[Selector] | None],
+    rest: Collection[str] = (),
 ) -> tuple[ClaimedLedger, list[Finding]]:
     """What the findings claim of the ledger, and the findings with what is left for each.
 
@@ -32,12 +35,13 @@ def claim(
         ledger: The step.
         findings: Of all rules, in any order.
         selectors: The rows that the findings of a rule may claim, by the rule's id: None for any, empty for none. Rows
-            at the line of a finding come first, then those in its function, then the others. Where these are less than
-            its cost (the recording could not place all time), the rest may come from any row.
+            at the line of a finding come first, then those in its function, then the others by selector. Where these
+            are less than its cost (the recording could not place all time), the rest may come from any row.
+        rest: The rules whose findings claim what those of all others leave.
     """
     accounts = _Accounts(ledger)
     results = [*findings]
-    for at in sorted(range(len(findings)), key=lambda at: -expected_saving(findings[at])):
+    for at in sorted(range(len(findings)), key=lambda at: (findings[at].rule in rest, -expected_saving(findings[at]))):
         finding = findings[at]
         wanted = selectors.get(finding.rule)
         if finding.quantified and finding.follows is None and wanted != ():
@@ -135,8 +139,8 @@ def _tiers(finding: Finding, selectors: Sequence[Selector]) -> Iterator[_Test]:
         else:
             yield at_line
             yield in_function
-    if selectors:
-        yield selected
+    for selector in selectors:
+        yield selector.matches
 
 
 def _at_line(spent: Location) -> _Test:

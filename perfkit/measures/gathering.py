@@ -18,6 +18,7 @@ from perfkit._annotations import annotated_type
 from perfkit.errors import TraceError
 from perfkit.limits.limits_cache import cached_limits_of
 from perfkit.measures.device.kernels import with_origins
+from perfkit.measures.device.roofline import measure_roofline
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.host.source_lines import measure_source_lines
@@ -279,6 +280,7 @@ def _measure_line_steps(
             lines = measure_source_lines(trace, times, traced)
             calls = op_calls(trace, times, traced, usual)
             patterns, work = measure_patterns(calls), measure_step_work(calls)
+            rooflines = measure_roofline(trace)
         except TraceError as error:
             missing.append(str(error))
             continue
@@ -286,6 +288,9 @@ def _measure_line_steps(
         found.replace(lines)
         found.replace(patterns)
         found.replace(work)
+        # This step has shapes, which a window has only where the program asked for them.
+        if any(one.points for one in rooflines) and not any(one.points for one in found.all(Roofline)):
+            found.replace(rooflines)
         return
 
 

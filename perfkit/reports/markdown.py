@@ -23,6 +23,7 @@ from perfkit.diagnosis import Diagnosis
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.ledger_text import TextTable, account_line, parts_table, rows_table
+from perfkit.measures.results.steps import TypicalStep
 from perfkit.reports._markdown import escaped, folded_table, inline_code, markdown_table, prose
 from perfkit.reports.kernel_profile_rows import CHANGE_COLUMNS, PROFILE_COLUMNS, Columns, change_rows, profile_rows
 from perfkit.reports.memory import memory_tables, peak_sentence
@@ -49,6 +50,7 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield from markdown_table(("phase", "per step", "share"), rows, 1)
     for device in diagnosis.figures.devices:
         name = f"device {device.device}" + (f" ({escaped(device.name)})" if device.name else "")
+        name += " in the window" if isinstance(diagnosis.step, TypicalStep) else ""
         busy, idle = (percent(ns, device.window_ns) for ns in (device.busy_ns, device.idle_ns))
         yield f"{name}: busy {busy}, idle {idle}"
         yield ""

@@ -33,6 +33,7 @@ from perfkit.findings import SURE, Finding
 from perfkit.ledger.ledger_text import account_line, parts_table, rows_table
 from perfkit.ledger.step_budget import NEGLIGIBLE
 from perfkit.measures.results.device import DeviceTime
+from perfkit.measures.results.steps import TypicalStep
 from perfkit.reports.advised_diffs import advised_diff
 from perfkit.reports.console import print_bar, print_line, print_table, print_text
 from perfkit.reports.kernel_profile_rows import (
@@ -128,7 +129,7 @@ def _parts(diagnosis: Diagnosis, console: Console) -> None:
     if set(times) - {"other"}:
         print_bar(times, console)
         if device is not None:
-            print_text(_device_line(device), console)
+            print_text(_device_line(device, slowed=isinstance(diagnosis.step, TypicalStep)), console)
     elif device is not None:
         known_ns = device.compute_ns + device.exposed_copy_ns + device.exposed_communication_ns
         parts = {
@@ -139,7 +140,7 @@ def _parts(diagnosis: Diagnosis, console: Console) -> None:
             "idle": device.idle_ns,
         }
         print_bar({name: ns for name, ns in parts.items() if ns}, console)
-        print_text(_device_line(device), console)
+        print_text(_device_line(device, slowed=isinstance(diagnosis.step, TypicalStep)), console)
     if diagnosis.shown_ledger is not None:
         print_text(Text(account_line(diagnosis.shown_ledger)), console)
     if times or device is not None or diagnosis.shown_ledger is not None:
@@ -164,7 +165,9 @@ def _kernel_table(columns: Columns, rows: list[tuple[str, ...]], total: int, con
     console.print()
 
 
-def _device_line(device: DeviceTime) -> Text:
+def _device_line(device: DeviceTime, *, slowed: bool) -> Text:
+    """What a device did; of a run in its window, whose steps recording made longer than the typical one."""
+
     def share(ns: int) -> str:
         return percent(ns, device.window_ns)
 
@@ -173,7 +176,9 @@ def _device_line(device: DeviceTime) -> Text:
         parts.append(f"communication {share(device.communication_ns)}")
     if device.copy_ns:
         parts.append(f"copies {share(device.copy_ns)}")
-    name = f"device {device.device}" + (f" ({device.name})" if device.name else "")
+    name = (
+        f"device {device.device}" + (f" ({device.name})" if device.name else "") + (" in the window" if slowed else "")
+    )
     text = f"{name}: busy {share(device.busy_ns)} ({', '.join(parts)}), idle {share(device.idle_ns)}"
     cause = max(device.causes, key=lambda name: device.causes[name], default=None)
     if cause is not None and device.idle_ns >= NEGLIGIBLE * device.window_ns:

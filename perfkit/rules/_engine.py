@@ -58,9 +58,10 @@ class Rule(NamedTuple):
     ``follows`` are the ids of the rules of whose findings this one's is a consequence, nearest first;
     ``follows_at_line`` and ``follows_in_function`` only where both are in one line, or one function. ``claims`` are the
     rows of the ledger that its findings may claim: None for any, empty for none (its cost comes in a few steps only,
-    which the typical step leaves out). ``outcome`` is what the verdict is where this rule gives it.
+    which the typical step leaves out); with ``claims_rest`` only what the findings of other rules leave of them,
+    because its cause is a general one. ``outcome`` is what the verdict is where this rule gives it.
     ``what_if`` is the change of `perfkit.replay.transforms` that is the correction, with its argument, or by advice
-    where the rule has several: on a device a replay then says what it saves.
+    where the rule has several ("" for all others): on a device a replay then says what it saves.
     """
 
     id: str
@@ -72,8 +73,9 @@ class Rule(NamedTuple):
     follows_at_line: tuple[str, ...] = ()
     follows_in_function: tuple[str, ...] = ()
     claims: tuple[Selector, ...] | None = None
+    claims_rest: bool = False
     outcome: Outcome = "findings"
-    what_if: Change | Mapping[str, Change] | None = None
+    what_if: Change | Mapping[str, Change | None] | None = None
 
     @classmethod
     def of(cls, module: ModuleType) -> Rule:
@@ -88,13 +90,16 @@ class Rule(NamedTuple):
             tuple(getattr(module, "FOLLOWS_AT_LINE", ())),
             tuple(getattr(module, "FOLLOWS_IN_FUNCTION", ())),
             getattr(module, "CLAIMS", None),
+            getattr(module, "CLAIMS_REST", False),
             getattr(module, "OUTCOME", "findings"),
             getattr(module, "WHAT_IF", None),
         )
 
     def correction(self, finding: Finding) -> Change | None:
         """The what-if that is the correction of one of its findings; None where there is none."""
-        return self.what_if.get(finding.advice) if isinstance(self.what_if, Mapping) else self.what_if
+        if isinstance(self.what_if, Mapping):
+            return self.what_if.get(finding.advice, self.what_if.get(""))
+        return self.what_if
 
     @property
     def is_verdict(self) -> bool:
@@ -201,7 +206,7 @@ def run_rules(rules: Sequence[Rule], found: Measurements, *, verdicts: bool = Tr
     ledger = Ledger.from_measurements(found)
     if ledger is not None:
         selectors = {rule.id: rule.claims for rule in rules}
-        claimed, findings = claim(ledger, findings, selectors)
+        claimed, findings = claim(ledger, findings, selectors, {rule.id for rule in rules if rule.claims_rest})
         found.replace(claimed)
     completeness = found.get(Completeness)
     if verdicts and completeness is not None and completeness.fatal:

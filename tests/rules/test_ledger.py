@@ -325,6 +325,26 @@ def test_a_finding_keeps_what_others_left_of_its_rows() -> None:
     assert first.cost_ns == first.saving_high_ns == 35 * MS
 
 
+def test_a_general_cause_keeps_what_others_leave_though_it_would_save_more() -> None:
+    selectors = {name: (Selector(owner="idle"),) for name in ("general", "a")}
+
+    claimed, (general, specific) = claim(
+        rows_ledger(IDLE, COMPUTE), [problem("general", 30), problem("a", 10)], selectors, {"general"}
+    )
+
+    assert (general.cost_ns, specific.cost_ns) == (20 * MS, 10 * MS)
+    assert general.follows is None
+    assert claimed.claimed_ns == 30 * MS
+
+
+def test_the_rows_of_a_first_selector_are_claimed_before_those_of_the_next() -> None:
+    selectors = {"a": (Selector(owner="computing"), Selector(owner="idle"))}
+
+    claimed, _ = claim(rows_ledger(IDLE, COMPUTE), [problem("a", 75)], selectors)
+
+    assert [(one.row, one.ns) for one in claimed.claims] == [(1, 70 * MS), (0, 5 * MS)]
+
+
 def test_a_finding_that_follows_another_claims_nothing() -> None:
     claimed, _ = claim(rows_ledger(IDLE, COMPUTE), [problem("a", 20, follows="b"), problem("b", 25)], {})
 

@@ -92,7 +92,7 @@ from torch.utils.checkpoint import checkpoint
 blocks = [nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(3)]
 model = nn.ModuleList(blocks)
 opt = torch.optim.SGD(model.parameters(), 0.01)
-for _ in range(60):
+for _ in range(250):
     x = torch.randn(256, 256)
     for block in model:
         x = checkpoint(block, x, use_reentrant=False)

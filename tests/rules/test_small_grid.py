@@ -24,6 +24,21 @@ def test_the_time_with_a_small_grid_is_reported(build: Any) -> None:
     assert "square root of k times with Adam" in finding.advice
 
 
+def test_batch_norms_with_channels_first_are_told_of_channels_last(build: Any) -> None:
+    norms = build.kernels(
+        ("void at::native::batch_norm_backward_kernel<c10::BFloat16>", "reduction", 900), small_grid_share=1.0
+    )
+    others = build.kernels(
+        ("void at::native::batch_norm_backward_reduce_channels_last_kernel<4>", "reduction", 900), small_grid_share=1.0
+    )
+
+    [first] = build.findings(small_grid, build.traced_step(100), build.device(1000, compute=1000), norms)
+    [last] = build.findings(small_grid, build.traced_step(100), build.device(1000, compute=1000), others)
+
+    assert "torch.channels_last" in first.advice
+    assert "a larger batch" in last.advice
+
+
 @pytest.mark.parametrize(
     ("kind", "ms", "share"), [("reduction", 600, 0.1), ("reduction", 9, 1.0), ("copy", 600, 1.0), ("matmul", 600, None)]
 )

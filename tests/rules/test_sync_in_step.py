@@ -101,6 +101,36 @@ def test_a_check_inside_torch_costs_the_time_in_torch_and_not_the_lines_own(buil
     assert (finding.cost_ns, finding.saving_low_ns, finding.saving_high_ns) == (10 * MS, 5 * MS, 10 * MS)
 
 
+def test_what_a_line_computes_on_the_host_with_what_it_read_is_idle_time_of_the_device(build: Any) -> None:
+    device = build.device(500, compute=200, causes={"operators": 200, "sync": 100})
+    copied = event(42, kind="copy-d2h", op="cpu", blocked_ns=10 * 4 * MS)
+    syncs = Syncs(mode="cuda", observed=True, steps=10, events=(copied,))
+
+    [finding] = build.findings(sync_in_step, build.step(50, forward=50), device, syncs, sampled(42, 120))
+
+    assert finding.cost_ns == 12 * MS
+    assert "computing what the line does with it takes 8.0 ms of the 50.0 ms step (16%)" in finding.message
+    assert "Do on the device what the line computes" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("idle", "per_step", "samples", "cost"),
+    [(2, 1.0, 120, 2), (30, 75.0, 120, 4), (30, 1.0, 45, 4)],
+    ids=["the device is busy meanwhile", "a loop of reads", "it only waits"],
+)
+def test_a_line_that_reads_costs_no_more_than_the_device_is_idle_because_of_it(
+    build: Any, idle: float, per_step: float, samples: int, cost: float
+) -> None:
+    device = build.device(500, compute=500 - 10 * idle, causes={"sync": 10 * idle})
+    copied = event(42, per_step, kind="copy-d2h", op="cpu", blocked_ns=10 * 4 * MS)
+    syncs = Syncs(mode="cuda", observed=True, steps=10, events=(copied,))
+
+    [finding] = build.findings(sync_in_step, build.step(50, forward=50), device, syncs, sampled(42, samples))
+
+    assert finding.cost_ns == cost * MS
+    assert "computing" not in finding.message
+
+
 @pytest.mark.parametrize(
     ("event_", "lines"),
     [

@@ -65,9 +65,10 @@ class Measurements:
             self._by_type[type(value)] = (*self._by_type.get(type(value), ()), value)
 
     def replace(self, result: Any) -> None:
-        """Add a value in place of those of its type; None replaces nothing."""
-        if result is not None:
-            self._by_type[type(result)] = (result,)
+        """Add a value, or a tuple of values of one type, in place of those of its type; None replaces nothing."""
+        values = result if isinstance(result, tuple) else () if result is None else (result,)
+        if values:
+            self._by_type[type(values[0])] = values
 
     def get(self, kind: type[_T]) -> _T | None:
         """The value of this type (the first, where there are several), or None."""

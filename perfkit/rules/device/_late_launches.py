@@ -24,31 +24,29 @@ _GAPS, _GAPS_PER_STEP = 24, 1
 
 
 class LateLaunches(NamedTuple):
-    """Idle time of the device per step by what the host did, and by how much recording slowed the step, in ns.
+    """Idle time of the device per step by what the host did, in ns.
 
     ``gaps`` of the recording hold 80% of that time; ``is_habit`` is whether these are many. ``spent`` is the function
     in which the host was for most of it.
     """
 
     causes: dict[IdleCause, int]
-    slowdown_ns: int
     gaps: int
     is_habit: bool
     spent: Location | None
 
     @property
     def cost_ns(self) -> int:
-        """The idle time without the slowdown: a profiler slows the host and not the device. 0 for a few single gaps."""
-        return max(0, sum(self.causes.values()) - self.slowdown_ns) if self.is_habit else 0
+        """The idle time; 0 for a few single gaps."""
+        return sum(self.causes.values()) if self.is_habit else 0
 
 
 def late_launches(step: DeviceStepBudget) -> LateLaunches:
     """The idle time of the step in which the host was busy launching."""
     device = step.device
-    slowdown = max(0, step.traced.wall_ns - step.typical.wall_ns) if step.typical and step.traced else 0
     causes = {cause: step.of_device(device.causes.get(cause, 0)) for cause in LATE_LAUNCHES}
     is_habit = device.late_gaps >= _GAPS and device.late_gaps > _GAPS_PER_STEP * device.steps
-    return LateLaunches(causes, slowdown, device.late_gaps, is_habit, _spent(device))
+    return LateLaunches(causes, device.late_gaps, is_habit, _spent(device))
 
 
 def _spent(device: DeviceTime) -> Location | None:

@@ -38,8 +38,8 @@ from perfkit.rules.device._late_launches import late_launches
 ID = "cuda-graph-candidate"
 WHAT_IF = ("launch-overhead", None)
 CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
-#: One graph removes the waiting for launches; the cause of that waiting is corrected first.
-FOLLOWS = ("many-small-ops", "unfused-optimizer", "launch-bound")
+#: One graph is a way to remove the waiting for launches.
+FOLLOWS = ("launch-bound",)
 
 #: Steps that launch nearly equally often: one may log or clip.
 _EQUAL = 0.01

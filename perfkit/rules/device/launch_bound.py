@@ -18,9 +18,9 @@ Fix: launch fewer kernels, or launch them ahead of time.
 A batch of k times the size needs another learning rate. To start from: k times it with SGD (Goyal et al. 2017, with a
 warm-up), the square root of k times it with Adam (Malladi et al. 2022).
 
-Saving: at most that idle time, minus the time by which recording slowed the step: a profiler slows the host and not the
-device, so launches appear later than they are. The low end is 0, because none is known before a trial. In a recording
-without steps, start-up is part of the idle time; late launches must then be most of it.
+Saving: at most that idle time, without the time by which recording made the step longer: a profiler slows the host and
+not the device, so launches appear later than they are. The low end is 0, because none is known before a trial. In a
+recording without steps, start-up is part of the idle time; late launches must then be most of it.
 
 Source: idle time by what the launching thread did, as in HTA's idle breakdown, but per device and by time. The
 threshold is 5% of the step. Checked on traces of GPUs; not run on a GPU yet.
@@ -42,7 +42,7 @@ ID = "launch-bound"
 WHAT_IF = ("launch-overhead", None)
 CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
 #: A device that waits for launches while a loop of small ops makes them waits for that loop.
-FOLLOWS = ("many-small-ops", "unfused-optimizer", "loop-over-samples", "python-bound", "cpu-preprocessing")
+CLAIMS_REST = True
 
 
 def check(step: DeviceStepBudget) -> Iterator[Finding]:
@@ -60,8 +60,6 @@ def check(step: DeviceStepBudget) -> Iterator[Finding]:
         mean = f" (mean kernel {ms(device.mean_kernel_ns)})"
         evidence.append(Evidence("mean kernel", round(device.mean_kernel_ns / 1e3, 1), "µs", name))
     evidence.append(Evidence("gaps that hold 80% of it", late.gaps, "", f"{name}, the whole window"))
-    if late.slowdown_ns:
-        evidence.append(Evidence.ms("slowdown by recording", late.slowdown_ns, "subtracted"))
     mostly = WORDS[max(late.causes, key=lambda cause: late.causes[cause])]
     yield step.finding(
         cost=cost,

@@ -21,8 +21,9 @@ Fix: keep values on the device and read them rarely.
     batch = batch.to(device, non_blocking=True)   # from pinned memory
 
 Saving: at most the time that the device was idle because of the syncs: inside them, and from each to the next launch as
-far as the host would have been ahead without it, which is no more than it blocked. At least half of that. On a CPU at
-most the sampled time of the line without the layers that it calls. Of a condition at least three quarters of that,
+far as the host would have been ahead without it, which is no more than it blocked. At least half of that. Where the
+line computes on the host with what it read, at most the sampled time of the line in which the device is idle. On a CPU
+at most the sampled time of the line without the layers that it calls. Of a condition at least three quarters of that,
 because it can be checked less often; of a check inside torch (validate_args) half of that function's time; of another
 value nothing, because the program may need it.
 
@@ -47,7 +48,8 @@ from typing import NamedTuple
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
+from perfkit.ledger.step_budget import MIN_SAMPLES, NEGLIGIBLE, StepBudget
+from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import helper_call
@@ -55,8 +57,12 @@ from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_
 from perfkit.run.records import Lines, SyncEvent, Syncs
 
 ID = "sync-in-step"
-WHAT_IF = ("sync", None)
-CLAIMS = (Selector(owner="idle", names=("sync",)),)
+#: Where the line computes with what it reads, the host is late without the wait, too.
+_COMPUTES = (
+    "Do on the device what the line computes, and read the result rarely, every 100 steps or at the end of the epoch."
+)
+WHAT_IF = {"": ("sync", None), _COMPUTES: None}
+CLAIMS = (Selector(owner="idle", names=("sync",)), Selector(owner="idle", names=LATE_LAUNCHES))
 #: Dynamo cannot trace the read of a value.
 FOLLOWS_AT_LINE = ("graph-breaks",)
 
@@ -72,6 +78,8 @@ _CONDITION = "bool(tensor)"
 #: The share of a distribution's creation that its checks take at least: 49% (Categorical of logits) to 100% (Normal)
 #: were measured.
 _CREATES = 0.5
+#: A line that waits more often than this per step is in a loop, whose other work is not about one value that is read.
+_IN_LOOP = 2.5
 #: What a line calls besides what it reads: a forward, a backward, an optimizer's step, a fetch.
 _NOT_READ = frozenset({"torch.nn", "torch.autograd", "torch.optim", "torch.utils.data"})
 _NOT_MEASURED = "how long each line blocked was not measured"
@@ -86,7 +94,8 @@ METHODS = (
 class _Cost(NamedTuple):
     """How long syncs blocked per step, and the most and least that this costs; None where it is unknown.
 
-    ``idle_ns`` is how long the device was idle because of these syncs.
+    ``idle_ns`` is how long the device was idle because of these syncs, ``host_ns`` how long the host was in their
+    lines, where it did more than wait.
     """
 
     blocked_ns: float | None
@@ -94,6 +103,7 @@ class _Cost(NamedTuple):
     idle_ns: int | None = None
     ns: int | None = None
     low_ns: int | None = None
+    host_ns: int | None = None
 
 
 def _of_calls(calls: list[BlockingCalls]) -> _Cost:
@@ -117,8 +127,8 @@ def check(
     by_line = [_blocked(group, often, syncs, in_trace) for group in often]
     costs = _costs([*by_line, *(_of_calls([one]) for one in unseen)], in_trace, step)
     for group, cost in zip(often, costs[: len(often)], strict=True):
-        if cost.ns is None and step is not None and lines is not None:
-            cost = _computed(group, lines, step) or cost
+        if step is not None and lines is not None:
+            cost = _computed(group, lines, step, cost) or cost
         yield _line(group, syncs, cost, step, lines)
     if rare:
         yield _rare(rare, syncs)
@@ -187,9 +197,17 @@ def _costs(blocked: list[_Cost], in_trace: list[BlockingCalls], step: StepBudget
     return costs
 
 
-def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget) -> _Cost | None:
-    """What lines on a CPU compute for the value that they read; None where that is negligible or not known."""
-    if step.on_device or any(event.owner != "user" or event.kind != "read" for event in group):
+def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget, cost: _Cost) -> _Cost | None:
+    """What the host does in the lines of the syncs, besides waiting; None where that is negligible or not known.
+
+    On a CPU what lines compute for the value that they read. On a device what they do with it, while the device is
+    idle: the host launches nothing meanwhile.
+    """
+    if any(event.owner != "user" or event.kind not in ("read", "copy-d2h") for event in group):
+        return None
+    if step.on_device and (step.device is None or cost.blocked_ns is None):
+        return None
+    if not step.on_device and (cost.ns is not None or any(event.kind != "read" for event in group)):
         return None
     places = {(event.file, event.line) for event in group}
     # "bool(tensor) in Normal.__init__": a function of torch's reads it, and not the line.
@@ -204,12 +222,24 @@ def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget) -> _Cost |
             )
             samples += own
             ns += row.host_ns * own / max(1, row.samples)
-    cost = min(step.wall_ns, step.of_mean(round(ns)))
-    if samples < MIN_SAMPLES or step.is_negligible(cost):
+    own_ns = min(step.wall_ns, step.of_mean(round(ns)))
+    if samples < MIN_SAMPLES or step.is_negligible(own_ns):
         return None
+    if step.device is not None:
+        if sum(event.per_step or 0.0 for event in group) > _IN_LOOP:
+            return None
+        idle_ns = min(own_ns, step.of_device(step.device.idle_ns))
+        works = own_ns - (cost.blocked_ns or 0) >= NEGLIGIBLE * step.wall_ns and idle_ns > (cost.ns or 0)
+        return cost._replace(ns=idle_ns, host_ns=own_ns) if works else None
     condition = all(event.op.startswith(_CONDITION) for event in group)
     remains = _CREATES if inside else LESS_OFTEN
-    return _Cost(None, f"{samples} samples of stacks", ns=cost, low_ns=round(remains * cost) if condition else 0)
+    return _Cost(
+        None,
+        f"{samples} samples of stacks",
+        ns=own_ns,
+        low_ns=round(remains * own_ns) if condition else 0,
+        host_ns=own_ns,
+    )
 
 
 def _not_observed(syncs: Syncs) -> Finding:
@@ -238,19 +268,19 @@ def _line(events: list[SyncEvent], syncs: Syncs, cost: _Cost, step: StepBudget |
     verb = "may wait" if not certain else "would wait" if not waits else "wait" if len(names) > 1 else "waits"
     inside = "" if own else f", inside {first.owner}: not a line of yours"
     computes = ""
-    if step is not None and cost.ns is not None and cost.blocked_ns is None:
-        computes = f", and computing what it reads takes {step.shown(cost.ns)}"
+    if step is not None and cost.host_ns is not None:
+        what = "the line does with it" if waits else "it reads"
+        computes = f", and computing what {what} takes {step.shown(cost.host_ns - (cost.blocked_ns or 0))}"
     in_library = dict.fromkeys(event.via for event in events if event.via)
     return Finding(
         # What an optimizer reads in its step is lost on a device: another one does without.
         severity=problem if own or (waits and first.owner == "torch") else "info",
         message=f"{_listed(names)} {verb} for {'the device' if waits else 'a GPU'} {often}{inside}{computes}.",
-        advice=first.advice or _ADVICE,
+        advice=_COMPUTES if computes and waits else first.advice or _ADVICE,
         confidence="high" if certain else "low",
         evidence=(
-            Evidence.ms("time of the line", cost.ns, cost.source)
-            if computes
-            else Evidence.ms("blocked time", cost.blocked_ns, cost.source),
+            *([Evidence.ms("time of the line", cost.host_ns, "samples of stacks")] if computes else ()),
+            *([Evidence.ms("blocked time", cost.blocked_ns, cost.source)] if waits or not computes else ()),
             Evidence("syncs per step", sum(rates) if rates else None, "", _source(syncs)),
             *(Evidence("certainty", "may", "", event.reason) for event in events if event.certainty == "may"),
             *(Evidence("inside the library at", via, "", first.owner) for via in in_library),

@@ -16,7 +16,14 @@ cublasStatus_t fake_cublas(cublasHandle_t handle, int type, double m, double n, 
                                                                           : CUBLAS_STATUS_SUCCESS;
 }
 
-HANDLE(cublasStatus_t, cublasHandle_t, cublasCreate_v2, cublasDestroy_v2, cublasSetStream_v2, cublasGetStream_v2)
+/* It allocates, which a capture forbids: on an H200 cublasCreate then answered this, and the capture was invalid. */
+cublasStatus_t cublasCreate_v2(cublasHandle_t *made) {
+    if (fg_unsafe_call()) return CUBLAS_STATUS_NOT_INITIALIZED;
+    *made = calloc(1, sizeof **made);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+HANDLE(cublasStatus_t, cublasHandle_t, cublasDestroy_v2, cublasSetStream_v2, cublasGetStream_v2)
 ACCESS(cublasStatus_t, cublasSetMathMode, cublasGetMathMode, cublasHandle_t, cublasMath_t, math)
 ACCESS(cublasStatus_t, cublasSetPointerMode_v2, cublasGetPointerMode_v2, cublasHandle_t, cublasPointerMode_t, pointers)
 

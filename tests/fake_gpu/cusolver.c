@@ -11,7 +11,8 @@ cusolverStatus_t fake_cusolver(cusolverDnHandle_t handle, const char *name, doub
     return fg_launch(handle->stream, name, ns, grid, block, 0) ? CUSOLVER_STATUS_EXECUTION_FAILED : CUSOLVER_STATUS_SUCCESS;
 }
 
-HANDLE(cusolverStatus_t, cusolverDnHandle_t, cusolverDnCreate, cusolverDnDestroy, cusolverDnSetStream, cusolverDnGetStream)
+CREATE(cusolverStatus_t, cusolverDnHandle_t, cusolverDnCreate)
+HANDLE(cusolverStatus_t, cusolverDnHandle_t, cusolverDnDestroy, cusolverDnSetStream, cusolverDnGetStream)
 
 /* Parameters that nothing here reads. */
 #define OPAQUE(type, create, destroy)                                                                                  \

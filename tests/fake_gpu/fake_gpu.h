@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 int64_t fg_now(void);
+int fg_unsafe_call(void); /* a cudaError_t: of a call that a capture may forbid, as cudaMalloc is one */
 
 /* ---- the machine ---- */
 

@@ -102,6 +102,7 @@ def waits(log: list[dict[str, Any]]) -> list[tuple[str, str]]:
         ("x.sum().item()", [("cudaStreamSynchronize", "stream")]),
         ("x.cpu()", [("cudaMemcpyAsync", "copy"), ("cudaStreamSynchronize", "stream")]),
         ("host.to('cuda', non_blocking=True)", [("cudaMemcpyAsync", "staging")]),
+        ("host[: 1 << 16].to('cuda', non_blocking=True)", []),
         ("pinned.to('cuda', non_blocking=True)", []),
         ("pinned.copy_(x, non_blocking=True)", []),
         ("torch.cuda.synchronize()", [("cudaDeviceSynchronize", "device")]),
@@ -181,6 +182,22 @@ def test_a_capture_refuses_what_cuda_refuses_and_the_next_one_works(refused: str
 
     captured(lambda: x + 1).replay()
     torch.cuda.synchronize()
+
+
+def test_cublas_cannot_start_in_a_capture(program: Callable[..., Any]) -> None:
+    lines, _ = program("""
+        import torch
+        x = torch.ones(64, 64, device="cuda")
+        for _ in range(2):
+            try:
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    x @ x
+                print("captured")
+            except RuntimeError as error:
+                print("CUBLAS_STATUS_NOT_INITIALIZED" in str(error.__context__ or error))
+                x @ x
+    """)
+    assert lines == ["True", "captured"]
 
 
 @pytest.mark.parametrize(("mode", "survives"), [("global", False), ("thread_local", True), ("relaxed", True)])

@@ -63,8 +63,8 @@ class DeviceWork(NamedTuple):
 def device_work(trace: Trace) -> tuple[DeviceWork, ...]:
     """The work of each device that worked.
 
-    The window reaches over the steps, up to the end of the work launched in them, since a device runs
-    late; without steps over all the device's work.
+    The window reaches over the steps, from the end of the work launched before to the end of that launched in them,
+    since a device runs late; without steps over all the device's work.
     """
     return tuple(_find(trace))
 
@@ -142,5 +142,12 @@ def _bounds(starts: Ints, ends: Ints, step: Ints, steps: ProfilerSteps) -> Ints:
     if not steps.row.size:
         return np.array([starts.min(), ends.max()])
     reach = steps.end_ns.copy()
-    np.maximum.at(reach, step[step >= 0], ends[step >= 0])
-    return np.concatenate((steps.start_ns[:1], np.maximum.accumulate(reach)))
+    launched = step >= 0
+    np.maximum.at(reach, step[launched], ends[launched])
+    low = steps.start_ns[0]
+    if launched.any():
+        # A device that runs late begins the first step after it has done what was launched before.
+        first = starts[launched].min()
+        before = ends[~launched & (starts < first)].max(initial=low)
+        low = max(low, min(first, before))
+    return np.maximum.accumulate(np.concatenate(([low], reach)))

@@ -80,8 +80,9 @@ bench: $(VENV)/.bench  ## Run the benchmarks next to the peers and rewrite the t
 bench-verdict: $(VENV)/.suite $(VENV)/.peers  ## Run both halves of the labelled suite: how often the verdict is right, and the peers'.
 	$(BIN)/python -m benchmarks verdict verdict_peers
 
-gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one.
+gpu-check:  ## On a machine with a GPU and its own torch: every test that needs one, and the benchmark of savings there.
 	$(PYTHON) -m pytest tests/gpu -m gpu
+	$(PYTHON) -m benchmarks gpu
 
 # torch's CUDA build on a simulated runtime (tests/fake_gpu/README.md): 5 GB, about a minute to install and some to run.
 # Those marked slow take minutes each: $(BIN)/python tests/fake_gpu/run.py -m pytest tests/gpu -m "semantics and slow"

@@ -2,6 +2,7 @@
 
     python benchmarks/bench_gpu.py record FOLDER [PAIR ...]    on a machine with a GPU, some minutes
     python benchmarks/bench_gpu.py FOLDER                      anywhere: diagnoses what was recorded, prints tables
+    python benchmarks/bench_gpu.py                             both, in a folder that is removed
 
 **Cost.** A step of three small layers on the GPU, plain and with perfkit and torch's profiler beside it, interleaved
 round by round in one process; the host's time, with the device waited for at the end of a round.
@@ -341,10 +342,23 @@ def _ordinal(rank: int | None) -> str:
     return "missing" if rank is None else {1: "1st", 2: "2nd", 3: "3rd"}.get(rank, f"{rank}th")
 
 
+def main(arguments: list[str]) -> int:
+    """Record, print the tables, or both."""
+    records = not arguments or (arguments[0] == "record" and len(arguments) > 1)
+    if not records and len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    if records and not torch.cuda.is_available():
+        print("bench_gpu.py records on a machine with a GPU, and torch finds none here", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(arguments[-1] if len(arguments) == 1 else arguments[1] if arguments else temporary)
+        if records:
+            record_all(folder, arguments[2:])
+        if len(arguments) < 2:
+            print("\n".join(tables(folder)))
+    return 0
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["record"] and len(sys.argv) > 2:
-        record_all(Path(sys.argv[2]), sys.argv[3:])
-    elif len(sys.argv) == 2:
-        print("\n".join(tables(Path(sys.argv[1]))))
-    else:
-        raise SystemExit(__doc__)
+    raise SystemExit(main(sys.argv[1:]))

@@ -20,7 +20,8 @@ Saving: 1.0 to 1.9 times the time of these copies, because the ops next to them 
 kernels that convert, half to all (chosen).
 
 Source: PyTorch's channels-last tutorial; measured on six networks of convolutions on one CPU. Copies are recognized by
-the strides in the trace; those below 64 KB are not counted. The threshold is 5% of the step. Not run on a GPU yet.
+the strides in the trace; those below 64 KB are not counted. The threshold is 5% of the step. Seen on an H200, where no
+correction was timed yet.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ Not reported: other bodies with layers that have parameters (loop-over-samples s
 with attention, which no layer of torch replaces, and a body with collectives (exposed-communication).
 
 Source: torch's own ForLoopIndexing pattern also requires 10 repeats. The factor 20, the 2 µs and what remains were
-measured on one CPU. The threshold is 5% of the step. Not run on a GPU yet.
+measured on one CPU. The threshold is 5% of the step. On an H200 one average of 322 weights took 14% of the step (9 to
+19% predicted), norms of gradients one by one 17% (11 to 23%).
 """
 
 from __future__ import annotations

@@ -75,9 +75,24 @@ def test_a_finding_has_no_cost_and_names_the_reason(rule: Any, build: Any) -> No
 
     assert (finding.cost_ns, finding.saving_high_ns) == (None, None)
     assert [item.source for item in finding.evidence if item.value is None] == [
-        "ncu runs each kernel alone, with clocks held and caches emptied, so its report has no step"
+        "ncu runs each kernel alone, usually with clocks held and caches emptied, so its report has no step"
     ]
     assert any(item.name == "time of a launch" and item.value == 1000.0 for item in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, 0>", "torch.channels_last"),
+        ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_tf32f32", "A library brings this kernel"),
+        ("void at::native::vectorized_elementwise_kernel<4>", "A library brings this kernel"),
+        ("my_triton_kernel_0d1d2d", "select instead of branching"),
+    ],
+)
+def test_advice_on_a_kernels_code_is_for_those_who_have_it(name: str, words: str, build: Any) -> None:
+    [finding] = build.findings(divergent_warps, build.kernel_profiles({"name": name, "threads_per_warp": 12.0}))
+
+    assert words in finding.advice
 
 
 def test_a_kernel_without_throughputs_has_no_evidence_of_them(build: Any) -> None:

@@ -5,17 +5,33 @@ Such a finding has no cost, because kernels that are profiled one by one have no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import NEGLIGIBLE
+from perfkit.measures.device._kernel_classes import class_of
 from perfkit.measures.results.kernel_profiles import KernelProfile, KernelProfiles, short_name
 
 #: Why such a finding has no cost.
 NO_STEP = Evidence.ms(
-    "cost per step", None, "ncu runs each kernel alone, with clocks held and caches emptied, so its report has no step"
+    "cost per step",
+    None,
+    "ncu runs each kernel alone, usually with clocks held and caches emptied, so its report has no step",
+)
+#: Kernels that come with a library: cuDNN's, cuBLAS', CUTLASS', torch's own, CUB's, NCCL's, cuFFT's.
+_OF_A_LIBRARY = re.compile(
+    r"at::native|cudnn|cublas|cutlass|xmma|nvjet|^sm\d\d+_|^(?:volta|turing|ampere|hopper)_|cub::|thrust::|::bn_[fb]w"
+    r"|^bn_[fb]w|nccl|pytorch_flash|(?:vector|regular)_fft"
+)
+_CHOSEN_BY = (
+    "A library brings this kernel, and chooses it by shapes, dtypes and memory layout: try a larger batch, sizes that "
+    "are multiples of 8, bfloat16, torch.channels_last for convolutions, or torch.compile, which writes its own."
+)
+_CHANNELS_LAST = (
+    "Keep one layout: with model and images in torch.channels_last (or torch.contiguous_format) nothing is converted."
 )
 #: A name in a sentence is cut to this length; the table of kernels has all of it.
 _MAX_NAME = 60
@@ -34,11 +50,18 @@ class ProfiledKernel(NamedTuple):
         """The grid and block that took most time: it stands for all launches."""
         return self.rows[0]
 
-    def finding(self, problem: str, *, evidence: Iterable[Evidence], **others: Any) -> Finding:
+    def finding(
+        self, problem: str, *, evidence: Iterable[Evidence], advice: str, in_code: bool = False, **others: Any
+    ) -> Finding:
         """A finding whose message is the kernel, its share and then ``problem``.
 
-        Evidence without a value is left out; ``others`` are further fields of `Finding`.
+        Evidence without a value is left out; ``others`` are further fields of `Finding`. With ``in_code`` the advice is
+        about the kernel's code: of a library's kernel it is instead what makes the library choose another one.
         """
+        if in_code and class_of(self.longest.name) == "layout conversion":
+            advice = _CHANNELS_LAST
+        elif in_code and _OF_A_LIBRARY.search(self.longest.name):
+            advice = _CHOSEN_BY
         row = self.longest
         shape = f"grid {row.grid}, block {row.block}{' and others' if len(self.rows) > 1 else ''}"
         mean_us = round(row.mean_ns / 1e3, 3) if row.mean_ns is not None else None
@@ -52,6 +75,7 @@ class ProfiledKernel(NamedTuple):
             message=f"{self.name} takes {percent(self.share, 1)} of the {self.share_of}{problem}.",
             evidence=(*(one for one in known if one.value is not None), NO_STEP),
             range=self.name,
+            advice=advice,
             **others,
         )
 

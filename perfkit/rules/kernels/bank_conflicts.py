@@ -47,6 +47,7 @@ def check(profiles: KernelProfiles) -> Iterator[Finding]:
         yield kernel.finding(
             f", and {percent(row.conflict_share or 0, 1)} of its accesses to shared memory are turns of bank conflicts",
             severity="warning",
+            in_code=True,
             advice="Pad each row of the tile by one element, or swizzle its columns, so that a warp uses all 32 banks.",
             evidence=(
                 Evidence.percent("wavefronts by conflicts", row.conflict_share, 1, "of those of shared memory"),

@@ -46,6 +46,7 @@ def check(profiles: KernelProfiles) -> Iterator[Finding]:
         yield kernel.finding(
             f", and only {threads:.1f} of the {WARP} threads of a warp are active in an instruction",
             severity="warning",
+            in_code=True,
             advice=(
                 "Let the threads of a warp take the same branches and as many rounds: sort or bucket work by its"
                 " length, select instead of branching, blocks of a multiple of 32 threads."

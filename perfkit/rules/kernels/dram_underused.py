@@ -65,6 +65,7 @@ def check(profiles: KernelProfiles) -> Iterator[Finding]:
             f"{problem} while {busy} works at {percent(works_at, 1)}" if busy else problem,
             advice=_ADVICE.get(busy, _OTHERWISE),
             severity="warning",
+            in_code=True,
             evidence=throughputs(compute=row.compute, memory=row.memory, DRAM=row.dram, L1=row.l1, L2=row.l2),
         )
 

@@ -66,11 +66,13 @@ def check(profiles: KernelProfiles) -> Iterator[Finding]:
         if top is not None:
             share = f" ({percent(top.share, 1)} of a warp's time)" if top.share is not None else ""
             problem += f". Most of the waiting is {top.reason}{share}"
+        advice = _OTHERWISE if small or top is None else _ADVICE.get(top.reason, _OTHERWISE)
         waves = round(row.waves, 2) if row.waves is not None else None
         yield kernel.finding(
             problem,
             severity="warning",
-            advice=_OTHERWISE if small or top is None else _ADVICE.get(top.reason, _OTHERWISE),
+            advice=advice,
+            in_code=advice is not _OTHERWISE,
             confidence="high" if top is not None else "medium",
             evidence=(
                 *throughputs(compute=row.compute, memory=row.memory),

@@ -55,6 +55,7 @@ def check(profiles: KernelProfiles) -> Iterator[Finding]:
             f" {_problem(row, spills)}",
             # Half of the warps are mostly enough: registers as the only limit are information.
             severity="warning" if spills or (row.registers or 0) > _MANY else "info",
+            in_code=True,
             advice=(
                 "Smaller tiles or less unrolling, so that nothing is spilled; then measure again."
                 if spills

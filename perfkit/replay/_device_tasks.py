@@ -23,6 +23,9 @@ _FROM_PAGEABLE = re.compile(r"Memcpy HtoD \((?:Pageable|Host) ->")
 #: A waiting stream begins its next work within this time of the end of what it waited for: an event costs some µs more
 #: than the order within a stream, which `BACK_TO_BACK_NS` bounds.
 EVENT_DELAY_NS = 2 * BACK_TO_BACK_NS
+#: A copy from pageable memory goes in pieces, and its call returns when the last one is staged: on an H200 6 to 20 µs
+#: before the copy had ended, of copies of 48 and 3 MB.
+STAGED_NS = 50_000
 
 
 class DeviceTasks(NamedTuple):
@@ -281,14 +284,16 @@ def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> Bools:
 
 
 def _blocking_copies(trace: Trace, tasks: DeviceTasks) -> Ints:
-    """Copies whose call returned after they ended, as those of and to pageable memory do."""
+    """Copies whose call returned after they ended, or, from pageable memory, had handed over their last piece."""
     copies = np.flatnonzero((trace.kind[tasks.row] == int(Kind.COPY)) & (tasks.launch >= 0))
     if not copies.size:
         return copies
     call = tasks.launch[copies]
     blocks = mask_of(trace, blocking_calls(trace))[call]
     pageable = _matching(trace, tasks.row[copies], _FROM_PAGEABLE) & _matching(trace, call, ASYNC_COPY)
-    return copies[(blocks | pageable) & (trace.end_ns[call] >= tasks.ends[copies])]
+    staged = np.minimum(STAGED_NS, (tasks.ends[copies] - tasks.starts[copies]) // 2)
+    over = tasks.ends[copies] - np.where(pageable, staged, 0)
+    return copies[(blocks | pageable) & (trace.end_ns[call] >= over)]
 
 
 def _streams_waited_for(trace: Trace, tasks: DeviceTasks, rows: Ints) -> Ints:

@@ -14,6 +14,7 @@ from perfkit.measures.device._idle import BACK_TO_BACK_NS
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.replay._device_tasks import (
     EVENT_DELAY_NS,
+    STAGED_NS,
     DeviceTasks,
     Edges,
     HostWaits,
@@ -124,6 +125,7 @@ def task_graph(trace: Trace) -> TaskGraph:
     origin = int(min(lanes.starts.min(), tasks.starts.min() if tasks.size else lanes.starts.min()))
     marks = _step_marks(lanes, tasks, anchor, steps)
     task_step = _step_indices(steps, tasks.launched_at, int(lanes.starts[marks[0]]))
+    task_step[_launched_before(tasks)] = -1
     nodes = order_nodes(lanes, tasks, Before(before, anchor), waits, marks, origin)
     recorded = TaskTimes(
         host=host,
@@ -201,6 +203,18 @@ def _step_indices(steps: ProfilerSteps, times: Ints, begin: int) -> Ints:
     found = np.searchsorted(steps.start_ns, times, side="right") - 1
     found[times >= steps.end_ns[-1]] = steps.row.size
     return np.asarray(found, np.int64)
+
+
+def _launched_before(tasks: DeviceTasks) -> Bools:
+    """Tasks without a launch in the trace before the first of their stream that has one.
+
+    Where the device is behind the host, a recording begins with what was launched before it.
+    """
+    linked = tasks.launch >= 0
+    first = np.full(int(tasks.queue.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    order = np.flatnonzero(linked)[::-1]
+    first[tasks.queue[order]] = tasks.starts[order]  # the last one written stays, which is the first in time
+    return np.asarray(~linked & (tasks.starts < first[tasks.queue]), bool)
 
 
 def _unknown(trace: Trace, tasks: DeviceTasks, delays: _Delays) -> dict[str, int]:
@@ -294,7 +308,7 @@ def _host_times(trace: Trace, lanes: HostLanes, tasks: DeviceTasks, syncs: HostW
     kept = lane >= 0
     row, source, is_copy, lane = syncs.row[kept], syncs.source[kept], syncs.is_copy[kept], lane[kept]
     first, piece = lanes.boundary(lane, trace.start_ns[row]), lanes.boundary(lane, trace.end_ns[row])
-    kept = (piece > first) & (lanes.starts[piece] >= tasks.ends[source])
+    kept = (piece > first) & (lanes.starts[piece] >= tasks.ends[source] - np.where(is_copy, STAGED_NS, 0))
     row, source, is_copy = row[kept], source[kept], is_copy[kept]
     first, piece = first[kept], piece[kept]
     tail, length = lanes.starts[piece] - tasks.ends[source], lanes.starts[piece] - lanes.starts[first]
@@ -303,7 +317,7 @@ def _host_times(trace: Trace, lanes: HostLanes, tasks: DeviceTasks, syncs: HostW
     is_waiting = waited[row]
     free = length[~is_waiting]
     call_ns = int(np.median(free)) if free.size else SYNC_CALL_NS
-    usual_tail = int(np.percentile(tail[tail < length], 25)) if is_waiting.any() else SYNC_CALL_NS
+    usual_tail = int(np.percentile(tail[tail < length], 25).clip(0)) if is_waiting.any() else SYNC_CALL_NS
     # Of several that a call waits for, only the last one shows what passes until the call returns.
     last = np.full(len(trace), -1, np.int64)
     np.maximum.at(last, row, tasks.ends[source])

@@ -47,6 +47,15 @@ def test_a_replay_without_the_loader_takes_as_long_as_the_step_with_workers() ->
     assert then.low_ns <= 5.94 / 11.13 * then.step_ns <= then.high_ns
 
 
+def test_a_replay_with_asynchronous_copies_takes_as_long_as_the_step_with_pinned_batches() -> None:
+    # The device is behind: the window begins with what was launched before it, and each copy's call lasts as long as
+    # the work before it.
+    then = perfkit.what_if(RECORDINGS / "h200_pageable_batches", without=["copy-waits"])
+
+    assert then.low_ns <= 58.54 / 64.57 * then.step_ns <= then.high_ns
+    assert then.ideal_ns == pytest.approx(58.54 / 64.57 * then.step_ns, rel=0.02)
+
+
 def test_a_model_of_torchvision_is_the_forward_and_its_launches_are_late() -> None:
     found = diagnose(RECORDINGS / "h200_resnet18")
     first, second, *_ = causes(found)

@@ -14,7 +14,7 @@ def train(epochs: int) -> float:
     torch.manual_seed(0)
     inputs, labels = torch.randn(1024, 784), torch.arange(1024) % 10
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=64)
-    model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    model = nn.Sequential(nn.Linear(784, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _epoch in range(epochs):
         right = 0

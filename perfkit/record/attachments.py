@@ -7,7 +7,8 @@ collections, compiled graphs. Each part is detached by itself: none may stay on 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -278,6 +279,18 @@ class Attachments:
         own_ns = round(self._sampler.cost_s * 1e9) if self._sampler is not None else 0
         own_ns += round(self.node.cost_s * 1e9) if self.node is not None else 0
         return own_ns + round(self._workers.sampling_share() * timed_ns if self._workers is not None else 0)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Meanwhile the thread that trains does perfkit's work, and is not sampled."""
+        sampler = self._sampler
+        if sampler is not None:
+            sampler.rest()
+        try:
+            yield
+        finally:
+            if sampler is not None:
+                sampler.resume()
 
     def stop_sampling(self) -> bool:
         """Stop sampling lines, the most expensive optional part; returns whether it was on."""

@@ -239,25 +239,26 @@ class RunRecorder:
         recording, plan, rows, clock = self.recording, self.plan, self._rows, self.clock
         timed, scanned, triggers = plan.timed, False, self.triggers
         self.cost.begin_pause()
-        recording.guarded("watching the collectives and the device", self.attachments.attach_late)
-        try:
-            triggers.poll(self.attachments.compiles)
-            if not timed:
-                triggers.start_cooldown()
-            if plan.advance(step):
-                recording.pair_clocks()
-                self._report_triggered(plan.windows[-1])
-                self.copy_out()
-            rows.kind, rows.window = plan.kind, plan.window
-            if plan.extras.done and not self._early_verdict:
-                self._early_verdict = True
-                self._print_early_verdict()
-            scanned = self._probe(step)
-            stop = self._options.stop_after or sys.maxsize
-            clock.due = min(plan.next_step(step), self._next_pause(step), self._leaks.next_step, stop)
-            clock.asks, clock.due_ns = plan.asks, _clock.now_ns() + FLUSH_NS
-        except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
-            recording.trouble("recording a step", error)
+        with self.attachments.resting():
+            recording.guarded("watching the collectives and the device", self.attachments.attach_late)
+            try:
+                triggers.poll(self.attachments.compiles)
+                if not timed:
+                    triggers.start_cooldown()
+                if plan.advance(step):
+                    recording.pair_clocks()
+                    self._report_triggered(plan.windows[-1])
+                    self.copy_out()
+                rows.kind, rows.window = plan.kind, plan.window
+                if plan.extras.done and not self._early_verdict:
+                    self._early_verdict = True
+                    self._print_early_verdict()
+                scanned = self._probe(step)
+                stop = self._options.stop_after or sys.maxsize
+                clock.due = min(plan.next_step(step), self._next_pause(step), self._leaks.next_step, stop)
+                clock.asks, clock.due_ns = plan.asks, _clock.now_ns() + FLUSH_NS
+            except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
+                recording.trouble("recording a step", error)
         # Opening and closing a window is part of the window's cost; all tensors are scanned only seldom.
         everyday = timed and plan.timed and not scanned
         self.cost.end_pause(None if everyday else "checks" if scanned else "windows")

@@ -79,3 +79,39 @@ def test_a_sampler_samples_with_the_usual_interval_and_restores_it(
 
     assert looking == pytest.approx([usual] * len(looking))
     assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_while_it_rests_the_usual_interval_is_kept_whoever_asks_for_the_short_one() -> None:
+    usual = sys.getswitchinterval()
+    switch = SwitchInterval()
+    switch.shorten()
+    switch.rest()
+    switch.shorten()
+    assert sys.getswitchinterval() == usual
+    switch.resume()
+    switch.shorten()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    switch.restore()
+    assert sys.getswitchinterval() == usual
+
+
+def test_a_sampler_that_rests_hardly_asks_for_the_lock_while_it_is_held() -> None:
+    sampler = LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)
+
+    def cost_of_a_long_call() -> float:
+        time.sleep(0.05)  # its samples until now are counted
+        before = sampler.cost_s
+        sum(range(20_000_000))  # C code that keeps the interpreter lock
+        time.sleep(0.05)
+        return sampler.cost_s - before
+
+    sampler.start()
+    try:
+        awake = cost_of_a_long_call()
+        sampler.rest()
+        resting = cost_of_a_long_call()
+    finally:
+        sampler.resume()
+        sampler.stop()
+
+    assert resting < 0.5 * awake

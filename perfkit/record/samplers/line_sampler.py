@@ -165,6 +165,16 @@ class LineSampler:
             self._thread.join(timeout=1.0)
         self._switch.restore()
 
+    def rest(self) -> None:
+        """The thread that trains does perfkit's work: what it is at now is no line's."""
+        self._switch.rest()
+
+    def resume(self) -> None:
+        """The thread trains again."""
+        self._switch.resume()
+        if self.running:
+            self._switch.shorten()
+
     def leave_loop(self) -> None:
         """The program leaves the loop: what came after the last phase of the running step is not that step's."""
         if self._running_step:

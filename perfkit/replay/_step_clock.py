@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,14 +28,17 @@ _INTERRUPTED = 1.5
 #: What the recording of an event takes at most, in ns: with a range around each module, as windows have. Chosen on the
 #: tuning pairs of bench_replay, from 0 to 20 µs.
 _EVENT_NS = 10_000.0
-#: Halvings of the interval in which the factor of the host lies: a thousandth of it.
+#: The replayed step is the unrecorded one where it differs by less than this share.
+_NEAR = 0.001
+_TRIES = 16
+#: Halvings of the interval in which the recording's time per event lies: a thousandth of it.
 _ROUNDS = 10
 
 
 def unrecorded_times(graph: TaskGraph, budget: StepBudget | None) -> TaskTimes:
     """The recorded times, with those of the host scaled so that the replayed step is the unrecorded one.
 
-    Without a device each phase has its own factor. With one, the loader has, and all else one: found by halving,
+    Without a device each phase has its own factor. With one, the loader has, and all else one: found by trying it,
     because a device hides a part of what the host takes. A step that is no longer unrecorded than recorded needs none.
     """
     times = graph.recorded.copy()
@@ -49,18 +53,44 @@ def unrecorded_times(graph: TaskGraph, budget: StepBudget | None) -> TaskTimes:
     if factor is not None:
         times.host[data] = _scaled(times.host[data], factor)
     rest = active(graph).pieces & ~data
-    if replay(graph, times).step_ns <= budget.wall_ns:
-        return times
-    low, high, recorded = 0.0, 1.0, times.host[rest]
-    for _ in range(_ROUNDS):
-        middle = (low + high) / 2
-        times.host[rest] = _scaled(recorded, middle)
-        if replay(graph, times).step_ns > budget.wall_ns:
-            high = middle
-        else:
-            low = middle
-    times.host[rest] = _scaled(recorded, high)
+    recorded = times.host[rest]
+
+    def beyond(factor: float) -> float:
+        """By how much the replayed step with this factor is longer, in ns; the times have it then."""
+        times.host[rest] = _scaled(recorded, factor)
+        return replay(graph, times).step_ns - budget.wall_ns
+
+    if (excess := beyond(1.0)) > 0:
+        _find_zero(beyond, excess, budget.wall_ns * _NEAR)
     return times
+
+
+def _find_zero(beyond: Callable[[float], float], at_one: float, near: float) -> None:
+    """Call a function that rises from 0 to 1 where it is ``near`` zero, last of all; at 0 if it is above zero there.
+
+    By false position with the Illinois rule (Dowell and Jarratt 1971, BIT 11), and by halving where three of these did
+    not halve the interval: a step is nearly a straight line of the factor, so four calls find what ten halvings find,
+    and flat where the device is the limit.
+    """
+    low, high, below, above = 0.0, 1.0, beyond(0.0), at_one
+    length, side, slow = 1.0, 0, 0
+    for _ in range(_TRIES):
+        if below >= -near:
+            return
+        slow = slow + 1 if high - low > length / 2 else 0
+        length = high - low
+        factor = (low + high) / 2 if slow > 3 else (low * above - high * below) / (above - below)
+        excess = beyond(factor)
+        if abs(excess) <= near:
+            return
+        if excess > 0:
+            high, above = factor, excess
+            below /= 2 if side > 0 else 1
+            side = 1
+        else:
+            low, below = factor, excess
+            above /= 2 if side < 0 else 1
+            side = -1
 
 
 def _scaled(ns: Ints | Floats, factor: float) -> Ints:

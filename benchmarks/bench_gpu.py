@@ -348,6 +348,12 @@ def main(arguments: list[str]) -> int:
     if not records and len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
+    if (unknown := [name for name in arguments[2:] if name not in PAIRS]) and records:
+        print(f"there is no pair {unknown[0]!r}; choose from {', '.join(PAIRS)}", file=sys.stderr)
+        return 2
+    if not records and not (Path(arguments[0]) / "measured.json").is_file():
+        print(f"{arguments[0]} has no measured.json: bench_gpu.py record FOLDER makes it", file=sys.stderr)
+        return 2
     if records and not torch.cuda.is_available():
         print("bench_gpu.py records on a machine with a GPU, and torch finds none here", file=sys.stderr)
         return 2

@@ -60,6 +60,30 @@ NAMES = [
         False,
     ),
     (
+        f"{ATEN}vectorized_elementwise_kernel<2, at::native::exp_kernel_cuda(at::TensorIteratorBase&)::"
+        "{lambda()#2}::operator()() const::{lambda()#1}::operator()() const::{lambda(double)#1}, std::array<char*, 2ul>>",
+        "elementwise",
+        "float64",
+        False,
+    ),
+    # Doubles that are arguments: a learning rate, a batch norm's momentum.
+    (
+        f"{ATEN}(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+        "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, "
+        "(at::native::ADAM_MODE)1, false>, float const*, double, double, double, double, double, bool, float const*>",
+        "optimizer",
+        "float32",
+        False,
+    ),
+    (
+        f"{ATEN}unrolled_elementwise_kernel_for_multi_outputs<3, at::native::(anonymous namespace)::"
+        "batch_norm_update_stats_and_invert(at::Tensor const&, at::Tensor const&, double, double, long)::"
+        "{lambda()#2}::operator()() const::{lambda(float, float, float, float)#1}, std::array<char*, 7ul>>",
+        "reduction",
+        "float32",
+        False,
+    ),
+    (
         "void (anonymous namespace)::softmax_warp_forward<c10::Half, float, float, 10, true>",
         "reduction",
         "float16",

@@ -67,15 +67,15 @@ def test_the_tensor_core_share_is_that_of_kernels_that_multiply_matrices(measure
     assert (found.product_ns, found.tensor_core_ns, found.tensor_core_unknown_ns) == (70_000, 10_000, 40_000)
 
 
-def test_grids_below_one_block_for_each_multiprocessor_are_small_by_their_share_of_time(
+def test_the_multiprocessors_that_have_a_block_are_a_mean_by_time(
     measured: Callable[..., Kernels],
 ) -> None:
-    found = measured([(GEMM, 30, launch(99)), (GEMM, 10, launch(100)), (ADD, 60, launch(5000, occupancy=100.0))])
+    found = measured([(GEMM, 30, launch(80)), (GEMM, 10, launch(100)), (ADD, 60, launch(5000, occupancy=100.0))])
 
     add, gemm = found.rows
-    assert (gemm.small_grid_share, add.small_grid_share, found.small_grid_share) == (0.75, 0, pytest.approx(0.3))
+    assert (gemm.sm_efficiency, add.sm_efficiency, found.sm_efficiency) == (0.85, 1, pytest.approx(0.94))
     assert (gemm.occupancy, add.occupancy, found.occupancy) == (0.5, 1, pytest.approx(0.8))
-    assert (gemm.grid, gemm.block, gemm.registers) == ((99, 1, 1), (128, 1, 1), 32)
+    assert (gemm.grid, gemm.block, gemm.registers) == ((80, 1, 1), (128, 1, 1), 32)
 
 
 def test_an_occupancy_of_zero_which_kineto_writes_for_much_shared_memory_is_worked_out(
@@ -101,7 +101,7 @@ def test_arguments_that_are_missing_or_senseless_are_not_known(
 ) -> None:
     found = measured([(GEMM, 10, args)])
 
-    assert (found.occupancy, found.small_grid_share, found.rows[0].grid, found.rows[0].registers) == (None,) * 4
+    assert (found.occupancy, found.sm_efficiency, found.rows[0].grid, found.rows[0].registers) == (None,) * 4
 
 
 def test_copies_are_summed_by_direction_whatever_their_memory(measured: Callable[..., Kernels]) -> None:
@@ -127,7 +127,7 @@ def test_few_launches_of_each_name_are_read(measured: Callable[..., Kernels], mo
     fields = Trace.fields
     monkeypatch.setattr(Trace, "fields", lambda trace, rows, keys: (asked.extend(rows), fields(trace, rows, keys))[1])
 
-    measured([(GEMM, 10, launch(99)), (ADD, 1, {})] * 500)
+    measured([(GEMM, 10, launch(80)), (ADD, 1, {})] * 500)
 
     assert len(asked) == 2 * OF_EACH
     assert max(asked) - min(asked) < 4 * OF_EACH  # side by side: few parts of the file are read

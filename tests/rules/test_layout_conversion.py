@@ -35,6 +35,20 @@ def test_on_a_device_kernels_that_convert_count_too(build: Any) -> None:
     assert finding.spent is None
 
 
+def test_batch_norms_with_channels_first_count_too_and_are_told_of_channels_last(build: Any) -> None:
+    kernels = build.kernels(
+        ("void at::native::batch_norm_backward_kernel<c10::BFloat16, float, float, int>(x)", "reduction", 600),
+        ("void at::native::batch_norm_collect_statistics_kernel<at::native::Var, float>(x)", "reduction", 200),
+        ("void at::native::batch_norm_backward_reduce_channels_last_kernel<4, float>(x)", "reduction", 200),
+    )
+
+    [finding] = build.findings(layout_conversion, build.traced_step(100), build.device(1000, compute=1000), kernels)
+
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (40 * MS, 80 * MS)
+    assert finding.message.startswith("Batch norms with channels first (a block for each channel) cost up to 80.0 ms")
+    assert "torch.channels_last" in finding.advice
+
+
 def test_few_copies_are_not_reported(build: Any) -> None:
     patterns = build.patterns(step_ms=100, layout=(copies(25, 2 * MS),))
 

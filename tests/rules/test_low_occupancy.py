@@ -25,7 +25,7 @@ def test_kernels_with_few_warps_could_run_at_twice_the_speed(build: Any) -> None
     [
         ("reduction", {"occupancy": 0.6}),
         ("reduction", {"occupancy": None}),
-        ("reduction", {"occupancy": 0.12, "small_grid_share": 0.9}),
+        ("reduction", {"occupancy": 0.12, "sm_efficiency": 0.1}),
         ("matmul", {"occupancy": 0.12}),
     ],
 )

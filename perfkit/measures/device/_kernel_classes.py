@@ -153,7 +153,14 @@ PRECISIONS: tuple[tuple[Precision, _Marks], ...] = (
     ),
     # Without another type in the name, the 16x8x8 product of single precision is TF32's.
     ("tf32", _marks("tf32 s1688", pattern=rf"{TENSILE}s_?x")),
-    ("float64", _marks("dgemm d884 f64", pattern=rf"\bdouble\b|{TENSILE}db_")),
+    # Of the data, which a template or a lambda names first: arguments like a learning rate are doubles everywhere.
+    (
+        "float64",
+        _marks(
+            "dgemm d884 f64",
+            pattern=rf"^(?:(?!\bfloat\b).)*?(?:<(?:[^()<>]*, )?|lambda\((?:\w+, )*)double\b|{TENSILE}db_",
+        ),
+    ),
     ("float32", _marks("float sgemm scudnn cgemm f32 ffma", pattern=rf"{TENSILE}sb?_")),
 )
 

@@ -40,7 +40,7 @@ class _Launch(NamedTuple):
     registers: int | None
     shared_bytes: int | None
     occupancy: float | None
-    is_small: bool | None
+    filled: float | None
 
 
 def measure_kernels(trace: Trace) -> Kernels | None:
@@ -68,7 +68,7 @@ def measure_kernels(trace: Trace) -> Kernels | None:
         tensor_core_ns=_total(kernel for kernel in products if kernel.tensor_cores),
         tensor_core_unknown_ns=_total(kernel for kernel in products if kernel.tensor_cores is None),
         occupancy=_mean((kernel.occupancy, kernel.total_ns) for kernel in kernels),
-        small_grid_share=_mean((kernel.small_grid_share, kernel.total_ns) for kernel in kernels),
+        sm_efficiency=_mean((kernel.sm_efficiency, kernel.total_ns) for kernel in kernels),
     )
 
 
@@ -102,7 +102,7 @@ def _kernel(durations: Durations, launches: list[_Launch], origin: Origin | None
         op=origin.op if origin is not None else None,
         at=origin.at if origin is not None else None,
         occupancy=_mean((launch.occupancy, launch.duration_ns) for launch in launches),
-        small_grid_share=_mean((launch.is_small, launch.duration_ns) for launch in launches),
+        sm_efficiency=_mean((launch.filled, launch.duration_ns) for launch in launches),
     )
 
 
@@ -141,7 +141,7 @@ def _launches(trace: Trace, rows: Ints, wanted: list[int]) -> dict[int, list[_La
                 registers=of_thread,
                 shared_bytes=int(shared[i]) if 0 <= shared[i] < 2**31 else None,
                 occupancy=percent / 100 if percent is not None else None,
-                is_small=None if math.isnan(per_processor) else per_processor < 1,
+                filled=None if math.isnan(per_processor) else min(1.0, per_processor),
             )
         )
     return found

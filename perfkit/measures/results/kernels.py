@@ -118,8 +118,8 @@ class KernelTime(NameTime, frozen=True, kw_only=True):
 
     ``tensor_cores`` is None where the name does not show it. ``grid``, ``block`` and ``registers`` (per thread) are
     those of the longest of a few launches; ``occupancy`` (0 to 1, resident warps divided by the maximum) and
-    ``small_grid_share`` (0 to 1, time with fewer blocks than multiprocessors) their means by time. None where the trace
-    does not have them. ``shared_bytes`` is the shared memory of a block.
+    ``sm_efficiency`` (0 to 1, the multiprocessors that have a block, as torch-tb-profiler estimates it: blocks per
+    multiprocessor, 1 at most) their means by time. None where the trace does not have them. ``shared_bytes`` is the shared memory of a block.
 
     ``call`` is the API call that launched most of it by time, ``op`` the innermost op around these launches, ``at`` the
     user's line (its function alone where no line is known); a kernel of the backward has those of the forward op that
@@ -133,7 +133,7 @@ class KernelTime(NameTime, frozen=True, kw_only=True):
     block: tuple[int, int, int] | None = None
     registers: int | None = None
     occupancy: float | None = None
-    small_grid_share: float | None = None
+    sm_efficiency: float | None = None
     shared_bytes: int | None = None
     call: str | None = None
     op: str | None = None
@@ -161,7 +161,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
 
     ``copies`` are copies by direction, and memsets. ``classes_ns`` and ``precisions_ns`` each sum to ``total_ns``.
     ``product_ns`` is the time of matmuls, attention and convolutions, of which ``tensor_core_ns`` ran on tensor cores
-    and of ``tensor_core_unknown_ns`` the names do not show it. ``occupancy`` and ``small_grid_share`` are means by time
+    and of ``tensor_core_unknown_ns`` the names do not show it. ``occupancy`` and ``sm_efficiency`` are means by time
     of the kernels where they are known.
     """
 
@@ -176,4 +176,4 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
     tensor_core_ns: int
     tensor_core_unknown_ns: int
     occupancy: float | None = None
-    small_grid_share: float | None = None
+    sm_efficiency: float | None = None

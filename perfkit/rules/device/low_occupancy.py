@@ -4,7 +4,8 @@ Problem: a multiprocessor hides the latency of memory by switching to another wa
 or much shared memory per block leaves space for few warps.
 
 How it shows: kernels with an occupancy below 25% and grids that fill the device take a quarter of the step or more.
-Matrix products, attention and convolutions are not counted: they are written for few warps.
+Matrix products, attention and convolutions are not counted: they are written for few warps. Nor are batch norms of
+images with their channels first: layout-conversion reports them.
 
 Causes: blocks of few threads; a custom kernel (Triton, CUDA) with too many registers or stages; one block per row where
 rows are short.
@@ -29,6 +30,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
+from perfkit.rules._channels_first import is_channels_first_norm
 
 ID = "low-occupancy"
 CLAIMS = COMPUTING
@@ -37,8 +39,8 @@ CLAIMS = COMPUTING
 _FEW_WARPS = 0.25
 #: Kernels that are written for few warps, or that do not compute.
 _EXEMPT = ("matmul", "attention", "convolution", "communication", "copy")
-#: A kernel whose grid is too small for most of its time is the subject of small-grid.
-_SMALL_GRID = 0.5
+#: A kernel that leaves more multiprocessors without a block is the subject of small-grid.
+_FILLED = 0.5
 
 
 def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
@@ -48,8 +50,9 @@ def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
         for row in kernels.rows
         if row.occupancy is not None
         and row.occupancy < _FEW_WARPS
-        and (row.small_grid_share or 0.0) < _SMALL_GRID
+        and (row.sm_efficiency is None or row.sm_efficiency >= _FILLED)
         and row.kernel_class not in _EXEMPT
+        and not is_channels_first_norm(row.name)
     ]
     spent = step.of_kernels(sum(row.total_ns for row in low), kernels)
     if spent < CRITICAL * step.wall_ns:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from perfkit._location import Location
+from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.run.records import Phase
 
 #: What a nanosecond of the step goes to.
@@ -76,6 +77,12 @@ class Selector(NamedTuple):
 
 #: Ops: what they compute, and what each costs apart from that.
 COMPUTING = (Selector(owner="computing"), Selector(owner="op overhead"))
+
+#: Idle time of a device that waits for the host to launch.
+LATE = Selector(owner="idle", names=LATE_LAUNCHES)
+
+#: Python, for which a device waits where one computes.
+PYTHON = (Selector(owner="python"), LATE)
 
 
 class Partition(NamedTuple):

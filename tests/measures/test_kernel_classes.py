@@ -61,7 +61,7 @@ NAMES = [
     ),
     (
         f"{ATEN}vectorized_elementwise_kernel<2, at::native::exp_kernel_cuda(at::TensorIteratorBase&)::"
-        "{lambda()#2}::operator()() const::{lambda()#1}::operator()() const::{lambda(double)#1}, std::array<char*, 2ul>>",
+        "{lambda()#2}::operator()() const::{lambda()#1}::operator()() const::{lambda(double)#1}, std::array<char*, 2>>",
         "elementwise",
         "float64",
         False,

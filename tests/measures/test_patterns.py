@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from perfkit._location import Location
 from perfkit.measures.ops._op_calls import OpCalls
@@ -117,6 +118,39 @@ def test_time_in_float64_includes_the_products_and_their_backward_and_no_scalars
     assert sum(one.ns for one in of_double) > 0
     assert of_float == ()
     assert [one.mixed for one in mixed] == [True]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_checkpointing_computes_again_is_a_part_of_the_backward(tmp_path: Path, reentrant: bool) -> None:
+    block = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+    x = torch.randn(256, 512, requires_grad=True)
+
+    def step(again: bool) -> None:
+        y = checkpoint(block, x, use_reentrant=reentrant) if again else block(x)
+        y.sum().backward()
+
+    with_it = recorded(tmp_path, lambda: step(True)).repeated
+    without = recorded(tmp_path, lambda: step(False)).repeated
+
+    assert without is None
+    assert with_it is not None
+    assert with_it.count == 1
+    # Two products in a layer's backward, and one more for the forward.
+    assert 0.15 < with_it.backward_share < 0.6
+    assert with_it.ns > 0
+
+
+def test_a_backward_that_is_differentiated_itself_repeats_nothing(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 1)
+    )
+    x = torch.randn(64, 64, requires_grad=True)
+
+    def step() -> None:
+        [grad] = torch.autograd.grad((model(x) * model(x)).square().sum(), x, create_graph=True)
+        grad.square().sum().backward()
+
+    assert recorded(tmp_path, step).repeated is None
 
 
 def test_an_optimizers_step_counts_its_single_and_its_list_ops(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import perfkit
 from perfkit._location import Location
+from perfkit.measures.results.patterns import RepeatedForwards
 from perfkit.rules.memory import recomputed_activations
 from perfkit.run.records import CallPaths, Lines
 
@@ -83,6 +84,35 @@ def test_the_backward_of_what_was_repeated_is_no_repeated_forward(build: Any) ->
 
     assert finding.cost_ns == 24 * MS
     assert found(build, lines_of(("backward", 100, (LOSS, ENGINE)), ("other", 40, (LOSS, CALL, CHECKPOINT)))) == []
+
+
+def on_device(build: Any, share: float, *, device_ms: int, used: int | None = GB) -> list[Any]:
+    """Of a step of 100 ms on a GPU of 8 GB, 60 of them in the backward, of which the host repeats ``share``."""
+    rank = msgspec.structs.replace(build.rank(), settings={"cuda:0.total_bytes": str(8 * GB)})
+    repeated = RepeatedForwards(count=6, ns=device_ms * MS, backward_share=share)
+    step = msgspec.structs.replace(build.step(100.0, backward=60.0), memory_peak_bytes=used)
+    parts = (step, build.traced_step(100.0), build.device(1000, compute=400), build.patterns(repeated=repeated))
+    found: list[Any] = build.findings(recomputed_activations, *parts, rank, REPEATED)
+    return found
+
+
+@pytest.mark.parametrize(("share", "device_ms", "cost_ms"), [(0.4, 10, 24), (0.1, 10, 10)])
+def test_on_a_device_the_repeated_forward_costs_its_time_or_that_of_a_host_that_is_slower(
+    build: Any, share: float, device_ms: int, cost_ms: int
+) -> None:
+    [finding] = on_device(build, share, device_ms=device_ms)
+
+    assert (finding.cost_ns, finding.spent, finding.severity) == (
+        cost_ms * MS,
+        CALL,
+        "warning",
+    )
+    assert "the process uses 1.0 GB of 8.0 GB of the device's memory" in finding.message
+
+
+def test_on_a_device_whose_memory_is_needed_it_is_information(build: Any) -> None:
+    assert [one.severity for one in on_device(build, 0.4, device_ms=10, used=5 * GB)] == ["info"]
+    assert [one.severity for one in on_device(build, 0.4, device_ms=10, used=None)] == ["info"]
 
 
 PROGRAM = """

@@ -79,6 +79,7 @@ def test_the_limit_of_kernels_is_known_from_the_step_for_lines_where_the_window_
 def test_a_batch_norm_of_few_channels_is_told_of_channels_last() -> None:
     first, *rest = causes(diagnose(RECORDINGS / "h200_pageable_batches"))
 
-    assert first.rule == "small-grid"
+    assert first.rule == "layout-conversion"
+    assert "batch norms with channels first" in first.message
     assert "torch.channels_last" in first.advice
     assert "pageable-copy" in [one.rule for one in rest]

@@ -14,7 +14,7 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.ops import unused_gradients
-from perfkit.run.records import UnusedGradients
+from perfkit.run.records import LineRow, Lines, ModuleCalls, TracedLine, UnusedGradients
 
 MS = 1_000_000
 AT = Location(file="train.py", line=8, function="distill", owner="user")
@@ -59,6 +59,44 @@ def test_the_backward_of_the_models_line_is_the_cost_or_half_of_it(
     assert 0 < (finding.saving_low_ns or 0) < cost * MS
     assert finding.spent == AT
     assert advice in (finding.advice or "")
+
+
+@pytest.mark.parametrize(("passes_on", "cost"), [(False, 3), (True, 1.5)])
+def test_a_model_of_the_programs_own_lines_costs_the_backward_by_its_share_of_the_forward(
+    build: Any, passes_on: bool, cost: float
+) -> None:
+    # The main script's line runs the step, in it 6 ms are the teacher's forward, 2 ms the student's, 4 ms the backward.
+    main, teach, learn, backward = (
+        TracedLine(
+            file="train.py",
+            line=line,
+            function=name,
+            owner="user",
+            phase="other",
+            runs=1,
+            host_ns=ms * MS,
+            callers=callers,
+            modules=tuple(ModuleCalls(module=module, calls=1, host_ns=ms * MS) for module in modules),
+        )
+        for line, name, ms, callers, modules in (
+            (20, "main", 12, (), ()),
+            (8, "distill", 6, (Location(file="train.py", line=20, function="main"),), ("Teacher",)),
+            (9, "distill", 2, (Location(file="train.py", line=20, function="main"),), ("Student",)),
+            (10, "distill", 4, (Location(file="train.py", line=20, function="main"),), ()),
+        )
+    )
+    sampled = LineRow(
+        file="train.py", line=10, function="distill", owner="user", phase="backward", samples=9, host_ns=4 * MS
+    )
+    lines = Lines(period_ns=MS, steps=40, rows=(sampled,), traced=(main, teach, learn, backward))
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(8, forward=4, backward=4)))
+    assert step is not None
+    rank = msgspec.structs.replace(build.rank(), unused_gradients=(teacher(passes_on=passes_on),))
+
+    [finding] = unused_gradients.check(step, rank, ledger(("computing", "backward", 44, 4)), lines)
+
+    assert finding.cost_ns == cost * MS
+    assert "traced by line" in finding.evidence[-1].source
 
 
 def test_a_backward_of_next_to_nothing_is_no_finding(build: Any) -> None:

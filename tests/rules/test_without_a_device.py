@@ -16,6 +16,6 @@ from perfkit.rules.ranks import exposed_communication
     ids=lambda rule: rule.ID,
 )
 def test_without_a_device_a_rule_on_it_reports_nothing(rule: Any, build: Any) -> None:
-    kernels = build.kernels(("add", "elementwise", 900), occupancy=0.1, small_grid_share=1.0)
+    kernels = build.kernels(("add", "elementwise", 900), occupancy=0.1, sm_efficiency=0.1)
 
     assert build.findings(rule, build.step(100, forward=100), kernels) == []

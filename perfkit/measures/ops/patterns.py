@@ -17,6 +17,7 @@ from perfkit.measures.ops._layout_copies import find_layout_copies
 from perfkit.measures.ops._matmul_shapes import find_matmuls
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._optimizer_updates import find_updates
+from perfkit.measures.ops._repeated_forwards import find_repeated_forwards
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
 from perfkit.measures.ops._unfused_attention import find_attention
 from perfkit.measures.ops._wide_dtypes import find_wide_dtypes
@@ -44,6 +45,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
         dtypes=_longest(find_wide_dtypes(calls, arguments, inner)) if shapes else (),
         matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
+        repeated=find_repeated_forwards(calls),
         updates=find_updates(calls, calls.typical.updates),
         collectives=find_host_collectives(calls, calls.typical.waited),
     )

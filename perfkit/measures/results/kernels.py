@@ -119,7 +119,8 @@ class KernelTime(NameTime, frozen=True, kw_only=True):
     ``tensor_cores`` is None where the name does not show it. ``grid``, ``block`` and ``registers`` (per thread) are
     those of the longest of a few launches; ``occupancy`` (0 to 1, resident warps divided by the maximum) and
     ``sm_efficiency`` (0 to 1, the multiprocessors that have a block, as torch-tb-profiler estimates it: blocks per
-    multiprocessor, 1 at most) their means by time. None where the trace does not have them. ``shared_bytes`` is the shared memory of a block.
+    multiprocessor, 1 at most) their means by time. None where the trace does not have them. ``shared_bytes`` is the
+    shared memory of a block.
 
     ``call`` is the API call that launched most of it by time, ``op`` the innermost op around these launches, ``at`` the
     user's line (its function alone where no line is known); a kernel of the backward has those of the forward op that

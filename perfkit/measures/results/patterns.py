@@ -95,6 +95,17 @@ class BiasBeforeNorm(Pattern, frozen=True, kw_only=True):
     """Convolutions with a bias whose result a batch norm reads; ``ns`` is device time for the bias alone, per step."""
 
 
+class RepeatedForwards(msgspec.Struct, frozen=True, kw_only=True):
+    """Forwards that the backward repeats, ``count`` per step: what activation checkpointing costs.
+
+    ``ns`` is their time per step, ``backward_share`` their share (0 to 1) of the host's time in the backward.
+    """
+
+    count: float
+    ns: int
+    backward_share: float
+
+
 class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """One optimizer's step: host time of its range, by its typical share of a step, and its ops, per step.
 
@@ -161,5 +172,6 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     dtypes: tuple[DtypeTime, ...] = ()
     matmuls: tuple[MatmulShape, ...] = ()
     biases: tuple[BiasBeforeNorm, ...] = ()
+    repeated: RepeatedForwards | None = None
     updates: tuple[OptimizerUpdate, ...] = ()
     collectives: tuple[HostCollective, ...] = ()

@@ -35,13 +35,13 @@ import msgspec
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.steps import CompileCost
 from perfkit.run.records import Compilation, Rank
 
 ID = "recompiles"
-CLAIMS = (*COMPUTING, Selector(owner="python"))
+CLAIMS = (*COMPUTING, *PYTHON)
 
 #: The share of the second half's steps with compiling from which on it recurs.
 _RECURS = 0.05

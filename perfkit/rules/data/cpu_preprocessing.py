@@ -40,7 +40,7 @@ from collections.abc import Iterator
 
 from perfkit._format import shown_function
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
@@ -50,8 +50,8 @@ from perfkit.run.records import Lines
 
 ID = "cpu-preprocessing"
 #: What a rare step does, or what grows, is no preparation of inputs.
-FOLLOWS_IN_FUNCTION = ("rare-steps", "growing-step")
-CLAIMS = (Selector(owner="python"), Selector(phase="data"))
+FOLLOWS_IN_FUNCTION = ("rare-steps", "growing-step", "repeated-work")
+CLAIMS = (*PYTHON, Selector(phase="data"))
 
 #: The share that is saved at least: chosen, four programs saved 0.75 to 1.1 times that time, a fifth half of it.
 _MINIMUM = 0.7

@@ -29,15 +29,15 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import LATE
 from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES, Launches
+from perfkit.measures.results.device import Launches
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules.device._late_launches import late_launches
 
 ID = "cuda-graph-candidate"
 WHAT_IF = ("launch-overhead", None)
-CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
+CLAIMS = (LATE,)
 #: One graph is a way to remove the waiting for launches.
 FOLLOWS = ("launch-bound",)
 

@@ -32,15 +32,14 @@ from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import LATE
 from perfkit.ledger.step_budget import MAJORITY, DeviceStepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.rules.device._larger_batch import LEARNING_RATE
 from perfkit.rules.device._late_launches import WORDS, late_launches
 
 ID = "launch-bound"
 WHAT_IF = ("launch-overhead", None)
-CLAIMS = (Selector(owner="idle", names=LATE_LAUNCHES),)
+CLAIMS = (LATE,)
 #: A device that waits for launches while a loop of small ops makes them waits for that loop.
 CLAIMS_REST = True
 

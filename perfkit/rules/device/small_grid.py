@@ -69,8 +69,11 @@ def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
     yield step.finding(
         cost=cost,
         saving=(0, cost),
-        message=f"Kernels with too few blocks for the device (mean {mean}) take "
-        f"{step.percent(step.of_kernels(spent, kernels))} of the {step.per} and use {filled:.0%} of its multiprocessors.",
+        message=(
+            f"Kernels with too few blocks for the device (mean {mean}) take "
+            f"{step.percent(step.of_kernels(spent, kernels))} of the {step.per} and use {filled:.0%} of its "
+            "multiprocessors."
+        ),
         advice="Give each kernel more work: a larger batch, or one batched call instead of many small ones. "
         f"{LEARNING_RATE}",
         confidence="low",

@@ -8,7 +8,8 @@ How it shows: copies between tensors of the same shape and type whose innermost 
 with channels first, which have one block for each channel; together they cost 5% of the step or more.
 
 Causes: `permute(...).contiguous()` around a layer that works on the last dimension (LayerNorm, Linear) in a network of
-convolutions; half-precision convolutions on tensor cores with NCHW inputs; batch norms in bfloat16, which cuDNN does not compute.
+convolutions; half-precision convolutions on tensor cores with NCHW inputs; batch norms in bfloat16, which cuDNN does
+not compute.
 
 Fix: keep one layout from input to output.
 

@@ -46,16 +46,15 @@ from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
-from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.work import StepWork
 from perfkit.rules._loops import ops_of_loops
 from perfkit.run.records import Lines, TracedLine
 
 ID = "many-small-ops"
-CLAIMS = (*COMPUTING, Selector(owner="python"), Selector(owner="idle", names=LATE_LAUNCHES))
+CLAIMS = (*COMPUTING, *PYTHON)
 #: Anomaly detection adds small ops to every node.
 FOLLOWS = ("anomaly-detection",)
 #: A loop over heads is the attention: what one fused call saves is known better than for loops in general.

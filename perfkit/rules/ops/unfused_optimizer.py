@@ -34,9 +34,9 @@ from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.ledger import NEAR_LIMIT
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import LATE, Selector
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES, DeviceTime, IdleCause
+from perfkit.measures.results.device import DeviceTime, IdleCause
 from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.rules._loops import loop_of
@@ -44,7 +44,7 @@ from perfkit.rules._places import to_edit
 from perfkit.run.records import Lines, MachineLimits, OptimizerFacts, Rank
 
 ID = "unfused-optimizer"
-CLAIMS = (Selector(phase="optimizer"), Selector(owner="idle", names=LATE_LAUNCHES), Selector(names=("optimizer",)))
+CLAIMS = (Selector(phase="optimizer"), LATE, Selector(names=("optimizer",)))
 
 #: Idle of a device that an optimizer's loop makes: launches have a class of their own.
 _LATE: tuple[IdleCause, ...] = ("optimizer", "launch call", "launch latency")

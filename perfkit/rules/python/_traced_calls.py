@@ -23,8 +23,9 @@ def cost_of_calls(ns: int, row: TracedLine, lines: Lines, step: StepBudget, *, b
     if row.phase == "other" and forward is not None and (phase.ns if phase is not None else 0) * _SLOWDOWN < traced:
         # That a line led to a backward may be known when its step is over only: the line does not belong to this phase.
         later = {(one.file, one.line) for one in lines.rows if one.phase in ("backward", "optimizer")}
-        phase, traced = forward, _outermost_ns([one for one in lines.traced if (one.file, one.line) not in later])
-    if phase is None or not traced:
+        ended = [one for one in lines.traced if (one.file, one.line) in later]
+        phase, traced = forward, _outermost_ns(lines.traced) - _outermost_ns(ended)
+    if phase is None or traced <= 0:
         return 0.0
     return min(1.0, ns / traced) * (phase.ns + after_ns)
 

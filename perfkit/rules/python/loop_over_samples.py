@@ -33,14 +33,14 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
-from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.rules._loops import calling_loop
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, StepBoundary, TracedLine
 
 ID = "loop-over-samples"
-CLAIMS = (*COMPUTING, Selector(owner="python"))
+CLAIMS = (*COMPUTING, *PYTHON)
 
 #: As many calls from one line are a loop.
 _MIN_CALLS = 8

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from perfkit._format import shown_function
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import PYTHON
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
@@ -40,7 +40,7 @@ from perfkit.rules._places import call_in_loop, repeats_in_call
 from perfkit.run.records import Lines
 
 ID = "python-bound"
-CLAIMS = (Selector(owner="python"),)
+CLAIMS = PYTHON
 #: The Python in the step is the compiler's, or what anomaly detection records for every node.
 FOLLOWS = ("recompiles", "anomaly-detection", "graph-breaks")
 #: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time. So does that of

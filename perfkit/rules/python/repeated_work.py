@@ -31,13 +31,13 @@ from perfkit._format import shown_function, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import Ledger
-from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.rows import COMPUTING, PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import ConstantOps, Lines
 
 ID = "repeated-work"
-CLAIMS = (*COMPUTING, Selector(owner="python"), Selector(phase="data"))
+CLAIMS = (*COMPUTING, *PYTHON, Selector(phase="data"))
 
 #: The error of shares that come from one traced step: chosen.
 _ERROR = 0.25

@@ -33,13 +33,13 @@ from collections.abc import Iterator
 
 from perfkit._format import ms, shown_function, times
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines
 
 ID = "unexpected-call-count"
-CLAIMS = (*COMPUTING, Selector(owner="python"))
+CLAIMS = (*COMPUTING, *PYTHON)
 
 #: The error of shares that come from one traced step: chosen.
 _ERROR = 0.25

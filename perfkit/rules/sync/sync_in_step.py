@@ -48,9 +48,8 @@ from typing import NamedTuple
 
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding, Severity
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import LATE, Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, NEGLIGIBLE, StepBudget
-from perfkit.measures.results.device import LATE_LAUNCHES
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import helper_call
@@ -63,7 +62,7 @@ _COMPUTES = (
     "Do on the device what the line computes, and read the result rarely, every 100 steps or at the end of the epoch."
 )
 WHAT_IF = {"": ("sync", None), _COMPUTES: None}
-CLAIMS = (Selector(owner="idle", names=("sync",)), Selector(owner="idle", names=LATE_LAUNCHES))
+CLAIMS = (Selector(owner="idle", names=("sync",)), LATE)
 #: Dynamo cannot trace the read of a value.
 FOLLOWS_AT_LINE = ("graph-breaks",)
 

@@ -65,13 +65,13 @@ def test_inference_saves_more_and_never_all_of_it(build: Any) -> None:
     assert (finding.saving_low_ns, finding.cost_ns) == (8_400_000, 9 * MS)
 
 
-def test_on_a_device_the_products_remain(build: Any) -> None:
+def test_on_a_device_products_whose_scores_stay_on_the_chip_are_faster_too(build: Any) -> None:
     patterns = build.patterns(attention=(attention(),))
     device = build.device(1000, compute=1000)
 
     [finding] = build.findings(attention_unfused, build.traced_step(100), patterns, device)
 
-    assert (finding.saving_low_ns, finding.saving_high_ns) == (8 * MS, 16 * MS)
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (8 * MS, 18 * MS)
 
 
 def test_scores_that_fit_a_cache_and_small_shares_are_not_reported(build: Any) -> None:

@@ -20,11 +20,14 @@ Fix: one call.
 Saving: on a CPU the time of the attention, forward and backward, minus what the one call takes: 70 to 110% of the time
 of the two products in training, 30 to 80% in inference; at most 90% of the attention, and at the high end 15% more
 because the rest of the step gets faster too. With dropout in training nothing is certain on a CPU: there the one call
-is fused only where the probability is 0. On a GPU half to all of the time between the products. Where a loop
-computes attention head by head: 45 to 85% of its lines, reported at the loop.
+is fused only where the probability is 0. On a GPU at least half of the time between the products, at most 90% of the
+attention: products of scores that stay on the chip are faster, too. Where a loop computes attention head by head: 45 to
+85% of its lines, reported at the loop.
 
 Source: measured on one CPU in nine sizes, with and without a mask. Scores below 256 KB, which fit a second-level cache,
-are not reported; many-small-ops reports such loops. The threshold is 5% of the step. Not run on a GPU yet.
+are not reported; many-small-ops reports such loops. The threshold is 5% of the step. On an H200 attention
+with scores of 8x8x2047x2047 in bfloat16 took 41.9 of 46.8 ms, 16.8 of them in its products; one fused call saved 78% of
+the step.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ _MIN_SCORES = 1 / 3
 #: Trained or not -> what the one call takes, as a share of the products' time: at the high end and at the low end of
 #: the saving (measured on one CPU).
 _REMAINS = {True: (0.7, 1.1), False: (0.3, 0.8)}
-#: On a GPU: the saving as a share of what lies between the products (chosen).
-_ON_DEVICE = (0.5, 1.0)
+#: On a GPU: the saving as a share of what lies between the products, at least (chosen).
+_BETWEEN = 0.5
 #: The saving as a share of the attention, at most (chosen).
 _MAXIMUM = 0.9
 #: Calls at one line of a loop that make it a loop over heads or samples, and what one call for all of them saves.
@@ -141,7 +144,7 @@ def _by_head(one: UnfusedAttention, loop: Location | None, patterns: Patterns, s
 def _written_out(one: UnfusedAttention, patterns: Patterns, step: StepBudget) -> Finding:
     total, products = one.ns + one.backward_ns, one.matmuls_ns + one.matmuls_backward_ns
     if patterns.step_ns is None:
-        low, high = (share * (total - products) for share in _ON_DEVICE)
+        low, high = _BETWEEN * (total - products), total
     else:
         high, low = (total - share * products for share in _REMAINS[one.trained])
     high = max(0.0, min(high, _MAXIMUM * total))

@@ -38,7 +38,7 @@ CRITICAL = 0.25
 #: A part that takes at least half dominates the step.
 MAJORITY = 0.5
 
-#: What removing a part saves beyond its own time on a CPU: the rest of the step finds caches and allocators as it left
+#: What removing a part of the host's work saves beyond its own time: the rest finds caches and allocators as it left
 #: them. With a program and its corrected twin run in turns (benchmarks/bench_verdict.py), removing a part whose time
 #: was measured saved 0.9 to 1.2 times that time for three of four.
 _BEYOND = 0.15
@@ -182,6 +182,14 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
             return StepPart(min(round(ns * self.trace_scale), self.wall_ns), self.traced.source)
         return None
 
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether the step is as long as the host takes: no device computes, or it mostly waits for launches."""
+        if not self.on_device or self.device is None:
+            return not self.on_device
+        late_ns = sum(self.device.causes.get(cause, 0) for cause in LATE_LAUNCHES)
+        return late_ns >= MAJORITY * self.device.window_ns
+
     # -- thresholds
 
     def is_negligible(self, ns: float) -> bool:
@@ -203,12 +211,12 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         return f"{ms(ns)} of the {ms(self.wall_ns)} {self.per} ({self.percent(ns)})"
 
     def maximum_saving(self, ns: float, *, samples: int | None = None, error: float = 0.0) -> int:
-        """The most that removing a time saves: on a CPU more than the time itself, and no more than the step.
+        """The most that removing a time saves: of the host's more than the time itself, and no more than the step.
 
         A sampled time has an error of one deviation of its count of ``samples``; ``error`` is a further one, as a share
         of the time. The errors are independent: they add as squares.
         """
-        beyond = 0.0 if self.on_device else _BEYOND
+        beyond = _BEYOND if self.waits_for_host else 0.0
         sampling = 0.0 if samples is None else 1 / math.sqrt(max(samples, MIN_SAMPLES))
         return min(self.wall_ns, round(ns * (1 + math.hypot(beyond, sampling, error))))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.patterns import DtypeTime
@@ -44,6 +45,22 @@ def test_without_shapes_the_kernels_of_a_device_show_it(build: Any) -> None:
     [finding] = build.findings(float64_in_step, build.traced_step(100), device, kernels)
 
     assert finding.saving_low_ns == 25 * MS
+
+
+@pytest.mark.parametrize(
+    ("name", "low_ms", "high_ms"),
+    [("NVIDIA H200", 0, 25), ("Tesla T4", 25, 48.4375)],
+    ids=["as fast as float32", "a thirty-second of it"],
+)
+def test_on_a_device_products_save_what_its_peaks_differ_by_and_memory_half(
+    name: str, low_ms: float, high_ms: float, build: Any
+) -> None:
+    kernels = build.kernels(("dgemm", "matmul", 500), ("sgemm", "matmul", 500), precisions=("float64", "float32"))
+    device = msgspec.structs.replace(build.device(1000, compute=1000), name=name)
+
+    [finding] = build.findings(float64_in_step, build.traced_step(100), device, kernels)
+
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (low_ms * MS, round(high_ms * MS))
 
 
 def test_a_statistic_in_float64_is_not_reported(build: Any) -> None:

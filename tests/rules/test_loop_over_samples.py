@@ -39,6 +39,17 @@ def found(build: Any, *traced: TracedLine) -> list[Finding]:
     return build.findings(loop_over_samples, step, Lines(period_ns=MS, steps=40, traced=traced))
 
 
+@pytest.mark.parametrize(("late_ms", "most_ms"), [(600, 11.5), (400, 10)], ids=["the host", "the device"])
+def test_a_part_of_the_host_saves_more_than_its_time_where_the_step_waits_for_the_host(
+    build: Any, late_ms: int, most_ms: float
+) -> None:
+    device = build.device(1000, compute=1000 - late_ms, causes={"python": late_ms})
+    step = StepBudget.from_measurements(Measurements("run", build.traced_step(100), device))
+
+    assert step is not None
+    assert step.maximum_saving(10 * MS) == most_ms * MS
+
+
 def test_a_model_called_per_sample_is_found_with_its_backward(build: Any) -> None:
     [finding] = found(build, line(20))
 

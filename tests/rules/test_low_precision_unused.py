@@ -26,6 +26,20 @@ def test_products_cost_the_ratio_of_the_peaks(build: Any) -> None:
     assert finding.advice.startswith("torch.autocast(dtype=torch.bfloat16)")
 
 
+def test_what_is_between_the_products_may_move_half_the_bytes(build: Any) -> None:
+    kernels = build.kernels(
+        ("a", "matmul", 400),
+        ("relu", "elementwise", 200),
+        ("adam", "optimizer", 400),
+        precisions=("tf32", "float32", "float32"),
+        tensor_cores=True,
+    )
+
+    [finding] = build.findings(low_precision_unused, build.traced_step(100), device(build), kernels)
+
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (10 * MS, 30 * MS)
+
+
 @pytest.mark.parametrize(
     ("name", "precisions", "ms", "tensor_cores"),
     [

@@ -113,6 +113,18 @@ def test_what_a_line_computes_on_the_host_with_what_it_read_is_idle_time_of_the_
     assert "Do on the device what the line computes" in finding.advice
 
 
+@pytest.mark.parametrize(("copy_ms", "cost_ms"), [(1.5, 3.5), (9, 4)], ids=["all of it", "no more than it blocked"])
+def test_a_copy_to_the_host_costs_its_time_on_the_device_too(build: Any, copy_ms: float, cost_ms: float) -> None:
+    device = build.device(500, compute=380, copy=100, causes={"sync": 20})
+    device = msgspec.structs.replace(device, copies_ns={"DtoH": round(10 * copy_ms * MS)})
+    copied = event(42, kind="copy-d2h", op="cpu", blocked_ns=10 * 4 * MS)
+    syncs = Syncs(mode="cuda", observed=True, steps=10, events=(copied,))
+
+    [finding] = build.findings(sync_in_step, build.step(50, forward=50), device, syncs)
+
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (1 * MS, round(cost_ms * MS))
+
+
 @pytest.mark.parametrize(
     ("idle", "per_step", "samples", "cost"),
     [(2, 1.0, 120, 2), (30, 75.0, 120, 4), (30, 1.0, 45, 4)],

@@ -144,7 +144,7 @@ def _by_head(one: UnfusedAttention, loop: Location | None, patterns: Patterns, s
 def _written_out(one: UnfusedAttention, patterns: Patterns, step: StepBudget) -> Finding:
     total, products = one.ns + one.backward_ns, one.matmuls_ns + one.matmuls_backward_ns
     if patterns.step_ns is None:
-        low, high = _BETWEEN * (total - products), total
+        low, high = _BETWEEN * (total - products), float(total)
     else:
         high, low = (total - share * products for share in _REMAINS[one.trained])
     high = max(0.0, min(high, _MAXIMUM * total))

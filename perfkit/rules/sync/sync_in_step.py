@@ -21,7 +21,8 @@ Fix: keep values on the device and read them rarely.
     batch = batch.to(device, non_blocking=True)   # from pinned memory
 
 Saving: at most the time that the device was idle because of the syncs: inside them, and from each to the next launch as
-far as the host would have been ahead without it, which is no more than it blocked. At least half of that. Where the
+far as the host would have been ahead without it, which is no more than it blocked. At least half of that; at most the
+copies to the host, too, which are not made then. Where the
 line computes on the host with what it read, at most the sampled time of the line in which the device is idle. On a CPU
 at most the sampled time of the line without the layers that it calls. Of a condition at least three quarters of that,
 because it can be checked less often; of a check inside torch (validate_args) half of that function's time; of another
@@ -50,6 +51,7 @@ from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.rows import LATE, Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, NEGLIGIBLE, StepBudget
+from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import SyncCall
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import helper_call
@@ -62,7 +64,7 @@ _COMPUTES = (
     "Do on the device what the line computes, and read the result rarely, every 100 steps or at the end of the epoch."
 )
 WHAT_IF = {"": ("sync", None), _COMPUTES: None}
-CLAIMS = (Selector(owner="idle", names=("sync",)), LATE)
+CLAIMS = (Selector(owner="idle", names=("sync",)), LATE, Selector(owner="copies"))
 #: Dynamo cannot trace the read of a value.
 FOLLOWS_AT_LINE = ("graph-breaks",)
 
@@ -127,6 +129,8 @@ def check(
     by_line = [_blocked(group, often, syncs, in_trace) for group in often]
     costs = _costs([*by_line, *(_of_calls([one]) for one in unseen)], in_trace, step)
     for group, cost in zip(often, costs[: len(often)], strict=True):
+        if step is not None and step.device is not None:
+            cost = _copied(group, costs[: len(often)], cost, step, step.device)
         if step is not None and lines is not None:
             cost = _computed(group, lines, step, cost) or cost
         yield _line(group, syncs, cost, step, lines)
@@ -195,6 +199,15 @@ def _costs(blocked: list[_Cost], in_trace: list[BlockingCalls], step: StepBudget
             one = one._replace(idle_ns=idle, ns=ns, low_ns=round(_LOW * ns) if step.device is not None else 0)
         costs.append(one)
     return costs
+
+
+def _copied(group: list[SyncEvent], every: list[_Cost], cost: _Cost, step: StepBudget, device: DeviceTime) -> _Cost:
+    """The cost with the copies to the host in it, which a value that stays on the device does not need."""
+    if cost.ns is None or cost.blocked_ns is None or any(event.kind != "copy-d2h" for event in group):
+        return cost
+    share = cost.blocked_ns / max(1.0, sum(one.blocked_ns or 0.0 for one in every))
+    copies_ns = round(share * step.of_device(device.copies_ns.get("DtoH", 0)))
+    return cost._replace(ns=max(cost.ns, min(round(cost.blocked_ns), cost.ns + copies_ns)))
 
 
 def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget, cost: _Cost) -> _Cost | None:

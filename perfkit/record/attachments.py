@@ -35,6 +35,7 @@ from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.record.watchers.unused_gradients import UnusedGradientWatch
 from perfkit.record.windows.extra_steps import ExtraSteps
+from perfkit.record.windows.torch_profiler import PROGRAM_PROFILERS
 from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
 from perfkit.run.records import EnergyUse, Lines, Loader, NodeHealth, Phase, RangeRow, StepBoundary, Syncs
@@ -116,6 +117,7 @@ class Attachments:
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
+        PROGRAM_PROFILERS.watch()
         self.garbage.attach()
         self.reduced.attach()
         self._recorder = ranges.start_recorder()
@@ -177,6 +179,7 @@ class Attachments:
             guarded("detaching from the loop", self.hooks.detach)
             self._loaders_before, self._boundary_before = self.loaders, self.boundary
             self.hooks = None
+        PROGRAM_PROFILERS.unwatch()
         self.garbage.detach()
 
     def detach(self) -> None:
@@ -212,6 +215,7 @@ class Attachments:
         """In a forked child: undo the patches, and leave everything else to the parent."""
         if self.hooks is not None:
             self.hooks.detach()
+        PROGRAM_PROFILERS.unwatch()
         self.garbage.detach()
         self.waits.detach()
         self.reduced.detach()

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,6 +66,46 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+class ProgramProfilers:
+    """The torch profilers that exist: found among all objects once, which takes 50 ms, then noted as they are made."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        #: Not a set: a class of the program's may have no hash.
+        self._known: list[weakref.ref[Any]] | None = None
+
+    def watch(self) -> None:
+        """Note from now on which are made."""
+        if not self._patches:
+            self._patches.wrap(torch.profiler.profile, "__init__", self._noting)
+
+    def unwatch(self) -> None:
+        """Undo `watch`."""
+        self._patches.undo()
+        self._known = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._patches:
+            return iter(instances_of(subclasses_of(torch.profiler.profile)))
+        if self._known is None:
+            self._known = [weakref.ref(one) for one in instances_of(subclasses_of(torch.profiler.profile))]
+        self._known = [one for one in self._known if one() is not None]
+        return (found for one in list(self._known) if (found := one()) is not None)
+
+    def _noting(self, construct: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(construct)
+        def construct_noted(profiler: Any, *args: Any, **kwargs: Any) -> None:
+            construct(profiler, *args, **kwargs)
+            if self._known is not None:
+                self._known.append(weakref.ref(profiler))
+
+        return construct_noted
+
+
+#: Those of this process.
+PROGRAM_PROFILERS = ProgramProfilers()
+
+
 def running() -> bool:
     """Whether any torch profiler is on in this process."""
     return bool(_autograd._profiler_enabled())
@@ -77,8 +118,8 @@ def taken() -> bool:
     """
     if running():
         return True
-    profilers = instances_of(subclasses_of(torch.profiler.profile))
-    return any(getattr(one, "current_action", None) is torch.profiler.ProfilerAction.WARMUP for one in profilers)
+    warming = torch.profiler.ProfilerAction.WARMUP
+    return any(getattr(one, "current_action", None) is warming for one in PROGRAM_PROFILERS)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ Why it is right:
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import sys
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from perfkit.ranges.range_objects import Range
 
 _numbers = itertools.count(1)
+#: Stands in the text of a trampoline for the name of its function's global.
+_SITE = "__perfkit_site__"
 #: What a trampoline reads of each of its ranges.
 _READ = ("number", "inverse", "attributes", "handle")
 
@@ -167,7 +170,10 @@ except StopAsyncIteration:
 
 
 def _compile(code: types.CodeType, ranges: tuple[Range, ...], site: str, mode: int) -> types.CodeType:
-    """The trampoline of a function with this code and these ranges, for these listeners."""
+    """The trampoline of a function with this code and these ranges, for these listeners.
+
+    Those of a model's modules differ in names alone: their text is compiled once.
+    """
     parameters, arguments = _signature(code)
     call = f"__perfkit_function({arguments})"
     flags = code.co_flags
@@ -182,10 +188,10 @@ def _compile(code: types.CodeType, ranges: tuple[Range, ...], site: str, mode: i
     else:
         body = f"return {call}"
     # Read into a local first: Python 3.11 specializes `site.function`, but not the call `site.function(...)`.
-    begins = [f"__perfkit_function = {site}.function"]
+    begins = [f"__perfkit_function = {_SITE}.function"]
     ends: list[str] = []
     for index, made in enumerate(ranges):
-        names = {name: f"{site}.{name}{index}" for name in _READ} | {"name": repr(made.name)}
+        names = {name: f"{_SITE}.{name}{index}" for name in _READ} | {"name": repr(_name(index))}
         begin, end = enter_exit.statements(
             made.own_mode(mode),
             "overlapping" if suspends else "call",
@@ -206,16 +212,11 @@ def _compile(code: types.CodeType, ranges: tuple[Range, ...], site: str, mode: i
             textwrap.indent("\n".join(ends), "        "),
         ]
     )
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword)):
-            node.lineno = node.end_lineno = code.co_firstlineno
-            node.col_offset = node.end_col_offset = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = compile(tree, code.co_filename, "exec", dont_inherit=True)
-    made_code = next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+    made_code = _code_of(text, code.co_filename, code.co_firstlineno)
+    own = {_name(index): made.name for index, made in enumerate(ranges)}
     changes: dict[str, Any] = {
+        "co_names": tuple(site if name == _SITE else name for name in made_code.co_names),
+        "co_consts": tuple(own.get(one, one) if isinstance(one, str) else one for one in made_code.co_consts),
         "co_name": code.co_name,
         "co_freevars": code.co_freevars,
         "co_flags": made_code.co_flags | flags & inspect.CO_ITERABLE_COROUTINE,
@@ -223,3 +224,22 @@ def _compile(code: types.CodeType, ranges: tuple[Range, ...], site: str, mode: i
     if sys.version_info >= (3, 11):
         changes["co_qualname"] = code.co_qualname
     return made_code.replace(**changes)
+
+
+def _name(index: int) -> str:
+    """Stands in the text of a trampoline for the name of a range."""
+    return f"__perfkit_name_{index}__"
+
+
+@functools.lru_cache(maxsize=256)
+def _code_of(text: str, filename: str, line: int) -> types.CodeType:
+    """The code of the function that a text defines, all of it at one line of a file."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler, ast.arg, ast.keyword)):
+            node.lineno = node.end_lineno = line
+            node.col_offset = node.end_col_offset = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = compile(tree, filename, "exec", dont_inherit=True)
+    return next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))

@@ -5,7 +5,8 @@
     python benchmarks/bench_gpu.py                             both, in a folder that is removed
 
 **Cost.** A step of three small layers on the GPU, plain and with perfkit and torch's profiler beside it, interleaved
-round by round in one process; the host's time, with the device waited for at the end of a round.
+round by round in one process; the host's time, with the device waited for at the end of a round. The first second of
+steps is not in it: what it takes longer than later ones is what starting costs once.
 
 **Pairs.** Each step of `_gpu_pairs` is recorded with its mistake by `perfkit.profile`, in the loop that a user has.
 Then the step with and without it is timed in turns, each between two waits for the device.
@@ -41,10 +42,15 @@ RECORDED, RECORDED_S = 60, 2.0
 SOURCE = ROOT / "benchmarks" / "_gpu_pairs.py"
 #: Turns of each of the two, and how long one is in s: a turn has at least `FEWEST` steps.
 TURNS, TURN_S, FEWEST = 5, 0.15, 4
-ROUNDS, ROUND_STEPS = 12, 150
+ROUNDS, ROUND_STEPS = 5, 300
+#: The steps before those of a round, in s: threads start, the lines are sampled at twice the rate, tensors are scanned.
+SETTLES_S = 1.0
 
 
 # -- on the GPU
+
+#: Seconds per step, and seconds that starting took.
+Round = tuple[float, float]
 
 
 def record(make: Callable[[bool], Made], folder: Path) -> None:
@@ -109,57 +115,61 @@ def small_training() -> Callable[[], None]:
     return step
 
 
-def costs() -> dict[str, list[float]]:
-    """Seconds per step of each round, by what runs beside the step."""
+def costs() -> dict[str, dict[str, list[float]]]:
+    """Of each round by what runs beside the step: seconds per step, and seconds that starting took."""
     step = small_training()
     folder = Path(tempfile.mkdtemp())
     never = perfkit.schedule(wait=10**9, warmup=0, active=1)
     names = iter(range(10**6))
 
-    def rounds(each: Callable[[], object] | None = None) -> float:
-        began = time.perf_counter()
-        for _ in range(ROUND_STEPS):
-            step()
-            if each is not None:
-                each()
+    def rounds(began: float, work: Callable[[], object] = step, each: Callable[[], object] = lambda: None) -> Round:
+        count = 0
+        while time.perf_counter() - began < SETTLES_S:
+            work()
+            each()
+            count += 1
         torch.cuda.synchronize()
-        return (time.perf_counter() - began) / ROUND_STEPS
+        settled = time.perf_counter()
+        for _ in range(ROUND_STEPS):
+            work()
+            each()
+        torch.cuda.synchronize()
+        step_s = (time.perf_counter() - settled) / ROUND_STEPS
+        return step_s, settled - began - count * step_s
 
-    def perfkits(**options: Any) -> float:
+    def perfkits(**options: Any) -> Round:
+        began = time.perf_counter()
         prof = perfkit.profile(folder / str(next(names)), quiet=True, **options)
         prof.diagnoses = False
         with prof:
-            for _ in range(20):
-                step()
-                prof.step()
-            return rounds(prof.step)
+            return rounds(began, each=prof.step)
 
-    def torchs(schedule: Any) -> float:
+    def torchs(schedule: Any) -> Round:
+        began = time.perf_counter()
         with torch.profiler.profile(schedule=schedule, on_trace_ready=lambda one: None) as profiler:
-            for _ in range(20):
-                step()
-                profiler.step()
-            return rounds(profiler.step)
+            return rounds(began, each=profiler.step)
 
-    def armed() -> float:
+    def armed() -> Round:
+        began = time.perf_counter()
         with perfkit.detect_syncs("cuda"):
-            return rounds()
+            return rounds(began)
 
-    def ranged() -> float:
+    def ranged() -> Round:
+        began = time.perf_counter()
         timer = perfkit.range("timed step", device_time=True)
         recorder = perfkit.ranges.start_recorder()
-        began = time.perf_counter()
-        for _ in range(ROUND_STEPS):
+
+        def timed_step() -> None:
             with timer:
                 step()
-        torch.cuda.synchronize()
-        took = (time.perf_counter() - began) / ROUND_STEPS
+
+        took = rounds(began, timed_step)
         recorder.stop()
         return took
 
     repeating = {"wait": 10, "warmup": 1, "active": 3}
-    variants: dict[str, Callable[[], float]] = {
-        "plain": rounds,
+    variants: dict[str, Callable[[], Round]] = {
+        "plain": lambda: rounds(time.perf_counter()),
         "perfkit.profile, between windows": lambda: perfkits(schedule=never),
         "perfkit.profile, between windows, syncs found": lambda: perfkits(schedule=never, detect_syncs="cuda"),
         "torch.profiler, waiting": lambda: torchs(torch.profiler.schedule(wait=10**9, warmup=1, active=1)),
@@ -170,15 +180,13 @@ def costs() -> dict[str, list[float]]:
     }
     for variant in variants.values():
         variant()
-    found: dict[str, list[float]] = {name: [] for name in variants}
-    gc.disable()
-    try:
-        for number in range(ROUNDS):
-            for name in (*variants,) if number % 2 else (*reversed(variants),):
-                if "every 14" not in name or number < 3:
-                    found[name].append(variants[name]())
-    finally:
-        gc.enable()
+    found: dict[str, dict[str, list[float]]] = {name: {"step": [], "start": []} for name in variants}
+    for number in range(ROUNDS):
+        for name in (*variants,) if number % 2 else (*reversed(variants),):
+            step_s, start_s = variants[name]()
+            found[name]["step"].append(step_s)
+            found[name]["start"].append(start_s)
+    shutil.rmtree(folder)
     return found
 
 
@@ -214,8 +222,7 @@ def record_all(folder: Path, names: list[str]) -> None:
     if not names:
         found["costs"] = costs()
         for name, rounds in found["costs"].items():
-            least, usual = min(rounds) * 1e6, statistics.median(rounds) * 1e6
-            print(f"{name}: min {least:.1f} us, median {usual:.1f} us", flush=True)
+            print(_cost_line(name, rounds, 0.0), flush=True)
         (folder / "measured.json").write_text(json.dumps(found, indent=1))
 
 
@@ -290,11 +297,15 @@ def tables(folder: Path) -> Iterator[str]:
     rows = [pair_row(name, folder, one) for name, one in pairs.items() if (folder / name).is_dir()]
     yield from ("", *_table_head(PAIR_HEADING), *map(_pair_line, rows), "", _summary(rows))
     if costs := measured.get("costs"):
-        plain = min(costs["plain"])
-        yield from ("", *_table_head("step with|min, µs|median, µs|added, min µs"))
-        for name, rounds in costs.items():
-            least, usual = min(rounds), statistics.median(rounds)
-            yield f"| {name} | {least * 1e6:.1f} | {usual * 1e6:.1f} | {(least - plain) * 1e6:.1f} |"
+        plain = statistics.median(costs["plain"]["step"])
+        yield from ("", *_table_head("step with|min, µs|median, µs|added, median µs|starting takes, median ms"))
+        yield from (_cost_line(name, rounds, plain) for name, rounds in costs.items())
+
+
+def _cost_line(name: str, rounds: dict[str, list[float]], plain_s: float) -> str:
+    usual = statistics.median(rounds["step"])
+    micros = (f"{one * 1e6:.1f}" for one in (min(rounds["step"]), usual, usual - plain_s))
+    return f"| {name} | {' | '.join(micros)} | {statistics.median(rounds['start']) * 1e3:.1f} |"
 
 
 def _table_head(heading: str) -> tuple[str, str]:

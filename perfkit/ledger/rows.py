@@ -60,23 +60,29 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selector(NamedTuple):
-    """Rows that a rule may claim: those that match every field that is not None; ``names`` lists what a name may be."""
+    """Rows that a rule may claim: those that match every field that is not None; ``names`` lists what a name may be.
+
+    ``phase`` "none" is that of rows without one, as those of a device's work.
+    """
 
     owner: Owner | None = None
-    phase: Phase | None = None
+    phase: Phase | Literal["none"] | None = None
     names: tuple[str, ...] | None = None
 
     def matches(self, row: LedgerRow) -> bool:
         """Whether a row is one of these."""
         return (
             (self.owner is None or row.owner == self.owner)
-            and (self.phase is None or row.phase == self.phase)
+            and (self.phase is None or self.phase == (row.phase or "none"))
             and (self.names is None or row.name in self.names)
         )
 
 
 #: Ops: what they compute, and what each costs apart from that.
 COMPUTING = (Selector(owner="computing"), Selector(owner="op overhead"))
+
+#: What a device computes.
+ON_DEVICE = Selector(owner="computing", phase="none")
 
 #: Idle time of a device that waits for the host to launch.
 LATE = Selector(owner="idle", names=LATE_LAUNCHES)

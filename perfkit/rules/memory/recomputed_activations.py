@@ -38,15 +38,14 @@ import msgspec
 from perfkit._format import percent, size
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import COMPUTING, LATE, Selector
+from perfkit.ledger.rows import LATE, ON_DEVICE, Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
 from perfkit.measures.results.patterns import Patterns
 from perfkit.rules._settings import first_call, number
 from perfkit.run.records import CallPaths, Lines, Rank
 
 ID = "recomputed-activations"
-#: A device's work has no phase.
-CLAIMS = (Selector(phase="backward"), LATE, *COMPUTING)
+CLAIMS = (Selector(phase="backward"), LATE, ON_DEVICE)
 
 #: Of the machine's memory the process uses no more than this share: what is not kept may well fit (chosen).
 _FITS = 0.5

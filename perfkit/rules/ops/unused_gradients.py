@@ -32,17 +32,16 @@ from collections.abc import Iterator
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import Ledger
-from perfkit.ledger.rows import COMPUTING, LATE, Selector
+from perfkit.ledger.rows import LATE, ON_DEVICE, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, Rank, UnusedGradients
 
 ID = "unused-gradients"
-#: A device's work has no phase.
 CLAIMS = (
     *(Selector(owner=owner, phase="backward") for owner in ("computing", "op overhead")),
     LATE,
-    *COMPUTING,
+    ON_DEVICE,
 )
 
 #: The share of the cost that is saved at least: chosen; ops of the line that need gradients for something else stay.

@@ -52,6 +52,8 @@ def explain(
         typer.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {KINDS[change.kind]}.")
         if change.toggle:
             typer.echo("It can be switched off and on between any two steps, so one process measures both.")
+        if change.slow_start:
+            typer.echo("Its first steps take long, so perfkit try tries it after the others.")
     elif rule in _TOPICS:
         typer.echo(f"{rule}: {_TOPICS[rule]}")
     else:

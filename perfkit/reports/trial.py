@@ -16,7 +16,7 @@ _LOSSES = {"same": "same", "within-seeds": "as noise", "differs": "differs", "un
 
 
 def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
-    """Write the verdict, a table of what was measured, a line for every other change, and with ``patch`` the diff."""
+    """Write the verdict, a table of what was measured, what became of the other changes, with ``patch`` the diff."""
     floor = f" · two unchanged runs differ by {share_of(trial.floor)}" if trial.floor is not None else ""
     print_line(Text(f"{trial.program} · {trial.seconds:.0f} s{floor}", style="dim"), console)
     print_text(Text(trial.verdict, style="bold"), console)
@@ -27,9 +27,12 @@ def print_trial(trial: Trial, console: Console, *, patch: bool = True) -> None:
         measured.append(together)
     if measured:
         print_table(trial_table(measured), console)
+    said: dict[str, list[str]] = {}
     for one in trial.changes:
         if one not in measured or one.outcome == "undecided":
-            print_text(Text.assemble((f"{one.name}: ", "bold"), one.sentence), console)
+            said.setdefault(one.sentence, []).append(one.name)
+    for sentence, names in said.items():
+        print_text(Text.assemble((f"{', '.join(names)}: ", "bold"), sentence), console)
     for one in measured:
         if one.kind == "bound":
             print_text(Text(f"{one.name} is an upper bound: what a correction could save at most."), console)

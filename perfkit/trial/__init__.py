@@ -8,8 +8,9 @@ reported as a saving. Then each change that answers a finding runs against the u
 inside one process, in blocks of steps in random order, where it can be; else two processes in turns, each stopped
 while the other runs. Two processes of one program can differ persistently, by how the system gives out memory, so a
 saving between processes is claimed once a second pair has shown it too. What is undecided is measured again, three
-times at most. The changes that save time are then combined, each is left out once, and the combination is measured in
-processes of its own.
+times at most. What costs most is tried first; a change that builds on others follows them, and one whose first steps
+take long, as compiling does, comes last and leaves the time to combine the others. The changes that save time are then
+combined, each is left out once, and the combination is measured in processes of its own.
 
 A saving is the Hodges-Lehmann shift of paired blocks, as a share of the step, with a 95 % interval by bootstrap;
 compiling and autotuning are left out of it and reported as the steps after which they pay. Losses are compared step by

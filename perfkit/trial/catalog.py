@@ -49,6 +49,7 @@ class Change(NamedTuple):
     placeholder: str = "N"
     toggle: bool = False
     first: bool = False
+    slow_start: bool = False
     redraws: bool = False
     edits: tuple[Edit, ...] = ()
     trainer: TrainerArgument = TrainerArgument()
@@ -74,6 +75,7 @@ class Change(NamedTuple):
             getattr(module, "PLACEHOLDER", "N"),
             getattr(module, "TOGGLE", False),
             getattr(module, "FIRST", False),
+            getattr(module, "SLOW_START", False),
             getattr(module, "REDRAWS", False),
             getattr(module, "EDITS", ()),
             getattr(module, "TRAINER", TrainerArgument()),

@@ -1,8 +1,9 @@
 """Tries changes one by one, then together, within a budget: what to measure next, and what may be claimed.
 
 The order: the unchanged program against itself, whose difference is the least that is claimed; each change once, what
-costs most first; the undecided ones again, three times at most; those that save time together, added one by one; each
-of them left out once; and at last all of them in processes of their own, for the number that is reported.
+costs most first; the undecided ones again, three times at most; then the same with those that build on others, and with
+those that start slowly; those that save time together, added one by one; each of them left out once; and at last all of
+them in processes of their own, for the number that is reported.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from perfkit._format import share_of, share_range
+from perfkit._format import share_of
 from perfkit.run.records import LossCheck, TriedChange, TriedOutcome
 from perfkit.trial.advice import Candidate
 from perfkit.trial.catalog import ChosenChange
 from perfkit.trial.comparing import Compared
 from perfkit.trial.losses import BaselineLosses
 from perfkit.trial.reruns import CannotTry, check_baseline
-from perfkit.trial.shift import LOOKS, Decision, Shift, decided, floor_of, shift_of
+from perfkit.trial.shift import LOOKS, Decision, Shift, decided, floor_of, shift_of, shown_cost, shown_saving
 
 #: Comparisons of the unchanged program with itself, where the budget has time for both: two processes of one program
 #: differ by up to a few percent, and one pair shows one such difference.
@@ -109,6 +110,8 @@ class Search:
         self._losses = BaselineLosses((), ())
         self._notes: list[str] = []
         self._longest_s = 0.0
+        #: What the last comparison with a slow start took: another one finds most of it compiled.
+        self._slow_s = 0.0
         self._known: dict[tuple[tuple[ChosenChange, ...], tuple[ChosenChange, ...]], _Measured] = {}
 
     def run(self) -> Found:
@@ -132,20 +135,29 @@ class Search:
         )
 
     def _rounds(self) -> Iterator[list[Candidate]]:
-        """First the changes that build on no other one that is tried, then those that do."""
+        """First the changes that build on no other one that is tried, then those that do.
+
+        At last those that start slowly: one of them may take the time of several others.
+        """
         ids = {one.chosen.change.id for one in self._candidates}
-        first = [one for one in self._candidates if ids.isdisjoint(one.chosen.change.after)]
+        slow = [one for one in self._candidates if one.chosen.change.slow_start]
+        first = [one for one in self._candidates if one not in slow and ids.isdisjoint(one.chosen.change.after)]
         yield first
-        yield [one for one in self._candidates if one not in first]
+        yield [one for one in self._candidates if one not in slow and one not in first]
+        yield slow
 
     def _try(self, measured: list[tuple[Candidate, _Measured]], tried: dict[ChosenChange, TriedChange]) -> None:
         """Look at each change once, then again at those that are undecided, and report what became of them."""
+        winners = self._winners(tried)
         for look in range(LOOKS):
             for candidate, one in measured:
                 # What seems to save time is confirmed before the budget is spent on the rest.
                 promising = sum(1 for _, other in measured if other.open and self._promises(other))
-                if one.open and self._has_time(reserve=0 if look else promising):
-                    self._look(one, f"{candidate.chosen}" + (", again" if look else ""))
+                reserve_s = self._longest_s * (0 if look else promising)
+                if _start_slowly(one.after) and winners:
+                    reserve_s += self._longest_s  # to measure those together
+                if one.open and self._has_time(one.after, reserve_s=reserve_s):
+                    self._look(one, f"{candidate.chosen}" + (", again" if look else ""), reserve_s=reserve_s)
         for candidate, one in measured:
             if one.looks:
                 self._known[one.before, one.after] = one
@@ -160,7 +172,7 @@ class Search:
         """Compare the program with itself, so that its own differences are known."""
         found: list[Compared] = []
         for number in range(_BASELINES):
-            if number and not self._has_time(reserve=max(2, len(self._candidates))):
+            if number and not self._has_time(reserve_s=max(2, len(self._candidates)) * self._longest_s):
                 break
             self._progress("the program against itself", self._left_s)
             began = self._clock()
@@ -192,16 +204,24 @@ class Search:
     def _left_s(self) -> float:
         return max(0.0, self._ends - self._clock())
 
-    def _has_time(self, reserve: int = 0) -> bool:
-        """Whether the budget has time for one more comparison, and for ``reserve`` after it."""
-        return self._left_s >= (1 + reserve) * self._longest_s
+    def _takes_s(self, changes: Iterable[ChosenChange]) -> float:
+        """What a comparison with these changes takes, by those that were made."""
+        return max(self._longest_s, self._slow_s) if _start_slowly(changes) else self._longest_s
 
-    def _look(self, one: _Measured, what: str, *, in_turns: bool = False) -> None:
-        """Measure once more, and decide by all that was measured."""
+    def _has_time(self, changes: Iterable[ChosenChange] = (), *, reserve_s: float = 0.0) -> bool:
+        """Whether the budget has time for one more comparison, and ``reserve_s`` after it."""
+        return self._left_s >= self._takes_s(changes) + reserve_s
+
+    def _look(self, one: _Measured, what: str, *, in_turns: bool = False, reserve_s: float = 0.0) -> None:
+        """Measure once more, and decide by all that was measured; ``reserve_s`` of the budget is left."""
         self._progress(what, self._left_s)
         began = self._clock()
-        compared = self._comparing.compare(one.before, one.after, limit_s=self._left_s, in_turns=in_turns)
-        self._longest_s = max(self._longest_s, self._clock() - began)
+        limit_s = self._left_s - reserve_s
+        compared = self._comparing.compare(one.before, one.after, limit_s=limit_s, in_turns=in_turns)
+        if _start_slowly(one.after):
+            self._slow_s = self._clock() - began
+        else:
+            self._longest_s = max(self._longest_s, self._clock() - began)
         one.looks.append(compared)
         # One process that is switched is the same before and after: no persistent difference widens the interval.
         one.shift = shift_of([each.blocks for each in one.looks], floor=0.0 if compared.switched else self._floor)
@@ -245,8 +265,10 @@ class Search:
 
     def _outcome(self, one: _Measured) -> tuple[TriedOutcome, str]:
         if not one.looks:
-            return "not-tried", "the budget had no time for it"
+            return "not-tried", "no time was left in the budget"
         result = one.last.after
+        if result.ending == "timed-out" and _start_slowly(one.after):
+            return "not-tried", f"{result.message}, as its first steps take long: give a larger --budget"
         if result.ending in ("failed", "timed-out"):
             return "failed", result.message
         if result.ending in ("out-of-memory", "refused"):
@@ -301,20 +323,20 @@ class Search:
         """Combine what saves time: added one by one, each left out once, and all measured in processes of their own."""
         kept = [winners[0]]
         for chosen in winners[1:]:
-            if not self._has_time(reserve=1):
+            if not self._has_time((*kept, chosen), reserve_s=self._takes_s((*kept, chosen))):
                 self._notes.append(f"The budget had no time to combine {chosen} with the others.")
                 continue
             if self._adds(kept, chosen):
                 kept.append(chosen)
         for chosen in kept[:-1] if len(kept) > 2 else ():
             rest = [one for one in kept if one != chosen]
-            if self._has_time(reserve=1) and not self._adds(rest, chosen):
+            if self._has_time(kept, reserve_s=self._takes_s(rest)) and not self._adds(rest, chosen):
                 kept = rest
         one = _Measured((), *kept)
         known = self._known.get(((), one.after))
         if known is not None and not known.last.switched:
             one = known
-        while one.open and self._has_time():
+        while one.open and self._has_time(kept):
             self._look(one, _names(kept), in_turns=True)
         if one.shift is None:
             why = self._outcome(one)[1]
@@ -339,6 +361,10 @@ class Search:
         return adds
 
 
+def _start_slowly(changes: Iterable[ChosenChange]) -> bool:
+    return any(one.change.slow_start for one in changes)
+
+
 def _names(changes: Iterable[ChosenChange]) -> str:
     return " + ".join(map(str, changes))
 
@@ -346,16 +372,6 @@ def _names(changes: Iterable[ChosenChange]) -> str:
 def _base(candidate: Candidate, winners: Iterable[ChosenChange]) -> tuple[ChosenChange, ...]:
     """What is applied already where a change is tried that builds on others: the best of those."""
     return tuple(one for one in winners if one.change.id in candidate.chosen.change.after)
-
-
-def shown_saving(shift: Shift) -> str:
-    """``41% (95% interval 38 to 44%)``."""
-    return f"{share_of(shift.saved)} (95% interval {share_range(shift.low, shift.high)})"
-
-
-def shown_cost(shift: Shift) -> str:
-    """The same for a change that makes the step longer."""
-    return f"{share_of(-shift.saved)} (95% interval {share_range(-shift.high, -shift.low)})"
 
 
 def _too_few(one: Compared, limit_s: float) -> str:

@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from perfkit._format import share_of, share_range
+
 #: Pairs of blocks below which nothing is claimed: a bootstrap over fewer has too few different samples.
 MIN_PAIRS = 8
 #: How often a change is looked at before it is given up.
@@ -142,6 +144,16 @@ def decided(shift: Shift | None, floor: float, look: int, *, switched: bool = Fa
         if -floor < shift.low and shift.high < floor:
             return "no-difference"
     return "no-difference" if look >= LOOKS else "undecided"
+
+
+def shown_saving(shift: Shift) -> str:
+    """``41% (95% interval 38 to 44%)``."""
+    return f"{share_of(shift.saved)} (95% interval {share_range(shift.low, shift.high)})"
+
+
+def shown_cost(shift: Shift) -> str:
+    """The same for a change that makes the step longer."""
+    return f"{share_of(-shift.saved)} (95% interval {share_range(-shift.high, -shift.low)})"
 
 
 def _shift_alone(blocks: Blocks) -> float | None:

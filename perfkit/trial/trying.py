@@ -219,6 +219,8 @@ def _verdict(found: Found) -> str:
 def _without_claim(found: Found) -> str:
     """The verdict where no saving is certain: it agrees with the rows, some of which may have one."""
     tried = [one for one in found.tried if one.kind != "bound"]
+    if any(one.outcome == "not-tried" for one in tried) and all(one.saving is None for one in tried):
+        return "No change was measured: give a larger --budget."
     for one in tried:
         if one.outcome == "faster" and one.loss is not None and one.loss.outcome == "differs":
             return f"{one.name} {one.sentence}, but {one.loss.sentence}."

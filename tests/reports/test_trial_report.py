@@ -82,3 +82,11 @@ def test_a_saving_that_is_not_certain_is_no_number_and_its_line_says_how_much_wa
     text = capsys.readouterr().out
     assert "not certain" in next(line for line in text.splitlines() if line.startswith("workers=2 "))
     assert f"workers=2: {sentence}" in " ".join(text.split())
+
+
+def test_changes_with_the_same_outcome_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "no time was left in the budget"
+    changes = tuple(TriedChange(names=(name,), sentence=sentence) for name in ("prefetch=4", "prefetch=8"))
+    print_trial(Trial(program="train.py", verdict="", changes=changes), stdout_console())
+
+    assert f"prefetch=4, prefetch=8: {sentence}\n" in capsys.readouterr().out

@@ -351,3 +351,63 @@ def test_a_change_whose_base_saves_nothing_is_tried_alone():
     assert ("", "persistent-workers") in program.asked
     assert found.together is not None
     assert found.together.names == ("persistent-workers",)
+
+
+class SlowStart(MadeUpProgram):
+    """Compiling takes ``compile_s``, the first time; a comparison whose time is over before it ends there."""
+
+    def __init__(self, factors: dict[str, float], *, compile_s: float) -> None:
+        super().__init__(factors)
+        self.compile_s = compile_s
+        self.limits: dict[str, float] = {}
+
+    def compare(self, before, after, *, limit_s, in_turns=False):
+        began_s, name = self.now_s, _names(after)
+        self.limits.setdefault(name, limit_s)
+        compared = super().compare(before, after, limit_s=limit_s, in_turns=in_turns)
+        if "compile" not in name:
+            return compared
+        self.now_s, self.compile_s = began_s + min(self.seconds + self.compile_s, limit_s), 0.0
+        if self.now_s < began_s + limit_s:
+            return compared
+        result = failed("timed-out", "the program had done 0 of 40 steps when its time was over")
+        return msgspec.structs.replace(compared, blocks=Blocks([], []), after=result)
+
+
+def test_compiling_comes_last_and_the_others_keep_their_order():
+    program = SlowStart({}, compile_s=100.0)
+
+    found = search(program, "compile", "persistent-workers", "tf32", "workers=2")
+
+    asked = list(dict.fromkeys(after for _, after in program.asked if after))
+    assert asked == ["tf32", "workers=2", "persistent-workers", "compile"]
+    assert [one.name for one in found.tried] == ["compile", "persistent-workers", "tf32", "workers=2"]
+
+
+def test_where_compiling_takes_the_rest_of_a_budget_the_other_changes_are_measured_and_combined():
+    program = SlowStart({"workers=2": 0.5, "fused-optimizer": 0.6}, compile_s=1000.0)
+
+    found = search(program, "compile", "workers=2", "fused-optimizer", budget_s=120.0)
+
+    assert [one.outcome for one in found.tried] == ["not-tried", "faster", "faster"]
+    assert "0 of 40 steps" in found.tried[0].sentence
+    assert "give a larger --budget" in found.tried[0].sentence
+    assert found.together is not None
+    assert "workers=2" in found.together.names
+    assert program.now_s <= 120.0
+
+
+def test_a_budget_for_compiling_alone_says_that_nothing_was_measured():
+    found = search(SlowStart({}, compile_s=1000.0), "compile", budget_s=60.0)
+
+    assert _verdict(found) == "No change was measured: give a larger --budget."
+
+
+def test_compiling_that_took_long_leaves_time_to_confirm_it_once_it_is_cached():
+    program = SlowStart({"compile": 0.5, "workers=2": 0.7}, compile_s=60.0)
+
+    found = search(program, "compile", "workers=2", budget_s=250.0)
+
+    assert [one.outcome for one in found.tried] == ["faster", "faster"]
+    assert found.together is not None
+    assert found.together.names == ("compile", "workers=2")

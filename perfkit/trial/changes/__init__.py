@@ -23,6 +23,7 @@ A module defines what `perfkit.trial.catalog.Change` holds: ``ID``, its docstrin
 - ``REDRAWS = True`` where random numbers are drawn in other processes, and so are others: the losses are then compared
   with those of other seeds (optional);
 - ``FIRST = True`` where other changes build on what this one has changed (optional);
+- ``SLOW_START = True`` where its first steps take as long as whole reruns of others: it is tried last (optional);
 - ``apply(site, value)``: puts it in place through ``site.patches``, which undo it, and calls ``site.used()`` each time
   that it changes something of the program's, so that a change without effect is reported as that.
 

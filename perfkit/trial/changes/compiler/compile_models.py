@@ -16,6 +16,7 @@ from perfkit.trial.site import Site
 ID = "compile"
 ANSWERS = ("unfused-elementwise", "launch-bound", "many-small-ops", "memory-bound", "cuda-graph-candidate")
 KIND = "numeric"
+SLOW_START = True
 LINES = "model.compile()"
 EDITS = (BeforeLoop("{model}.compile()"),)
 TRAINER = TrainerArgument(huggingface="torch_compile=True", accelerate='dynamo_backend="inductor"')

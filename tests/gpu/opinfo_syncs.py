@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch._C._autograd import DeviceType
+from torch._C._profiler import _RecordFunctionFast as mark  # unlike record_function, calls get links to it
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit.syncs.dry_run.op_table import named_ops
@@ -40,7 +42,7 @@ DTYPES = (torch.float32, torch.int64, torch.bool)
 #: Calls in which the host waits for the device. cudaFree waits too, but belongs to the allocator and not to the op.
 BLOCKING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaMemcpy2D")
 
-_MARK = "perfkit call "
+_MARK, _LINE = "perfkit call ", "perfkit line"
 _SYNC_TEXT = "called a synchronizing"
 _ERROR, _OFF = 2, 0
 _DATA = Path(__file__).resolve().parents[2] / "perfkit" / "syncs" / "dry_run" / "waiting_ops.py"
@@ -62,26 +64,34 @@ class Event(NamedTuple):
 def waits_of(do: Callable[[], object]) -> list[Event]:
     """The blocking calls and the marks of what ``do`` runs."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    with profile(activities=activities) as profiler:
-        try:
-            do()
-        finally:
-            with record_function(f"{_MARK}end"):
-                pass
-    found: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]  # set by the profiler's end
-    # A runtime call is placed where the op began that it belongs to: the times of both come from different clocks.
-    began = {one.correlation_id(): one.start_ns() for one in found if not one.linked_correlation_id()}
-    events = [
-        Event(
-            one.name(),
-            began.get(one.linked_correlation_id(), one.start_ns()) if one.name() in BLOCKING else one.start_ns(),
-            one.start_ns() + one.duration_ns(),
-        )
-        for one in found
-    ]
-    end = max((one.start_ns for one in events if one.name == f"{_MARK}end"), default=0)
-    # The profiler's own end waits for the device, too.
-    return [one for one in events if one.start_ns < end and (one.name in BLOCKING or one.is_mark)]
+    with profile(activities=activities) as profiler, mark(_LINE):
+        do()
+    return line_events(profiler.profiler.kineto_results.events())  # type: ignore[union-attr]  # set by the profiler's end
+
+
+def line_events(found: Iterable[Any]) -> list[Event]:
+    """The blocking calls inside a mark, and the marks, of the profiler's events.
+
+    A call of the runtime has a link to the innermost op or mark around it. One without was made around what is
+    measured: the profiler waits for the device at its end. Times do not tell: those of calls come from another clock.
+    """
+    found = list(found)
+    # What is no op or mark, as a kernel or a call without a link, has a number too, of another series.
+    began = {one.correlation_id(): one.start_ns() for one in found if _is_op(one)}
+    events = []
+    for one in found:
+        end_ns = one.start_ns() + one.duration_ns()
+        link = one.linked_correlation_id()
+        if one.name() in BLOCKING and link and link in began:
+            events.append(Event(one.name(), began[link], end_ns))
+        elif one.name().startswith(_MARK):
+            events.append(Event(one.name(), one.start_ns(), end_ns))
+    return events
+
+
+def _is_op(event: Any) -> bool:
+    """Whether an event of the profiler's is an op or a mark: on the host, and no call of the runtime or the driver."""
+    return event.device_type() == DeviceType.CPU and not event.name().startswith(("cu", "INVALID"))
 
 
 def waits_by_mark(events: Iterable[Event]) -> dict[int, int]:
@@ -138,7 +148,7 @@ class _Calls(TorchDispatchMode):
     def _call(self, func: Any, args: Any, kwargs: Any, *, reported: bool) -> Any:
         number = len(self.calls)
         self.calls.append((str(func), reported, True))
-        with record_function(f"{_MARK}{number}"):
+        with mark(f"{_MARK}{number}"):
             result = func(*args, **kwargs)
         self.calls[number] = str(func), reported, False
         return result

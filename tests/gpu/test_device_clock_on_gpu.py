@@ -245,6 +245,7 @@ def test_nothing_is_queried_while_another_thread_captures(tmp_path: Path) -> Non
 
     def capture() -> None:
         try:
+            _ = x + x  # makes the context this thread's, without which torch warns of cuBLAS
             _ = x @ x.T  # cuBLAS, which each thread starts for itself, refuses to start inside a capture
             with torch.cuda.graph(torch.cuda.CUDAGraph()):
                 _ = x @ x.T

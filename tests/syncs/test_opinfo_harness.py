@@ -93,6 +93,34 @@ def test_a_wait_counts_for_the_marked_call_in_which_it_began(harness: Any) -> No
     assert harness.waits_by_mark(events) == {7: 2}
 
 
+class Recorded:
+    """One event of torch's profiler; ``link`` is the number of the op around a call of the runtime."""
+
+    def __init__(self, name: str, start: int, duration: int, number: int, link: int = 0, *, device: bool = False):
+        self.name, self.start_ns, self.duration_ns = lambda: name, lambda: start, lambda: duration
+        self.correlation_id, self.linked_correlation_id = lambda: number, lambda: link
+        kind = torch._C._autograd.DeviceType
+        self.device_type = lambda: kind.CUDA if device else kind.CPU
+
+
+def test_a_wait_without_a_link_is_the_profilers_and_one_with_a_link_begins_where_its_op_does(harness: Any) -> None:
+    found = [
+        Recorded("perfkit line", 100, 50, 1),
+        Recorded("aten::item", 120, 10, 2),
+        Recorded("cudaStreamSynchronize", 90, 8, 7, link=2),  # by a clock that is late
+        Recorded("cudaDeviceSynchronize", 140, 3, 8, link=1),
+        Recorded("Activity Buffer Request", 110, 5, 0),
+        Recorded("cudaDeviceSynchronize", 145, 900, 2),  # inside the line by its time, with the number of an op
+        Recorded("sum_kernel", 160, 5, 1, device=True),
+    ]
+
+    event = harness.Event
+    assert harness.line_events(found) == [
+        event("cudaStreamSynchronize", 120, 98),
+        event("cudaDeviceSynchronize", 100, 143),
+    ]
+
+
 def test_the_summary_has_ops_that_wait_and_of_the_others_those_with_a_name(harness: Any) -> None:
     def counts(calls: int, syncs: int, reported: int) -> dict[str, int]:
         return {"calls": calls, "syncs": syncs, "reported": reported}

@@ -177,6 +177,8 @@ def change_section(change: Change) -> str:
     ]
     if change.toggle:
         parts.append("Measured\n: in one process, by switching it off and on between steps.")
+    if change.slow_start:
+        parts.append("Tried\n: after the others, since its first steps take long.")
     return "\n\n".join(part for part in parts if part)
 
 

@@ -235,17 +235,21 @@ def test_on_a_device_costs_are_those_of_the_kernels(build: Any) -> None:
     assert (product.m, product.k, product.n, product.ns) == (64, 50, 127, 7_000)
 
 
-def test_a_bias_before_a_batch_norm_costs_its_own_kernels(build: Any) -> None:
+@pytest.mark.parametrize("counted", [(0, 1), (1, 0)], ids=["counts its batches", "adds between the two"])
+def test_a_bias_before_a_batch_norm_costs_its_own_kernels(build: Any, counted: tuple[int, int]) -> None:
+    number = {"Input Dims": [[], [], []], "Input type": ["long int", "Scalar", "Scalar"]}
+    image = {"Input Dims": [[8, 64, 30, 30], [], []], "Input type": ["float", "Scalar", "Scalar"]}
     build.step(0, 0, 90_000)
     dims = {"Input Dims": [[8, 3, 32, 32], [64, 3, 3, 3], [64]], "Input type": ["float"] * 3}
     build.op("aten::conv2d", 1_000, 2_000, **dims)
     build.launch(1_200, 3_000, 10_000, "sm80_xmma_fprop_implicit_gemm")
     build.launch(1_500, 10_000, 12_500, "void at::native::elementwise_kernel<128, 2, add>")
-    build.op("aten::batch_norm", 2_000, 3_000)
+    build.op("aten::add_", 2_000, 2_200, **(image if counted[0] else number))
+    build.op("aten::batch_norm", 2_300, 3_000)
     found = measure_patterns(op_calls(build.read()))
 
     assert found is not None
-    assert [one.ns for one in found.biases] == [2_500]
+    assert [one.ns for one in found.biases] == [2_500] * counted[1]
 
 
 def test_collectives_of_the_host_cost_what_the_training_thread_waited(build: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from perfkit.measures._rows import launched_work
@@ -12,17 +12,24 @@ from perfkit.measures.device._kernel_classes import class_of
 from perfkit.measures.ops._inner_ops import KeyedSums
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS
+from perfkit.measures.ops._op_work import Tensor
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
 from perfkit.measures.results.patterns import BiasBeforeNorm
 from perfkit.trace.columns import Kind
 
 _CONVOLUTION = re.compile(r"^aten::conv(?:olution|[123]d)$")
+#: A batch norm in training counts its batches first: `num_batches_tracked.add_(1)`.
+_COUNTS = "aten::add_"
 _BATCH_NORM = re.compile(r"^aten::(?:_?batch_norm\w*|native_batch_norm|cudnn_batch_norm|miopen_batch_norm)$")
 
 
 def find_biases(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[BiasBeforeNorm]:
     """Convolutions with a bias right before a batch norm, and the kernels that add it and sum its gradient."""
-    order = [i for i in calls.forward.tolist() if calls.names[i] not in VIEWS]
+    order = [
+        i
+        for i in calls.forward.tolist()
+        if calls.names[i] not in VIEWS and not (calls.names[i] == _COUNTS and _counts(arguments(int(calls.rows[i]))))
+    ]
     chosen = []
     for index, following in pairwise(order):
         if not _CONVOLUTION.match(calls.names[index]) or not _BATCH_NORM.match(calls.names[following]):
@@ -39,6 +46,11 @@ def find_biases(calls: OpCalls, arguments: TensorArgumentReader) -> Iterator[Bia
         sums.add(at, ns=float(spent.get(index, 0)), count=1)
     for at, total in sums.per_step(calls.steps):
         yield BiasBeforeNorm(at=at, **total)
+
+
+def _counts(tensors: Sequence[Tensor]) -> bool:
+    """Whether an addition is to a single number."""
+    return bool(tensors) and all(one.elements == 1 for one in tensors)
 
 
 def _bias_kernels(calls: OpCalls, convolutions: set[int]) -> dict[int, int]:

@@ -39,6 +39,22 @@ def test_batch_norms_with_channels_first_are_another_rules(build: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>(x)", "torch.channels_last"),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>(x)", "torch.channels_last"),
+        ("void at::native::reduce_kernel<512, 1, float>(x)", "a larger batch"),
+    ],
+)
+def test_cudnns_batch_norm_of_few_channels_is_told_of_channels_last(name: str, advice: str, build: Any) -> None:
+    kernels = build.kernels((name, "reduction", 900), sm_efficiency=0.5)
+
+    [finding] = build.findings(small_grid, build.traced_step(100), build.device(1000, compute=1000), kernels)
+
+    assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
     ("kind", "ms", "share"), [("reduction", 600, 0.9), ("reduction", 9, 0.0), ("copy", 600, 0.0), ("matmul", 600, None)]
 )
 def test_full_grids_short_kernels_and_copies_are_not_reported(

@@ -7,12 +7,14 @@ How it shows: the time of compute kernels, weighted by the share of multiprocess
 the step or more. Kernels shorter than 10 µs are not counted: launching limits them, which launch-bound reports. Batch
 norms of images with their channels first are the subject of layout-conversion.
 
-Causes: a small batch; a reduction over one long dimension; a loop over samples or heads with one kernel each.
+Causes: a small batch; a reduction over one long dimension; a loop over samples or heads with one kernel each; cuDNN's
+batch norm of few channels, which has one block for each.
 
-Fix: give each kernel more work: a larger batch, or one batched call instead of a loop.
+Fix: give each kernel more work: a larger batch, or one batched call instead of a loop; channels last for a batch norm.
 
     loader = DataLoader(dataset, batch_size=256)
     scores = torch.bmm(queries, keys)                  # not: one mm per head
+    model, images = (one.to(memory_format=torch.channels_last) for one in (model, images))
 
 A batch of k times the size needs another learning rate. To start from: k times it with SGD (Goyal et al. 2017, with a
 warm-up), the square root of k times it with Adam (Malladi et al. 2022).
@@ -32,9 +34,9 @@ from collections.abc import Iterator
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
-from perfkit.ledger.step_budget import CRITICAL, DeviceStepBudget
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, DeviceStepBudget
 from perfkit.measures.results.kernels import Kernels
-from perfkit.rules._channels_first import is_channels_first_norm
+from perfkit.rules._channels_first import has_a_block_per_channel, is_channels_first_norm
 from perfkit.rules.device._larger_batch import LEARNING_RATE
 
 ID = "small-grid"
@@ -45,6 +47,7 @@ FOLLOWS = ("many-small-ops", "loop-over-samples")
 #: A launch takes 5 to 10 µs on the host: shorter kernels are limited by how fast the host launches.
 _LAUNCH_NS = 10_000
 _NOT_COMPUTING = ("communication", "copy")
+_CHANNELS_LAST = "Convert model and images to torch.channels_last: this batch norm has one block for each channel."
 
 
 def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
@@ -60,6 +63,7 @@ def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
     ]
     small.sort(key=lambda one: -one[1])
     spent = sum(row.total_ns for row, _ in small)
+    norms = sum(row.total_ns for row, _ in small if has_a_block_per_channel(row.name))
     cost = step.of_kernels(sum(empty_ns for _, empty_ns in small), kernels)
     if cost < CRITICAL * step.wall_ns:
         return
@@ -74,8 +78,12 @@ def check(step: DeviceStepBudget, kernels: Kernels) -> Iterator[Finding]:
             f"{step.percent(step.of_kernels(spent, kernels))} of the {step.per} and use {filled:.0%} of its "
             "multiprocessors."
         ),
-        advice="Give each kernel more work: a larger batch, or one batched call instead of many small ones. "
-        f"{LEARNING_RATE}",
+        advice=_CHANNELS_LAST
+        if norms >= MAJORITY * spent
+        else (
+            "Give each kernel more work: a larger batch, or one batched call instead of many small ones. "
+            f"{LEARNING_RATE}"
+        ),
         confidence="low",
         evidence=tuple(
             Evidence.ms(row.name[:80], empty_ns, f"without a block; {source}; grid {row.grid}")

@@ -32,25 +32,31 @@ def find_repeated_forwards(calls: OpCalls) -> RepeatedForwards | None:
     node = nearest_above(trace, ops, is_node)
     # The nearest node counts: the reentrant form runs the backward of what it repeated inside of its own node. Around
     # the ops of a node is another one, with the node's name and number.
-    own = (node >= 0) & (trace.sequence[ops] == trace.sequence[node]) & (trace.sequence[ops] >= 0)
+    inside = node >= 0
+    ops, node = ops[inside], node[inside]
+    numbered = trace.sequence[ops] >= 0
+    own = numbered & (trace.sequence[ops] == trace.sequence[node])
+    makes = numbered & ~own & ~is_node[ops]
+    if not makes.any():
+        return None
     is_around = is_node.copy()
     is_around[ops[own]] = True
-    above = nearest_above(trace, ops, trace.is_kind(Kind.OP))
-    direct = (node >= 0) & ~own & is_around[above]
-    ops, node = ops[direct], node[direct]
-    makes = (trace.sequence[ops] >= 0) & ~is_node[ops]
+    direct = ~own & is_around[nearest_above(trace, ops, trace.is_kind(Kind.OP))]
+    order = np.flatnonzero(direct)[np.lexsort((trace.start_ns[ops[direct]], node[direct]))]
+    ops, node, makes = ops[order], node[order], makes[order]
     forward = calls.rows[calls.forward]
     names = trace.name[forward[trace.sequence[forward] >= 0]]
     reentrant = np.isin(trace.name, [code for code, name in enumerate(trace.names) if _REENTRANT in name])
     within: list[int] = []
     last = np.zeros(len(trace), np.int64)
-    for one in np.unique(node[makes]).tolist():
-        again = ops[makes & (node == one)]
-        again = again[np.argsort(trace.start_ns[again])]
+    for part in np.split(np.arange(ops.size), np.flatnonzero(node[1:] != node[:-1]) + 1):
+        # The last op is the node's own.
+        if not part.size or makes[part[-1]] or not makes[part].any():
+            continue
+        one, again = int(node[part[0]]), ops[part[makes[part]]]
         end_ns = int(trace.end_ns[again].max())
-        follows = trace.start_ns[ops[~makes & (node == one)]]
         alike = reentrant[one] or _holds(names, trace.name[again[:_ALIKE]])
-        if alike and follows.size and follows.max() >= end_ns:
+        if alike and trace.start_ns[ops[part[-1]]] >= end_ns:
             within.append(one)
             last[one] = end_ns
     if not within:
@@ -63,8 +69,8 @@ def find_repeated_forwards(calls: OpCalls) -> RepeatedForwards | None:
         work = launched_work(trace)
         launch = trace.launch[work]
         by = nearest_above(trace, launch, is_node)
-        inside = (by >= 0) & (trace.start_ns[launch] <= last[by])
-        device_ns = int(trace.duration_ns[work[inside]].sum())
+        launched = (by >= 0) & (trace.start_ns[launch] <= last[by])
+        device_ns = int(trace.duration_ns[work[launched]].sum())
     return RepeatedForwards(
         count=len(within) / calls.steps,
         ns=(device_ns if calls.on_device else host_ns) // calls.steps,

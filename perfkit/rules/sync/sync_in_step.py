@@ -22,11 +22,10 @@ Fix: keep values on the device and read them rarely.
 
 Saving: at most the time that the device was idle because of the syncs: inside them, and from each to the next launch as
 far as the host would have been ahead without it, which is no more than it blocked. At least half of that; at most the
-copies to the host, too, which are not made then. Where the
-line computes on the host with what it read, at most the sampled time of the line in which the device is idle. On a CPU
-at most the sampled time of the line without the layers that it calls. Of a condition at least three quarters of that,
-because it can be checked less often; of a check inside torch (validate_args) half of that function's time; of another
-value nothing, because the program may need it.
+copies to the host, too, which are not made then. Where the line computes on the host with what it read, at most the
+sampled time of the line in which the device is idle. On a CPU at most the sampled time of the line without the layers
+that it calls. Of a condition at least three quarters of that, because it can be checked less often; of a check inside
+torch (validate_args) half of that function's time; of another value nothing, because the program may need it.
 
 A line syncs in the step from one sync in two steps on. Rarer lines are reported together as information, because
 logging every hundred steps is what the fix above does; so is a line that synced in one of several observed steps, which

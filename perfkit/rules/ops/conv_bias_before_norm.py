@@ -15,7 +15,7 @@ Fix: create the convolution without one.
 Saving: all of these kernels. The low end is half (chosen), since cuDNN may fold a part into the convolution.
 
 Source: torch's Conv2d+BatchNorm pattern and performance tuning guide. A convolution whose bias has no kernel of its own
-is not reported. The threshold is 5% of the step. Not run on a GPU yet.
+is not reported. The threshold is 5% of the step. Found on an H200, where no correction was timed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Saving: a quarter to half of these products' time. It is nothing where the kerne
 
 Source: NVIDIA's "Matrix Multiplication Background": tensor cores reach full speed with 16-byte alignment, and half to a
 quarter of it without. Products with a vector (a dimension of 1) are not counted. torch's MatMulDimInFP16 pattern
-requires the same multiple. The threshold is 5% of the step. Not run on a GPU yet.
+requires the same multiple. The threshold is 5% of the step. Found on an H200, where no correction was timed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ traffic that is intermediate results; the low end is half of that.
 
 Source: measured on one CPU with five functions written by hand against torch's one call. The threshold is a tenth of
 the step, twice that of other rules, because the fix takes a compiler or code that is harder to read; on a CPU the low
-end has to reach it. Rows of two ops are not reported: most models have them. Not run on a GPU yet.
+end has to reach it. Rows of two ops are not reported: most models have them. On an H200 a GELU by hand: 3 to 25% of the
+step predicted, 20% saved.
 """
 
 from __future__ import annotations

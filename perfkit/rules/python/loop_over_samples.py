@@ -24,7 +24,7 @@ Saving: at most the time of the loop, forward and backward, without one of its r
 the time at the limit of the machine, and at least 65% of what is not computing.
 
 Source: 8 equal calls in a row are no accident. The threshold is 5% of the step. 65% was chosen on two programs on one
-CPU. Not run on a GPU yet.
+CPU. On an H200 sixteen sequences one by one: 32 to 100% of the step predicted, 92% saved.
 """
 
 from __future__ import annotations

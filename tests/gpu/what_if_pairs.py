@@ -8,6 +8,7 @@ and on a GPU, by `tests/gpu/test_what_if_on_gpu.py` and `benchmarks/bench_replay
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -199,6 +200,7 @@ def predict(name: str, folder: Path) -> Prediction:
     for fixed in (False, True):
         batches = pair.batches(fixed) if pair.batches is not None else None
         torch.cuda.synchronize()
+        gc.collect()  # a worker that is forked and frees what other tests left on the device is aborted
         files.append(_record(pair.step(fixed), batches, folder / f"{name.replace(' ', '-')}-{fixed}.json"))
     before, after = map(open_recording, files)
     return Prediction(

@@ -8,6 +8,7 @@ A query of any event, in any thread, invalidates a capture in CUDA's global mode
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -34,8 +35,11 @@ class DeviceEvents:
     """Makes events, and tells where they may be recorded; the program must have started to use CUDA.
 
     A mark costs 0.5 us of Python with ``torch.Event`` and a stream that is known, and 4 us with ``torch.cuda.Event`` on
-    the current one.
+    the current one. The events live as long as their maker.
     """
+
+    #: Those of this process.
+    _makers: weakref.WeakSet[DeviceEvents] = weakref.WeakSet()
 
     def __init__(self) -> None:
         torch: Any = _env.require_torch("device time")
@@ -43,15 +47,42 @@ class DeviceEvents:
         self.capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         #: The current stream of the calling thread; its attribute ``device_index`` is the device.
         self.current_stream: Callable[[], Any]
-        #: A new event; it belongs to the device of the stream on which it is recorded first.
-        self.new: Callable[[], DeviceEvent]
+        self._new: Callable[[], DeviceEvent]
+        self._made: list[DeviceEvent] = []
         accelerator = _torch_versions.accelerator(torch)
         if accelerator is not None:
             self.current_stream = accelerator.current_stream
-            self.new = functools.partial(torch.Event, device="cuda", enable_timing=True)
+            self._new = functools.partial(torch.Event, device="cuda", enable_timing=True)
         else:  # torch before 2.6
             self.current_stream = torch.cuda.current_stream
-            self.new = functools.partial(torch.cuda.Event, enable_timing=True)
+            self._new = functools.partial(torch.cuda.Event, enable_timing=True)
+        DeviceEvents._makers.add(self)
+
+    def new(self) -> DeviceEvent:
+        """A new event; it belongs to the device of the stream on which it is recorded first."""
+        event = self._new()
+        self._made.append(event)
+        return event
+
+    @classmethod
+    def keep_in_child(cls) -> None:
+        """Let no event that exists now ever be freed in this process, which was forked.
+
+        An event that was recorded asks its device when it is freed, which ends a process that was forked after CUDA
+        had been started (seen with torch 2.13): a loader's worker in its first garbage collection, or with the
+        recorder that it does not go on with.
+        """
+        events = [event for maker in list(cls._makers) for event in maker._made]
+        if events:
+            import ctypes  # takes 2 ms, but torch has it
+
+            for event in events:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
+
+
+if hasattr(os, "register_at_fork"):
+    # Before the handlers of the modules that import this one, which let go of events.
+    os.register_at_fork(after_in_child=DeviceEvents.keep_in_child)
 
 
 class GraphCaptures:

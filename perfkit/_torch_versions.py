@@ -38,3 +38,19 @@ def compile_nothing(torch: Any) -> Callable[[], None]:
         dynamo.set_eval_frame = set_eval_frame
 
     return put_back
+
+
+def writes(argument: Any) -> bool:
+    """Whether an op writes into this argument of its schema; the argument's own ``is_write`` came after torch 2.4."""
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+def convolution_precision(torch: Any) -> Any:
+    """What sets the precision of float32 in cuDNN's convolutions: `torch.backends.cudnn.conv`, or what was before."""
+    return getattr(torch.backends.cudnn, "conv", torch.backends.cudnn)
+
+
+def allows_tf32(precision: Any) -> bool:
+    """Whether TF32 stands for float32 there; ``fp32_precision`` came with torch 2.9, ``allow_tf32`` was before."""
+    named = getattr(precision, "fp32_precision", None)
+    return bool(precision.allow_tf32) if named is None else named == "tf32"

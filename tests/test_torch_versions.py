@@ -36,6 +36,21 @@ def test_before_torch_2_6_no_call_of_a_compiled_function_compiles_until_it_is_pu
     assert given == [None, "compiler"]
 
 
+def test_before_torch_2_9_the_switch_for_tf32_is_a_truth() -> None:
+    old = SimpleNamespace(backends=SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=True)))
+    new = SimpleNamespace(backends=SimpleNamespace(cudnn=SimpleNamespace(conv=SimpleNamespace(fp32_precision="ieee"))))
+
+    assert _torch_versions.allows_tf32(_torch_versions.convolution_precision(old))
+    assert not _torch_versions.allows_tf32(_torch_versions.convolution_precision(new))
+    assert not _torch_versions.allows_tf32(torch.backends.cuda.matmul)
+
+
+def test_an_op_writes_into_what_its_schema_says() -> None:
+    into, other, _ = torch.ops.aten.add_.Tensor._schema.arguments
+
+    assert (_torch_versions.writes(into), _torch_versions.writes(other)) == (True, False)
+
+
 def test_a_compiled_function_runs_as_it_was_written_until_that_is_put_back() -> None:
     graphs: list[object] = []
     compiled = torch.compile(lambda x: x + 1, backend=lambda graph, example: graphs.append(graph) or graph)

@@ -289,6 +289,20 @@ def test_an_error_of_the_program_is_the_program_s() -> None:
     assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]
 
 
+def test_an_error_of_perfkit_s_stays_in_perfkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(func: Any) -> Any:
+        raise AttributeError("this torch has no schemas")
+
+    monkeypatch.setattr(constant_ops, "_schema_of", refuse)
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]
+        log.stop()
+
+    assert log.rows() == ()
+
+
 def test_a_library_s_function_that_computes_the_same_is_named_at_the_line_below_which_it_runs(tmp_path: Path) -> None:
     library = tmp_path / "site-packages" / "graphs.py"
     library.parent.mkdir()

@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
+from perfkit._torch_versions import writes
 from perfkit.record.program_values import is_tracing, unseen, without_modes
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.run.records import ConstantOps, Phase
@@ -110,6 +111,12 @@ class ConstantOpLog:
     @unseen
     def _add(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         """An op has run; never raises, because the op is the program's."""
+        try:
+            self._look(func, types, inputs, out, took_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            leave_to_program(error)
+
+    def _look(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         phase = self._phase()
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
@@ -320,8 +327,8 @@ class _Schema(NamedTuple):
 def _schema_of(func: Any) -> _Schema:
     schema = func._schema
     return _Schema(
-        tuple((at, argument.name) for at, argument in enumerate(schema.arguments) if argument.is_write),
-        any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns),
+        tuple((at, argument.name) for at, argument in enumerate(schema.arguments) if writes(argument)),
+        any(one.alias_info is not None and not writes(one) for one in schema.returns),
         torch.Tag.nondeterministic_seeded in func.tags,
     )
 

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from perfkit import _env
 from perfkit._raised_signals import leave_to_program
+from perfkit._torch_versions import allows_tf32, convolution_precision
 from perfkit.record.program_values import unseen
 from perfkit.run.records import Phase, StepFlops
 
@@ -142,7 +143,6 @@ def _precision(tensor: Any, *, convolution: bool) -> str:
     if name.startswith("float8"):
         return "float8"
     if name == "float32" and tensor.is_cuda and torch.version.hip is None:
-        backends: Any = torch.backends  # not annotated
-        switch = backends.cudnn.conv if convolution else backends.cuda.matmul
-        return "tf32" if switch.fp32_precision == "tf32" else name
+        precision = convolution_precision(torch) if convolution else torch.backends.cuda.matmul
+        return "tf32" if allows_tf32(precision) else name
     return name

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from perfkit._torch_versions import writes
 from perfkit.errors import UsageError
 from perfkit.syncs.dry_run.device_marks import mark_on_device, on_device
 from perfkit.syncs.dry_run.op_table import Rule, rule_for
@@ -82,7 +83,7 @@ class _Op:
         host = _HOST_RESULTS.get(schema.name, ())
         fresh = tuple(result.alias_info is None and n not in host for n, result in enumerate(schema.returns))
         arguments = enumerate(schema.arguments)
-        written = tuple((n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+        written = tuple((n, a.name) for n, a in arguments if writes(a))
         tensors = [str(argument.type) for argument in schema.arguments if "Tensor" in str(argument.type)]
         self.rule = rule_for(schema.name, schema.overload_name)
         self.reads_scalar = schema.name == "aten::_local_scalar_dense"
@@ -183,8 +184,9 @@ def _passes(name: str) -> bool:
         return True
     if schema.name in _SIMPLE_IN_PLACE:
         return True
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-    return not writes and all("Tensor" not in str(r.type) or r.alias_info is not None for r in schema.returns)
+    return not any(map(writes, schema.arguments)) and all(
+        "Tensor" not in str(r.type) or r.alias_info is not None for r in schema.returns
+    )
 
 
 def _register() -> None:

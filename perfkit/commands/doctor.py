@@ -77,7 +77,7 @@ PRIVATE_NAMES = (
     ),
     ("torch.nn", "Module._call_impl Module._compiled_call_impl", "annotate_modules and the times of modules"),
     ("torch.nn", "Module._wrapped_call_impl", "flame graphs without torch's own calls of a module"),
-    ("torch.distributed.tensor", "DTensor._local_tensor", "the memory of sharded parameters"),
+    ("torch.distributed._tensor", "DTensor._local_tensor", "the memory of sharded parameters"),
     ("torch.nn.modules.module", "_forward_unimplemented", "leaving out modules that are never called"),
     ("torch._dynamo.eval_frame", "OptimizedModule._orig_mod", "the modules inside torch.compile(model)"),
     ("torch._dynamo.eval_frame", "cached_backends", "the calls of models where nothing is compiled"),

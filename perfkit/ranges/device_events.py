@@ -38,9 +38,6 @@ class DeviceEvents:
     the current one. The events live as long as their maker.
     """
 
-    #: Those of this process.
-    _makers: weakref.WeakSet[DeviceEvents] = weakref.WeakSet()
-
     def __init__(self) -> None:
         torch: Any = _env.require_torch("device time")
         #: Whether the current stream of the calling thread is being captured.
@@ -56,7 +53,7 @@ class DeviceEvents:
         else:  # torch before 2.6
             self.current_stream = torch.cuda.current_stream
             self._new = functools.partial(torch.cuda.Event, enable_timing=True)
-        DeviceEvents._makers.add(self)
+        _MAKERS.add(self)
 
     def new(self) -> DeviceEvent:
         """A new event; it belongs to the device of the stream on which it is recorded first."""
@@ -64,25 +61,30 @@ class DeviceEvents:
         self._made.append(event)
         return event
 
-    @classmethod
-    def keep_in_child(cls) -> None:
-        """Let no event that exists now ever be freed in this process, which was forked.
-
-        An event that was recorded asks its device when it is freed, which ends a process that was forked after CUDA
-        had been started (seen with torch 2.13): a loader's worker in its first garbage collection, or with the
-        recorder that it does not go on with.
-        """
-        events = [event for maker in list(cls._makers) for event in maker._made]
-        if events:
+    def keep(self) -> None:
+        """Let none of the events that exist now ever be freed in this process."""
+        if self._made:
             import ctypes  # takes 2 ms, but torch has it
 
-            for event in events:
+            for event in self._made:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
+
+
+#: Those of this process.
+_MAKERS: weakref.WeakSet[DeviceEvents] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # An event that was recorded asks its device when it is freed, which aborts a process that was forked after CUDA
+    # had been started (seen with torch 2.13): a loader's worker in its first garbage collection, or any other together
+    # with the recorder that it does not go on with.
+    for maker in list(_MAKERS):
+        maker.keep()
 
 
 if hasattr(os, "register_at_fork"):
     # Before the handlers of the modules that import this one, which let go of events.
-    os.register_at_fork(after_in_child=DeviceEvents.keep_in_child)
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class GraphCaptures:

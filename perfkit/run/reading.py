@@ -58,7 +58,9 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run, also one that has only begun."""
     # Not is_dir(), which raises for a name that no file system takes.
-    return os.path.isdir(path) and ((path / "run.json").is_file() or bool(matching(path, "rank-*/")))
+    return os.path.isdir(path) and (
+        (path / "run.json").is_file() or any(os.path.isdir(one) for one in matching(path, "rank-*"))
+    )
 
 
 def rank_folders(path: Path) -> dict[int, Path]:

@@ -200,7 +200,8 @@ class NsysTables:
                 f"{self.path} took more than {self._seconds:.0f} s to read, which no export of its size does; export"
                 " it again from the .nsys-rep"
             )
-        reason = "its schema is not text" if isinstance(error, UnicodeDecodeError) else error
+        # Python 3.10 has an error without words there.
+        reason = "its schema is not text" if isinstance(error, UnicodeDecodeError) or not str(error) else error
         return TraceError(f"{self.path} is a damaged SQLite file ({reason}); export it again from the .nsys-rep")
 
 

@@ -52,14 +52,16 @@ class PythonFaults:
         self._log, self._faults, self._own = log, set(faults), own
         self._busy = threading.local()
         sys.addaudithook(self._hook)
-        start = threading._start_new_thread  # type: ignore[attr-defined]  # how threading starts one
+        # How threading starts one, from Python 3.13 on and before.
+        name = next(one for one in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, one))
+        start = getattr(threading, name)
 
-        def start_thread(bootstrap: Any, arguments: Any) -> Any:
+        def start_thread(bootstrap: Any, *arguments: Any, **named: Any) -> Any:
             if of_perfkit():
                 self._meet("thread", bootstrap.__self__.name, RuntimeError("can't start new thread"))
-            return start(bootstrap, arguments)
+            return start(bootstrap, *arguments, **named)
 
-        threading._start_new_thread = start_thread  # type: ignore[attr-defined]
+        setattr(threading, name, start_thread)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in self.EVENTS or getattr(self._busy, "on", False):
@@ -120,7 +122,10 @@ def wait(children: list[int], kill_after_s: float | None, run: str, timeout_s: f
     codes: dict[int, int] = {}
     deadline = time.monotonic() + timeout_s
     if kill_after_s is not None:
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while not os.path.exists(f"{run}/run.json") and time.monotonic() < deadline:
+            if any(os.waitid(os.P_PID, child, ended) for child in children):
+                break
             time.sleep(0.002)
         time.sleep(kill_after_s)
         for child in children:

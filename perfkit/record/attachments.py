@@ -179,6 +179,7 @@ class Attachments:
             guarded("detaching from the loop", self.hooks.detach)
             self._loaders_before, self._boundary_before = self.loaders, self.boundary
             self.hooks = None
+        guarded("detaching from parts of models", self.unused.stop)
         PROGRAM_PROFILERS.unwatch()
         self.garbage.detach()
 

@@ -127,3 +127,54 @@ def test_without_an_optimizer_nothing_is_known(tmp_path: Path) -> None:
     models = Models()
 
     assert recorded(tmp_path / "run", lambda: models.teacher(models.x).sum().backward()) == ()
+
+
+class Probe(nn.Module):
+    """A backbone that nothing trains, before a head or after a stem."""
+
+    def __init__(self, *, stem: bool = False) -> None:
+        super().__init__()
+        self.stem, self.backbone, self.head = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 8)), nn.Linear(8, 1)
+        self.with_stem = stem
+        trained = [*self.head.parameters(), *(self.stem.parameters() if stem else ())]
+        self.optimizer = torch.optim.SGD(trained, lr=0.01)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.backbone(self.stem(x) if self.with_stem else x)  # the backbone
+        return self.head(features)
+
+    def step(self) -> None:
+        self.zero_grad()
+        self(torch.ones(3, 4)).mean().backward()
+        self.optimizer.step()
+
+
+def test_a_backbone_that_was_left_out_of_the_optimizer_is_found_where_it_is_called(tmp_path: Path) -> None:
+    probe = Probe()
+    [found] = recorded(tmp_path / "run", probe.step)
+
+    assert (found.module, found.elements, found.passes_on) == ("Sequential", 40, False)
+    assert found.called_at is not None
+    assert "# the backbone" in Path(__file__).read_text().splitlines()[(found.called_at.line or 0) - 1]
+    assert not any(module._forward_pre_hooks for module in probe.modules())
+
+
+def test_a_backbone_behind_a_trained_module_passes_gradients_on(tmp_path: Path) -> None:
+    [found] = recorded(tmp_path / "run", Probe(stem=True).step)
+
+    assert (found.module, found.passes_on) == ("Sequential", True)
+
+
+def test_a_part_that_is_not_called_again_has_no_hook_after_the_run(tmp_path: Path) -> None:
+    probe, steps = Probe(), [0]
+
+    def step() -> None:
+        steps[0] += 1
+        if steps[0] <= 8:
+            probe.step()
+        else:
+            probe.head(torch.ones(1, 8)).mean().backward()
+            probe.optimizer.step()
+
+    assert recorded(tmp_path / "run", step) == ()
+    assert not any(module._forward_pre_hooks for module in probe.modules())

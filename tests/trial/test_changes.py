@@ -208,7 +208,7 @@ def test_a_change_has_an_effect_and_leaves_nothing_behind_also_after_ctrl_c(
     change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_to_have_cuda(monkeypatch)
-    if change == "compile":
+    if change in ("compile", "dynamic-shapes"):
         torch.compile(make_model(), backend="eager")(torch.ones(1, 4))  # Dynamo replaces methods at its first use
     before = state_of_torch()
     applied = perfkit.changes(*IN_USE[change])

@@ -21,6 +21,10 @@ _KINDS: tuple[tuple[HostKind, frozenset[str]], ...] = (
         ),
     ),
     (
+        "metrics",
+        _libraries("torchmetrics torcheval sklearn.metrics ignite.metrics evaluate seqeval rouge_score sacrebleu"),
+    ),
+    (
         # They decode, tokenize, parse or transform what a model is fed with.
         "preprocessing",
         _libraries(

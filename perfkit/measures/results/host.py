@@ -185,7 +185,7 @@ class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
-HostKind = Literal["preprocessing", "python", "logging", "checkpoint", "waiting"]
+HostKind = Literal["preprocessing", "python", "logging", "metrics", "checkpoint", "waiting"]
 
 
 class HostLine(Location, frozen=True, kw_only=True):
@@ -211,10 +211,11 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of one kind per step that runs in no op of torch's: sampled, in the user's lines, outside of fetches.
 
     ``preprocessing`` makes the model's inputs (it runs before the model in its step, or in a library that decodes,
-    tokenizes or reads); ``python`` is all other code of the user's; ``logging`` and ``checkpoint`` are known by the
-    libraries they are in. ``waiting`` is what neither of those is and uses no processor: a sleep, a lock, a socket, a
-    file, another process. Garbage collections are part of none. ``lines`` are the hottest function's first, within each
-    function by samples and the traced step together; ``samples`` and ``host_ns`` of the lines sum to those of the work.
+    tokenizes or reads); ``python`` is all other code of the user's; ``logging``, ``metrics`` (their ops included) and
+    ``checkpoint`` are known by the libraries they are in. ``waiting`` is what neither of those is and uses no
+    processor: a sleep, a lock, a socket, a file, another process. Garbage collections are part of none. ``lines`` are
+    the hottest function's first, within each function by samples and the traced step together; ``samples`` and
+    ``host_ns`` of the lines sum to those of the work.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "samples of source lines: perfkit run, or perfkit.profile"

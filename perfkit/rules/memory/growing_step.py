@@ -40,7 +40,7 @@ from perfkit.run.records import LineRow, Lines, Rank
 
 ID = "growing-step"
 #: What is written as a whole in every step grows as well: that rule names what to change.
-FOLLOWS_IN_FUNCTION = ("logging-in-step", "checkpoint-in-step")
+FOLLOWS_IN_FUNCTION = ("logging-in-step", "metric-in-step", "checkpoint-in-step")
 FOLLOWS = ("recompiles",)
 
 #: A line with this share of the growth in samples is the one that grows (chosen).

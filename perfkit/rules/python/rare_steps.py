@@ -21,7 +21,8 @@ Saving: at most all of the time beyond the typical step, and on a CPU 15% more, 
 its caches as it left them. At least half of it: half as often, or two samples in one call.
 
 Source: the step clock; the rhythm is tested against steps that are long by chance. Lines are sampled, and those that an
-ordinary step runs do not count. Not reported here: validation and checkpoints (they have phases of their own), garbage
+ordinary step runs do not count. Below a quarter of the mean step it is no warning, as for logging-in-step (chosen): a
+rollout of a fifth is usual. Not reported here: validation and checkpoints (they have phases of their own), garbage
 collection, compilation, logging, the start of workers, and steps that train more (a second network, accumulation).
 """
 
@@ -32,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.rules._places import library_called
@@ -85,7 +86,8 @@ def check(
             ),
             # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
             # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
-            severity="info" if trainer or calls_are_steps else None,
+            # A rollout of a fifth of the loop is what its algorithm takes, as far as the clock can tell.
+            severity="info" if trainer or calls_are_steps or cost < CRITICAL * step.wall_ns else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
                 Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),

@@ -25,6 +25,7 @@ from perfkit.record.hooks.torch_hooks import LoopHooks
 from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.source_lookup import find_fillings
 from perfkit.record.samplers.worker_sampler import WorkerSampler
+from perfkit.record.watchers.cleared_gradients import ClearedGradientWatch
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
 from perfkit.record.watchers.garbage_collections import GarbageWatch
@@ -75,6 +76,7 @@ class Attachments:
         self.batches = BatchWatch(clock)
         self.evaluation = EvaluationGraphs()
         self.unused = UnusedGradientWatch(optimizers)
+        self.cleared = ClearedGradientWatch(optimizers)
         self.garbage = GarbageWatch(clock, recording.trouble)
         self.reduced = ReducedModels()
         self.waits = CollectiveWaits(clock, self.reduced, recording.trouble)
@@ -139,6 +141,7 @@ class Attachments:
     def _on_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
         self.batches.add_call(inputs)
         self.unused.add_call(module, inputs)
+        self.cleared.add_call(module, inputs)
 
     def attach_late(self) -> None:
         """Attach what waits for the program: for a process group, and a CUDA device in use; called between two steps.
@@ -149,6 +152,7 @@ class Attachments:
         self.reduced.read_if_due(self._clock.step_num)
         self._processor_energy.read_if_due(self._clock.step_num)
         self.unused.check_if_due(self._clock.step_num)
+        self.cleared.start_if_due(self._clock.step_num)
         if not self._on_device and _env.cuda_in_use():
             GRAPH_CAPTURES.watch()
             self._on_device = True
@@ -180,6 +184,7 @@ class Attachments:
             self._loaders_before, self._boundary_before = self.loaders, self.boundary
             self.hooks = None
         guarded("detaching from parts of models", self.unused.stop)
+        guarded("detaching from optimizers", self.cleared.stop)
         PROGRAM_PROFILERS.unwatch()
         self.garbage.detach()
 

@@ -328,7 +328,7 @@ class RunRecorder:
                 "process_group": attachments.reduced.group,
                 "calls": self._settings.calls(padded=attachments.batches.is_padded),
                 "evaluated_with_grad": attachments.evaluation.line,
-                "unused_gradients": attachments.unused.found(),
+                "unused_gradients": (*attachments.unused.found(), *attachments.cleared.found()),
                 "kept": self._leaks.leaks,
                 "padding": attachments.batches.padding,
                 "flops": plan.extras.flops,

@@ -4,11 +4,12 @@ Problem: a teacher, a feature extractor or another model that is only asked take
 enabled. Its graph is built, its activations are kept, and its backward runs in every step, for gradients that no
 optimizer reads.
 
-How it shows: the parameters of a model that the program calls have gradients, none of them is in an optimizer that
-steps, and nothing has changed them since the first call.
+How it shows: the parameters of a model that the program calls, or of a part of it, have gradients, none of them is in
+an optimizer that steps, and nothing has changed them since the first call. Or an optimizer has them, and they are
+cleared between the backward that computed them and its step.
 
 Causes: no `torch.no_grad()` around the call; parameters that were left out of the optimizer without
-`requires_grad_(False)`.
+`requires_grad_(False)`; a generator's samples that its critic gets without `detach()`.
 
 Fix: ask it without gradients; where its inputs need theirs (a perceptual loss), freeze its parameters alone.
 
@@ -16,6 +17,8 @@ Fix: ask it without gradients; where its inputs need theirs (a perceptual loss),
         target = teacher(x)
 
     features.requires_grad_(False)    # its inputs still get gradients
+
+    loss = critic(generator(noise).detach()).mean() - critic(real).mean()
 
 Saving: the backward of the ops that its line calls; where they are in the model's own lines, or on a GPU, the backward
 by the model's share of the forward in the step that is traced by line. Where its inputs need gradients, half of that:
@@ -46,6 +49,7 @@ CLAIMS = (
 
 #: The share of the cost that is saved at least: chosen; ops of the line that need gradients for something else stay.
 _MINIMUM = 0.7
+_CLEARED = "which are cleared before its optimizer steps"
 #: Where the inputs need gradients, one of the two products of each layer's backward remains.
 _OF_PARAMETERS = 0.5
 
@@ -66,22 +70,32 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
             saving=(_MINIMUM * cost, step.maximum_saving(cost)) if cost is not None else None,
             spent=one.called_at,
             message=(
-                f"The backward computes gradients of {one.module}, whose {one.elements:,} parameters no optimizer has"
+                f"The backward computes gradients of {one.module}, "
+                f"{_CLEARED if one.cleared else f'whose {one.elements:,} parameters no optimizer has'}"
                 f"{f': {step.shown(cost)}' if cost is not None else ''}."
             ),
-            advice=(
-                f"Call requires_grad_(False) on {one.module}: its inputs still get their gradients."
-                if one.passes_on
-                else f"Call {one.module} under torch.no_grad(), or requires_grad_(False) on it."
-            ),
+            advice=_advice(one),
             confidence="medium" if cost is not None else "high",
             evidence=(
-                Evidence("parameters without an optimizer", one.elements, "", "rank.json"),
+                Evidence(
+                    "parameters whose gradients are cleared" if one.cleared else "parameters without an optimizer",
+                    one.elements,
+                    "",
+                    "rank.json",
+                ),
                 Evidence.ms("its backward", backward, source)
                 if cost is not None
                 else Evidence("cost", None, "ms", "the backward of its line was not recorded"),
             ),
         )
+
+
+def _advice(one: UnusedGradients) -> str:
+    if one.passes_on:
+        return f"Call requires_grad_(False) on {one.module}: its inputs still get their gradients."
+    if one.cleared:
+        return f"Detach what {one.module} returns, or call it under torch.no_grad(), where another model is updated."
+    return f"Call {one.module} under torch.no_grad(), or requires_grad_(False) on it."
 
 
 def _backward_ns(one: UnusedGradients, ledger: Ledger | None, lines: Lines | None) -> int:

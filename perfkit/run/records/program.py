@@ -156,13 +156,15 @@ class UnusedGradients(msgspec.Struct, frozen=True, kw_only=True):
     """A model whose backward computes gradients of its parameters that nothing updates.
 
     ``module`` is its class, ``elements`` the number of those parameters' elements, and ``called_at`` the user's line
-    that called it first. ``passes_on`` is whether its inputs need gradients.
+    that called it first. ``passes_on`` is whether its inputs need gradients. ``cleared``: an optimizer has the
+    parameters, and their gradients are cleared before it steps.
     """
 
     module: str
     elements: Count
     called_at: Location | None = None
     passes_on: bool = False
+    cleared: bool = False
 
 
 class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,8 @@ def check(
     """Find padding that is computed, and ranks that wait in turn for the longest batch."""
     if batches is not None and step is not None:
         change = loader.change if loader is not None else None
-        yield from _padding(batches, step, _collating_line(lines, rank), change)
+        # The padding is computed where the model is, whoever added it.
+        yield from _padding(batches, step, busiest_line(lines, "forward") or _collating_line(lines, rank), change)
     if ranks is not None:
         change = data_of_a_rank(rank, lines, loader.change if loader is not None else None)
         # Ranks wait where gradients are averaged.

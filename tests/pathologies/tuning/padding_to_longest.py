@@ -20,7 +20,7 @@ class Tagger(nn.Module):
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.layers(self.embed(tokens)))
+        return self.head(self.layers(self.embed(tokens)))  # spent: imbalanced-data
 
 
 def collate(sentences: list[Tensor]) -> Tensor:
@@ -45,8 +45,8 @@ else:
 model = Tagger()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for tokens in loader:
-    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), (tokens % 5).flatten())
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), (tokens % 5).flatten())  # spent: imbalanced-data
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # spent: imbalanced-data
     optimizer.step()
 print(f"loss {loss.item():.4f}")

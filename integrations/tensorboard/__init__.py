@@ -1,6 +1,7 @@
 """perfkit in TensorBoard.
 
 handler         ``trace_handler``: writes and diagnoses each window's trace
+summary         a window's verdict and times, also in a process of its own
 scalars         ``log_scalars``: writes each step's numbers, and the verdict
 writers         writing to a SummaryWriter or a Lightning logger
 plugin          the entry point of TensorBoard's tab "perfkit", which catches its errors

@@ -12,6 +12,7 @@ import gzip
 import os
 import shutil
 import socket
+import tempfile
 import threading
 import time
 import warnings
@@ -21,7 +22,8 @@ from typing import Any
 
 from perfkit import Diagnosis, PerfkitWarning, UsageError, _env
 from perfkit._background import BackgroundProcess
-from perfkit.integrations.tensorboard.writers import Writer, scalars_of, to_markdown, writer_for
+from perfkit.integrations.tensorboard import summary
+from perfkit.integrations.tensorboard.writers import Writer, writer_for
 
 #: Maximum number of windows that wait for their diagnosis. If windows come faster, every trace is written, but some
 #: summaries are skipped: memory and the wait at the end of the program stay bounded.
@@ -124,16 +126,26 @@ class TraceHandler:
             self._warn("windows come faster than they can be diagnosed", "some traces get no summary")
             return
         try:
-            writer = self._writer = self._writer or _own_writer(self._logdir)
             process = BackgroundProcess("perfkit", "diagnose", str(path.resolve()), "--json", timeout_s=_TIMEOUT_S)
-            diagnosis = Diagnosis.from_json(process.output())
-            writer.text("perfkit/verdict", to_markdown(diagnosis), step)
-            writer.scalars(scalars_of(diagnosis), step)
-            writer.flush()
+            self._summarize(process.output(), step)
         except ImportError as error:
             self._warn("summaries need tensorboard: pip install 'perfkit[tensorboard]'", error)
         except Exception as error:  # noqa: BLE001 - an error of perfkit must not end training
             self._warn(f"{path.name} was written, but not its summary", error)
+
+    def _summarize(self, diagnosis: bytes, step: int) -> None:
+        try:
+            # One event file for all windows: TensorBoard may not follow a second one in a folder.
+            self._writer = self._writer or summary.own_writer(self._logdir)
+        except RuntimeError:
+            # While the program exits no thread can start (Python 3.12), and a SummaryWriter has one.
+            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                file.write(diagnosis)
+                file.flush()
+                arguments = (file.name, str(self._logdir.resolve()), str(step))
+                BackgroundProcess(summary.__name__, *arguments, timeout_s=_TIMEOUT_S).output()
+        else:
+            summary.write_summary(self._writer, Diagnosis.from_json(diagnosis), step)
 
     def _warn(self, text: str, reason: Exception | str) -> None:
         if text not in self._warned:
@@ -147,13 +159,6 @@ class TraceHandler:
 
     def __repr__(self) -> str:
         return f"trace_handler({str(self._logdir)!r})"
-
-
-def _own_writer(logdir: Path) -> Writer:
-    from torch.utils.tensorboard import SummaryWriter  # traces are written without tensorboard, too
-
-    # One event file for all windows: TensorBoard may not follow a second one in a folder.
-    return writer_for(SummaryWriter(str(logdir)))
 
 
 def _compress(plain: Path, path: Path) -> None:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import perfkit
 from perfkit._location import Location
 from perfkit.diagnosis import Diagnosis
-from perfkit.integrations.tensorboard import trace_handler
+from perfkit.integrations.tensorboard import summary, trace_handler
 from perfkit.integrations.tensorboard.writers import to_markdown
 
 pytestmark = [
@@ -227,6 +227,20 @@ def test_without_tensorboard_the_traces_are_written_and_the_pip_line_is_told_onc
     )
 
     assert [len(traces(tmp_path / "tb")), done.stderr.count("pip install 'perfkit[tensorboard]'")] == [2, 1]
+
+
+def test_where_no_thread_can_start_any_more_another_process_writes_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(logdir: Path) -> Any:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(summary, "own_writer", refuse)
+    train_with(trace_handler(tmp_path))
+
+    found = events(tmp_path)
+    assert found.Tags()["tensors"] == ["perfkit/verdict/text_summary"]
+    assert "perfkit/step_ms" in found.Tags()["scalars"]
 
 
 def test_a_folder_that_cannot_be_written_ends_no_training_and_is_told_once(tmp_path: Path) -> None:

@@ -295,3 +295,21 @@ def test_two_optimizers_of_one_class_are_two_updates_at_the_lines_that_call_them
     assert sorted(updates) == [0, 1]
     assert (updates[0].fused, updates[1].fused) == (1, 0)
     assert updates[1].ops > 100 > updates[0].ops
+
+
+def test_lookups_with_a_gradient_of_the_whole_table_are_found_and_with_a_sparse_one_not(
+    tmp_path: Path,
+) -> None:
+    items, words = torch.nn.Embedding(5000, 16), torch.nn.Embedding(300, 8, sparse=True)
+    frozen = torch.nn.Embedding(700, 8).requires_grad_(False)
+    codes = torch.arange(60).view(3, 20)
+
+    def step() -> None:
+        (items(codes).sum() + words(codes).sum() + frozen(codes).sum()).backward()
+
+    [found] = recorded(tmp_path, step).tables
+
+    assert (found.rows, found.columns, found.looked_up) == (5000, 16, 60)
+    assert found.ns > 0
+    assert found.at is not None
+    assert found.at.function.endswith("step")

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfkit.measures.ops._bias_before_norm import find_biases
 from perfkit.measures.ops._elementwise_chains import find_chains
+from perfkit.measures.ops._embedding_gradients import find_embedding_gradients
 from perfkit.measures.ops._host_collectives import find_host_collectives
 from perfkit.measures.ops._inner_ops import InnerOps
 from perfkit.measures.ops._layout_copies import find_layout_copies
@@ -46,6 +47,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
         matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
         repeated=find_repeated_forwards(calls),
+        tables=_longest(find_embedding_gradients(calls, arguments, inner)) if shapes else (),
         updates=find_updates(calls, calls.typical.updates),
         collectives=find_host_collectives(calls, calls.typical.waited),
     )

@@ -125,6 +125,19 @@ class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     body: Location | None = None
 
 
+class EmbeddingGradient(msgspec.Struct, frozen=True, kw_only=True):
+    """Lookups in a table of ``rows`` by ``columns`` whose gradient is as large as the table; per step.
+
+    ``looked_up`` rows are looked up, some of them perhaps several times. ``ns`` is the backward of the lookups.
+    """
+
+    rows: int
+    columns: int
+    looked_up: float
+    ns: int
+    at: Location | None = None
+
+
 class HostCollective(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives that the host waited for, at one place; per step.
 
@@ -174,4 +187,5 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     biases: tuple[BiasBeforeNorm, ...] = ()
     repeated: RepeatedForwards | None = None
     updates: tuple[OptimizerUpdate, ...] = ()
+    tables: tuple[EmbeddingGradient, ...] = ()
     collectives: tuple[HostCollective, ...] = ()

@@ -1,0 +1,61 @@
+"""dense-embedding-gradients: the backward and the update of large tables, by the share of rows that stay unused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit._location import Location
+from perfkit.findings import Finding
+from perfkit.measures.results.patterns import EmbeddingGradient, OptimizerUpdate
+from perfkit.rules.ops import dense_embedding_gradients
+from perfkit.run.records import OptimizerFacts
+
+MS = 1_000_000
+MADE = Location(file="train.py", line=3, function="Adam(...)", owner="user")
+
+
+def optimizer(elements: int = 4_000_000, *, fused: bool | None = True, kind: str = "Adam") -> OptimizerFacts:
+    return OptimizerFacts(kind=kind, tensors=2, elements=elements, dtypes=("float32",), fused=fused, created_at=MADE)
+
+
+def table(looked_up: float, rows: int = 50_000, line: int = 12, ns: int = MS) -> EmbeddingGradient:
+    at = Location(file="train.py", line=line, function="forward")
+    return EmbeddingGradient(rows=rows, columns=40, looked_up=looked_up, ns=ns, at=at)
+
+
+def found(build: Any, facts: OptimizerFacts, *tables: EmbeddingGradient) -> list[Finding]:
+    """In a step of 20 ms, 8 of them in the optimizer."""
+    update = OptimizerUpdate(name=facts.kind, host_ns=8 * MS, ops=3, foreach=0, fused=3, op_ns=7 * MS)
+    measures = build.step(20, forward=12, optimizer=8), build.patterns(step_ms=20, tables=tables, updates=(update,))
+    return build.findings(dense_embedding_gradients, *measures, build.rank(optimizers=(facts,)))  # type: ignore[no-any-return]
+
+
+def test_tables_cost_their_backward_and_their_part_of_the_update_by_the_rows_that_are_not_used(build: Any) -> None:
+    [one] = found(build, optimizer(), table(5_000))
+
+    # 90% of the rows stay unused: of 1 ms of backward, and of half of the update.
+    assert one.cost_ns == pytest.approx(0.9 * (1 + 4) * MS, rel=0.01)
+    assert one.saving_low_ns == pytest.approx(0.6 * one.cost_ns, rel=0.01)
+    assert (one.spent.line, one.change.line, one.severity) == (12, 3, "warning")
+    assert "10% of the 50,000 rows" in one.message
+
+
+def test_two_tables_of_one_shape_are_two_where_the_optimizer_has_as_many_elements(build: Any) -> None:
+    [two] = found(build, optimizer(), table(5_000), table(5_000, line=13))
+    [same] = found(build, optimizer(2_000_000), table(5_000), table(5_000, line=13))
+
+    assert "of the 100,000 rows" in two.message
+    assert "20% of the 50,000 rows" in same.message
+
+
+def test_a_plain_update_that_can_be_fused_comes_first(build: Any) -> None:
+    assert [one.severity for one in found(build, optimizer(fused=None), table(500))] == ["info"]
+    assert [one.severity for one in found(build, optimizer(fused=None, kind="NAdam"), table(500))] == ["warning"]
+
+
+def test_tables_of_which_much_is_used_and_small_ones_are_not_reported(build: Any) -> None:
+    assert not found(build, optimizer(), table(20_000))
+    assert not found(build, optimizer(400_000_000), table(0, rows=500, ns=MS // 100))
+    assert not found(build, optimizer())

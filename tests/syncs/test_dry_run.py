@@ -427,6 +427,7 @@ def test_the_advice_depends_on_the_torch_code_that_synced() -> None:
     assert "fused=True" in syncs.events[0].advice
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad:UserWarning")  # LBFGS of torch 2.8
 def test_what_an_optimizer_of_torchs_reads_in_its_step_is_torchs_and_what_its_closure_reads_is_the_users() -> None:
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.LBFGS(model.parameters())

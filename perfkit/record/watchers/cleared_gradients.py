@@ -31,7 +31,7 @@ _FIRST_STEP, _MAX_STEPS = 8, 36
 _LEAST = 3
 
 
-class _Call(NamedTuple):
+class _CalledModel(NamedTuple):
     """A model that was called since the last step of an optimizer, with inputs of which none needs a gradient."""
 
     model: Callable[[], Any]
@@ -53,10 +53,10 @@ class ClearedGradientWatch:
         self._hook: Any = None
         self._steps = 0
         #: By the id of the model; None: some of its inputs needed a gradient.
-        self._calls: dict[int, _Call | None] = {}
+        self._calls: dict[int, _CalledModel | None] = {}
         #: By the id of the optimizer: a gradient as it was at the last step, and models whose gradients were written.
         self._before: dict[int, _Gradient | None] = {}
-        self._reached: dict[int, list[_Call]] = {}
+        self._reached: dict[int, list[_CalledModel]] = {}
         self._in_vain: Counter[int] = Counter()
         self._models: dict[int, UnusedGradients] = {}
 
@@ -75,7 +75,7 @@ class ClearedGradientWatch:
                 self._calls[id(module)] = None
             elif id(module) not in self._calls:
                 site = find_callsite(sys._getframe())
-                self._calls[id(module)] = _Call(weakref.ref(module), site.at if site is not None else None)
+                self._calls[id(module)] = _CalledModel(weakref.ref(module), site.at if site is not None else None)
 
     @unseen
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

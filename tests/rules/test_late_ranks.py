@@ -64,6 +64,7 @@ def test_the_late_one_of_two_ranks_is_named_with_its_cause(cause: str, diagnosed
 
 
 @pytest.mark.slow
+@pytest.mark.since_torch((2, 6), "fully_shard")
 def test_under_fsdp_the_late_rank_is_named_too(diagnosed: Callable[..., Diagnosis]) -> None:
     [finding] = named(diagnosed("data", "fsdp"))
 

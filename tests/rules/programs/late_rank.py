@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -90,6 +89,8 @@ def main() -> None:
     kept = [[number] for number in range(200_000)] if LATE == "collection" else []
     model: nn.Module = Speech()
     if SHARDED:
+        from torch.distributed.fsdp import fully_shard  # torch 2.4 has none
+
         fully_shard(model, mesh=init_device_mesh("cpu", (RANKS,)))
     else:
         model = DistributedDataParallel(model)

@@ -16,7 +16,7 @@ MS = 1_000_000
 def chain(**fields: Any) -> ElementwiseChain:
     """Eight ops of 40 ms with their backward, of which the longest take 10 and those that compute functions 15."""
     defaults: dict[str, Any] = {
-        "ops": tuple(f"aten::{name}" for name in ("pow", "mul", "add", "mul", "mul", "tanh", "add", "mul")),
+        "ops": tuple(f"aten::{name}" for name in ("pow", "mul", "add", "mul", "mul", "sin", "add", "mul")),
         "count": 2.0,
         "ns": 20 * MS,
         "backward_ns": 20 * MS,
@@ -26,7 +26,7 @@ def chain(**fields: Any) -> ElementwiseChain:
         "avoided_bytes": 140 * 2**20,
         "shape": "8x256x192",
         "dtype": "float",
-        "at": Location(file="model.py", line=18, function="gelu"),
+        "at": Location(file="model.py", line=18, function="wave"),
     }
     return ElementwiseChain(**defaults | fields)
 
@@ -40,7 +40,7 @@ def test_on_a_cpu_one_pass_still_takes_its_longest_op(build: Any) -> None:
     assert (finding.spent.file, finding.spent.line) == ("model.py", 18)
     assert "torch.compile the function" in finding.advice
     assert "Triton" not in finding.advice
-    assert "8 elementwise ops in a row (pow mul add mul mul tanh ...)" in finding.message
+    assert "8 elementwise ops in a row (pow mul add mul mul sin ...)" in finding.message
 
 
 def test_a_row_of_functions_saves_at_least_half_of_the_high_end(build: Any) -> None:
@@ -85,3 +85,13 @@ def test_where_only_the_high_end_reaches_a_tenth_it_is_reported_for_a_device_onl
     assert build.findings(unfused_elementwise, build.step(300), on_cpu) == []
     device = build.device(1000, compute=1000)
     [_] = build.findings(unfused_elementwise, build.traced_step(200), on_device, device)
+
+
+def test_a_gelu_that_is_written_out_has_the_call_that_computes_it(build: Any) -> None:
+    ops = tuple(f"aten::{name}" for name in ("mul", "pow", "mul", "add", "mul", "tanh", "add", "mul"))
+
+    patterns = build.patterns(step_ms=100, chains=(chain(ops=ops),))
+
+    [finding] = build.findings(unfused_elementwise, build.step(100), patterns)
+
+    assert "gelu_pytorch_tanh" in finding.advice

@@ -265,6 +265,20 @@ def test_an_event_loop_around_the_model_waits_for_requests_and_one_that_the_step
     assert {line.line: line.samples for line in found["python"].lines} == {64: 12, 65: 12}
 
 
+def test_a_function_in_no_sample_that_calls_the_model_is_known_from_the_step_traced_by_line() -> None:
+    idle = row(64, {"asyncio > selectors": 60}, "run", waiting={"asyncio > selectors": 30})
+    serves = Location(file="train.py", line=37, function="serve")
+    layers = row(23, {"torch.nn": 20}, "forward", called_from=serves)
+    seen = msgspec.structs.replace(traced(38, False), function="serve", callers=(idle.at,))
+    again = msgspec.structs.replace(seen, line=37, callers=(serves,))  # what the loop resumed there
+
+    works = measure_host_work(
+        Lines(period_ns=10 * MS, steps=10, rows=(idle, layers), traced=(again, seen)), source(), 10, None
+    )
+
+    assert works == ()
+
+
 def test_waiting_in_an_op_in_the_loader_in_a_log_and_in_a_checkpoint_is_theirs() -> None:
     rows = (
         row(5, {"": 20}, waiting={"": 20}),

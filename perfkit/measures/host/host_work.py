@@ -140,7 +140,7 @@ def _without_collections(lines: Lines, steps: int | None) -> Iterator[_Piece]:
     Nor what an event loop around the model waits for requests: that belongs to no step of work.
     """
     period = max(1, lines.period_ns)
-    around_model = lines_around_the_model(lines.rows)
+    around_model = lines_around_the_model(lines)
     collected = {(row.file, row.line): row.total_ns for row in lines.collected}
     for row in lines.rows:
         if row.worker is not None or row.owner != USER or row.phase in ("data", "validation"):

@@ -22,6 +22,7 @@ from perfkit._raised_signals import errors_dropped
 from perfkit.ranges import dynamo
 from perfkit.record.input_slices import version_of
 from perfkit.record.program_values import is_tensor, unseen, values_in
+from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.run.records import UnusedGradients
 
 #: The step before which it begins (as in `unused_gradients`), and the steps of optimizers that are watched: six rounds
@@ -61,8 +62,10 @@ class ClearedGradientWatch:
         self._models: dict[int, UnusedGradients] = {}
 
     def start_if_due(self, step: int) -> None:
-        """Watch from step 8 on, once, where there are several optimizers."""
-        if step >= _FIRST_STEP and not self._steps and self._hook is None and len(self._optimizers) > 1:
+        """Watch from step 8 on, once, where there are several optimizers; a compiled step would be compiled again."""
+        if step < _FIRST_STEP or self._steps or self._hook is not None or len(self._optimizers) < 2:
+            return
+        if not compiled_graphs():
             self._hook = register_optimizer_step_post_hook(self._after_step)
 
     @unseen

@@ -21,6 +21,8 @@ PLAN_VARIABLE = "PERFKIT_RERUN"
 _PROC = Path("/proc")
 #: How long killed processes are waited for.
 _END_S = 10.0
+#: Looks in a row, 20 ms apart, in which nothing is found before all are taken for gone (chosen).
+_EMPTY_LOOKS = 3
 
 
 def family_of(process: int) -> list[int]:
@@ -95,9 +97,12 @@ def end_watched(watcher: subprocess.Popen[bytes]) -> None:
 
 
 def _end_all(plan: Path) -> None:
-    # Again until none is found, since each may have started another; one that waits for a device dies later.
-    until = time.monotonic() + _END_S
-    while (found := started_for(plan)) and time.monotonic() < until:
+    # Again until none is found, since each may have started another; one that waits for a device dies later. And once
+    # more, several times: a process that is just replaced by a program (exec) has no environment for a moment.
+    until, missed = time.monotonic() + _END_S, 0
+    while missed < _EMPTY_LOOKS and time.monotonic() < until:
+        found = started_for(plan)
+        missed = 0 if found else missed + 1
         send(found, signal.SIGKILL)
         time.sleep(0.02)
 

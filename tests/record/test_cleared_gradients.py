@@ -1,4 +1,4 @@
-"""Gradients of a generator in its critic's step are told from those that an optimizer uses later."""
+"""Gradients of a generator in its critic's step are distinguished from those that an optimizer uses later."""
 
 from __future__ import annotations
 

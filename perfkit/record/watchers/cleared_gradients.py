@@ -26,7 +26,7 @@ from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.run.records import UnusedGradients
 
 #: The step before which it begins (as in `unused_gradients`), and the steps of optimizers that are watched: six rounds
-#: of a generator and five of its critic, each of which costs some 20 us.
+#: of a generator and five of its critic.
 _FIRST_STEP, _MAX_STEPS = 8, 36
 #: Of one model, backwards that were in vain: one can be a step that the program skipped.
 _LEAST = 3

@@ -24,7 +24,7 @@ from perfkit.run.records import UnusedGradients
 
 #: Models that are kept in mind: a program has a few, and a module that is made for each call is none.
 _MAX_MODELS = 64
-#: Parts of models that are looked at, the largest of each model: a hook costs their next call some microseconds.
+#: Parts of models that are looked at, the largest of each model.
 _MAX_PARTS = 4
 #: The step before which models are looked at first (chosen: every optimizer of a usual loop has stepped); then at twice
 #: as many.

@@ -55,7 +55,7 @@ _ADVICE = "Use the one call that computes it (F.gelu, F.silu, a fused loss). Whe
 #: Measured: 55 to 67% less time with four functions, and 8 to 47 s until they were compiled.
 _ON_CPU = "torch.compile the function: that took half to two thirds off such rows on a CPU."
 _ON_DEVICE = "torch.compile the function, which writes a Triton kernel for it, or write that kernel yourself."
-#: How a GELU by its formula with tanh is told.
+#: Ops by which a GELU that is written out, with tanh, is recognized.
 _GELU = frozenset({"aten::pow", "aten::tanh"})
 _ON_GELU = (
     'F.gelu(x, approximate="tanh") computes it in one call; in a config of transformers it is "gelu_pytorch_tanh", and '

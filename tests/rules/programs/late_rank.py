@@ -94,7 +94,7 @@ def main() -> None:
     else:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    # Not earlier: what is imported until here takes minutes of a core that is shared.
+    # Not earlier: what is imported until here takes more than a minute of a core that is shared.
     burning = bind_to_core()
     with perfkit.profile("run", schedule=None, quiet=True):
         for recording in DataLoader(Recordings(), batch_size=BATCH):

@@ -32,6 +32,7 @@ from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import EmbeddingGradient, Patterns
 from perfkit.rules._places import to_edit
+from perfkit.rules.ops._fused_updates import FUSED
 from perfkit.run.records import Rank
 
 ID = "dense-embedding-gradients"
@@ -41,8 +42,6 @@ CLAIMS = (*COMPUTING, Selector(phase="optimizer"), Selector(names=("optimizer",)
 _FEW = 0.25
 #: The share of the cost that is saved at least: a row of a sparse gradient costs more than one of a dense one (chosen).
 _MINIMUM = 0.6
-#: Optimizers of torch that have a fused form, also on a CPU.
-_FUSED = frozenset({"Adam", "AdamW", "Adagrad", "SGD"})
 
 
 def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]:
@@ -73,7 +72,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
             f"updates: {step.shown(cost)}."
         ),
         advice="nn.Embedding(..., sparse=True), and torch.optim.SparseAdam for it: moments of unused rows stay.",
-        severity="info" if optimizer.kind in _FUSED and not optimizer.fused else None,
+        severity="info" if optimizer.kind in FUSED and not optimizer.fused else None,
         confidence="medium",
         evidence=(
             Evidence("rows that are looked up", used, "", "shapes of the lookups, each counted"),

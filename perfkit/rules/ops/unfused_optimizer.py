@@ -41,6 +41,7 @@ from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.rules._loops import loop_of
 from perfkit.rules._places import to_edit
+from perfkit.rules.ops._fused_updates import FUSED
 from perfkit.run.records import Lines, MachineLimits, OptimizerFacts, Rank
 
 ID = "unfused-optimizer"
@@ -67,17 +68,6 @@ _SPARSE = frozenset({"aten::coalesce", "aten::_coalesce", "aten::_indices", "ate
 #: Bytes of an element; other types are at most as large.
 _SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
-
-class _Fused(NamedTuple):
-    """A fused update on a CPU: single ops that cost as much per tensor, and how often it goes over the parameters."""
-
-    ops_per_tensor: float
-    passes: int
-
-
-#: Classes of torch that have a fused form on a CPU (torch 2.4 to 2.13). Passes: parameters and states are read and
-#: written, gradients read; SGD's state is its momentum. The number of steps is a tensor but for SGD.
-_FUSED = {"Adam": _Fused(1.6, 7), "AdamW": _Fused(1.6, 7), "Adagrad": _Fused(1.6, 5), "SGD": _Fused(0.6, 5)}
 
 Form = Literal["fused", "foreach", "lists"]
 
@@ -160,7 +150,7 @@ def _faster_form(update: OptimizerUpdate) -> Form | None:
         return None
     if update.body is not None:
         return "lists"
-    if update.name in _FUSED:
+    if update.name in FUSED:
         return "fused"
     return "foreach" if update.name in _WITH_LISTS else None
 
@@ -204,7 +194,7 @@ def _on_host(
     if form != "fused":
         best, worst = _REMAINS_OF_LISTS
         return _Prediction(now, min(now, round(best * in_ops)), min(now, round(worst * in_ops)))
-    fused = _FUSED[update.name]
+    fused = FUSED[update.name]
     # Cold caches and other programs slow the overhead of a fused call as they slow that of the single ops.
     op_ns = (now - in_ops) / update.ops + (limits.op_ns if limits is not None else 0)
     overhead = op_ns * (_FUSED_OPS + fused.ops_per_tensor * sum(one.tensors for one in facts))

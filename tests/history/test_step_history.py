@@ -141,12 +141,39 @@ def test_a_slowdown_fails_only_beyond_what_measurements_vary_by() -> None:
     assert not judge_step(ratio(0.5, 0.01), steady, 0.1).unclear
 
 
-def test_the_ratio_of_twice_the_work_is_twice_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_ratio, "_ROUNDS", 15)
-    once, twice = (measure_ratio(lambda n=n: sum(i * i for i in range(n))) for n in (30_000, 60_000))
+class BusyMachine:
+    """A clock of a machine whose other load slows all work down, by more in some seconds than in others."""
 
-    assert once.low <= once.ratio <= once.high
-    assert 1.6 < twice.ratio / once.ratio < 2.5
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = perf_counter
+
+    def work(self, milliseconds: float) -> None:
+        self.now += milliseconds / 1e3 * (1 + 0.5 * (int(self.now) % 3))
+
+
+@pytest.mark.parametrize("milliseconds", [0.4, 4.0, 30.0, 60.0])
+def test_the_ratio_of_a_step_stays_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch, milliseconds: float) -> None:
+    machine = BusyMachine()
+    monkeypatch.setattr(step_ratio, "time", machine)
+    monkeypatch.setattr(step_ratio, "_fixed_work", lambda: lambda: machine.work(2.0))
+
+    measured = measure_ratio(lambda: machine.work(milliseconds))
+
+    assert measured.ratio == pytest.approx(milliseconds / 2.0)
+    assert measured.low <= measured.ratio <= measured.high
+    assert measured.rounds >= 9
+
+
+def test_a_step_is_measured_against_a_fixed_work_of_this_machine() -> None:
+    measured = measure_ratio(lambda: sum(i * i for i in range(30_000)))
+
+    assert 0 < measured.low <= measured.ratio <= measured.high
+    assert measured.step_ns > 0
     assert "cores" in machine_name()
 
 

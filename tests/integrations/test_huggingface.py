@@ -114,7 +114,7 @@ def test_phases_have_the_shares_of_what_was_planted(bench: Any, accumulate: int)
         prof,
         slow,
         size=12 * accumulate,
-        seconds=0.020,
+        seconds=1.0,
         work=planted_work(bench),
         optimizer=bench.slow_sgd,
         gradient_accumulation_steps=accumulate,
@@ -133,7 +133,7 @@ def test_phases_have_the_shares_of_what_was_planted(bench: Any, accumulate: int)
 def test_evaluation_logging_and_checkpoints_are_phases_of_their_own(bench: Any) -> None:
     class Saving(Trainer):
         def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            bench.plant("checkpoint", 0.040)
+            bench.plant("checkpoint", 2.0)
 
     prof = callback_of(bench)
     writer = hooked(on_log=lambda *_, logs, **__: None if "eval_loss" in logs else bench.plant("logging"))
@@ -142,7 +142,7 @@ def test_evaluation_logging_and_checkpoints_are_phases_of_their_own(bench: Any) 
         prof,
         writer,
         kind=Saving,
-        work=lambda x: x if torch.is_grad_enabled() else (bench.plant("validation", 0.030), x)[1],
+        work=lambda x: x if torch.is_grad_enabled() else (bench.plant("validation", 1.5), x)[1],
         eval_strategy="steps",
         save_strategy="steps",
         **{"eval_steps": 2, "save_steps": 2, "logging_steps": 2},
@@ -153,9 +153,9 @@ def test_evaluation_logging_and_checkpoints_are_phases_of_their_own(bench: Any) 
     rows = bench.rows(prof.profile.folder)
     assert len(rows) == 8
     bench.assert_sums(rows)
-    for phase in ("validation", "logging", "checkpoint"):
-        assert [row.step for row in rows if getattr(row.phases_ns, phase) > 15_000_000] == [1, 3, 5, 7]
-    assert 1.3 < bench.median(rows[1::2], "validation") / bench.median(rows[1::2], "checkpoint") < 2
+    # Two batches are evaluated each time.
+    for phase, seconds in (("validation", 3.0), ("logging", 1.0), ("checkpoint", 2.0)):
+        assert bench.seconds(rows, phase) == bench.about([0.0, seconds] * 4)
 
 
 def test_an_evaluation_after_each_epoch_belongs_to_its_last_step_and_one_before_training_to_none(bench: Any) -> None:
@@ -299,7 +299,7 @@ def test_a_window_of_a_short_training_fits_into_it(bench: Any) -> None:
 def test_the_verdict_is_printed_at_the_end_and_kept_as_data(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
     prof = ProfilerCallback(bench.folder / "run", recorders=())
 
-    trainer_of(bench, prof, seconds=0.010).train()
+    trainer_of(bench, prof, seconds=0.5).train()
 
     assert prof.profile.diagnosis.phases.data > 0
     assert capsys.readouterr().err.count("A step takes") == 1
@@ -322,11 +322,11 @@ def test_a_trainer_that_is_built_on_another_is_timed_through_its_own_methods(ben
         """As TRL's SFTTrainer: its own training_step and log around the ones below."""
 
         def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-            bench.plant("forward", 0.010)
+            bench.plant("forward", 0.5)
             return super().training_step(*args, **kwargs)
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-            bench.plant("logging", 0.010)
+            bench.plant("logging", 0.5)
             super().log(logs, start_time)
 
     prof = callback_of(bench)
@@ -334,7 +334,8 @@ def test_a_trainer_that_is_built_on_another_is_timed_through_its_own_methods(ben
 
     rows = bench.rows(prof.profile.folder)
     bench.assert_sums(rows)
-    assert 0.7 < bench.low(rows, "forward") / bench.low(rows, "logging") < 1.4
+    for phase in ("forward", "logging"):
+        assert bench.seconds(rows, phase) == bench.about([0.5] * 8)
 
 
 def test_a_pickled_callback_comes_back_ready_to_record(bench: Any) -> None:
@@ -383,7 +384,7 @@ def test_an_accelerate_loop_is_timed_as_a_plain_one(bench: Any) -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = torch.nn.Linear(4, 1)
     model, optimizer, loader = accelerator.prepare(
-        model, bench.slow_sgd(model.parameters(), lr=0.1), bench.batches(16, 0.020)
+        model, bench.slow_sgd(model.parameters(), lr=0.1), bench.batches(16, 1.0)
     )
 
     with perfkit.profile(bench.folder / "run", recorders=(), quiet=True) as prof:
@@ -396,10 +397,7 @@ def test_an_accelerate_loop_is_timed_as_a_plain_one(bench: Any) -> None:
 
     rows = bench.rows(Path(prof.folder))
     assert len(rows) == 16  # a step is a batch here
-    # accelerate fetches one batch ahead: the last one has nothing to wait for.
-    stepping, accumulating = rows[1:14:2], rows[2:14:2]
+    # accelerate fetches one batch ahead: the first step waits for two, and the last one for none.
     for phase in ("data", "forward", "backward"):
-        assert 0.018 < bench.low(stepping, phase) / 1e9 < 0.03
-        assert 0.018 < bench.low(accumulating, phase) / 1e9 < 0.03
-    assert bench.low(stepping, "optimizer") / 1e9 > 0.018
-    assert bench.median(accumulating, "optimizer") / 1e9 < 0.005
+        assert bench.seconds(rows[1:-1], phase) == bench.about([1.0] * 14)
+    assert bench.seconds(rows, "optimizer") == bench.about([0.0, 1.0] * 8)

@@ -56,7 +56,7 @@ def test_the_verdict_is_printed_once_at_the_end_and_kept_as_data(
 ) -> None:
     prof = adapter.ProfilerCallback(lightning.folder / "run", recorders=())
 
-    lightning.trainer(prof).fit(lightning.model(), lightning.batches(8, 0.010))
+    lightning.trainer(prof).fit(lightning.model(), lightning.batches(8, 1.0))
 
     assert prof.profile.diagnosis.phases.data > 0
     assert capsys.readouterr().err.count("A step takes") == 1

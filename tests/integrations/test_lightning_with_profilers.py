@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import perfkit
 
@@ -35,7 +38,7 @@ def test_a_profiler_with_a_profile_method_of_its_own_is_called_through_it(lightn
     lightning.trainer(prof, profiler=Own()).fit(lightning.planted_model(), lightning.batches(6))
 
     assert asked.count("run_training_batch") == 6
-    assert lightning.low(lightning.rows(prof.profile.folder), "backward") > 18e6
+    lightning.assert_planted(lightning.rows(prof.profile.folder), "backward")
 
 
 def test_an_exception_of_the_users_profiler_is_the_users(lightning: Any) -> None:
@@ -94,11 +97,19 @@ def logging_model(lightning: Any) -> Any:
 
 
 def test_the_trainers_loggers_get_plain_floats_at_the_trainers_own_x(lightning: Any) -> None:
+    class Waiting(torch.utils.data.IterableDataset[torch.Tensor]):
+        """What goes to a logger is timed by the adapter's own clock, not by perfkit's."""
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            for _ in range(12):
+                time.sleep(0.005)
+                yield torch.ones(4)
+
     kept: list[tuple[dict[str, Any], int]] = []
     prof = lightning.callback()
     trainer = lightning.trainer(prof, logger=keeping(lightning, kept), log_every_n_steps=3)
 
-    trainer.fit(logging_model(lightning), lightning.batches(12, 0.005))
+    trainer.fit(logging_model(lightning), torch.utils.data.DataLoader(Waiting()))
 
     ours = [(metrics, at) for metrics, at in kept if "perfkit/step_ms" in metrics]
     theirs = [at for metrics, at in kept if "loss" in metrics]

@@ -31,7 +31,7 @@ CAUSES = {
 def diagnosed(run_ranks: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Diagnosis]:
     """Trains with one rank late for a cause, and diagnoses the run."""
 
-    def run(cause: str, wrapper: str = "ddp", *, steps: int = 60, ranks: int = 2) -> Diagnosis:
+    def run(cause: str, wrapper: str = "ddp", *, steps: int = 30, ranks: int = 2) -> Diagnosis:
         run_ranks(tmp_path, PROGRAM, cause, str(steps), wrapper, ranks=ranks)
         return diagnose(tmp_path / "run")
 
@@ -74,7 +74,7 @@ def test_under_fsdp_the_late_rank_is_named_too(diagnosed: Callable[..., Diagnosi
 
 @pytest.mark.slow
 def test_the_late_one_of_four_ranks_is_named(diagnosed: Callable[..., Diagnosis]) -> None:
-    found = diagnosed("data", steps=40, ranks=4)
+    found = diagnosed("data", steps=30, ranks=4)
 
     [finding] = named(found)
     assert finding.message.startswith("Rank 3 comes last and the other ranks wait for it")

@@ -39,6 +39,7 @@ from perfkit.measures.results.measurements import Measurements, PlannedSteps, Tr
 from perfkit.measures.results.steps import MeanStep, Ranks, TypicalStep
 from perfkit.measures.steps.batch_time import measure_batch_time
 from perfkit.measures.steps.forward_start import without_preparation
+from perfkit.measures.steps.growing_inputs import measure_growing_inputs
 from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.measures.steps.utilization import measure_utilization
 from perfkit.run.arrays import read_line_times
@@ -187,6 +188,7 @@ def _measure_run(
     _measure_peaks(chosen, missing, read, found)
     found.add(_measure_ranks(run.ranks.values(), observed))
     found.add(measure_batch_time(rows, rank.padding if rank is not None else None))
+    found.add(measure_growing_inputs(rows))
     if run.run is not None and run.run.total_steps is not None:
         found.add(PlannedSteps(count=run.run.total_steps))
     missing += _derived_peaks(found)

@@ -199,6 +199,21 @@ class BatchTime(msgspec.Struct, frozen=True, kw_only=True):
     batches_inspected: int
 
 
+class GrowingInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of a model, each with one position more than the call before it: ``calls`` of them, ``share`` of all.
+
+    ``positions`` is the mean length, and ``by_position`` the share (0 to 1) of a call's time that follows it: what all
+    positions but one take.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = "a program whose steps are calls of a model, recorded by perfkit run"
+
+    calls: int
+    share: float
+    positions: float
+    by_position: float
+
+
 class CompileCost(msgspec.Struct, frozen=True, kw_only=True):
     """Graphs that torch.compile compiled in all ``steps``, and in the ``late_steps``: the timed ones' second half."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfkit.measures.results.steps import BatchTime
+from perfkit.measures.steps._median_slope import median_slope
 from perfkit.measures.steps._timed_rows import timed_rows
 from perfkit.run.records import Padding, Step
 
@@ -63,12 +64,4 @@ def _fit(steps: Sequence[tuple[int, Step]]) -> _Fit | None:
     if len(steps) < _MIN_STEPS or size.std() == 0:
         return None
     ranks = np.corrcoef(size.argsort().argsort(), wall.argsort().argsort())[0, 1]
-    return _Fit(float(size.mean()), float(size.std() / size.mean()), _median_slope(size, wall), float(ranks))
-
-
-def _median_slope(size: np.ndarray, wall: np.ndarray) -> float:
-    """The median slope of all pairs (Theil-Sen): steps that another program disturbed do not change it."""
-    apart = size[:, None] - size[None, :]
-    pairs = np.triu(apart != 0, 1)
-    slopes = (wall[:, None] - wall[None, :])[pairs] / apart[pairs]
-    return float(np.median(slopes))
+    return _Fit(float(size.mean()), float(size.std() / size.mean()), median_slope(size, wall), float(ranks))

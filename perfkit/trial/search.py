@@ -267,9 +267,10 @@ class Search:
         if not one.looks:
             return "not-tried", "no time was left in the budget"
         result = one.last.after
-        if result.ending == "timed-out" and _start_slowly(one.after):
-            return "not-tried", f"{result.message}, as its first steps take long: give a larger --budget"
-        if result.ending in ("failed", "timed-out"):
+        if result.ending == "timed-out":
+            why = ", as its first steps take long" if _start_slowly(one.after) else ""
+            return "not-tried", f"{result.message}{why}: give a larger --budget"
+        if result.ending == "failed":
             return "failed", result.message
         if result.ending in ("out-of-memory", "refused"):
             return result.ending, result.message

@@ -384,6 +384,16 @@ def test_compiling_comes_last_and_the_others_keep_their_order():
     assert [one.name for one in found.tried] == ["compile", "persistent-workers", "tf32", "workers=2"]
 
 
+def test_a_change_that_the_budget_cut_off_has_not_failed():
+    program = MadeUpProgram({"workers=2": 0.5})
+    program.endings["tf32"] = failed("timed-out", "the program had done 30 of 40 steps when its time was over")
+
+    found = search(program, "tf32", "workers=2")
+
+    assert [one.outcome for one in found.tried] == ["not-tried", "faster"]
+    assert found.tried[0].sentence.endswith("when its time was over: give a larger --budget")
+
+
 def test_where_compiling_takes_the_rest_of_a_budget_the_other_changes_are_measured_and_combined():
     program = SlowStart({"workers=2": 0.5, "fused-optimizer": 0.6}, compile_s=1000.0)
 

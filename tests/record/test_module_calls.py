@@ -384,3 +384,23 @@ def test_a_module_that_draws_random_numbers_repeats_nothing() -> None:
         model(x)
 
     assert again(step) == 0
+
+
+def test_calls_with_one_position_more_than_the_last_are_counted_with_the_time_of_the_others() -> None:
+    model = nn.Embedding(10, 4)
+
+    def step() -> None:
+        text = torch.zeros(3, 5, dtype=torch.long)
+        for _ in range(12):
+            text = torch.cat([text, model(text)[:, -1:, 0].long()], dim=1)
+
+    def with_cache() -> None:
+        text = torch.zeros(3, 5, dtype=torch.long)
+        for _ in range(12):
+            text = model(text)[:, -1:, 0].long()
+
+    [calls] = traced(step)
+    assert (calls.calls, calls.growing) == (12, 11)
+    assert 0 < calls.growing_ns <= calls.host_ns * 15 / 16
+    [calls] = traced(with_cache)
+    assert (calls.calls, calls.growing, calls.growing_ns) == (12, 0, 0)

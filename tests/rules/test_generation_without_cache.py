@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules.python import generation_without_cache
-from perfkit.run.records import StepBoundary
+from perfkit.run.records import ModuleCalls, StepBoundary
 
 MS = 1_000_000
 CALLED = Location(file="write.py", line=18, function="answer")
@@ -30,7 +30,25 @@ def test_the_call_of_the_model_is_named_with_what_all_but_the_newest_position_ta
     assert (finding.spent, finding.change) == (CALLED, None)
     assert finding.cost_ns == 9 * MS
     assert (finding.saving_low_ns, finding.saving_high_ns) == (0.75 * 9 * MS, 9 * 1.15 * MS)
-    assert finding.message.startswith("Each call of Play reads one position more than the last, 94 on average, and")
+    assert finding.message.startswith("Each call of Play reads one position more than the last, and computes all of")
+
+
+def test_a_text_that_is_written_within_the_step_is_found_at_the_line_that_calls_the_model(build: Any) -> None:
+    step = build.step(20, forward=20)
+
+    def lines(calls: int, growing: int) -> Any:
+        called = ModuleCalls(module="Play", calls=calls, host_ns=16 * MS, growing=growing, growing_ns=12 * MS)
+        loop = build.loop("write.py", line=18, loop_line=17, runs=calls)
+        row = msgspec.structs.replace(loop.traced[0], host_ns=20 * MS, modules=(called,))
+        return msgspec.structs.replace(loop, traced=(row,))
+
+    inner = msgspec.structs.replace(lines(40, 39).traced[0], line=9, callers=(lines(40, 39).traced[0].at,))
+    both = msgspec.structs.replace(lines(40, 39), traced=(*lines(40, 39).traced, inner))
+    [finding] = build.findings(generation_without_cache, step, both)
+
+    assert (finding.spent.line, finding.cost_ns) == (18, 12 * MS)
+    assert not build.findings(generation_without_cache, step, lines(40, 12))
+    assert not build.findings(generation_without_cache, step, lines(6, 5))
 
 
 def test_where_the_length_costs_little_nothing_is_reported(build: Any) -> None:

@@ -73,6 +73,7 @@ class ModuleCall:
         "padded",
         "parts",
         "path",
+        "positions",
         "random_state",
         "repeated",
         "started_ns",
@@ -97,6 +98,8 @@ class ModuleCall:
         self.builds_graph = torch.is_grad_enabled()
         #: The share of its input that is padding in all rows; None where the input has no rows of whole numbers.
         self.padded: float | None = None
+        #: The samples and the positions of each in its first tensor of at least two dimensions; None: it has none.
+        self.positions: tuple[int, int] | None = None
         #: The shapes of its tensors and the memory that they are parts of; None where they are no slices.
         self.parts: tuple[Any, ...] | None = None
         self.started_ns = 0
@@ -115,6 +118,9 @@ class _SiteSums:
         #: Per call with an input of rows: its time, and the share of it that is padding in all rows.
         self.padded: list[tuple[int, float]] = []
         self.sliced = call.parts is not None
+        #: The calls that have one position more than the call before, and what the others of their positions took.
+        self.growing = self.growing_ns = 0
+        self.positions: tuple[int, int] | None = None
         #: Per repeated call: its time, whether the module was updated before it, and how many backwards there were
         #: before it, None where none can follow.
         self.repeated: list[tuple[int, bool, int | None]] = []
@@ -176,6 +182,7 @@ class ModuleCallLog:
         tensors = [value for value in values if is_tensor(value)]
         if not tensors:
             return
+        call.positions = next(((one.shape[0], one.shape[1]) for one in tensors if one.dim() > 1), None)
         call.parts = slices_of(tensors)
         call.padded = max((share for one in tensors if (share := _padded(one)) is not None), default=None)
         module = call.module
@@ -216,6 +223,12 @@ class ModuleCallLog:
         sums.sliced &= call.parts == sums.parts
         if call.padded is not None:
             sums.padded.append((took_ns, call.padded))
+        if call.positions is not None and sums.positions is not None:
+            samples, positions = sums.positions
+            if call.positions == (samples, positions + 1):
+                sums.growing += 1
+                sums.growing_ns += took_ns * positions // (positions + 1)
+        sums.positions = call.positions
         if call.repeated:
             sums.again_at = sums.again_at or call.again_at
             sums.repeated.append((took_ns, call.updated, self.backwards if call.builds_graph else None))
@@ -251,6 +264,8 @@ class ModuleCallLog:
                 again_at=location_of(sums.again_at) if again and sums.again_at is not None else None,
                 sliced=sums.sliced,
                 items=sums.items,
+                growing=sums.growing,
+                growing_ns=sums.growing_ns,
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
             )
             rows[site] = (*rows.get(site, ()), row)

@@ -3,8 +3,8 @@
 Problem: of a causal model, the keys and values of the positions so far (of a recurrent one, its state) are the same in
 every call. Without a cache each call computes them anew, for an input that is one position longer than the last.
 
-How it shows: most calls of the model have one position more than the call before, and their time grows with the length.
-What all positions but the newest take is 5% of the call or more.
+How it shows: most calls of the model, at least eight in a step, have one position more than the call before. Where
+calls are the steps, their time grows with the length. What all positions but the newest take is 5% of the step or more.
 
 Causes: `use_cache=False`; a loop of one's own that concatenates the new token and calls the model with all tokens.
 
@@ -18,53 +18,81 @@ Fix: give the model what is new, and the cache of the rest; or let the library's
 Saving: what follows the length of the input, at least 75% of it (chosen; two programs saved 92 and 95%): a call for one
 position reads all weights as well, and the cache is copied as it grows.
 
-Source: the elements of each call's input and its time; the slope is the median of all pairs of calls (Theil-Sen). A
-model in which early positions depend on later ones, as an encoder, cannot do this.
+Source: where calls are the steps, the elements of each one's input and its time; the slope is the median of all pairs
+of calls (Theil-Sen). Else the calls of the step that is traced by line, as if their time followed their length. A model
+in which early positions depend on later ones, as an encoder, cannot do this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules._places import busiest_line
-from perfkit.run.records import Lines
+from perfkit.rules.python._traced_calls import cost_of_calls
+from perfkit.run.records import Lines, ModuleCalls
 
 ID = "generation-without-cache"
 CLAIMS = (*COMPUTING, *PYTHON)
 
+#: Calls in the traced step of which most have one position more than the one before: fewer may be chance (chosen).
+_MIN_CALLS = 8
 #: The share of what follows the length that is saved at least (chosen).
 _MINIMUM = 0.75
 
 
-def check(step: StepBudget, growing: GrowingInputs, lines: Lines | None = None) -> Iterator[Finding]:
+def check(step: StepBudget, growing: GrowingInputs | None = None, lines: Lines | None = None) -> Iterator[Finding]:
     """Find calls that grow by one position, and what all but the newest position take."""
-    cost = step.wall_ns * growing.share * growing.by_position
-    if step.is_negligible(cost):
+    if growing is not None:
+        yield from _calls_that_are_steps(step, growing, lines)
         return
+    if lines is None:
+        return
+    found = {(row.file, row.line): (row, calls) for row in lines.traced for calls in row.modules if _grows(calls)}
+    for row, calls in found.values():
+        # What the model calls grows with it.
+        if not any((caller.file, caller.line) in found for caller in row.callers):
+            cost = cost_of_calls(calls.growing_ns, row, lines, step, backward=False)
+            evidence = Evidence("of them with one position more", calls.growing, "", "the step traced by line")
+            yield from _finding(step, cost, calls.module, calls.calls, row.at, evidence)
+
+
+def _grows(calls: ModuleCalls) -> bool:
+    return calls.growing >= _MIN_CALLS and 2 * calls.growing >= calls.calls
+
+
+def _calls_that_are_steps(step: StepBudget, growing: GrowingInputs, lines: Lines | None) -> Iterator[Finding]:
     by = step.counted_by
     at = (by.called_at if by is not None else None) or busiest_line(lines, "other", "forward", "validation")
     module = by.module if by is not None and by.module is not None else "the model"
+    positions = Evidence("positions", round(growing.positions, 1), "on average", "input elements in steps.jsonl")
+    share = Evidence.percent("time that follows the length", growing.by_position, 1, "slope of all pairs of calls")
+    cost = step.wall_ns * growing.share * growing.by_position
+    yield from _finding(step, cost, module, growing.calls, at, positions, share)
+
+
+def _finding(
+    step: StepBudget, cost: float, module: str, calls: int, at: Location | None, *evidence: Evidence
+) -> Iterator[Finding]:
+    if step.is_negligible(cost):
+        return
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=at,
         change=at,
         message=(
-            f"Each call of {module} reads one position more than the last, {growing.positions:,.0f} on average, and "
-            f"computes all of them again: {step.shown(cost)}."
+            f"Each call of {module} reads one position more than the last, and computes all of them again: "
+            f"{step.shown(cost)}."
         ),
         advice=(
             "Keep what was computed (past_key_values with use_cache=True, or a recurrent state), and call the model "
             "with the newest position only."
         ),
         confidence="medium",
-        evidence=(
-            Evidence("calls that grow by one position", growing.calls, "", "input elements in steps.jsonl"),
-            Evidence("positions", round(growing.positions, 1), "on average", "input elements in steps.jsonl"),
-            Evidence.percent("time that follows the length", growing.by_position, 1, "slope of all pairs of calls"),
-        ),
+        evidence=(Evidence("calls", calls, "", "inputs of the model"), *evidence),
     )

@@ -112,6 +112,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
             samples of a batch are, with no backward and no fetch between the first and the last.
         items: The items of a collection that the loop around the calls goes through, one sample per call, where no
             answer flows into a later call; None: no such loop is known.
+        growing: Calls with the samples of the call before and one position more, as of a text that is written word by
+            word. ``growing_ns`` is their time without that of one position each, if time follows the length.
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
             end, if time follows their length; None where no input had rows of whole numbers on a CPU.
     """
@@ -125,6 +127,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     again_at: Location | None = None
     sliced: bool = False
     items: Count | None = None
+    growing: Count = 0
+    growing_ns: Count = 0
     padded_ns: Count | None = None
 
 

@@ -209,6 +209,22 @@ def test_a_backward_of_the_users_own_is_its_own_line(build: Any) -> None:
     assert rows["Trainer.step", 11].backward_ns == 20_000
 
 
+def test_ops_in_a_function_that_an_op_calls_belong_to_that_function(build: Any) -> None:
+    build.step(7, 0, 100_000)
+    build.frame("train.py(10): step", 1_000, 99_000)
+    build.op("Propagate", 20_000, 70_000)
+    build.frame("model.py(3): loss", 25_000, 65_000)
+    build.op("aten::matmul", 30_000, 60_000)
+    build.op("aten::mm", 31_000, 59_000)
+
+    rows = lines_of(measure_source_lines(build.read(), followed((1_100, 0, 11), (25_100, 1, 4), (65_100, 0, 11))))
+
+    assert {key: (row.ops, row.op_ns) for key, row in rows.items()} == {
+        ("Trainer.step", 11): (1, 10_000),
+        ("loss", 4): (1, 30_000),
+    }
+
+
 def test_waits_for_the_device_are_counted_and_timed_by_line(build: Any) -> None:
     times = a_step(build)
     build.call("cudaStreamSynchronize", 61_000, 71_000)

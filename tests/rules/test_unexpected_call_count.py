@@ -39,6 +39,9 @@ def calls(ms: float, again: int = 1, backward: bool = False) -> ModuleCalls:
     )
 
 
+FORWARD = line(33, "forward", 20)
+
+
 def found(build: Any, *traced: TracedLine) -> list[Finding]:
     step = build.step(40, forward=10, backward=20, other=10)
     return build.findings(unexpected_call_count, step, Lines(period_ns=MS, steps=40, traced=traced))
@@ -71,9 +74,15 @@ def test_an_encoder_called_per_loss_costs_its_backward_too(build: Any) -> None:
 def test_lines_of_functions_that_were_called_count_once_in_the_phase(build: Any) -> None:
     inner = line(7, "other", 15, callers=(location(33), location(38)))
 
-    [finding] = found(build, line(38, "other", 20, calls(15)), inner)
+    [finding] = found(build, FORWARD, line(38, "other", 20, calls(15)), inner)
 
     assert finding.cost_ns == 7.5 * MS
+
+
+def test_where_no_line_is_known_to_be_the_forwards_those_outside_known_phases_are_both(build: Any) -> None:
+    [finding] = found(build, line(38, "other", 10, calls(10)), line(39, "other", 10))
+
+    assert finding.cost_ns == 10 * MS  # half of 10 ms of the forward and of 10 ms of the rest
 
 
 def test_where_a_helper_repeats_a_call_the_line_that_calls_the_helper_is_to_be_changed(build: Any) -> None:
@@ -87,7 +96,7 @@ def test_where_a_helper_repeats_a_call_the_line_that_calls_the_helper_is_to_be_c
 
 
 def test_short_calls_and_calls_that_were_needed_are_not_reported(build: Any) -> None:
-    assert not found(build, line(38, "other", 20, calls(3.9)))
+    assert not found(build, FORWARD, line(38, "other", 20, calls(3.9)))
     assert not found(build, line(38, "other", 20, calls(20, again=0)))
     assert not build.findings(unexpected_call_count, build.step(40))
     assert not build.findings(unexpected_call_count)

@@ -138,11 +138,19 @@ class _LineSums:
 
     def add_ops(self, attribution: LineAttribution, inside: Bools) -> tuple[float, float]:
         """Ops that lines called; the shares of them whose line is known, and whose function alone is."""
-        trace = self._frames.trace
+        frames, trace = self._frames, self._frames.trace
         ops = trace.is_kind(Kind.OP)
-        rows = np.flatnonzero(ops & inside & ~attribution.is_node & (trace.above(ops) < 0))
+        above, around = trace.above(ops), frames.around
+        # An op may call a function of the user's, as that of an autograd.Function or a custom op: its ops are its own.
+        in_op = (above >= 0) & (around >= 0) & (trace.start_ns[around] >= trace.start_ns[above])
+        rows = np.flatnonzero(ops & inside & ~attribution.is_node & ((above < 0) | in_op))
+        called = frames.rows[above[frames.rows] >= 0]
+        outer = around[called]
+        called = called[(outer < 0) | (trace.start_ns[outer] < trace.start_ns[above[called]])]
+        called_ns = np.zeros(len(trace), np.int64)
+        np.add.at(called_ns, above[called], trace.duration_ns[called])
         keys, _ = attribution.keys(rows)
-        self._add_each(keys, ops=np.ones_like(rows), op_ns=trace.duration_ns[rows])
+        self._add_each(keys, ops=np.ones_like(rows), op_ns=np.maximum(0, trace.duration_ns[rows] - called_ns[rows]))
         known = sum(key is not None for key in keys)
         exact = sum(key is not None and key.line is not None for key in keys)
         return exact / max(1, rows.size), (known - exact) / max(1, rows.size)

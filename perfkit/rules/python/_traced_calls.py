@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.run.records import Lines, TracedLine
+from perfkit.run.records import Lines, Phase, TracedLine
 
 #: Tracing a step by line slows plain Python up to so many times: an event takes 0.5 µs, a short line 0.05 µs.
 _SLOWDOWN = 10
@@ -16,18 +16,23 @@ def cost_of_calls(ns: int, row: TracedLine, lines: Lines, step: StepBudget, *, b
 
     By its share of its phase, because tracing slows the step; with ``backward`` also that share of the backward.
     """
-    after = step.phase("backward") if backward else None
-    after_ns = after.ns if after is not None else 0
-    phase, forward = step.phase(row.phase), step.phase("forward")
+    phase_ns = _phase_ns(step, row.phase)
     traced = _outermost_ns([one for one in lines.traced if one.phase == row.phase])
-    if row.phase == "other" and forward is not None and (phase.ns if phase is not None else 0) * _SLOWDOWN < traced:
-        # That a line led to a backward may be known when its step is over only: the line does not belong to this phase.
+    forward_is_known = any(one.phase == "forward" for one in lines.traced)
+    if row.phase == "other" and (not forward_is_known or phase_ns * _SLOWDOWN < traced):
+        # That a line led to a backward may be known when its step is over only: what is other then is also the forward.
         later = {(one.file, one.line) for one in lines.rows if one.phase in ("backward", "optimizer")}
         ended = [one for one in lines.traced if (one.file, one.line) in later]
-        phase, traced = forward, _outermost_ns(lines.traced) - _outermost_ns(ended)
-    if phase is None or traced <= 0:
+        phase_ns += _phase_ns(step, "forward")
+        traced = _outermost_ns(lines.traced) - _outermost_ns(ended)
+    if traced <= 0:
         return 0.0
-    return min(1.0, ns / traced) * (phase.ns + after_ns)
+    return min(1.0, ns / traced) * (phase_ns + (_phase_ns(step, "backward") if backward else 0))
+
+
+def _phase_ns(step: StepBudget, phase: Phase) -> int:
+    found = step.phase(phase)
+    return found.ns if found is not None else 0
 
 
 def _outermost_ns(rows: Sequence[TracedLine]) -> int:

@@ -29,7 +29,7 @@ def test_step(step_history):
 """
 
 
-#: Shorter than for users, as here a step that takes twice as long is looked for.
+#: Shorter than for users, as here a step that takes ten times as long is looked for.
 SHORT = """
 from perfkit.pytest_plugin import step_ratio
 step_ratio._ROUNDS, step_ratio._ROUND_S = 11, 0.004
@@ -63,7 +63,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_step_is_recorded_passes_as_it_was_and_fails_when_it_becomes_half_as_fast(project: Path) -> None:
+def test_a_step_is_recorded_passes_as_it_was_and_fails_when_it_becomes_slower(project: Path) -> None:
     code, text = run_pytest(project)
     assert (code, "not compared: perfkit-steps.json has nothing of" in text) == (0, True)
 
@@ -73,7 +73,8 @@ def test_a_step_is_recorded_passes_as_it_was_and_fails_when_it_becomes_half_as_f
     assert list(stored["tests"]) == ["test_step.py::test_step"]
 
     assert run_pytest(project)[0] == 0
-    code, text = run_pytest(project, TIMES="2")
+    # Ten times: two sessions on a busy machine may differ by a factor of two.
+    code, text = run_pytest(project, TIMES="10")
     assert code == 1
     assert re.search(
         r"the step is \d+% slower than perfkit-steps.json has it \(at least \d+%\), and 20% are allowed", text
@@ -83,11 +84,11 @@ def test_a_step_is_recorded_passes_as_it_was_and_fails_when_it_becomes_half_as_f
 
 def test_another_level_replaces_the_sessions_before_it_and_the_same_level_is_added(project: Path) -> None:
     machines = {}
-    for times in ("1", "3"):
+    for times in ("1", "10"):
         assert run_pytest(project, "--perfkit-update-steps", TIMES=times)[0] == 0
         machines[times] = json.loads((project / "perfkit-steps.json").read_text())["tests"]["test_step.py::test_step"]
 
-    (first,), (second,) = machines["1"].values(), machines["3"].values()
+    (first,), (second,) = machines["1"].values(), machines["10"].values()
     assert len(second) == 1
     assert second[0] > 2 * first[0]
 

@@ -100,6 +100,21 @@ def test_a_call_with_active_dropout_is_not_repeated() -> None:
     assert again(step) == 1
 
 
+def test_a_call_with_dropout_repeats_one_that_a_library_made_for_its_own_loss() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), torch.randn(8, 4)
+    trainer: dict[str, Any] = {}
+    code = compile(
+        "def compute_loss(model, x):\n    return model(x).sum()\n", "/lib/site-packages/trainer/loss.py", "exec"
+    )
+    exec(code, trainer)
+
+    def step() -> None:
+        loss = trainer["compute_loss"](model, x)
+        (loss + model(x).sum()).backward()
+
+    assert again(step) == 1
+
+
 def test_a_call_without_a_graph_repeats_one_with_dropout_and_no_backward_follows_it() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), torch.randn(8, 4)
 

@@ -7,6 +7,7 @@ import inspect
 import runpy
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -472,7 +473,12 @@ with torch.autograd.detect_anomaly(check_nan=False):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-def test_in_a_patched_program_the_changes_are_in_effect_without_perfkit(tmp_path: Path) -> None:
+def test_in_a_patched_program_the_changes_are_in_effect_without_perfkit(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    # As make test has it: else threads=1 has an effect until the program sets it.
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(1)
     file = tmp_path / "train.py"
     file.write_text(PROGRAM)
     names = (

@@ -7,7 +7,8 @@ not compared. It does not count
 - if the optimizer changed the module's parameters in between and a backward follows the call: two networks that train
   against each other have to evaluate the same input twice;
 - if dropout is active in it and the call builds a graph: the results differ, and some losses depend on that; likewise
-  if the first call drew random numbers without it, as one that samples does;
+  if the first call drew random numbers without it, as one that samples does. It counts where one of the two is a
+  library's own, as of the loss that a Trainer computes: that call was made for another purpose;
 - if it comes by the very lines of the first call (the line and those that called its function, up to the module around
   them): an optimizer's closure is called until it converges. From the line of the first call but by other lines, it
   counts if the parameters were not updated in between: an optimizer may call its closure from several lines. It also
@@ -52,11 +53,13 @@ _MAX_CALLS = 10_000
 class _FirstCall(NamedTuple):
     """The first call with some input; ``alive`` are weak references to the owners of its memory.
 
-    ``whole`` are all lines that lead to it, ``path`` those up to the module around it.
+    ``whole`` are all lines that lead to it, ``path`` those up to the module around it; ``by_library`` is whether no
+    line of the user's calls the module itself.
     """
 
     path: Path
     whole: Path
+    by_library: bool
     version: int
     alive: tuple[Any, ...]
 
@@ -200,11 +203,12 @@ class ModuleCallLog:
                 elsewhere = call.again_at is not None and (alone or not call.updated)
             else:
                 elsewhere = True
-            call.repeated = elsewhere and not (call.builds_graph if random else key in self._drew)
+            differs = call.builds_graph and first.by_library == _by_library(frame) if random else key in self._drew
+            call.repeated = elsewhere and not differs
             return
         # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
-        self._first_calls[key] = _FirstCall(call.path, _whole_path(frame), version, alive)
+        self._first_calls[key] = _FirstCall(call.path, _whole_path(frame), _by_library(frame), version, alive)
         self._drew.discard(key)
         call.key = key
 
@@ -306,6 +310,12 @@ def _whole_path(frame: FrameType) -> Path:
     """All lines of the user's that lead to a call, innermost first, also outside of the modules around it."""
     callers = (one for one in frames_outwards(frame.f_back) if owner_of(one.f_code.co_filename) == USER)
     return tuple((one.f_code, line_of(one)) for one in callers)
+
+
+def _by_library(frame: FrameType) -> bool:
+    """Whether a library other than torch calls a module, and not a line of the user's."""
+    owners = (owner_of(one.f_code.co_filename) for one in frames_outwards(frame.f_back))
+    return next((owner for owner in owners if owner not in ("torch", "perfkit", "python")), USER) != USER
 
 
 def _is_one_sample(values: list[Any]) -> bool:

@@ -336,6 +336,7 @@ class Attachments:
             workers=workers,
             collected=self.garbage.lines(),
             constant_ops=extras.constant_ops,
+            ignored_targets=extras.ignored_targets,
             paths=self._sampler.call_paths(sampled_steps if steps else None),
             fillings=find_fillings(rows),
         )

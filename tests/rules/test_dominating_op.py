@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
@@ -12,6 +13,7 @@ from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
+from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import dominating_op
 
 MS = 1_000_000
@@ -27,10 +29,19 @@ def ledger(name: str, ms: int, *, count: float = 3, others_ms: int = 0) -> Ledge
     return Ledger(wall_ns=100 * MS, per="step", basis="training thread", rows=rows)
 
 
-def found(build: Any, of: Ledger) -> list[Finding]:
+def found(build: Any, of: Ledger, work: StepWork | None = None) -> list[Finding]:
     step = StepBudget.from_measurements(Measurements("runs/x", build.step(100, forward=100)))
     assert step is not None
-    return list(dominating_op.check(step, of))
+    return list(dominating_op.check(step, of, work))
+
+
+def convolutions(*shapes: str, backward: bool = False) -> StepWork:
+    """Convolutions in the line, of which only those with ``backward`` have one."""
+    row = OpWorkTime(op="aten::convolution", phase="forward", ns=30 * MS, calls=1, ops=1, at=LINE)
+    rows = [msgspec.structs.replace(row, shapes=f"24x3x86x86 {weight}") for weight in shapes]
+    if backward:
+        rows.append(msgspec.structs.replace(row, op="aten::convolution_backward", phase="backward"))
+    return StepWork(source="x", step_ns=100 * MS, rows=tuple(rows))
 
 
 def test_a_decomposition_that_takes_most_of_the_step_is_found_at_its_line(build: Any) -> None:
@@ -48,3 +59,25 @@ def test_a_product_a_short_op_and_a_loop_are_no_finding(build: Any, name: str, m
 
 def test_the_time_of_other_programs_does_not_hide_it(build: Any) -> None:
     assert len(found(build, ledger("aten::randperm", 14, others_ms=80))) == 1
+
+
+def test_a_large_filter_of_each_channel_takes_two_passes_of_one_dimension(build: Any) -> None:
+    [finding] = found(build, ledger("aten::convolution", 40), convolutions("3x1x23x23"))
+
+    assert (finding.cost_ns, finding.spent.line) == (40 * MS, 34)
+    assert "1 x 23 and 23 x 1" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("shapes", "backward"),
+    [
+        (("3x1x5x5",), False),
+        (("3x1x1x23",), False),
+        (("64x3x23x23",), False),
+        (("3x1x23x23", "64x3x3x3"), False),
+        (("96x1x7x7",), True),
+    ],
+    ids=["small", "one dimension", "all channels", "with another", "trained"],
+)
+def test_other_convolutions_are_no_filters(build: Any, shapes: tuple[str, ...], backward: bool) -> None:
+    assert not found(build, ledger("aten::convolution", 40), convolutions(*shapes, backward=backward))

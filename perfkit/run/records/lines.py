@@ -181,6 +181,14 @@ class ConstantOps(CodeLine, frozen=True, kw_only=True):
     host_ns: Count
 
 
+class IgnoredTargets(CodeLine, frozen=True, kw_only=True):
+    """Losses over ``classes`` in one line: of ``targets`` in a step they ignore ``ignored``, as those of padding."""
+
+    targets: Count
+    ignored: Count
+    classes: Count
+
+
 class Collected(CodeLine, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: their number and their total time."""
 
@@ -198,8 +206,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """lines.json. ``period_ns`` is the time between two samples, ``steps`` the number of sampled steps.
 
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
-    garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step. ``paths`` has
-    the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
+    garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
+    ``ignored_targets`` one per line and number of classes whose loss ignores targets. ``paths`` has the samples of
+    ``rows`` without those in workers; None: none, or recorded before version 0.2.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -212,6 +221,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Workers, ...] = ()
     collected: tuple[Collected, ...] = ()
     constant_ops: tuple[ConstantOps, ...] = ()
+    ignored_targets: tuple[IgnoredTargets, ...] = ()
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()
 

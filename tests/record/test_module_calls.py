@@ -409,10 +409,16 @@ def test_calls_with_one_position_more_than_the_last_are_counted_with_the_time_of
         for _ in range(12):
             text = torch.cat([text, model(text)[:, -1:, 0].long()], dim=1)
 
+    class Cached(nn.Module):
+        def forward(self, mask: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+            return model.weight[text]
+
+    cached = Cached()
+
     def with_cache() -> None:
-        text = torch.zeros(3, 5, dtype=torch.long)
-        for _ in range(12):
-            text = model(text)[:, -1:, 0].long()
+        text = torch.zeros(3, 1, dtype=torch.long)
+        for place in range(12):
+            text = cached(torch.ones(3, 5 + place), text)[:, -1:, 0].long()
 
     [calls] = traced(step)
     assert (calls.calls, calls.growing) == (12, 11)

@@ -185,7 +185,9 @@ class ModuleCallLog:
         tensors = [value for value in values if is_tensor(value)]
         if not tensors:
             return
-        call.positions = next(((one.shape[0], one.shape[1]) for one in tensors if one.dim() > 1), None)
+        rows = [(one.shape[0], one.shape[1]) for one in tensors if one.dim() > 1]
+        # With a cache there is one new position, and a mask that grows.
+        call.positions = rows[0] if rows and all(positions > 1 for _, positions in rows) else None
         call.parts = slices_of(tensors)
         call.padded = max((share for one in tensors if (share := _padded(one)) is not None), default=None)
         module = call.module

@@ -16,9 +16,9 @@ Fix: choose the positions first, and score only those.
     loss = F.cross_entropy(head(states[seen]), targets[seen])
 
 Saving: that share of the products that make the scores, of the softmax and of the loss, and of their backward. At least
-75% of it: choosing rows copies them (chosen; one program saved 36% of its step, of 32% that are said).
+75% of it: choosing rows copies them (chosen; of one program 48% of the step was said, and 60% saved).
 
-Source: the targets of two steps, counted; the shapes and times of ops in the step for lines. A quarter was chosen. Only
+Source: the targets of one step, counted; the shapes and times of ops in the step for lines. A quarter was chosen. Only
 losses that the program itself computes: what a library scores is not the user's to change.
 """
 

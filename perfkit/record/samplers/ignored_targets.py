@@ -16,7 +16,7 @@ from perfkit.record.program_values import without_modes
 from perfkit.record.samplers.module_calls import Site
 from perfkit.run.records import IgnoredTargets
 
-#: Counting in so many targets takes a ms.
+#: Of more targets none are counted: comparing a million took 4 ms on one CPU.
 _MAX_TARGETS = 1_000_000
 _LOSSES = (torch.ops.aten.nll_loss_forward.default, torch.ops.aten.nll_loss2d_forward.default)
 

@@ -91,7 +91,8 @@ class CheckpointTrade(msgspec.Struct, frozen=True, kw_only=True):
         modules: What would be computed again in the backward.
         peak_bytes, with_bytes: The peak of the recorded step, and the predicted one.
         forward_share: The recomputed part of the forward, 0 to 1, by the time of its ops.
-        added_ns: Time that computing it again adds to a step; None where no forward was timed.
+        added_ns: Time that computing it again adds to a step, without what a call of ``checkpoint`` itself takes; None
+            where no forward was timed.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "perfkit run --memory, of a model with activations"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.loop import StepGrowth
@@ -117,11 +118,19 @@ def test_the_line_that_adds_to_what_the_hot_line_walks_over_is_to_be_edited(buil
     assert (finding.spent.line, finding.change) == (12, STORE)
 
 
-def test_a_hook_that_is_registered_again_is_to_be_edited_where_that_is_called(build: Any) -> None:
+@pytest.mark.parametrize(
+    "hottest",
+    [
+        hot("watch.<locals>.hook"),
+        hot("gram", called_from=Location(file="train.py", line=16, function="watch.<locals>.hook")),
+    ],
+    ids=["in the hook", "in a function that the hook calls"],
+)
+def test_a_hook_that_is_registered_again_is_to_be_edited_where_that_is_called(build: Any, hottest: LineRow) -> None:
     registers = TracedLine(
         file="train.py", line=14, function="watch", owner="user", phase="other", runs=1, host_ns=MS, callers=(BACKWARD,)
     )
-    walks = Lines(period_ns=10 * MS, steps=200, rows=(hot("watch.<locals>.hook"),), traced=(registers,))
+    walks = Lines(period_ns=10 * MS, steps=200, rows=(hottest,), traced=(registers,))
 
     [finding] = found(build, walks, growth=FORWARD)
 

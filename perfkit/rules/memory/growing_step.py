@@ -115,13 +115,15 @@ def _added_at(hottest: LineRow | None, lines: Lines | None) -> Location | None:
     """
     if hottest is None or lines is None:
         return None
-    outer = hottest.function.rpartition(".<locals>.")[0]
-    for one in lines.traced:
-        if outer and (one.file, one.function) == (hottest.file, outer) and one.runs:
-            return one.callers[0] if one.callers else one.at
-    for at in (hottest.at, hottest.called_from):
+    places = [at for at in (hottest.at, hottest.called_from) if at is not None]
+    for at in places:
+        outer = (at.function or "").rpartition(".<locals>.")[0]
+        for one in lines.traced:
+            if outer and (one.file, one.function) == (at.file, outer) and one.runs:
+                return one.callers[0] if one.callers else one.at
+    for at in places:
         for fill in lines.fillings:
-            if at is not None and (fill.file, fill.line) == (at.file, at.line):
+            if (fill.file, fill.line) == (at.file, at.line):
                 return fill.filled
     return None
 

@@ -13,7 +13,8 @@ from perfkit._format import shown_path
 from perfkit.errors import RunError, UsageError
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.gathering import measure
-from perfkit.measures.results.measurements import TraceFacts
+from perfkit.measures.results.measurements import Measurements, TraceFacts
+from perfkit.replay._fused_times import fused_times
 from perfkit.replay._path_rows import PathNames, path_rows, path_stretches
 from perfkit.replay._selection import active
 from perfkit.replay._step_clock import unrecorded_times
@@ -124,17 +125,21 @@ def open_recording(source: str | os.PathLike[str] | Trace, progress: Progress | 
         RunError, TraceError: it is missing, or neither a run with a window nor a trace.
         UsageError: nothing that takes time is in it.
     """
-    budget = None
+    found = None
     if isinstance(source, Trace):
         trace, name = source, str(source.path)
     else:
         place = local_copy(os.fspath(source)) if is_url(os.fspath(source)) else Path(source)
         name = shown_path(str(source))
         if is_run_folder(place):
-            trace, budget = _window(place, name, progress)
+            trace, found = _window(place, name, progress)
         else:
             trace = read_trace(place, progress)
-    return recording_of(trace, name, budget)
+    budget = StepBudget.from_measurements(found) if found is not None else None
+    recorded = recording_of(trace, name, budget)
+    if found is not None and budget is not None:
+        recorded.times.fused = fused_times(recorded.graph, recorded.times, found, budget)
+    return recorded
 
 
 def recording_of(trace: Trace, name: str, budget: StepBudget | None = None) -> Recording:
@@ -166,13 +171,13 @@ def _steady_step(run: ReplayRun) -> float:
     return float(steps[1:].mean()) if run.graph.on_device and steps.size >= _STEADY else float(steps.mean())
 
 
-def _window(place: Path, name: str, progress: Progress | None) -> tuple[Trace, StepBudget | None]:
+def _window(place: Path, name: str, progress: Progress | None) -> tuple[Trace, Measurements]:
     read = CachedTraceReader()
     found = measure(place, progress=progress, read=read)
     facts = found.get(TraceFacts)
     if facts is None:
         raise RunError(f"{name} has no recorded window to replay: record one with perfkit run, which opens a window")
-    return read(Path(facts.path)), StepBudget.from_measurements(found)
+    return read(Path(facts.path)), found
 
 
 def changed(recorded: Recording, changes: Sequence[Change], *, interference: bool) -> ReplayRun:

@@ -40,6 +40,17 @@ UNKNOWN_NS = 1_500_000
 LONG_AGO = np.iinfo(np.int64).min // 4
 
 
+class FusedTimes(NamedTuple):
+    """What remains of each piece of `HostLanes` once its op is fused with others, at least and at most, in ns.
+
+    ``apart``: it remains whatever the op is fused with.
+    """
+
+    least: Ints
+    most: Ints
+    apart: Bools
+
+
 @dataclass
 class TaskTimes:
     """How long tasks take and which waits hold: what a what-if changes. Times in ns, one entry per task.
@@ -47,7 +58,8 @@ class TaskTimes:
     ``host`` is of the pieces of `HostLanes`. Of the device's tasks: ``work`` is how long each runs, ``latency`` from
     its launch to its start, ``gap`` from the end of the one before it on its stream, ``unknown`` a delay for which the
     trace has no cause. ``edge`` is of `TaskGraph.waits`, from an end to what waits for it, while it ``holds``.
-    ``floor`` is the least that a step takes, whatever the tasks take.
+    ``floor`` is the least that a step takes, whatever the tasks take. ``fused`` is what remains of ops that are fused;
+    None: that is not known.
     """
 
     host: Ints
@@ -58,10 +70,12 @@ class TaskTimes:
     edge: Ints
     holds: Bools
     floor: float = 0.0
+    fused: FusedTimes | None = None
 
     def copy(self) -> TaskTimes:
         """Times that can be changed without changing these."""
-        columns = {name: getattr(self, name).copy() for name in self.__dataclass_fields__ if name != "floor"}
+        changed = self.__dataclass_fields__.keys() - {"floor", "fused"}
+        columns = {name: getattr(self, name).copy() for name in changed}
         return replace(self, **columns)
 
 

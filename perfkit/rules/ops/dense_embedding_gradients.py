@@ -28,11 +28,11 @@ from collections.abc import Iterator, Sequence
 
 from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
+from perfkit.ledger.faster_updates import FUSED
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import EmbeddingGradient, Patterns
 from perfkit.rules._places import to_edit
-from perfkit.rules.ops._fused_updates import FUSED
 from perfkit.run.records import Rank
 
 ID = "dense-embedding-gradients"

@@ -27,13 +27,12 @@ predicted and fused=True saved 54%.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
 
 from perfkit._format import ms
 from perfkit._location import Location
 from perfkit.findings import AdvisedEdit, Evidence, Finding
-from perfkit.ledger.ledger import NEAR_LIMIT
+from perfkit.ledger.faster_updates import Form, UpdateTimes, facts_of, faster_form, update_on_host
 from perfkit.ledger.rows import LATE, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.device import DeviceTime, IdleCause
@@ -41,43 +40,21 @@ from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.rules._loops import loop_of
 from perfkit.rules._places import to_edit
-from perfkit.rules.ops._fused_updates import FUSED
-from perfkit.run.records import Lines, MachineLimits, OptimizerFacts, Rank
+from perfkit.run.records import Lines, MachineLimits, Rank
 
 ID = "unfused-optimizer"
 CLAIMS = (Selector(phase="optimizer"), LATE, Selector(names=("optimizer",)))
 
 #: Idle of a device that an optimizer's loop makes: launches have a class of their own.
 _LATE: tuple[IdleCause, ...] = ("optimizer", "launch call", "launch latency")
-#: From this share of ops over lists on, the update is one of lists with some single ops (chosen).
-_LISTS = 0.2
 #: What remains on a device, at the high end and at the low end of the saving: of the idle time for launches (one launch
 #: for dozens of tensors), and of the kernels (one pass over memory for several, or as many). Chosen.
 _IDLE_REMAINS, _KERNELS_REMAIN = (0.05, 0.2), (0.2, 1.0)
-#: What remains of lists of tensors, as a share of the time that the single ops take without the Python between them.
-_REMAINS_OF_LISTS = (0.5, 1.25)
-#: Classes of torch that have no fused form on a CPU, but foreach=True (torch 2.13).
-_WITH_LISTS = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
-#: A fused call has the overhead of this many ops of its loop, and more for each tensor: measured.
-_FUSED_OPS = 12.0
 #: An update written in Python has less than this share of its time in ops only if it does something else as well: one
 #: of Lion's, four ops per tensor, has half of it in ops.
 _MIN_IN_OPS = 0.25
 #: Ops on sparse gradients, which a fused update refuses.
 _SPARSE = frozenset({"aten::coalesce", "aten::_coalesce", "aten::_indices", "aten::_values", "aten::sparse_mask"})
-#: Bytes of an element; other types are at most as large.
-_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-
-Form = Literal["fused", "foreach", "lists"]
-
-
-class _Prediction(NamedTuple):
-    """What an update takes, and the least and most that remains of it in a faster form; ns per step."""
-
-    now: int
-    at_least: int
-    at_most: int
 
 
 def check(
@@ -92,20 +69,15 @@ def check(
     """Find optimizer steps made of single ops."""
     sparse = work is not None and any(row.phase == "optimizer" and row.op in _SPARSE for row in work.rows)
     for update in patterns.updates:
-        form = _faster_form(update)
-        if form is None or (form == "fused" and sparse) or not update.ops:
+        form = faster_form(update)
+        if form is None or (form == "fused" and sparse):
             continue
         if step.device is not None:
             found = _on_device(update, step.device, step)
         else:
-            facts = _facts_of(update, patterns, rank)
-            now = _now(update, patterns, step)
-            in_ops = shares.shares.get("optimizer") if shares is not None else None
-            if in_ops is None:
-                in_ops = min(1.0, update.op_ns / max(1, update.host_ns))
-            if form == "lists" and in_ops < _MIN_IN_OPS:
+            found = update_on_host(update, form, patterns, step, rank, limits, shares)
+            if form == "lists" and found.in_ops < _MIN_IN_OPS * found.now:
                 continue
-            found = _on_host(form, update, (now, now * in_ops), facts, limits)
         low, cost = found.now - found.at_most, found.now - found.at_least
         if step.is_negligible(low):
             continue
@@ -144,73 +116,17 @@ _SAVES: dict[Form, str] = {
 }
 
 
-def _faster_form(update: OptimizerUpdate) -> Form | None:
-    """The faster form of this update; None where it has none or uses it."""
-    if update.foreach + update.fused > _LISTS * update.ops:
-        return None
-    if update.body is not None:
-        return "lists"
-    if update.name in FUSED:
-        return "fused"
-    return "foreach" if update.name in _WITH_LISTS else None
-
-
-def _facts_of(update: OptimizerUpdate, patterns: Patterns, rank: Rank | None) -> list[OptimizerFacts]:
-    """The optimizers that this update may be of: the one whose place among those of its class, by tensors, is its own.
-
-    An update has the more ops the more tensors it updates. All of the class where there are not as many as updates.
-    """
-    alike = sorted((one for one in patterns.updates if one.name == update.name), key=lambda one: -one.ops)
-    facts = [one for one in (rank.optimizers if rank is not None else ()) if one.kind == update.name]
-    slow = [one for one in facts if not (one.fused or one.foreach)]
-    alike = [one for one in alike if _faster_form(one) is not None]
-    facts = sorted(slow or facts, key=lambda one: -one.tensors)
-    return [facts[alike.index(update)]] if len(facts) == len(alike) and update in alike else facts
-
-
 def _made_at(update: OptimizerUpdate, patterns: Patterns, rank: Rank | None) -> Location | None:
     """The line that makes the optimizer, or the Trainer's argument that names it."""
-    made = (one.created_at for one in _facts_of(update, patterns, rank))
+    made = (one.created_at for one in facts_of(update, patterns, rank))
     return to_edit(rank, next(made, None), "optim")
 
 
-def _now(update: OptimizerUpdate, patterns: Patterns, step: StepBudget) -> int:
-    """The time of the update, as timed by the step clock: recording slows small ops more, so shares may change."""
-    phase = step.typical.phases_ns.optimizer if step.typical is not None else None
-    if phase is None:
-        return step.of_pattern(update.host_ns, patterns)
-    return min(step.wall_ns, round(phase * update.host_ns / max(1, sum(one.host_ns for one in patterns.updates))))
-
-
-def _on_host(
-    form: Form,
-    update: OptimizerUpdate,
-    times: tuple[int, float],
-    facts: Sequence[OptimizerFacts],
-    limits: MachineLimits | None,
-) -> _Prediction:
-    """What remains of an update whose ``times`` are its own and the part of it that is in ops."""
-    now, in_ops = times
-    if form != "fused":
-        best, worst = _REMAINS_OF_LISTS
-        return _Prediction(now, min(now, round(best * in_ops)), min(now, round(worst * in_ops)))
-    fused = FUSED[update.name]
-    # Cold caches and other programs slow the overhead of a fused call as they slow that of the single ops.
-    op_ns = (now - in_ops) / update.ops + (limits.op_ns if limits is not None else 0)
-    overhead = op_ns * (_FUSED_OPS + fused.ops_per_tensor * sum(one.tensors for one in facts))
-    if limits is None or not facts:
-        # Not known what the ops themselves have to take: all of it may remain.
-        return _Prediction(now, min(now, round(overhead)), min(now, round(overhead / NEAR_LIMIT + in_ops)))
-    moved = sum(one.elements * max((_SIZES.get(dtype, 8) for dtype in one.dtypes), default=8) for one in facts)
-    pass_ns = limits.op_limit_ns(0, moved * fused.passes, "float32") - limits.op_ns
-    return _Prediction(now, min(now, round(overhead + pass_ns)), min(now, round((overhead + pass_ns) / NEAR_LIMIT)))
-
-
-def _on_device(update: OptimizerUpdate, device: DeviceTime, step: StepBudget) -> _Prediction:
+def _on_device(update: OptimizerUpdate, device: DeviceTime, step: StepBudget) -> UpdateTimes:
     # The host's time counts only while the device waits for it.
     late = min(step.of_device(sum(device.causes.get(cause, 0) for cause in _LATE)), update.host_ns)
     kernels = min(update.device_ns or 0, step.wall_ns - late)
     at_least, at_most = (
         round(idle * late + work * kernels) for idle, work in zip(_IDLE_REMAINS, _KERNELS_REMAIN, strict=True)
     )
-    return _Prediction(late + kernels, at_least, at_most)
+    return UpdateTimes(late + kernels, update.op_ns, at_least, at_most)

@@ -10,6 +10,8 @@ from perfkit.measures._nested import sum_by
 from perfkit.measures._rows import mask_of
 from perfkit.measures.device._idle import CODE
 from perfkit.measures.device._kernel_classes import PRODUCTS, class_of
+from perfkit.measures.ops._op_kinds import op_kind
+from perfkit.replay._fused_times import OP_OVERHEAD_NS
 from perfkit.replay._selection import active, below, forward_ops, matching_rows
 from perfkit.replay.task_graph import TaskGraph, TaskTimes
 from perfkit.trace.columns import HOST_KINDS, Kind, Trace
@@ -18,11 +20,10 @@ from perfkit.trace.intervals import Bools, Ints
 NAME = "fuse"
 TAKES = "pattern"
 
-#: What an op of torch costs on a CPU before it computes: 1 to 4 µs on machines of perfkit's own tests. A fused op does
-#: not pay it again for each op that it replaces, whatever happens to the time that these computed.
-OP_OVERHEAD_NS = 2_000
 #: Kernels that are not fused with others: products, and what other libraries run.
 _APART = (*PRODUCTS, "communication", "optimizer", "copy")
+#: Ops of a host that are not.
+_APART_ON_HOST = ("matmul", "convolution")
 
 
 def describe(pattern: str) -> str:
@@ -42,8 +43,9 @@ def change(graph: TaskGraph, times: TaskTimes, pattern: str, interference: bool)
     """Each run becomes one op and, on a device, one kernel per stretch that no product or collective parts.
 
     The fused kernel takes as long as the longest of the run, since it is limited by the same bytes; with interference
-    as long as all, and Python stays. On a CPU the longest op stays, and the Python around one; with interference only
-    the others' overhead and the Python around them go.
+    as long as all, and Python stays. On a CPU products stay, the longest of the others, and the Python around one op;
+    with interference only the others' overhead and the Python around them go. Where the limits of the machine are
+    known, an op that stays takes what its data takes (`FusedTimes`).
     """
     runs = _runs(graph, pattern)
     ops = np.isin(graph.lanes.cause, [CODE[cause] for cause in ("operators", "launch call", "optimizer")])
@@ -170,12 +172,24 @@ def _fuse_host(graph: TaskGraph, times: TaskTimes, runs: Runs, interference: boo
     spent = sum_by(place, times.host[mine], op.size)
     run = np.zeros(op.size, np.int64)
     run[place] = runs.pieces[mine]
-    order = np.lexsort((-spent, run))
+    is_product = np.array([op_kind(name) in _APART_ON_HOST for name in trace.names])[trace.name[lanes.row[mine]]]
+    apart = np.zeros(op.size, bool)
+    apart[place[is_product]] = True
+    least, most = spent, np.maximum(0, spent - OP_OVERHEAD_NS)
+    if (fused := times.fused) is not None:
+        apart[place[fused.apart[mine]]] = True
+        least, most = (sum_by(place, remains[mine], op.size) for remains in (fused.least, fused.most))
+    order = np.lexsort((-least, run))
+    order = order[~apart[order]]
     longest = np.zeros(op.size, bool)
-    longest[order[np.append(True, np.diff(run[order]) > 0)]] = True
-    stays = np.minimum(spent, _undisturbed(run, spent, trace.start_ns[op]))
-    gone = np.minimum(spent, OP_OVERHEAD_NS) if interference else spent
-    left = np.where(longest, stays if not interference else spent, spent - gone) / np.maximum(spent, 1)
+    longest[order[np.append(True, np.diff(run[order]) > 0)[: order.size]]] = True
+    one = OP_OVERHEAD_NS if fused is not None or interference else 0
+    if interference:
+        remains = np.where(longest, most + one, most)
+    else:
+        of_longest = np.minimum(least, _undisturbed(run, least, trace.start_ns[op])) + one
+        remains = np.where(apart, least, np.where(longest, of_longest, 0))
+    left = np.minimum(remains, spent) / np.maximum(spent, 1)
     times.host[mine] = np.rint(times.host[mine] * left[place]).astype(np.int64)
     # Python around the removed ops is removed too: one op is left of each run.
     ops = np.maximum(np.bincount(run, minlength=runs.number), 1)

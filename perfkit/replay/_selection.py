@@ -76,19 +76,33 @@ def _no_match(pattern: str, names: list[str]) -> str:
     return f"no op, kernel, range or module of the trace matches {pattern!r}: {hint}; * stands for any text"
 
 
+def owner_rows(graph: TaskGraph) -> Ints:
+    """The event that each piece of the host belongs to, -1 for none.
+
+    That is the innermost one; of the time between two nodes of a backward it is the next node, which autograd prepares
+    then: without the node that time is gone too.
+    """
+    trace, row = graph.trace, graph.lanes.row
+    is_op, is_node = trace.is_kind(Kind.OP), backward_nodes(trace)
+    in_op, in_node = ((row >= 0) & (of | (trace.above(of) >= 0))[row] for of in (is_op, is_node))
+    between = np.zeros(row.size, bool)
+    between[1:-1] = ~in_op[1:-1] & in_node[:-2] & in_node[2:]
+    return np.where(between, np.roll(row, -1), row)
+
+
 def below(graph: TaskGraph, rows: Bools) -> Selected:
     """The tasks of these rows and of all that they called or launched, of the steps.
 
     Of a range or a module also the backward of what ran in it, by autograd's sequence numbers.
     """
-    trace, lanes, tasks = graph.trace, graph.lanes, graph.tasks
+    trace, tasks, owner = graph.trace, graph.tasks, owner_rows(graph)
     host = rows & trace.is_kind(*HOST_KINDS)
     under = host | (trace.above(host) >= 0)
     if (rows & trace.is_kind(Kind.RANGE, Kind.PYTHON)).any():
         nodes = _backward_of(trace, under)
         under |= nodes | (trace.above(nodes) >= 0)
     steps = active(graph)
-    pieces = steps.pieces & (lanes.row >= 0) & under[lanes.row]
+    pieces = steps.pieces & (owner >= 0) & under[owner]
     launched = (tasks.launch >= 0) & under[tasks.launch]
     return Selected(pieces, steps.tasks & (launched | rows[tasks.row]))
 

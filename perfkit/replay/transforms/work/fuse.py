@@ -12,7 +12,7 @@ from perfkit.measures.device._idle import CODE
 from perfkit.measures.device._kernel_classes import PRODUCTS, class_of
 from perfkit.measures.ops._op_kinds import op_kind
 from perfkit.replay._fused_times import OP_OVERHEAD_NS
-from perfkit.replay._selection import active, below, forward_ops, matching_rows
+from perfkit.replay._selection import active, below, forward_ops, matching_rows, owner_rows
 from perfkit.replay.task_graph import TaskGraph, TaskTimes
 from perfkit.trace.columns import HOST_KINDS, Kind, Trace
 from perfkit.trace.intervals import Bools, Ints
@@ -62,7 +62,7 @@ def applies(graph: TaskGraph) -> bool:
 
 def _runs(graph: TaskGraph, pattern: str) -> Runs:
     """The runs of a pattern: each range or module that matches, and ops in a row that match."""
-    trace, lanes, tasks = graph.trace, graph.lanes, graph.tasks
+    trace, owner, tasks = graph.trace, owner_rows(graph), graph.tasks
     rows = matching_rows(trace, pattern)
     host = rows & trace.is_kind(*HOST_KINDS)
     outer = np.flatnonzero(host & (trace.above(host) < 0))
@@ -74,7 +74,7 @@ def _runs(graph: TaskGraph, pattern: str) -> Runs:
     if (rows & trace.is_kind(Kind.RANGE, Kind.PYTHON)).any():
         _add_backward(trace, run_of_row)
     steps, found = active(graph), below(graph, rows)
-    pieces = np.where(steps.pieces & found.pieces & (lanes.row >= 0), run_of_row[lanes.row], -1)
+    pieces = np.where(steps.pieces & found.pieces & (owner >= 0), run_of_row[owner], -1)
     in_task = np.where(steps.tasks & (tasks.launch >= 0), run_of_row[tasks.launch], -1)
     return Runs(pieces, _stretches(graph, in_task), int(run_of_row.max(initial=-1)) + 1)
 
@@ -149,10 +149,10 @@ def _fuse_kernels(graph: TaskGraph, times: TaskTimes, runs: Runs, ops: Bools, in
 
 def _run_of_launches(graph: TaskGraph, runs: Runs) -> Ints:
     """The run in which each task was launched, -1 for none."""
-    lanes, tasks = graph.lanes, graph.tasks
+    owner, tasks = owner_rows(graph), graph.tasks
     run_of_row = np.full(len(graph.trace), -1, np.int64)
-    mine = np.flatnonzero((runs.pieces >= 0) & (lanes.row >= 0))
-    run_of_row[lanes.row[mine]] = runs.pieces[mine]
+    mine = np.flatnonzero((runs.pieces >= 0) & (owner >= 0))
+    run_of_row[owner[mine]] = runs.pieces[mine]
     return np.where(tasks.launch >= 0, run_of_row[tasks.launch], -1)
 
 

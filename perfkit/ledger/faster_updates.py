@@ -13,8 +13,6 @@ from perfkit.run.records import MachineLimits, OptimizerFacts, Rank
 
 #: From this share of ops over lists on, the update is one of lists with some single ops (chosen).
 _LISTS = 0.2
-#: What remains of lists of tensors, as a share of the time that the single ops take without the Python between them.
-_REMAINS_OF_LISTS = (0.5, 1.25)
 #: Classes of torch that have no fused form on a CPU, but foreach=True (torch 2.13).
 _WITH_LISTS = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
 #: A fused call has the overhead of this many ops of its loop, and more for each tensor: measured.
@@ -23,6 +21,11 @@ _FUSED_OPS = 12.0
 _SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 Form = Literal["fused", "foreach", "lists"]
+#: What an op over lists of tensors saves of each single op that it replaces, beside the Python between them: at most
+#: and at least, in overheads of an op on this machine. Measured (perfkit/rules/CALIBRATION.md).
+_OF_LISTS = (1.5, 0.5)
+#: The overhead of an op where the machine's was not measured; of the one of the calibration it is 470 ns.
+_OP_NS = 500
 
 
 class FusedUpdate(NamedTuple):
@@ -92,7 +95,12 @@ def update_on_host(
     if form == "fused":
         least, most = _fused(update, now, in_ops, facts_of(update, patterns, rank), limits)
     else:
-        least, most = (part * in_ops for part in _REMAINS_OF_LISTS)
+        # Recording an op lengthens the Python around it, and hardly the op.
+        timed, recorded_ns = step.phase("optimizer"), shares.phases_ns.get("optimizer", 0) if shares is not None else 0
+        if timed is not None and timed.ns:
+            in_ops = min(now, in_ops * max(1.0, recorded_ns / timed.ns))
+        op_ns = limits.op_ns if limits is not None else _OP_NS
+        least, most = (max(0.0, in_ops - part * op_ns * update.ops) for part in _OF_LISTS)
     return UpdateTimes(now, round(in_ops), min(now, round(least)), min(now, round(most)))
 
 

@@ -16,7 +16,7 @@ from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.patterns import Patterns
 from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.measures.steps._phase_times import phases_at
-from perfkit.replay._selection import active, below
+from perfkit.replay._selection import below
 from perfkit.replay.task_graph import FusedTimes, TaskGraph, TaskTimes
 from perfkit.run.records import MachineLimits, Phase, Rank
 from perfkit.trace.columns import Kind
@@ -41,7 +41,7 @@ def fused_times(graph: TaskGraph, times: TaskTimes, found: Measurements, budget:
         return None
     fused = _of_data(graph, times, work, limits)
     for one in _updates(graph, found, budget, limits):
-        now = float(times.host[one.pieces].sum()) / (graph.last_step + 1)
+        now = _per_step(graph, times, np.flatnonzero(one.pieces))
         for remains, ns in ((fused.least, one.at_least), (fused.most, one.at_most)):
             remains[one.pieces] = times.host[one.pieces] * min(1.0, ns / max(1.0, now))
         fused.apart[one.pieces] = True
@@ -79,12 +79,16 @@ def _of_data(graph: TaskGraph, times: TaskTimes, work: StepWork, limits: Machine
         pieces[trace.names[code], phase].append(piece)
     for key, data in _data_of_ops(work, limits).items():
         of: Ints = np.array(pieces.get(key, ()), np.int64)
-        counted = of[active(graph).pieces[of]]
-        now = float(times.host[counted].sum()) / (graph.last_step + 1)
-        share = data.ns / max(1.0, now * data.known)
+        share = data.ns / max(1.0, _per_step(graph, times, of) * data.known)
         least[of] = times.host[of] * min(1.0, share)
         most[of] = times.host[of] * min(1.0, share / NEAR_LIMIT)
     return FusedTimes(least, most, np.zeros(least.size, bool))
+
+
+def _per_step(graph: TaskGraph, times: TaskTimes, pieces: Ints) -> float:
+    """What these pieces take in a step, in ns."""
+    step = graph.piece_step[pieces]
+    return float(times.host[pieces[(step >= 0) & (step <= graph.last_step)]].sum()) / (graph.last_step + 1)
 
 
 class _Data(NamedTuple):

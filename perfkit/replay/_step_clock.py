@@ -143,8 +143,9 @@ def _scale_to_typical(graph: TaskGraph, times: TaskTimes, part: _Part, otherwise
     """Scale a part of the step to what it takes unrecorded, ``otherwise`` where the trace shows another part.
 
     A recorded step that another program interrupted is much longer than the others, and what it was doing then would
-    pass for what takes most of the step: it counts as one of the others first. A recording costs a time per event: it
-    lengthens many short ops and not the long one next to them, so that is taken off each piece before all are scaled.
+    pass for what takes most of the step: it counts as one of the others first. A recording costs a time per event,
+    which passes in what calls it: that is taken off each piece before all are scaled. More of it passes between steps,
+    where nothing has a name: what no event explains is taken off there first.
     """
     recorded = _step_times(graph, part.inside, times.host)
     usual = float(np.median(recorded))
@@ -156,18 +157,39 @@ def _scale_to_typical(graph: TaskGraph, times: TaskTimes, part: _Part, otherwise
     if _factor(part.typical_ns, float((recorded * shorter).mean())) is None:
         times.host[part.inside] = _scaled(before, otherwise)
         return
-    excess_ns = float((recorded * shorter).sum()) - part.typical_ns * recorded.size
-    times.host[part.inside] = _scaled(before - np.minimum(before, _event_ns(before, excess_ns)), 1.0)
+    typical_ns = part.typical_ns * recorded.size
+    edges = _edges_of_others(graph)[part.inside]
+    left = before - np.minimum(before, edges * _edge_ns(before, edges, float(before.sum()) - typical_ns))
+    unnamed = _is_unnamed(graph)[part.inside]
+    if (excess_ns := float(left.sum()) - typical_ns) > 0 and (without_name := float(left[unnamed].sum())) > 0:
+        left[unnamed] *= max(0.0, 1 - excess_ns / without_name)
+    times.host[part.inside] = _scaled(left, 1.0)
     left_ns = float(_step_times(graph, part.inside, times.host).mean())
     times.host[part.inside] = _scaled(times.host[part.inside], part.typical_ns / max(1.0, left_ns))
 
 
-def _event_ns(pieces: Floats, excess_ns: float) -> float:
-    """What the recording of an event took, at most `_EVENT_NS`: of each piece so much or all of it is the excess."""
-    low, high = 0.0, _EVENT_NS
+def _edges_of_others(graph: TaskGraph) -> Ints:
+    """How many of a piece's two ends are where it calls something or gets back from it, and not its own."""
+    trace, lanes = graph.trace, graph.lanes
+    row = np.maximum(lanes.row, 0)
+    begins = (lanes.row >= 0) & (trace.start_ns[row] == lanes.starts)
+    ends = (lanes.row >= 0) & (trace.end_ns[row] == lanes.ends)
+    return np.asarray(2 - begins.astype(np.int64) - ends, np.int64)
+
+
+def _is_unnamed(graph: TaskGraph) -> Bools:
+    """The pieces in no event, or in none but that of the step."""
+    row, is_step = graph.lanes.row, np.zeros(len(graph.trace), bool)
+    is_step[graph.steps.row] = True
+    return (row < 0) | is_step[row]
+
+
+def _edge_ns(pieces: Floats, edges: Ints, excess_ns: float) -> float:
+    """What the recording of one end of an event took, at most half of `_EVENT_NS`: that makes up the excess."""
+    low, high = 0.0, _EVENT_NS / 2
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        if float(np.minimum(pieces, middle).sum()) > excess_ns:
+        if float(np.minimum(pieces, edges * middle).sum()) > excess_ns:
             high = middle
         else:
             low = middle

@@ -1,10 +1,66 @@
-"""The factor of the host's times is found in a few replays, whatever the step is made of."""
+"""Recorded times become those of steps that nothing recorded: what a recording adds is in the Python around ops."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Any
+
 import pytest
 
-from perfkit.replay._step_clock import _find_zero
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.steps import TracedStep, TypicalStep
+from perfkit.replay._step_clock import _find_zero, unrecorded_times
+from perfkit.replay.task_graph import task_graph
+from perfkit.run.records import Phases
+from perfkit.trace import read_trace
+
+US = 1_000
+
+
+def unrecorded(made: Any, step: Any, recorded_us: float, typical_us: float) -> dict[str, float]:
+    """Event -> what it takes itself in a step that nothing records, in µs; "step": no event but that of the step."""
+    trace = read_trace(made.line(device=None).steps(step).write())
+    typical, traced = (
+        kind(steps=5, wall_ns=ns, median_ns=ns, p10_ns=ns, p90_ns=ns, phases_ns=Phases(), source="clock")
+        for kind, ns in ((TypicalStep, round(typical_us * US)), (TracedStep, round(recorded_us * US)))
+    )
+    graph = task_graph(trace)
+    budget = StepBudget(wall_ns=typical.wall_ns, per="step", source="clock", typical=typical, traced=traced)
+    times = unrecorded_times(graph, budget)
+    found: dict[str, float] = defaultdict(float)
+    for row, ns, number in zip(graph.lanes.row, times.host, graph.piece_step, strict=True):
+        if 0 <= number <= graph.last_step:
+            name = trace.names[trace.name[row]] if row >= 0 else "step"
+            found["step" if name.startswith("ProfilerStep") else name] += float(ns) / US / (graph.last_step + 1)
+    return found
+
+
+def test_a_recording_lengthens_what_calls_ops_and_not_the_ops(made: Any) -> None:
+    def step(line: Any) -> None:
+        with line.range("loop"):
+            for _ in range(20):
+                line.spend(8)
+                line.op("aten::add", 4)
+        line.op("aten::mm", 400)
+
+    found = unrecorded(made, step, recorded_us=640, typical_us=560)
+
+    # 80 µs too long: 4 of the 8 between any two of the 20 ops in the loop.
+    assert (found["aten::mm"], found["aten::add"]) == pytest.approx((400, 80), rel=0.02)
+    assert found["loop"] == pytest.approx(80, rel=0.05)
+
+
+def test_what_no_event_explains_is_taken_off_where_nothing_has_a_name(made: Any) -> None:
+    def step(line: Any) -> None:
+        with line.range("score"):
+            line.spend(5_000)
+        line.spend(1_300)
+        line.op("aten::mm", 100)
+
+    found = unrecorded(made, step, recorded_us=6_400, typical_us=5_400)
+
+    assert (found["score"], found["aten::mm"]) == pytest.approx((5_000, 100), rel=0.01)
+    assert found["step"] == pytest.approx(300, rel=0.02)
 
 
 @pytest.mark.parametrize(

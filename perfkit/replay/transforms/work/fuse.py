@@ -194,7 +194,10 @@ def _fuse_host(graph: TaskGraph, times: TaskTimes, runs: Runs, interference: boo
     # Python around the removed ops is removed too: one op is left of each run.
     ops = np.maximum(np.bincount(run, minlength=runs.number), 1)
     around = np.flatnonzero((runs.pieces >= 0) & ~in_op)
-    times.host[around] = np.rint(times.host[around] / ops[runs.pieces[around]]).astype(np.int64)
+    python = np.rint(times.host[around] / ops[runs.pieces[around]])
+    if fused is not None:
+        python = np.where(fused.apart[around], (fused.most if interference else fused.least)[around], python)
+    times.host[around] = python.astype(np.int64)
 
 
 def _undisturbed(run: Ints, spent: Ints, started: Ints) -> Ints:

@@ -56,7 +56,8 @@ Kind = Literal["removed", "fused", "optimizer", "loader"]
 class PairTrial(NamedTuple):
     """A program with a change. ``marked`` begins the statement that the change is about.
 
-    ``ready``: the program begins as its corrected twin, which prepares what the other one does not use.
+    ``ready``: the program begins as its corrected twin, which prepares what the other one does not use. ``blind``: it
+    was chosen after the numbers of the replay, and none was changed after its result was seen.
     """
 
     program: str
@@ -64,6 +65,7 @@ class PairTrial(NamedTuple):
     marked: str = ""
     ready: bool = False
     options: dict[str, Any] = {}
+    blind: bool = False
 
     @property
     def name(self) -> str:
@@ -112,6 +114,18 @@ TRIALS = (
     PairTrial("slow_collate", "loader"),
     PairTrial("forward_twice", "loader"),
     PairTrial("padding_to_longest", "loader"),
+    PairTrial("standardize_all_rows", "removed", "mean, std = self.x", blind=True),
+    PairTrial("permutation_for_each_draw", "removed", "drawn = torch.randperm", blind=True),
+    PairTrial("collect_every_step", "removed", "gc.collect", blind=True),
+    PairTrial("cached_batches", "fused", "for average, weight in zip", blind=True),
+    PairTrial("filters_by_channel", "fused", "for c in range(CHANNELS)", blind=True),
+    PairTrial("vendor_check_first", "fused", "for right, guess in zip", blind=True),
+    PairTrial("frames_through_backbone", "fused", "vectors = [", blind=True),
+    PairTrial("healthy_adam_few_weights", "optimizer", options=_FUSED, blind=True),
+    PairTrial("transcripts_every_step", "optimizer", options=_FUSED, blind=True),
+    PairTrial("boxes_by_sample", "loader", blind=True),
+    PairTrial("healthy_utterances_by_length", "loader", blind=True),
+    PairTrial("sessions_of_shoppers", "loader", blind=True),
 )
 
 

@@ -23,8 +23,8 @@ construction. VENV is its environment (`make fake-gpu`).
 loader worker (`_replay_pairs`): recorded once, the step with the change predicted, and measured in turns in one process
 on processor time. "Exact" takes the removed part off by its processor time: its error is the model's alone. "A/A"
 is by how much turns without the change differ among themselves. Numbers of the replay were chosen on every second pair
-("tuning"), none on the others ("other"), whose results were in sight meanwhile. FOLDER keeps
-recordings and measurements; what is there is not run again.
+("tuning"), none on the others ("other"), whose results were in sight meanwhile. The "blind" ones were chosen, and first
+run, after all of that. FOLDER keeps recordings and measurements; what is there is not run again.
 
 Where `python -m benchmarks replay` runs this, the environment variables BENCH_KINETO, BENCH_FAKE_GPU and
 BENCH_REPLAY_CPU stand for the options; BENCH_SHARED is another place of the shared traces.
@@ -293,9 +293,10 @@ def cpu_table(kept: Path | None) -> Iterator[str]:
             if not (pair / "turns.json").is_file():
                 yield f"| {trial.name} | not measured | - | - | - | - | - | - |"
                 continue
-            found.append(judged(trial, "other" if number % 2 else "tuning", pair))
+            half = "blind" if trial.blind else "other" if number % 2 else "tuning"
+            found.append(judged(trial, half, pair))
             yield f"| {trial.name} | {found[-1].cells()} |"
-    for half in ("tuning", "other"):
+    for half in ("tuning", "other", "blind"):
         for kind in (*dict.fromkeys(one.kind for one in found), None):
             yield _summary(f"{half}: {kind or 'all'}", [x for x in found if x.half == half and kind in (x.kind, None)])
 

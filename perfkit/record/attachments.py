@@ -336,7 +336,9 @@ class Attachments:
             workers=workers,
             collected=self.garbage.lines(),
             constant_ops=extras.constant_ops,
-            ignored_targets=extras.ignored_targets,
+            ignored_targets=extras.inputs.ignored_targets.rows(),
+            subnormal_inputs=extras.inputs.subnormal_inputs(),
+            wide_broadcasts=extras.inputs.wide_broadcasts(),
             paths=self._sampler.call_paths(sampled_steps if steps else None),
             fillings=find_fillings(rows),
         )

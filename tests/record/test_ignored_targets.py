@@ -21,7 +21,7 @@ def found(step: Callable[[], Any], phase: Phase = "forward") -> tuple[IgnoredTar
         log.start()
         step()
         log.stop()
-    return log.ignored_targets.rows()
+    return log.inputs.ignored_targets.rows()
 
 
 def targets(ignored: int, number: int = -100) -> torch.Tensor:

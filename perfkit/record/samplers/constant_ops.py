@@ -33,8 +33,8 @@ from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit._torch_versions import writes
 from perfkit.record.program_values import is_tracing, unseen, without_modes
-from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Path, Site, location_of
+from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
@@ -69,8 +69,8 @@ class ConstantOpLog:
     def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
         self._mode: Any = None
-        #: Of the second step's losses, those that no library computes.
-        self.ignored_targets = IgnoredTargetCounts()
+        #: Of the second step.
+        self.inputs = OpInputs()
         #: The numbers of the first step's results; None: it has not begun.
         self._before: set[int] | None = None
         self._numbers: set[int] = set()
@@ -139,8 +139,7 @@ class ConstantOpLog:
         path, between = _users_path()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
-        if not between:
-            self.ignored_targets.add(func, inputs[0], path[0])
+        self.inputs.add(func, inputs[0], path[0], in_library=bool(between))
         if number in self._before and not _on_device(out):
             self._constant[path] += took_ns
             self._counts[path] += 1

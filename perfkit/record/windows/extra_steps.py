@@ -16,11 +16,12 @@ from perfkit.record.other_devices import trained_on
 from perfkit.record.samplers.constant_ops import ConstantOpLog
 from perfkit.record.samplers.flop_counter import FlopCounter
 from perfkit.record.samplers.line_tracer import LineTracer
+from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.windows import memory_steps
 from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import trained_modules
-from perfkit.run.records import ConstantOps, IgnoredTargets, Phase, StepFlops, StepKind, Syncs, TracedLine
+from perfkit.run.records import ConstantOps, Phase, StepFlops, StepKind, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first includes set-up
@@ -166,9 +167,9 @@ class ExtraSteps:
         return self._constants.rows()
 
     @property
-    def ignored_targets(self) -> tuple[IgnoredTargets, ...]:
-        """The lines whose loss ignores some of its targets."""
-        return self._constants.ignored_targets.rows()
+    def inputs(self) -> OpInputs:
+        """What went into the ops of a step."""
+        return self._constants.inputs
 
     @property
     def syncs(self) -> Syncs | None:

@@ -189,6 +189,25 @@ class IgnoredTargets(CodeLine, frozen=True, kw_only=True):
     classes: Count
 
 
+class SubnormalInputs(CodeLine, frozen=True, kw_only=True):
+    """Products of one line: of ``looked_at`` elements of their inputs in a step ``subnormal`` are subnormal numbers."""
+
+    op: str
+    looked_at: Count
+    subnormal: Count
+
+
+class WideBroadcast(CodeLine, frozen=True, kw_only=True):
+    """An op in one line on two tensors of as many elements, of shapes ``one`` and ``other``, that pairs each element
+    of one with each of the other: its result has the shape ``wide``. ``calls`` is its number in a step."""
+
+    op: str
+    calls: Count
+    one: tuple[int, ...]
+    other: tuple[int, ...]
+    wide: tuple[int, ...]
+
+
 class Collected(CodeLine, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: their number and their total time."""
 
@@ -207,8 +226,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
-    ``ignored_targets`` one per line and number of classes whose loss ignores targets. ``paths`` has the samples of
-    ``rows`` without those in workers; None: none, or recorded before version 0.2.
+    ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
+    and kind of product, ``wide_broadcasts`` one per line, op and shapes. ``paths`` has the samples of ``rows`` without
+    those in workers; None: none, or recorded before version 0.2.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -222,6 +242,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     collected: tuple[Collected, ...] = ()
     constant_ops: tuple[ConstantOps, ...] = ()
     ignored_targets: tuple[IgnoredTargets, ...] = ()
+    subnormal_inputs: tuple[SubnormalInputs, ...] = ()
+    wide_broadcasts: tuple[WideBroadcast, ...] = ()
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()
 

@@ -1,0 +1,144 @@
+"""What goes into the ops of one step that makes them slow or useless.
+
+That is subnormal numbers, shapes that broadcast by mistake, and targets that a loss ignores.
+
+`ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import zip_longest
+from math import prod
+from typing import Any
+
+import torch
+
+from perfkit._code_owner import USER, function_name
+from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
+from perfkit.record.samplers.module_calls import Site
+from perfkit.run.records import SubnormalInputs, WideBroadcast
+
+#: Elements of an input that are looked at, evenly spaced: that takes some 20 µs, and shows a share of 0.1%.
+_SAMPLED = 8_192
+#: Inputs of more elements that are not contiguous are not looked at: to choose from them would copy them.
+_MAX_COPIED = 1_000_000
+#: Products whose inputs are looked at in a step.
+_MAX_PRODUCTS = 2_000
+_PRODUCTS = frozenset(
+    {
+        torch.ops.aten.mm.default,
+        torch.ops.aten.addmm.default,
+        torch.ops.aten.bmm.default,
+        torch.ops.aten.baddbmm.default,
+        torch.ops.aten.convolution.default,
+    }
+)
+#: Ops of two tensors for which losses and metrics are made of a prediction and its target.
+_PAIRED = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        *("add", "sub", "rsub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"),
+        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"),
+    )
+    if hasattr(torch.ops.aten, name)
+)
+#: A result this many times as large as each input is made by mistake, if the inputs have as many elements (chosen).
+_WIDE = 16
+
+
+class OpInputs:
+    """Looks at the inputs of the ops of one step, by line."""
+
+    def __init__(self) -> None:
+        #: Of losses that no library computes.
+        self.ignored_targets = IgnoredTargetCounts()
+        #: (line, op) -> elements that were looked at, and subnormal ones among them.
+        self._looked_at: Counter[tuple[Site, str]] = Counter()
+        self._subnormal: Counter[tuple[Site, str]] = Counter()
+        self._products = 0
+        #: (line, op, shapes of the inputs, shape of the result) -> calls.
+        self._wide: Counter[tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
+
+    def add(self, func: Any, arguments: Any, site: Site, *, in_library: bool) -> None:
+        """An op of a line of the user's has run with these positional arguments."""
+        if func in _PRODUCTS:
+            self._look_for_subnormals(func, arguments, site)
+        elif func.overloadpacket in _PAIRED and len(arguments) > 1:
+            self._look_at_shapes(func, arguments[0], arguments[1], site)
+        elif not in_library:
+            self.ignored_targets.add(func, arguments, site)
+
+    def _look_for_subnormals(self, func: Any, arguments: Any, site: Site) -> None:
+        self._products += 1
+        if self._products > _MAX_PRODUCTS:
+            return
+        key = site, f"aten::{func.overloadpacket.__name__}"
+        for value in arguments[:3]:
+            if is_tensor(value) and value.device.type == "cpu" and value.dtype in (torch.float32, torch.float64):
+                looked_at, subnormal = _subnormal_of(value)
+                self._looked_at[key] += looked_at
+                self._subnormal[key] += subnormal
+
+    def _look_at_shapes(self, func: Any, one: Any, other: Any, site: Site) -> None:
+        if not (is_tensor(one) and is_tensor(other)) or one.device.type != "cpu" or one.data_ptr() == other.data_ptr():
+            return
+        shapes = [_own_shape(one), _own_shape(other)]
+        wide = _broadcast(one.shape, other.shape)
+        own, others = map(prod, shapes)
+        if own != others or own < _WIDE or prod(wide) < _WIDE * own:
+            return
+        # An author who wants all pairs gives both a dimension: (n, 1) and (1, n).
+        named = func.overloadpacket.__name__.endswith(("_loss", "_logits"))
+        if _without_ones(shapes[0]) == _without_ones(shapes[1]) and (named or one.dim() != other.dim()):
+            self._wide[site, func.overloadpacket.__name__, shapes[0], shapes[1], wide] += 1
+
+    def subnormal_inputs(self) -> tuple[SubnormalInputs, ...]:
+        """The lines whose products have subnormal inputs."""
+        return tuple(
+            SubnormalInputs(**_place(site), op=op, looked_at=self._looked_at[site, op], subnormal=count)
+            for (site, op), count in self._subnormal.items()
+            if count
+        )
+
+    def wide_broadcasts(self) -> tuple[WideBroadcast, ...]:
+        """The lines that combine each element of a tensor with each of another that has as many."""
+        return tuple(
+            WideBroadcast(**_place(site), op=f"aten::{op}", calls=calls, one=one, other=other, wide=wide)
+            for (site, op, one, other, wide), calls in self._wide.items()
+        )
+
+
+def _subnormal_of(tensor: Any) -> tuple[int, int]:
+    """How many elements were looked at, and how many of those are subnormal."""
+    with without_modes():
+        values = tensor.detach()
+        if not values.is_contiguous():
+            if values.numel() > _MAX_COPIED:
+                return 0, 0
+            values = values.contiguous()
+        values = values.view(-1)[:: max(1, values.numel() // _SAMPLED)]
+        small = (values != 0) & (values.abs() < torch.finfo(values.dtype).tiny)
+        return values.numel(), int(small.sum())
+
+
+def _own_shape(tensor: Any) -> tuple[int, ...]:
+    """The shape without what is only expanded."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(1 if stride == 0 else int(length) for length, stride in pairs)
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what an op makes of these, which fit together."""
+    pairs = zip_longest(reversed(one), reversed(other), fillvalue=1)
+    return tuple(int(length if length != 1 else with_it) for length, with_it in pairs)[::-1]
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length != 1)
+
+
+def _place(site: Site) -> dict[str, Any]:
+    code, line = site
+    return {"file": code.co_filename, "line": line, "function": function_name(code), "owner": USER}

@@ -1,0 +1,111 @@
+"""Inputs that make ops slow or useless, as the step in which ops are listened to shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from perfkit.record.samplers.constant_ops import ConstantOpLog
+from perfkit.record.samplers.op_inputs import OpInputs
+from perfkit.run.records import Phase
+
+LAYER = nn.Linear(64, 8)
+TARGET = torch.randn(40, 1)
+
+
+def inputs(step: Callable[[], Any], phase: Phase = "forward") -> OpInputs:
+    log = ConstantOpLog(lambda: phase)
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+    return log.inputs
+
+
+def test_subnormal_numbers_that_go_into_a_product_are_counted_in_its_line() -> None:
+    def step() -> None:
+        basis = torch.ones(100, 64)
+        basis[:, :16] = 1e-40
+        LAYER(basis)
+
+    [row] = inputs(step).subnormal_inputs()
+
+    assert row.op == "aten::addmm"
+    # The layer's weights and bias are looked at as well.
+    assert (row.subnormal, row.looked_at) == (1_600, 6_400 + 8 * 64 + 8)
+    assert row.line == step.__code__.co_firstlineno + 3
+
+
+def test_of_many_elements_some_are_looked_at_and_views_of_any_layout_are() -> None:
+    def step() -> None:
+        small = torch.full((64, 5_000), 1e-40).t()
+        F.linear(small, torch.ones(2, 64))
+
+    [row] = inputs(step).subnormal_inputs()
+
+    assert 8_000 < row.subnormal < 10_000
+    assert row.subnormal == row.looked_at - 128
+
+
+def test_normal_numbers_zeros_and_other_types_are_not_subnormal() -> None:
+    def step() -> None:
+        LAYER(torch.zeros(10, 64) + torch.rand(10, 64).round())
+        torch.mm(torch.ones(4, 4, dtype=torch.int64), torch.ones(4, 4, dtype=torch.int64))
+
+    assert not inputs(step).subnormal_inputs()
+
+
+def test_a_column_against_a_row_is_found_at_the_line_where_they_meet() -> None:
+    def step() -> None:
+        predicted = LAYER(torch.randn(40, 64))[:, 0]
+        error = TARGET - predicted
+        error.abs().mean().backward()
+
+    [row] = inputs(step).wide_broadcasts()
+
+    assert (row.op, row.one, row.other, row.wide) == ("aten::sub", (40, 1), (40,), (40, 40))
+    assert (row.calls, row.line) == (1, step.__code__.co_firstlineno + 2)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_of_torch_that_broadcasts_is_found_too() -> None:
+    def step() -> None:
+        F.mse_loss(LAYER(torch.randn(40, 64))[:, 0], TARGET)
+
+    [row] = inputs(step).wide_broadcasts()
+
+    assert (row.op, row.one, row.other, row.wide) == ("aten::mse_loss", (1, 40), (40, 1), (40, 40))
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        lambda x: x[:, None] - x,  # one tensor with itself
+        lambda x: x[:, None] - torch.randn(40)[None, :],  # both got a dimension
+        lambda x: x - TARGET[:, 0],
+        lambda x: x[:3, None] - torch.randn(3),  # few
+        lambda x: x[:, None] * torch.randn(5),  # of different sizes
+        lambda x: torch.randn(40, 8) * x[:, None],
+    ],
+    ids=["all pairs of one", "all pairs of two", "equal shapes", "few", "an outer product", "a weight for each row"],
+)
+def test_what_is_meant_is_not_reported(pairs: Callable[[torch.Tensor], Any]) -> None:
+    def step() -> None:
+        pairs(torch.randn(40))
+
+    assert not inputs(step).wide_broadcasts()
+
+
+def test_validation_is_not_looked_at() -> None:
+    def step() -> None:
+        LAYER(torch.full((40, 64), 1e-40))[:, 0] - TARGET
+
+    found = inputs(step, "validation")
+
+    assert not found.subnormal_inputs()
+    assert not found.wide_broadcasts()

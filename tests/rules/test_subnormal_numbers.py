@@ -1,0 +1,90 @@
+"""subnormal-numbers: what the products of a line take beyond their limit, where subnormal numbers go into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit._location import Location
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops import subnormal_numbers
+from perfkit.run.records import Lines, MachineLimits, Phase, SubnormalInputs
+from perfkit.run.records.limits import Rate
+
+MS = 1_000_000
+FILTER, OTHER = (Location(file="train.py", line=line, function="f", owner="user") for line in (28, 40))
+#: 10 GFLOP/s, and nothing else takes time.
+LIMITS = MachineLimits(
+    method=1,
+    host="vm",
+    cpu="a CPU",
+    torch="2.13.0",
+    threads=1,
+    measured_at_ns=0,
+    disturbed=False,
+    products={"float32": (Rate(size=1_000_000, per_s=10e9),)},
+    convolutions={},
+    functions={},
+    bandwidth={"update": (Rate(size=1_000_000, per_s=1e15),)},
+    op_ns=0,
+    node_ns=0,
+)
+
+
+def lines(subnormal: int) -> Lines:
+    one = SubnormalInputs(
+        file="train.py", line=28, function="f", owner="user", op="aten::addmm", looked_at=10_000, subnormal=subnormal
+    )
+    return Lines(period_ns=MS, steps=40, subnormal_inputs=(one,))
+
+
+def product(ms: float, at: Location, phase: Phase = "forward", name: str = "addmm") -> OpWorkTime:
+    """Ten million operations: 1 ms at the limit."""
+    return OpWorkTime(
+        op=f"aten::{name}", phase=phase, ns=round(ms * MS), calls=1, ops=1, flops=10_000_000, bytes=1, kind="matmul",
+        precision="float32", at=at,
+    )  # fmt: skip
+
+
+def work(*rows: OpWorkTime) -> StepWork:
+    return StepWork(source="stacks-0", step_ns=80 * MS, rows=rows)
+
+
+SLOW = work(product(6, FILTER), product(24, FILTER, "backward", "mm"), product(9, OTHER))
+
+
+def test_the_products_of_the_line_cost_what_they_take_beyond_twice_their_limit(build: Any) -> None:
+    [finding] = build.findings(subnormal_numbers, build.step(40, forward=20, backward=20), lines(300), SLOW, LIMITS)
+
+    # 30 ms less 4, in a recorded step that is twice as long as an ordinary one.
+    assert finding.cost_ns == pytest.approx(13 * MS)
+    assert finding.saving_low_ns == pytest.approx(6.5 * MS)
+    assert finding.spent == FILTER
+    assert "3% of what goes into this line's products" in finding.message
+    assert "15 times their limit" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("subnormal", "ops"),
+    [
+        (5, SLOW),
+        (300, work(product(3, FILTER), product(3.5, FILTER, "backward", "mm"))),
+        (300, work(product(30, OTHER))),
+    ],
+    ids=["few", "products near their limit", "another line"],
+)
+def test_few_numbers_and_products_near_their_limit_are_not_reported(build: Any, subnormal: int, ops: StepWork) -> None:
+    step = build.step(40, forward=20, backward=20)
+
+    assert not build.findings(subnormal_numbers, step, lines(subnormal), ops, LIMITS)
+
+
+def test_nothing_is_said_without_the_limits_of_the_machine_or_the_work_of_ops(build: Any) -> None:
+    step = build.step(40, forward=20, backward=20)
+    of_unknown_work = msgspec.structs.replace(product(30, FILTER), flops=None)
+
+    assert not build.findings(subnormal_numbers, step, lines(300), SLOW)
+    assert not build.findings(subnormal_numbers, step, lines(300), LIMITS)
+    assert not build.findings(subnormal_numbers, step, lines(300), work(of_unknown_work), LIMITS)

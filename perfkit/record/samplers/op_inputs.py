@@ -90,9 +90,10 @@ class OpInputs:
         if own != others or own < _WIDE or prod(wide) < _WIDE * own:
             return
         # An author who wants all pairs gives both a dimension: (n, 1) and (1, n).
-        named = func.overloadpacket.__name__.endswith(("_loss", "_logits"))
-        if _without_ones(shapes[0]) == _without_ones(shapes[1]) and (named or one.dim() != other.dim()):
-            self._wide[site, func.overloadpacket.__name__, shapes[0], shapes[1], wide] += 1
+        name = func.overloadpacket.__name__
+        is_loss = "loss" in name or "logits" in name
+        if _without_ones(shapes[0]) == _without_ones(shapes[1]) and (is_loss or one.dim() != other.dim()):
+            self._wide[site, name, shapes[0], shapes[1], wide] += 1
 
     def subnormal_inputs(self) -> tuple[SubnormalInputs, ...]:
         """The lines whose products have subnormal inputs."""

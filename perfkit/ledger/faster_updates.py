@@ -1,4 +1,4 @@
-"""What an optimizer's update takes, and what remains of it in a faster form: fused, for each list, or over lists."""
+"""What an optimizer's update takes, and what remains of it in a faster form: fused, foreach, or lists by hand."""
 
 from __future__ import annotations
 

@@ -109,3 +109,24 @@ def test_validation_is_not_looked_at() -> None:
 
     assert not found.subnormal_inputs()
     assert not found.wide_broadcasts()
+
+
+def test_an_op_whose_inputs_cannot_be_looked_at_is_counted_as_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a tensor without memory")
+
+    def table() -> torch.Tensor:
+        return torch.arange(40).float().exp()
+
+    def step() -> None:
+        (table() + torch.rand(40)).sum()
+
+    log = ConstantOpLog(lambda: "forward")
+    monkeypatch.setattr(log.inputs, "add", fail)
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+
+    [row] = log.rows()
+    assert (row.line, row.called.function) == (step.__code__.co_firstlineno + 1, table.__qualname__)

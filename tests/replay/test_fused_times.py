@@ -12,27 +12,13 @@ from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.replay._answering import Recording, changed, predicted, recording_of
 from perfkit.replay._fused_times import fused_times
-from perfkit.run.records import MachineLimits, OptimizerFacts, Rank
-from perfkit.run.records.limits import Rate
+from perfkit.run.records import OptimizerFacts, Rank
 from perfkit.trace import read_trace
+from tests.made_limits import made_limits
 
 US, MS = 1_000, 1_000_000
 #: 1 GFLOP/s and 10 GB/s: 1 kB takes 100 ns.
-LIMITS = MachineLimits(
-    method=1,
-    host="vm",
-    cpu="a CPU",
-    torch="2.13.0",
-    threads=1,
-    measured_at_ns=0,
-    disturbed=False,
-    products={"float32": (Rate(size=1_000_000, per_s=1e9),)},
-    convolutions={},
-    functions={},
-    bandwidth={"update": (Rate(size=1_000_000, per_s=10e9),)},
-    op_ns=1 * US,
-    node_ns=1 * US,
-)
+LIMITS = made_limits(flops=1e9)
 
 
 def recorded(made: Any, step: Any, rows: tuple[OpWorkTime, ...], *more: Any) -> Recording:

@@ -10,27 +10,13 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import subnormal_numbers
-from perfkit.run.records import Lines, MachineLimits, Phase, SubnormalInputs
-from perfkit.run.records.limits import Rate
+from perfkit.run.records import Lines, Phase, SubnormalInputs
+from tests.made_limits import made_limits
 
 MS = 1_000_000
 FILTER, OTHER = (Location(file="train.py", line=line, function="f", owner="user") for line in (28, 40))
 #: 10 GFLOP/s, and nothing else takes time.
-LIMITS = MachineLimits(
-    method=1,
-    host="vm",
-    cpu="a CPU",
-    torch="2.13.0",
-    threads=1,
-    measured_at_ns=0,
-    disturbed=False,
-    products={"float32": (Rate(size=1_000_000, per_s=10e9),)},
-    convolutions={},
-    functions={},
-    bandwidth={"update": (Rate(size=1_000_000, per_s=1e15),)},
-    op_ns=0,
-    node_ns=0,
-)
+LIMITS = made_limits(flops=10e9, bytes_per_s=1e15, op_ns=0)
 
 
 def lines(subnormal: int) -> Lines:

@@ -11,7 +11,7 @@ from perfkit.measures.results.patterns import OptimizerUpdate
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.rules.ops import unfused_optimizer
 from perfkit.run.records import MachineLimits, OptimizerFacts
-from perfkit.run.records.limits import Rate
+from tests.made_limits import made_limits
 
 MS = 1_000_000
 
@@ -35,22 +35,7 @@ def facts(tensors: int, elements: int, kind: str = "Adam") -> OptimizerFacts:
 
 
 def machine(op_ns: int = 1000, gb_per_s: float = 10) -> MachineLimits:
-    rates = (Rate(size=1_000_000, per_s=gb_per_s * 1e9),)
-    return MachineLimits(
-        method=1,
-        host="vm",
-        cpu="a CPU",
-        torch="2.13.0",
-        threads=1,
-        measured_at_ns=0,
-        disturbed=False,
-        products={},
-        convolutions={},
-        functions={},
-        bandwidth={"update": rates},
-        op_ns=op_ns,
-        node_ns=op_ns,
-    )
+    return made_limits(bytes_per_s=gb_per_s * 1e9, op_ns=op_ns)
 
 
 def test_a_fused_update_keeps_an_overhead_for_each_tensor_and_one_pass_over_memory(build: Any) -> None:

@@ -139,7 +139,6 @@ class ConstantOpLog:
         path, between = _users_path()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
-        self.inputs.add(func, inputs[0], path[0], in_library=bool(between))
         if number in self._before and not _on_device(out):
             self._constant[path] += took_ns
             self._counts[path] += 1
@@ -153,6 +152,8 @@ class ConstantOpLog:
             self._changing.update(code for code, _ in path)
             self._changing.update(between)
             self._changing_sites.update(path[:1])
+        # Last: tensors without memory or strides raise there.
+        self.inputs.add(func, inputs[0], path[0], in_library=bool(between))
 
     def _number_of_op(self, func: Any, schema: _Schema, types: Any, flat: list[Any], written: list[Any]) -> int | None:
         """The number of an op with these inputs, in a flat list, of which it writes into ``written``; None for none."""

@@ -20,7 +20,7 @@ from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.run.records import SubnormalInputs, WideBroadcast
 
-#: Elements of an input that are looked at, evenly spaced: that takes some 20 µs, and shows a share of 0.1%.
+#: Elements of an input that are looked at, evenly spaced: enough to tell a share of 1%.
 _SAMPLED = 8_192
 #: Inputs of more elements that are not contiguous are not looked at: to choose from them would copy them.
 _MAX_COPIED = 1_000_000

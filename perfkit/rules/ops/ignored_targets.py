@@ -29,11 +29,11 @@ from collections.abc import Iterator
 from math import prod
 
 from perfkit._format import percent
-from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops._work_rows import busiest_place
 from perfkit.run.records import IgnoredTargets, Lines
 
 ID = "ignored-targets"
@@ -58,7 +58,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
-            spent=_busiest(scores),
+            spent=busiest_place(scores),
             change=one.at,
             message=(
                 f"The loss ignores {percent(one.ignored, one.targets)} of its {one.targets:,} targets, and the scores "
@@ -82,11 +82,3 @@ def _is_of(row: OpWorkTime, of: IgnoredTargets) -> bool:
         return False
     positions = any(of.targets in (prod(shape[:-1]), prod(shape[1:]), prod(shape[:1])) for shape in shapes)
     return positions and any(of.classes in shape for shape in shapes)
-
-
-def _busiest(rows: list[OpWorkTime]) -> Location | None:
-    times: dict[Location, int] = {}
-    for row in rows:
-        if row.at is not None:
-            times[row.at] = times.get(row.at, 0) + row.ns
-    return max(times, key=lambda at: times[at], default=None)

@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops._work_rows import busiest_place
 from perfkit.run.records import Lines, WideBroadcast
 
 ID = "unintended-broadcast"
@@ -58,7 +58,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
-            spent=_busiest(rows) or first.at,
+            spent=busiest_place(rows) or first.at,
             change=first.at,
             message=(
                 f"{first.op} of the shapes {first.one} and {first.other} makes {first.wide}: each element is paired "
@@ -84,11 +84,3 @@ def _is_of(row: OpWorkTime, one: WideBroadcast) -> bool:
 
 def _text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def _busiest(rows: list[OpWorkTime]) -> Location | None:
-    times: dict[Location, int] = defaultdict(int)
-    for row in rows:
-        if row.at is not None:
-            times[row.at] += row.ns
-    return max(times, key=lambda at: times[at], default=None)

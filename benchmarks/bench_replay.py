@@ -24,7 +24,8 @@ loader worker (`_replay_pairs`): recorded once, the step with the change predict
 on processor time. "Exact" takes the removed part off by its processor time: its error is the model's alone. "A/A"
 is by how much turns without the change differ among themselves. Numbers of the replay were chosen on every second pair
 ("tuning"), none on the others ("other"), whose results were in sight meanwhile. The "blind" ones were chosen, and first
-run, after all of that. FOLDER keeps recordings and measurements; what is there is not run again.
+run, after all of that; "blind 1" were in sight when the hand-over of a batch was put into the replay of loaders, "blind 2"
+were not. FOLDER keeps recordings and measurements; what is there is not run again.
 
 Where `python -m benchmarks replay` runs this, the environment variables BENCH_KINETO, BENCH_FAKE_GPU and
 BENCH_REPLAY_CPU stand for the options; BENCH_SHARED is another place of the shared traces.
@@ -293,12 +294,15 @@ def cpu_table(kept: Path | None) -> Iterator[str]:
             if not (pair / "turns.json").is_file():
                 yield f"| {trial.name} | not measured | - | - | - | - | - | - |"
                 continue
-            half = "blind" if trial.blind else "other" if number % 2 else "tuning"
+            half = f"blind {trial.blind}" if trial.blind else "other" if number % 2 else "tuning"
             found.append(judged(trial, half, pair))
             yield f"| {trial.name} | {found[-1].cells()} |"
-    for half in ("tuning", "other", "blind"):
-        for kind in (*dict.fromkeys(one.kind for one in found), None):
-            yield _summary(f"{half}: {kind or 'all'}", [x for x in found if x.half == half and kind in (x.kind, None)])
+    kinds = (*dict.fromkeys(one.kind for one in found), None)
+    for half in (*dict.fromkeys(one.half for one in found), None):
+        for kind in kinds:
+            rows = [one for one in found if half in (one.half, None) and kind in (one.kind, None)]
+            if rows:
+                yield _summary(f"{half or 'all'}: {kind or 'all'}", rows)
 
 
 def _summary(title: str, pairs: list[Judged]) -> str:

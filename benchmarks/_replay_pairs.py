@@ -58,8 +58,8 @@ class PairTrial(NamedTuple):
     """A program with a change. ``marked`` begins the statement that the change is about.
 
     ``ready``: the program begins as its corrected twin, which prepares what the other one does not use. ``blind``: it
-    was chosen after the numbers of the replay, and none was changed after its result was seen; those with 1 were in
-    sight when the hand-over of a batch got its place in the replay of loaders, those with 2 were not.
+    was chosen after the numbers of the replay. Those with 1 were in sight when the hand-over of a batch and the hooks
+    of a recording got their places, those with 2 when the hooks did; their numbers were chosen on the tuning half.
     """
 
     program: str

@@ -24,8 +24,9 @@ loader worker (`_replay_pairs`): recorded once, the step with the change predict
 on processor time. "Exact" takes the removed part off by its processor time: its error is the model's alone. "A/A"
 is by how much turns without the change differ among themselves. Numbers of the replay were chosen on every second pair
 ("tuning"), none on the others ("other"), whose results were in sight meanwhile. The "blind" ones were chosen, and first
-run, after all of that; "blind 1" were in sight when the hand-over of a batch was put into the replay of loaders, "blind 2"
-were not. FOLDER keeps recordings and measurements; what is there is not run again.
+run, after that; "blind 1" were in sight when the replay of loaders got the hand-over of a batch and that of steps the
+hooks of the recording, "blind 2" when it got the latter. FOLDER keeps recordings and measurements; what is there is not
+run again.
 
 Where `python -m benchmarks replay` runs this, the environment variables BENCH_KINETO, BENCH_FAKE_GPU and
 BENCH_REPLAY_CPU stand for the options; BENCH_SHARED is another place of the shared traces.

@@ -14,6 +14,7 @@ from perfkit.replay._selection import active, loading
 from perfkit.replay.replaying import replay
 from perfkit.replay.task_graph import TaskGraph, TaskTimes
 from perfkit.run.records import PHASES
+from perfkit.trace.columns import Kind
 from perfkit.trace.intervals import Bools, Ints, covered_before
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +29,10 @@ _INTERRUPTED = 1.5
 #: What the recording of an event takes at most, in ns: with a range around each module, as windows have. Chosen on the
 #: tuning pairs of bench_replay, from 0 to 20 µs.
 _EVENT_NS = 10_000.0
+#: What the recording does at each end of a step or of a range, in ns. In the tuning pairs of bench_replay, in loops
+#: that do nothing there, the recorded pieces where steps begin and end take 29 to 75 and 37 to 86 µs at least; next to
+#: the ranges of a model and an optimizer they take up to 100.
+_HOOKS_NS = 50_000.0
 #: The replayed step is the unrecorded one where it differs by less than this share.
 _NEAR = 0.001
 _TRIES = 16
@@ -143,9 +148,9 @@ def _scale_to_typical(graph: TaskGraph, times: TaskTimes, part: _Part, otherwise
     """Scale a part of the step to what it takes unrecorded, ``otherwise`` where the trace shows another part.
 
     A recorded step that another program interrupted is much longer than the others, and what it was doing then would
-    pass for what takes most of the step: it counts as one of the others first. A recording costs a time per event,
-    which passes in what calls it: that is taken off each piece before all are scaled. More of it passes between steps,
-    where nothing has a name: what no event explains is taken off there first.
+    pass for what takes most of the step: it counts as one of the others first. A recording costs a time at the ends of
+    steps and ranges, where its hooks run, and a time per event, which passes in what calls it: these are taken off the
+    pieces before all are scaled. What they do not explain is taken off first where nothing has a name.
     """
     recorded = _step_times(graph, part.inside, times.host)
     usual = float(np.median(recorded))
@@ -158,23 +163,68 @@ def _scale_to_typical(graph: TaskGraph, times: TaskTimes, part: _Part, otherwise
         times.host[part.inside] = _scaled(before, otherwise)
         return
     typical_ns = part.typical_ns * recorded.size
-    edges = _edges_of_others(graph)[part.inside]
-    left = before - np.minimum(before, edges * _edge_ns(before, edges, float(before.sum()) - typical_ns))
+    timed = _is_timed(graph)[part.inside]
+
+    def excess_ns() -> float:
+        return float(left[timed].sum()) - typical_ns
+
+    left = before.copy()
+    of_hooks = before - np.minimum(before, _without_hooks(graph)[part.inside])
+    if (there := float(of_hooks[timed].sum())) > 0:
+        left -= of_hooks * min(1.0, max(0.0, excess_ns()) / there)
+    ends = _ends_of_others(graph)
+    edges = (ends.before.astype(np.int64) + ends.after)[part.inside]
+    left -= np.minimum(left, edges * _edge_ns(left[timed], edges[timed], excess_ns()))
     unnamed = _is_unnamed(graph)[part.inside]
-    if (excess_ns := float(left.sum()) - typical_ns) > 0 and (without_name := float(left[unnamed].sum())) > 0:
-        left[unnamed] *= max(0.0, 1 - excess_ns / without_name)
+    if (excess := excess_ns()) > 0 and (without_name := float(left[unnamed & timed].sum())) > 0:
+        left[unnamed] *= max(0.0, 1 - excess / without_name)
     times.host[part.inside] = _scaled(left, 1.0)
     left_ns = float(_step_times(graph, part.inside, times.host).mean())
     times.host[part.inside] = _scaled(times.host[part.inside], part.typical_ns / max(1.0, left_ns))
 
 
-def _edges_of_others(graph: TaskGraph) -> Ints:
-    """How many of a piece's two ends are where it calls something or gets back from it, and not its own."""
+def _without_hooks(graph: TaskGraph) -> Floats:
+    """What each piece takes at most without what the recording's hooks do in it: no limit but next to steps and ranges.
+
+    A window's first and last step have in their pieces at the window's ends what opens and closes it, too: these count
+    as those of the other steps.
+    """
+    recorded, lanes = graph.recorded.host, graph.lanes
+    ends = _ends_of_others(graph)
+    is_range = (lanes.row >= 0) & graph.trace.is_kind(Kind.RANGE)[np.maximum(lanes.row, 0)]
+    beside = (ends.before & np.roll(is_range, 1)).astype(np.int64) + (ends.after & np.roll(is_range, -1))
+    most = np.where(beside > 0, np.maximum(0.0, recorded - beside * _HOOKS_NS), np.inf)
+    step = np.where(_is_timed(graph), graph.piece_step, -1)[: lanes.first[1]]
+    unnamed = _is_unnamed(graph)
+    for other in (np.append(-1, step[:-1]), np.append(step[1:], -1)):
+        pieces = np.flatnonzero((step >= 0) & (step != other))
+        pieces = pieces[unnamed[pieces]]
+        if pieces.size:
+            usual = max(0.0, float(np.median(recorded[pieces])) - _HOOKS_NS)
+            most[pieces] = np.minimum(most[pieces], usual)
+    return np.asarray(most, np.float64)
+
+
+def _is_timed(graph: TaskGraph) -> Bools:
+    """The pieces of the loop's thread in the recorded steps, which are what a step takes."""
+    timed = (graph.piece_step >= 0) & (graph.piece_step <= graph.last_step)
+    timed[graph.lanes.first[1] :] = False
+    return np.asarray(timed, bool)
+
+
+class _Ends(NamedTuple):
+    """For each piece whether its beginning and its end are where something that it called ends and begins."""
+
+    before: Bools
+    after: Bools
+
+
+def _ends_of_others(graph: TaskGraph) -> _Ends:
     trace, lanes = graph.trace, graph.lanes
     row = np.maximum(lanes.row, 0)
     begins = (lanes.row >= 0) & (trace.start_ns[row] == lanes.starts)
     ends = (lanes.row >= 0) & (trace.end_ns[row] == lanes.ends)
-    return np.asarray(2 - begins.astype(np.int64) - ends, np.int64)
+    return _Ends(~begins, ~ends)
 
 
 def _is_unnamed(graph: TaskGraph) -> Bools:
@@ -198,7 +248,6 @@ def _edge_ns(pieces: Floats, edges: Ints, excess_ns: float) -> float:
 
 def _step_times(graph: TaskGraph, inside: Bools, host: Ints) -> Floats:
     """What the loop's thread takes in these pieces, of each recorded step, in ns."""
-    mine = inside & (graph.piece_step >= 0) & (graph.piece_step <= graph.last_step)
-    mine[graph.lanes.first[1] :] = False
+    mine = inside & _is_timed(graph)
     ns = np.bincount(graph.piece_step[mine], weights=host[mine], minlength=graph.last_step + 1)
     return np.asarray(ns, np.float64)

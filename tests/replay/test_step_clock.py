@@ -19,7 +19,11 @@ US = 1_000
 
 def unrecorded(made: Any, step: Any, recorded_us: float, typical_us: float) -> dict[str, float]:
     """Event -> what it takes itself in a step that nothing records, in µs; "step": no event but that of the step."""
-    trace = read_trace(made.line(device=None).steps(step).write())
+    return _of(made.line(device=None).steps(step), recorded_us, typical_us)
+
+
+def _of(line: Any, recorded_us: float, typical_us: float) -> dict[str, float]:
+    trace = read_trace(line.write())
     typical, traced = (
         kind(steps=5, wall_ns=ns, median_ns=ns, p10_ns=ns, p90_ns=ns, phases_ns=Phases(), source="clock")
         for kind, ns in ((TypicalStep, round(typical_us * US)), (TracedStep, round(recorded_us * US)))
@@ -61,6 +65,39 @@ def test_what_no_event_explains_is_taken_off_where_nothing_has_a_name(made: Any)
 
     assert (found["score"], found["aten::mm"]) == pytest.approx((5_000, 100), rel=0.01)
     assert found["step"] == pytest.approx(300, rel=0.02)
+
+
+def test_what_hooks_do_around_ranges_is_taken_off_before_what_each_op_adds(made: Any) -> None:
+    def step(line: Any) -> None:
+        line.op("aten::randn", 500)
+        line.spend(60)  # the hook of a model's forward
+        with line.range("Net"):
+            line.spend(1)
+            line.op("aten::addmm", 500)
+            line.spend(1)
+        line.spend(60)
+        for _ in range(20):
+            line.spend(8)
+            line.op("aten::add", 4)
+
+    found = unrecorded(made, step, recorded_us=1_362, typical_us=1_262)
+
+    assert (found["aten::addmm"], found["aten::add"]) == pytest.approx((500, 80), rel=0.02)
+    # 280 µs of Python were recorded; all of what is too much was around the range, and nothing between the ops.
+    assert found["step"] == pytest.approx(180, rel=0.05)
+
+
+def test_what_comes_after_the_last_step_says_nothing_about_the_steps(made: Any) -> None:
+    def step(line: Any) -> None:
+        line.spend(200)
+        line.op("aten::mm", 400)
+
+    line = made.line(device=None).steps(step)
+    line.spend(50_000)
+    line.op("aten::mm", 10)
+    found = _of(line, recorded_us=600, typical_us=500)
+
+    assert found["aten::mm"] == pytest.approx(400, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ TAKES = "number"
 
 #: What the loop still does for a batch that a worker prepared, as a share of preparing it, and by how much workers slow
 #: the host. From the public pair of ResNet-50 recordings with 0 and 4 workers: 1.2 of 56.8 ms, and ops that take 5%
-#: longer; twice that is the end of the interval. Of four programs with a worker on a CPU the rest of the step took 4% less
-#: to 6% more, the hand-over apart (bench_replay, the tuning half's loaders, on two free cores).
+#: longer; twice that is the end of the interval. With a worker on a CPU the rest of a step took 4% less to 6% more, the
+#: hand-over apart (the tuning half's four loaders in bench_replay, on two free cores).
 FETCH, CONTENTION = 0.04, 0.10
 
 

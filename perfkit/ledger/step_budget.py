@@ -35,6 +35,10 @@ WARNING = 0.1
 #: From this share on a finding is critical: the training takes a third longer than it has to (1 / 0.75).
 CRITICAL = 0.25
 
+#: Long steps in a rhythm (previews, reports) are taken to be meant up to this share of the mean step, and no loop with
+#: more of them is called healthy by its typical step: chosen, as what a false all-clear is in the labelled suite.
+RARE = 0.15
+
 #: A part that takes at least half dominates the step.
 MAJORITY = 0.5
 

@@ -22,13 +22,17 @@ from perfkit.record.hooks.batches import BatchWatch
 from perfkit.record.hooks.collective_waits import CollectiveWaits
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.torch_hooks import LoopHooks
+from perfkit.record.samplers.intervals import find_intervals
 from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.source_lookup import find_fillings
+from perfkit.record.samplers.training_inputs import find_training_inputs
+from perfkit.record.samplers.user_source import hot_places
 from perfkit.record.samplers.worker_sampler import WorkerSampler
 from perfkit.record.watchers.cleared_gradients import ClearedGradientWatch
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
 from perfkit.record.watchers.garbage_collections import GarbageWatch
+from perfkit.record.watchers.growing_calls import GrowingCalls
 from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.process_group import ReducedModels
 from perfkit.record.watchers.processor_energy import ProcessorEnergy
@@ -74,6 +78,7 @@ class Attachments:
         #: Whether what watches a device is attached, and whether syncs on it are to be detected.
         self._on_device = self._detect_cuda = False
         self.batches = BatchWatch(clock)
+        self._growing = GrowingCalls(phase)
         self.evaluation = EvaluationGraphs()
         self.unused = UnusedGradientWatch(optimizers)
         self.cleared = ClearedGradientWatch(optimizers)
@@ -139,7 +144,8 @@ class Attachments:
         self.attach_late()
 
     def _on_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
-        self.batches.add_call(inputs)
+        if (tensor := self.batches.add_call(inputs)) is not None:
+            self._growing.add(module, tensor)
         self.unused.add_call(module, inputs)
         self.cleared.add_call(module, inputs)
 
@@ -327,6 +333,8 @@ class Attachments:
         if self._sampling_stopped:
             self._sampled_steps = sampled_steps = self._sampled_steps or sampled_steps
         period_ns, rows = self._sampler.rows(sampled_steps if steps else None)
+        paths = self._sampler.call_paths(sampled_steps if steps else None)
+        places = hot_places(paths) if paths is not None else None
         in_workers, workers = self._workers.rows(steps) if self._workers is not None else ((), ())
         return Lines(
             period_ns=period_ns,
@@ -339,6 +347,9 @@ class Attachments:
             ignored_targets=extras.inputs.ignored_targets.rows(),
             subnormal_inputs=extras.inputs.subnormal_inputs(),
             wide_broadcasts=extras.inputs.wide_broadcasts(),
-            paths=self._sampler.call_paths(sampled_steps if steps else None),
+            regrown_inputs=self._growing.rows(steps),
+            paths=paths,
             fillings=find_fillings(rows),
+            training_inputs=find_training_inputs(places) if places is not None else (),
+            intervals=find_intervals(places) if places is not None else (),
         )

@@ -46,6 +46,13 @@ def to_edit(rank: Rank | None, made_at: Location | None, *arguments: str) -> Loc
     return trainer_argument(rank, made_at.owner, *arguments) or msgspec.structs.replace(made_at, owner="user")
 
 
+def interval_of(lines: Lines | None, *places: Location | None) -> Location | None:
+    """The line that sets how often the first of these lines runs that has one: the N of ``if step % N == 0``."""
+    known = {(one.file, one.line): one.set_at for one in (lines.intervals if lines is not None else ())}
+    found = (known.get((one.file, one.line)) for one in places if one is not None and one.line is not None)
+    return next((one for one in found if one is not None), None)
+
+
 def library_called(place: Location, lines: Lines | None) -> str:
     """The library with a Trainer that a line calls; empty where it calls none."""
     rows = [row for row in lines.rows if _same_line(row, place)] if lines is not None else []
@@ -81,6 +88,12 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
             break
         caller = outer
     return found
+
+
+def how_often(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
+    """The line that sets how often a line runs, where that is in every N-th step; else the call of its function."""
+    call = call_of(row, lines)
+    return interval_of(lines, row, row.called_from if row is not None else None, call) or call
 
 
 def row_at(place: Location | None, lines: Lines | None) -> LineRow | None:

@@ -31,6 +31,11 @@ LoopUse = Literal[
     "between",
 ]
 
+#: Steps whose further time is to this share backward and optimizer train more than others: a third of a training step
+#: is its forward.
+_TRAINS = 0.4
+#: Most of it, by a plain majority.
+_MOST = 0.5
 #: Parts that are not the program's own pace.
 _NOT_PACE: frozenset[LoopUse] = frozenset({"recorded", "between"})
 
@@ -42,6 +47,7 @@ class LoopPart(msgspec.Struct, frozen=True, kw_only=True):
     phase that exceeds its usual time the most. Of ``total_ns``, ``gc_ns`` were garbage collections, ``compile_ns``
     compilation, and ``training_ns`` in the phases backward and optimizer. ``at`` is the line of the training function
     in which that time passes, ``called`` the hottest line below it; both are None where samples do not show it.
+    ``for_training`` is whether training reads what that line computes, as of a rollout.
     """
 
     use: LoopUse
@@ -55,6 +61,13 @@ class LoopPart(msgspec.Struct, frozen=True, kw_only=True):
     training_ns: int = 0
     at: Location | None = None
     called: Location | None = None
+    for_training: bool = False
+
+    @property
+    def is_other_work(self) -> bool:
+        """Whether the steps do something else than train, collect garbage or compile: a rollout, a preview."""
+        own = self.gc_ns + self.compile_ns <= _MOST * self.total_ns
+        return self.use == "rare" and own and self.training_ns <= _TRAINS * self.total_ns
 
 
 class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +102,12 @@ class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
     def rare(self) -> tuple[LoopPart, ...]:
         """Groups of rare long steps, the one with most time first."""
         return tuple(sorted((p for p in self.parts if p.use == "rare"), key=lambda p: -p.total_ns))
+
+    @property
+    def rare_share(self) -> float:
+        """The share (0 to 1) of `own_ns` that steps of a rhythm take beyond the typical one for other work."""
+        other_ns = sum(part.total_ns for part in self.parts if part.is_other_work)
+        return other_ns / self.own_ns if self.own_ns else 0.0
 
     def sentence(self, least: float = 0.05) -> str:
         """What the typical step covers, and each other part with at least this share of the loop; "" where none has it.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from perfkit._code_owner import USER
 from perfkit._location import Location
-from perfkit.measures.host.callers import sampled_callers
+from perfkit.measures.host.callers import Function, sampled_callers
 from perfkit.run.records import LineRow, Lines, Phase
 
 #: Samples must explain this share of the group's time. With 20 of them the error is a fifth, and on a busy machine up
@@ -52,9 +52,22 @@ class _OrdinaryStep:
     def __init__(self, lines: Lines) -> None:
         rows = [row for row in lines.rows if row.worker is None]
         self._lines = {(line.file, line.line) for line in lines.traced}
-        self._training = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
-        self._functions = self._training | {(line.file, line.function) for line in lines.traced}
+        self._training: set[Function] = {
+            (row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")
+        }
         self._callers = sampled_callers(lines)
+        self._functions: set[Function] = self._training | {(line.file, line.function) for line in lines.traced}
+        #: A training step that is a function of its own runs below the loop around it.
+        self._functions |= {outer for name in self._training for outer in self._outside(name)}
+
+    def _outside(self, name: Function) -> Iterator[Function]:
+        """The functions from which this one was reached, without the module's code."""
+        for _ in range(_DEEP):
+            caller = self._callers.get(name)
+            if caller is None or caller.function in (None, "<module>"):
+                return
+            name = caller.file, caller.function
+            yield name
 
     def rare_part(self, row: LineRow) -> list[Location]:
         """A sampled line and its callers, from the first that ordinary steps do not run to one in a function of theirs.

@@ -21,16 +21,16 @@ _MAX_STEPS = 400
 def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTime | None:
     """Time per element of a batch, robustly; None where sizes are not known or do not vary.
 
-    A row has the size of the batch that was fetched in its step. A loader that fetches one ahead (accelerate's, and so
-    that of a Trainer of transformers) returned the one that the step computes in the step before: what the times follow
-    better counts.
+    A row has the size of the batch that was fetched in its step, or of its models' inputs where none was. A loader that
+    fetches one ahead (accelerate's, and so that of a Trainer of transformers) returned the one that the step computes
+    in the step before: what the times follow better counts.
     """
-    timed = [row for row in timed_rows(rows)[0] if row.batch_elements]
+    timed = [row for row in timed_rows(rows)[0] if _elements(row)]
     if len(timed) < _MIN_STEPS:
         return None
     chosen = timed[:: max(1, len(timed) // _MAX_STEPS)]
-    sizes = {row.step: row.batch_elements for row in rows if row.steps == 1}
-    fetched = [(row.batch_elements or 0, row) for row in chosen]
+    sizes = {row.step: _elements(row) for row in rows if row.steps == 1}
+    fetched = [(_elements(row), row) for row in chosen]
     before = [(size, row) for row in chosen if row.steps == 1 and (size := sizes.get(row.step - 1))]
     fits = [fit for of in (fetched, before) if (fit := _fit(of)) is not None]
     if not fits:
@@ -45,6 +45,11 @@ def measure_batch_time(rows: Sequence[Step], padding: Padding | None) -> BatchTi
         padded_share=padding.padded / padding.elements if padding is not None and padding.elements else None,
         batches_inspected=padding.batches if padding is not None else 0,
     )
+
+
+def _elements(row: Step) -> int:
+    """Those of the batch; without a DataLoader those of what the models are called with."""
+    return row.batch_elements or row.input_elements or 0
 
 
 class _Fit(NamedTuple):

@@ -158,6 +158,7 @@ class _TimedParts:
         longest = max(beyond, key=lambda one: beyond[one])
         phase = longest if beyond[longest] else None
         at, called = line_of(lines, phase, total) if rhythm is not None else (None, None)
+        inputs = {(one.file, one.line) for one in lines.training_inputs} if lines is not None else set()
         return LoopPart(
             use="rare" if rhythm is not None else "irregular",
             total_ns=total,
@@ -170,6 +171,7 @@ class _TimedParts:
             training_ns=min(total, round(beyond["backward"] + beyond["optimizer"])),
             at=at,
             called=called,
+            for_training=at is not None and (at.file, at.line) in inputs,
         )
 
 

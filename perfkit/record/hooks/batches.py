@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import UserDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +32,13 @@ def first_tensor(batch: Any) -> Any:
     return batch if is_tensor(batch) else None
 
 
+def _may_be_padded(tensor: Any) -> bool:
+    """Whether it has rows of whole numbers, and looking at them takes a few ms at most."""
+    if tensor.dim() != 2 or tensor.is_floating_point() or tensor.device.type != "cpu":
+        return False
+    return bool(min(tensor.shape) >= 2 and tensor.numel() <= 1_000_000)
+
+
 class BatchWatch:
     """Records the size of each batch and of each model's input, and counts the padding of some batches."""
 
@@ -41,7 +49,7 @@ class BatchWatch:
         self.elements: dict[int, int] = {}
         #: Step -> calls of modules from outside of any other, and elements of their first tensors; likewise.
         self.calls: dict[int, tuple[int, int]] = {}
-        self._last: weakref.ref[Any] | None = None
+        self._last: Callable[[], Any] | None = None
         self._inspected = self._counted = 0
         self._elements = self._padded = 0
 
@@ -52,29 +60,39 @@ class BatchWatch:
         if tensor is not None:
             step, elements = self._clock.step_num, self.elements
             elements[step] = elements[step] + tensor.numel() if step in elements else tensor.numel()
-            if step + 1 >= self._clock.due and self._inspected < _MAX_BATCHES:
-                self._last = weakref.ref(tensor)  # inspected in the clock's pause after this step
+            if self._is_due(step):
+                self._last = weakref.ref(tensor)
 
     @unseen
-    def add_call(self, inputs: tuple[Any, Any]) -> None:
-        """A module is called in the running step with these arguments; called for every call from outside of others."""
+    def add_call(self, inputs: tuple[Any, Any]) -> Any:
+        """A module is called in the running step with these arguments; called for every call from outside of others.
+
+        Returns its first tensor, None where it has none.
+        """
         positional, named = inputs
-        tensor = first_tensor(positional or named)
+        # transformers' models get positions and masks before it.
+        tensor = first_tensor(positional or named.get("input_ids", named))
         step = self._clock.step_num
         calls, elements = self.calls.get(step, (0, 0))
         self.calls[step] = calls + 1, elements + (int(tensor.numel()) if tensor is not None else 0)
+        # A loop without a DataLoader. Where calls are the steps, the next one has replaced the input before the pause.
+        if tensor is not None and step not in self.elements and _may_be_padded(tensor) and self._is_due(step):
+            self._last = lambda: tensor
+        return tensor
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a batch of this step is inspected in the clock's pause after it."""
+        return step + 1 >= self._clock.due and self._inspected < _MAX_BATCHES
 
     @unseen
     def count_padding(self) -> None:
-        """Count the padding of the last batch, if it still exists; called between two steps."""
+        """Count the padding of the last batch or input, if it still exists; called between two steps."""
         last, self._last = self._last, None
         tensor = last() if last is not None else None
         if tensor is None:
             return
         self._inspected += 1
-        if tensor.dim() != 2 or tensor.is_floating_point() or tensor.device.type != "cpu":
-            return
-        if min(tensor.shape) < 2 or tensor.numel() > 1_000_000:  # a few ms
+        if not _may_be_padded(tensor):
             return
         import numpy  # importing perfkit does not import numpy
 

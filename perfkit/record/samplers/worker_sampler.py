@@ -53,9 +53,11 @@ _MULTIPROCESSING = f"{os.sep}multiprocessing{os.sep}"
 
 
 class _WorkerLine(Location, frozen=True, kw_only=True):
-    """A line, and whether it waited for another process: a queue, a lock or a manager of ``multiprocessing``."""
+    """A line, the line in another function of the user's from which it was reached, and whether it waited for another
+    process: a queue, a lock or a manager of ``multiprocessing``."""
 
     shared: bool = False
+    called_from: Location | None = None
 
 
 _LineCounts = tuple[tuple[_WorkerLine, int], ...]
@@ -85,8 +87,10 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     def rows(self, steps: int) -> list[LineRow]:
         within: dict[Location, Counter[str]] = defaultdict(Counter)
+        callers: dict[Location, Counter[Location | None]] = defaultdict(Counter)
         for line, count in self.lines:
             within[line.at][SHARED if line.shared else ""] += count
+            callers[line.at][line.called_from] += count
         return [
             LineRow(
                 **msgspec.structs.asdict(at),
@@ -95,6 +99,7 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
                 host_ns=round(self.ns(libraries.total()) / steps),
                 worker=self.dataset,
                 within=dict(libraries) if SHARED in libraries else {},
+                called_from=callers[at].most_common(1)[0][0],
             )
             for at, libraries in within.items()
         ]
@@ -278,7 +283,8 @@ def _line_of(stack: Sequence[tuple[CodeType, int]]) -> tuple[_WorkerLine | None,
 
     Outside the worker loop a forked worker still has the frames of the training loop: they are ignored.
     """
-    user: _WorkerLine | None = None
+    user: tuple[str, int, str] | None = None
+    caller: Location | None = None
     library: _WorkerLine | None = None
     busy = shared = False
     for code, line in stack:
@@ -287,11 +293,20 @@ def _line_of(stack: Sequence[tuple[CodeType, int]]) -> tuple[_WorkerLine | None,
             break
         owner = owner_of(file)
         if owner == USER:
-            user = user or _WorkerLine(file=file, line=line, function=function_name(code), shared=shared)
+            function = function_name(code)
+            if user is None:
+                user = file, line, function
+            elif caller is None and (file, function) != (user[0], user[2]):
+                caller = Location(file=file, line=line, function=function, owner=owner)
+        elif user is not None and not file.endswith(_FETCH):
+            continue
         elif owner not in ("perfkit", "torch", "python"):
             library = library or _WorkerLine(file=file, line=line, function=function_name(code), owner=owner)
         elif file.endswith(_FETCH):
             busy = True
         elif _MULTIPROCESSING in file:
             shared = True
-    return user or library, busy
+    if user is None:
+        return library, busy
+    file, line, function = user
+    return _WorkerLine(file=file, line=line, function=function, shared=shared, called_from=caller), busy

@@ -22,9 +22,9 @@ without the wait for data). At most all of it, and on a CPU 15% more; at least 7
 some padding. Between ranks: at most the longest minus the mean of their own work, step by step; at least half of it.
 
 Source: padding is reported from 20% on, since sorted batches have less; time follows size from a rank correlation of
-0.5 on, between ranks from 0.7 on, which noise alone does not reach in 12 steps. Batches are inspected where they are
-whole numbers on the CPU, (samples, length), at most 40 of a run: other data shows no padding. 70% and a half were
-chosen.
+0.5 on, between ranks from 0.7 on, which noise alone does not reach in 12 steps. Batches, or the inputs of models where
+no DataLoader returns any, are inspected where they are whole numbers on the CPU, (samples, length), at most 40 of a
+run: other data shows no padding. 70% and a half were chosen.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def check(
     if batches is not None and step is not None:
         change = loader.change if loader is not None else None
         # The padding is computed where the model is, whoever added it.
-        yield from _padding(batches, step, busiest_line(lines, "forward") or _collating_line(lines, rank), change)
+        called_at = step.counted_by.called_at if step.counted_by is not None else None
+        spent = called_at or busiest_line(lines, "forward") or _collating_line(lines, rank)
+        yield from _padding(batches, step, spent, change)
     if ranks is not None:
         change = data_of_a_rank(rank, lines, loader.change if loader is not None else None)
         # Ranks wait where gradients are averaged.

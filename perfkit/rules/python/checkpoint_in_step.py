@@ -33,8 +33,9 @@ from perfkit.findings import Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import MeanStepBudget
 from perfkit.measures.results.host import HostWork
+from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import less_often, time_of, work_of
-from perfkit.rules._places import call_of, library_called, trainer_argument
+from perfkit.rules._places import how_often, library_called, trainer_argument
 from perfkit.run.records import Lines, Rank
 
 ID = "checkpoint-in-step"
@@ -45,10 +46,14 @@ _ARGUMENTS = ("save_steps", "save_strategy", "every_n_train_steps", "ModelCheckp
 
 
 def check(
-    step: MeanStepBudget, works: tuple[HostWork, ...] = (), lines: Lines | None = None, rank: Rank | None = None
+    step: MeanStepBudget,
+    works: tuple[HostWork, ...] = (),
+    lines: Lines | None = None,
+    rank: Rank | None = None,
+    loop: LoopTime | None = None,
 ) -> Iterator[Finding]:
     """Find time in saving, and the line that saves."""
-    work = work_of(works, "checkpoint")
+    work = work_of(works, "checkpoint", loop)
     cost = time_of(work, "checkpoint", step)
     if step.is_negligible(cost):
         return
@@ -62,5 +67,5 @@ def check(
         step,
         message=f"{what} takes {step.shown(cost)}, steps without {'one' if copies else 'a checkpoint'} included.",
         advice="Save at most a quarter as often, only what is needed to resume, or in the background (async_save).",
-        change=trainer_argument(rank, trainer, *_ARGUMENTS) or call_of(saves, lines),
+        change=trainer_argument(rank, trainer, *_ARGUMENTS) or how_often(saves, lines),
     )

@@ -19,8 +19,9 @@ Saving: what follows the length of the input, at least 75% of it (chosen; two pr
 position reads all weights as well, and the cache is copied as it grows.
 
 Source: where calls are the steps, the elements of each one's input and its time; the slope is the median of all pairs
-of calls (Theil-Sen). Else the calls of the step that is traced by line, as if their time followed their length. A model
-in which early positions depend on later ones, as an encoder, cannot do this.
+of calls (Theil-Sen). Else the calls of the step that is traced by line, or all calls of the run from outside of a
+model (in a validation, in a report of every 500th step), as if their time followed their length. A model in which early
+positions depend on later ones, as an encoder, cannot do this.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collections.abc import Iterator
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, PYTHON
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MeanStepBudget, StepBudget
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules._places import busiest_line
 from perfkit.rules.python._traced_calls import cost_of_calls
@@ -45,7 +46,12 @@ _MIN_CALLS = 8
 _MINIMUM = 0.75
 
 
-def check(step: StepBudget, growing: GrowingInputs | None = None, lines: Lines | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget,
+    growing: GrowingInputs | None = None,
+    lines: Lines | None = None,
+    mean: MeanStepBudget | None = None,
+) -> Iterator[Finding]:
     """Find calls that grow by one position, and what all but the newest position take."""
     if growing is not None:
         yield from _calls_that_are_steps(step, growing, lines)
@@ -59,6 +65,10 @@ def check(step: StepBudget, growing: GrowingInputs | None = None, lines: Lines |
             cost = cost_of_calls(calls.growing_ns, row, lines, step, backward=False)
             evidence = Evidence("of them with one position more", calls.growing, "", "the step traced by line")
             yield from _finding(step, cost, calls.module, calls.calls, row.at, evidence)
+    if not found and mean is not None:
+        for one in lines.regrown_inputs:
+            phase = Evidence("phase", one.phase, "", "of the first of them")
+            yield from _finding(mean, min(one.host_ns, mean.wall_ns), one.module, one.calls, one.at, phase)
 
 
 def _grows(calls: ModuleCalls) -> bool:

@@ -34,17 +34,23 @@ from perfkit.findings import Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget
 from perfkit.measures.results.host import HostWork
+from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import less_often, time_of, work_of
-from perfkit.rules._places import call_of
+from perfkit.rules._places import how_often
 from perfkit.run.records import Lines
 
 ID = "logging-in-step"
 CLAIMS = (Selector(owner="logging"), Selector(owner="callbacks"), Selector(owner="python"))
 
 
-def check(step: MeanStepBudget, works: tuple[HostWork, ...] = (), lines: Lines | None = None) -> Iterator[Finding]:
+def check(
+    step: MeanStepBudget,
+    works: tuple[HostWork, ...] = (),
+    lines: Lines | None = None,
+    loop: LoopTime | None = None,
+) -> Iterator[Finding]:
     """Find time in loggers, and the line that logs."""
-    work = work_of(works, "logging")
+    work = work_of(works, "logging", loop)
     cost = time_of(work, "logging", step)
     if step.is_negligible(cost - step.rare_ns) and cost < CRITICAL * step.wall_ns:
         return
@@ -55,5 +61,5 @@ def check(step: MeanStepBudget, works: tuple[HostWork, ...] = (), lines: Lines |
         step,
         message=f"Logging takes {step.shown(cost)}{function}.",
         advice="Log at most a quarter as often, one line or a few numbers at a time, and keep the file open.",
-        change=call_of(work.lines[0], lines) if work is not None else None,
+        change=how_often(work.lines[0], lines) if work is not None else None,
     )

@@ -35,6 +35,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import PYTHON
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
+from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
 from perfkit.rules._places import call_in_loop, repeats_in_call
 from perfkit.run.records import Lines
@@ -53,7 +54,9 @@ _REMAINS = 0.15
 _UNSEEN = 0.25
 
 
-def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None, loop: LoopTime | None = None
+) -> Iterator[Finding]:
     """Find the user's own Python in the step."""
     work = work_of(works, "python")
     if work is None:
@@ -63,7 +66,11 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
         return
     function = shown_function(work.lines[0])
     in_loop = repeats_in_call(work.lines[0], lines)
+    # A simulator, or a game: how much of a rollout is needed is not known.
+    rollouts = [part for part in (loop.rare if loop is not None else ()) if part.for_training]
+    functions = {(at.file, at.function) for part in rollouts for at in (part.at, part.called) if at is not None}
     yield step.finding(
+        severity="info" if (work.lines[0].file, work.lines[0].function) in functions else None,
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
         spent=work.lines[0],

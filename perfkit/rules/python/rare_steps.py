@@ -21,9 +21,10 @@ Saving: at most all of the time beyond the typical step, and on a CPU 15% more, 
 its caches as it left them. At least half of it: half as often, or two samples in one call.
 
 Source: the step clock; the rhythm is tested against steps that are long by chance. Lines are sampled, and those that an
-ordinary step runs do not count. Below a quarter of the mean step it is no warning, as for logging-in-step (chosen): a
-rollout of a fifth is usual. Not reported here: validation and checkpoints (they have phases of their own), garbage
-collection, compilation, logging, the start of workers, and steps that train more (a second network, accumulation).
+ordinary step runs do not count. Below 15% of the mean step it is no warning (chosen), nor where training reads what is
+computed, by the source: how much of a rollout is needed is not known. Not reported here: validation and checkpoints
+(they have phases of their own), waiting for a loader, garbage collection, compilation, logging, and steps that train
+more (a second network, accumulation).
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ from collections.abc import Iterator, Sequence
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget
+from perfkit.ledger.step_budget import MAJORITY, RARE, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
-from perfkit.rules._places import library_called
-from perfkit.rules.data._loader_bursts import LoaderBursts
+from perfkit.rules._places import interval_of, library_called
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import Lines
 
@@ -48,9 +48,6 @@ FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "vali
 
 #: The share that is saved at least: half as often, or two samples in one call (chosen).
 _MINIMUM = 0.5
-#: Steps whose further time is to this share backward and optimizer train more than others: a third of a training step
-#: is its forward.
-_TRAINS = 0.4
 
 
 def check(
@@ -59,13 +56,12 @@ def check(
     works: tuple[HostWork, ...] = (),
     loader: LoaderUse | None = None,
     lines: Lines | None = None,
-    bursts: LoaderBursts | None = None,
 ) -> Iterator[Finding]:
     """Find steps that are long in a rhythm, what they take beyond the others, and the line in which that passes."""
     calls_are_steps = step.counted_by is not None and step.counted_by.module is not None
     for part in loop.rare:
         cost = min(step.wall_ns, round(part.total_ns / max(1, loop.steps)))
-        if step.is_negligible(cost) or _has_its_own_rule(part, works, loader, bursts):
+        if step.is_negligible(cost) or _has_its_own_rule(part, works, loader) or _is_regrown(part, loop, lines):
             continue
         each = round(part.total_ns / max(1, part.steps))
         trainer = library_called(part.called or part.at, lines) if part.at is not None else ""
@@ -74,7 +70,7 @@ def check(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=part.called or part.at,
-            change=part.at,
+            change=part.at if part.for_training else interval_of(lines, part.at, part.called) or part.at,
             message=(
                 f"Every {ordinal(part.every or 0)} step takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
                 f"as long as the typical one{function}: {step.shown(cost)}."
@@ -82,33 +78,40 @@ def check(
             advice=(
                 f"Make epochs longer, and set how often {trainer} evaluates, logs and saves."
                 if trainer
-                else "Do this work in batches, under torch.inference_mode() where it needs no gradients, or less often."
+                else f"Do this work in batches, under torch.inference_mode() where it needs no gradients"
+                f"{', or in processes beside the training' if part.for_training else ', or less often'}."
             ),
             # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
             # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
-            # A rollout of a fifth of the loop is what its algorithm takes, as far as the clock can tell.
-            severity="info" if trainer or calls_are_steps or cost < CRITICAL * step.wall_ns else None,
+            # A rollout is what its algorithm takes, as far as the clock can tell.
+            severity="info" if trainer or calls_are_steps or part.for_training or cost < RARE * step.wall_ns else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
                 Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),
                 Evidence.ms("typical step", loop.typical_ns, step.source),
                 Evidence.ms("longer by", each, f"the mean of them, most of it in the phase {part.phase}"),
+                *((Evidence("training reads what it computes", "yes", "", "the source"),) if part.for_training else ()),
                 Evidence("the typical step covers", round(100 * loop.covered, 1), "% of the loop", "all rows"),
             ),
         )
 
 
-def _has_its_own_rule(
-    part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None, bursts: LoaderBursts | None
-) -> bool:
+def _has_its_own_rule(part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None) -> bool:
     """Whether another rule judges this time, by its own threshold."""
-    if part.gc_ns + part.compile_ns > MAJORITY * part.total_ns or part.training_ns > _TRAINS * part.total_ns:
+    if not part.is_other_work:
         return True
-    if part.phase == "data" and (bursts is not None or (loader is not None and loader.starts)):
+    if part.phase == "data" and loader is not None and loader.dataset is not None:
         return True
     places = {_line(place) for place in (part.at, part.called) if place is not None}
     known = (line for work in works if work.kind in ("logging", "checkpoint") for line in work.lines)
     return any(places & {_line(line), _line(line.called_from)} for line in known)
+
+
+def _is_regrown(part: LoopPart, loop: LoopTime, lines: Lines | None) -> bool:
+    """Whether most of it is a text that is written without a cache, which generation-without-cache reports."""
+    calls = lines.regrown_inputs if lines is not None else ()
+    per_step_ns = sum(one.host_ns for one in calls if one.phase != "validation")
+    return per_step_ns * loop.steps > MAJORITY * part.total_ns
 
 
 def _line(place: Location | None) -> tuple[str, int] | None:

@@ -31,10 +31,10 @@ from collections.abc import Iterator
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import MeanStepBudget
+from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
-from perfkit.rules._places import library_called, trainer_argument
+from perfkit.rules._places import interval_of, library_called, trainer_argument
 from perfkit.run.records import Lines, Rank
 
 ID = "validation-too-often"
@@ -56,13 +56,18 @@ def check(
     if validation is None or not trains or validation.ns < _SHARE * step.wall_ns:
         return
     cost = min(step.wall_ns, validation.ns)
+    regrown = sum(
+        one.host_ns for one in (lines.regrown_inputs if lines is not None else ()) if one.phase == "validation"
+    )
+    if regrown > MAJORITY * cost:
+        return  # generation-without-cache reports it
     line = _calling_line(lines) if lines is not None else None
     trainer = library_called(line, lines) if line is not None else ""
     yield step.finding(
         cost=cost,
         saving=(LESS_OFTEN * cost, step.maximum_saving(cost)),
         spent=line,
-        change=trainer_argument(rank, trainer, *_ARGUMENTS),
+        change=trainer_argument(rank, trainer, *_ARGUMENTS) or interval_of(lines, line),
         message=f"Validation takes {step.shown(cost)}, steps without one included.",
         advice=(
             "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."

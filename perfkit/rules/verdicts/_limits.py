@@ -7,10 +7,16 @@ from collections.abc import Iterator
 from perfkit._format import ms, percent
 from perfkit.findings import Evidence
 from perfkit.ledger.ledger import ClaimedLedger
-from perfkit.ledger.step_budget import MAJORITY
+from perfkit.ledger.step_budget import MAJORITY, RARE
+from perfkit.measures.results.loop import LoopTime
 
 #: Rows that are listed as evidence: as many as a person reads.
 _ROWS = 5
+
+
+def is_healthy(ledger: ClaimedLedger, loop: LoopTime | None) -> bool:
+    """Whether the typical step is at its limit, and is nearly all of the loop: other work is not proven needed."""
+    return ledger.is_at_limit and (loop is None or loop.rare_share < RARE)
 
 
 def is_memory_bound(ledger: ClaimedLedger) -> bool:

@@ -25,15 +25,16 @@ from collections.abc import Iterator
 
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
-from perfkit.rules.verdicts._limits import is_memory_bound, limit_evidence, limit_message
+from perfkit.measures.results.loop import LoopTime
+from perfkit.rules.verdicts._limits import is_healthy, is_memory_bound, limit_evidence, limit_message
 
 ID = "memory-bound"
 OUTCOME = "healthy"
 
 
-def check(ledger: ClaimedLedger) -> Iterator[Finding]:
+def check(ledger: ClaimedLedger, loop: LoopTime | None = None) -> Iterator[Finding]:
     """Report a step near the memory's bandwidth; run where no problem could be quantified."""
-    if ledger.is_at_limit and is_memory_bound(ledger):
+    if is_healthy(ledger, loop) and is_memory_bound(ledger):
         yield Finding(
             severity="info",
             message=limit_message(ledger, "memory"),

@@ -3,7 +3,8 @@
 Problem: a part of the step is far from what this machine can do, or its limit is not known, and no rule knows why.
 
 How it shows: less than half of the step is time of rows of the ledger up to twice their limit, or a quarter of it or
-more is neither that nor claimed by a finding, or a problem was found whose cost is not known.
+more is neither that nor claimed by a finding; or a finding's cost is not known; or other work than training takes 15%
+of the loop, in steps of a rhythm.
 
 Causes: something that perfkit has no rule for; a recording without shapes or without the machine's limits.
 
@@ -24,8 +25,9 @@ from collections.abc import Iterator
 from perfkit._format import ms, percent, shown_location
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger, Unexplained
-from perfkit.ledger.step_budget import CRITICAL, MAJORITY
-from perfkit.rules.verdicts._limits import limit_evidence
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE
+from perfkit.measures.results.loop import LoopTime
+from perfkit.rules.verdicts._limits import is_healthy, limit_evidence
 
 ID = "unexplained"
 OUTCOME = "unexplained"
@@ -34,29 +36,31 @@ OUTCOME = "unexplained"
 _ONCE = "Record later steps (torch.profiler.schedule(wait=, warmup=)): most of this is done once, at first use."
 
 
-def check(ledger: ClaimedLedger) -> Iterator[Finding]:
+def check(ledger: ClaimedLedger, loop: LoopTime | None = None) -> Iterator[Finding]:
     """Report what nothing explains; run where no problem could be quantified."""
-    if ledger.is_at_limit:
+    if is_healthy(ledger, loop):
         return
     step, parts = ledger.ledger, ledger.unexplained()
     look = f"Look at the largest part first; perfkit diagnose --all lists where the {step.per} goes, --html draws it."
     yield Finding(
         severity="info",
-        message=" ".join(_sentences(ledger)),
+        message=" ".join(_sentences(ledger, loop)),
         advice=_ONCE if parts and parts[0].name == "idle (first use)" else look,
         spent=next((part.at for part in parts if part.at is not None), None),
         evidence=tuple(limit_evidence(ledger)),
     )
 
 
-def _sentences(ledger: ClaimedLedger) -> Iterator[str]:
-    """At most three: that nothing is proven, what is unexplained, and what is not known."""
+def _sentences(ledger: ClaimedLedger, loop: LoopTime | None) -> Iterator[str]:
+    """At most four: that nothing is proven, what is unexplained, what comes in a few steps, and what is not known."""
     step, parts = ledger.ledger, ledger.unexplained()
     yield f"No rule found a problem, but the {step.per} is not proven healthy."
     rest_ns, own_ns = ledger.unexplained_ns - step.others_ns, step.wall_ns - step.others_ns
     if parts and (ledger.at_limit_ns < MAJORITY * own_ns or rest_ns >= CRITICAL * own_ns):
         share, largest = percent(rest_ns, step.wall_ns), shown_part(parts[0], step.wall_ns)
         yield f"{share} of its {ms(step.wall_ns)} is unexplained, the largest part {largest}."
+    if loop is not None and loop.rare_share >= RARE:
+        yield f"{percent(loop.rare_share, 1)} of the loop is other work than training, in a few steps."
     missing = []
     if ledger.unquantified:
         missing.append(f"the cost of {', '.join(dict.fromkeys(ledger.unquantified))} is not known")

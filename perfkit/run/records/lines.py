@@ -208,6 +208,24 @@ class WideBroadcast(CodeLine, frozen=True, kw_only=True):
     wide: tuple[int, ...]
 
 
+class Interval(CodeLine, frozen=True, kw_only=True):
+    """A sampled line, or one that leads to it, which runs in every N-th step, and the line that sets N."""
+
+    set_at: Location
+
+
+class RegrownInputs(CodeLine, frozen=True, kw_only=True):
+    """Calls of a model from one line, each with one position more than the call before it.
+
+    ``calls`` is their number in the whole run, ``host_ns`` what the positions known before took, per step of the run.
+    """
+
+    phase: Phase
+    module: str
+    calls: Count
+    host_ns: Count
+
+
 class Collected(CodeLine, frozen=True, kw_only=True):
     """Full garbage collections that began in one line, in the whole run: their number and their total time."""
 
@@ -227,8 +245,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
-    and kind of product, ``wide_broadcasts`` one per line, op and shapes. ``paths`` has the samples of ``rows`` without
-    those in workers; None: none, or recorded before version 0.2.
+    and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``regrown_inputs`` one per line, phase and
+    module. ``paths`` has the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
+    ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -244,8 +263,11 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ignored_targets: tuple[IgnoredTargets, ...] = ()
     subnormal_inputs: tuple[SubnormalInputs, ...] = ()
     wide_broadcasts: tuple[WideBroadcast, ...] = ()
+    regrown_inputs: tuple[RegrownInputs, ...] = ()
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()
+    training_inputs: tuple[Location, ...] = ()
+    intervals: tuple[Interval, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

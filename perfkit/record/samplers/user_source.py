@@ -1,0 +1,103 @@
+"""The statements and functions of one of the user's files, by line; and the lines of a run that are worth a look."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from perfkit._code_owner import USER
+from perfkit._location import Location
+from perfkit.record.samplers.source_lookup import parsed
+from perfkit.run.records import CallPaths
+
+#: A function of the user's, in a file's tree.
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+#: (file, line).
+Place = tuple[str, int]
+
+BLOCKS = (
+    *(ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+#: Lines that are looked at, those with most samples below them first.
+_MAX_PLACES = 32
+_TRAINING = ("backward", "optimizer")
+
+
+class UserSource(NamedTuple):
+    """The statements that are no blocks, the functions and the conditions of a file, outer ones first."""
+
+    tree: ast.Module
+    statements: list[ast.stmt]
+    functions: list[FunctionNode]
+    conditions: list[ast.If]
+
+    def statement_at(self, line: int) -> ast.stmt | None:
+        """The innermost statement of a line that is no block."""
+        return next((one for one in reversed(self.statements) if line in lines_of(one)), None)
+
+    def function_at(self, line: int) -> FunctionNode | None:
+        """The innermost function around a line; None outside of all."""
+        around = [one for one in self.functions if one.lineno <= line <= (one.end_lineno or 0)]
+        return max(around, key=lambda one: one.lineno, default=None)
+
+    def defined(self, called: ast.expr) -> FunctionNode | None:
+        """The function of this name."""
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
+        return next((one for one in self.functions if one.name == name), None)
+
+
+@functools.lru_cache(maxsize=8)
+def read_source(file: str) -> UserSource:
+    tree = parsed(file)
+    nodes = list(ast.walk(tree))
+    statements = [one for one in nodes if isinstance(one, ast.stmt) and lines_of(one)]
+    functions = [one for one in nodes if isinstance(one, FunctionNode)]
+    return UserSource(tree, statements, functions, [one for one in nodes if isinstance(one, ast.If)])
+
+
+def lines_of(statement: ast.stmt) -> range:
+    """The lines of a statement that is no block."""
+    return range(0) if isinstance(statement, BLOCKS) else span_of(statement)
+
+
+def span_of(node: ast.stmt) -> range:
+    """All lines of a statement, a block with its body."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+class HotPlaces(NamedTuple):
+    """The user's lines in which training passes, with those that lead to them, and the hottest of all others."""
+
+    training: frozenset[Place]
+    others: dict[Place, Location]
+
+
+def hot_places(paths: CallPaths) -> HotPlaces:
+    """The lines of a run's samples."""
+    training: set[Place] = set()
+    below: Counter[Place] = Counter()
+    at: dict[Place, Location] = {}
+    for node, count in enumerate(paths.samples):
+        if not count:
+            continue
+        for frame in _outwards(paths, node):
+            if frame.owner != USER or frame.line is None:
+                continue
+            place = frame.file, frame.line
+            at.setdefault(place, frame)
+            if paths.phase[node] in _TRAINING:
+                training.add(place)
+            else:
+                below[place] += count
+    others = [place for place, _ in below.most_common() if place not in training][:_MAX_PLACES]
+    return HotPlaces(frozenset(training), {place: at[place] for place in others})
+
+
+def _outwards(paths: CallPaths, node: int) -> Iterator[Location]:
+    while node >= 0:
+        yield paths.frames[paths.frame[node]]
+        node = paths.parent[node]

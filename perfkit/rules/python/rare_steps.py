@@ -48,6 +48,8 @@ FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "vali
 
 #: The share that is saved at least: half as often, or two samples in one call (chosen).
 _MINIMUM = 0.5
+#: What comes in every 20th step or less often is as seldom as people choose in a first trial (chosen).
+_SELDOM = 20
 
 
 def check(
@@ -70,7 +72,7 @@ def check(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=part.called or part.at,
-            change=part.at if part.for_training else interval_of(lines, part.at, part.called) or part.at,
+            change=(interval_of(lines, part.at, part.called) if _is_often(part) else None) or part.at,
             message=(
                 f"Every {ordinal(part.every or 0)} step takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
                 f"as long as the typical one{function}: {step.shown(cost)}."
@@ -94,6 +96,11 @@ def check(
                 Evidence("the typical step covers", round(100 * loop.covered, 1), "% of the loop", "all rows"),
             ),
         )
+
+
+def _is_often(part: LoopPart) -> bool:
+    """Whether the interval is what to change: of what is seldom, or is needed, the work itself is."""
+    return not part.for_training and (part.every or 0) < _SELDOM
 
 
 def _has_its_own_rule(part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None) -> bool:

@@ -32,6 +32,16 @@ def test_the_time_of_an_element_is_the_median_slope() -> None:
     assert measure_batch_time([row(step, batch_elements=64) for step in range(42)], None) is None
 
 
+def test_without_a_loader_the_size_is_that_of_the_models_inputs() -> None:
+    sizes = [1000 + 100 * (step % 9) for step in range(42)]
+    rows = [row(step, 5 + size / 100, 0, model_calls=1, input_elements=size) for step, size in enumerate(sizes)]
+
+    found = measure_batch_time(rows, None)
+
+    assert found is not None
+    assert found.ns_per_element == pytest.approx(10_000)
+
+
 def test_a_loader_that_fetches_one_batch_ahead_returned_a_steps_batch_in_the_step_before() -> None:
     sizes = [1000 + 100 * (step * step % 9) for step in range(43)]
     rows = [row(step, 5 + sizes[step] / 100, 0, batch_elements=sizes[step + 1]) for step in range(42)]

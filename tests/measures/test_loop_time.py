@@ -179,6 +179,26 @@ def test_the_line_of_rare_steps_is_one_that_an_ordinary_step_does_not_run() -> N
     assert (rollout.at, rollout.called) == (call, Location(file="train.py", line=12, function="rollout"))
 
 
+def test_a_rollout_beside_a_function_that_trains_is_named_at_the_loop_around_both() -> None:
+    call = Location(file="train.py", line=40, function="main", owner="user")
+    update = Location(file="train.py", line=41, function="main", owner="user")
+    rows = (
+        line(12, "rollout", 200, called_from=call),
+        line(30, "update", 90, "backward", called_from=update),
+    )
+    traced = (
+        TracedLine(file="train.py", line=30, function="update", owner="user", phase="backward", runs=1, host_ns=1),
+    )
+
+    def rare(inputs: tuple[Location, ...] = ()) -> LoopPart:
+        lines = Lines(period_ns=10 * MS, steps=200, rows=rows, traced=traced, training_inputs=inputs)
+        [part] = measured(steps(*every(16, 200)), lines).rare
+        return part
+
+    assert (rare().at, rare().called, rare().for_training) == (call, rows[0].at, False)
+    assert rare((call,)).for_training
+
+
 def test_a_line_with_too_few_samples_is_not_named() -> None:
     traced = (TracedLine(file="train.py", line=9, function="m", owner="user", phase="other", runs=1, host_ns=1),)
     lines = Lines(period_ns=10 * MS, steps=200, rows=(line(12, "log", 5),), traced=traced)

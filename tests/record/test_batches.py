@@ -31,6 +31,25 @@ def test_calls_of_models_are_counted_by_step_with_the_elements_of_their_inputs()
     assert watch.calls == {7: (2, 48), 8: (1, 0)}
 
 
+def test_the_input_of_a_model_is_looked_at_for_padding_where_no_loader_returns_batches() -> None:
+    clock = StepClock(lambda closed: None)
+    watch = BatchWatch(clock)
+    rows = torch.tensor([[5, 6, 7, 8], [5, 0, 0, 0], [5, 6, 0, 0]])
+
+    def called(step: int) -> None:
+        clock.step_num = step
+        # Nothing else keeps it: where calls are the steps, the loop has its next input by then.
+        watch.add_call(((rows.clone(),), {}))
+        watch.count_padding()
+
+    called(3)
+    assert watch.padding is not None
+    assert (watch.padding.elements, watch.padding.padded) == (12, 5)
+    watch.add(rows)
+    called(3)
+    assert watch.padding.elements == 24, "the batch counts, and not what the model got of it"
+
+
 def test_padding_is_counted_in_batches_of_whole_numbers() -> None:
     watch = BatchWatch(StepClock(lambda closed: None))
     tokens = torch.tensor([[5, 6, 7, 8], [5, 0, 0, 0], [5, 6, 0, 0]])

@@ -36,6 +36,13 @@ class Hot(torch.utils.data.Dataset):
         while time.thread_time() < end: sum(range(2_000))  # the hot line
         return torch.tensor([index, torch.randint(1_000_000, ()).item()])
 
+class Called(Hot):
+    def __getitem__(self, index):
+        return self.load(index)  # the call
+
+    def load(self, index):
+        return super().__getitem__(index)
+
 class Shared(Hot):
     def __init__(self, count, store):
         self.count, self.store = count, store
@@ -47,7 +54,10 @@ class Broken(Hot):
     def __getitem__(self, index):
         raise KeyError("no such picture")
 """
-HOT = 1 + next(number for number, line in enumerate(MODULE.splitlines()) if "the hot line" in line)
+HOT, CALL = (
+    1 + next(number for number, line in enumerate(MODULE.splitlines()) if mark in line)
+    for mark in ("the hot line", "the call")
+)
 
 
 @pytest.fixture
@@ -80,6 +90,21 @@ def test_the_hot_line_of_a_dataset_is_found_inside_its_workers(data: ModuleType,
     assert rows[0].samples > 0.8 * sum(row.samples for row in rows)
     assert workers.busy_ns <= workers.alive_ns
     assert workers.cpu_ns >= 24 * 15_000_000
+
+
+def test_the_line_that_calls_the_hot_functions_is_known_too(data: ModuleType, tmp_path: Path) -> None:
+    sampler = WorkerSampler(tmp_path / "workers")
+    sampler.attach()
+    epoch(data.Called())
+    sampler.detach()
+
+    rows, _ = sampler.rows(1)
+    assert (rows[0].line, rows[0].function) == (HOT, "Hot.__getitem__")
+    caller = rows[0].called_from
+    assert caller is not None
+    assert caller.function == "Called.load"
+    calls = {row.called_from.line for row in rows if row.function == "Called.load" and row.called_from is not None}
+    assert calls <= {CALL}
 
 
 def test_a_line_that_asks_a_manager_for_shared_objects_is_in_multiprocessing(data: ModuleType, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.verdicts import compute_bound, memory_bound, unexplained
 
 
@@ -21,6 +22,25 @@ def test_a_step_near_the_limit_of_arithmetic_is_compute_bound(build: Any) -> Non
 
 def test_a_step_far_from_its_limit_is_not_compute_bound(build: Any) -> None:
     assert build.findings(compute_bound, build.ledger(("computing", 100, 20, "arithmetic"))) == []
+
+
+def test_a_loop_that_does_other_work_in_a_rhythm_is_not_proven_healthy_by_its_typical_step(build: Any) -> None:
+    ledger = build.ledger(("computing", 90, 72, "arithmetic"), ("python", 10, None, None))
+
+    def outcome(**fields: Any) -> str:
+        part = {"use": "rare", "total_ns": 1_800, "steps": 4, "every": 25, **fields}
+        parts = (LoopPart(use="typical", total_ns=8_200, steps=100), LoopPart(**part))
+        loop = LoopTime(total_ns=10_000, steps=100, typical_ns=82, parts=parts)
+        rules = (compute_bound, memory_bound, unexplained)
+        [finding] = [found for rule in rules for found in build.findings(rule, ledger, loop)]
+        return str(finding.message)
+
+    assert outcome() == (
+        "No rule found a problem, but the step is not proven healthy. 18% of the loop is other work than training, in "
+        "a few steps."
+    )
+    assert outcome(total_ns=1_000).startswith("90% of the 100 ms step runs at 80% of the compute limit")
+    assert outcome(training_ns=1_000).startswith("90% of the 100 ms step"), "steps that train more"
 
 
 def test_a_step_whose_limits_are_not_known_is_not_compute_bound(build: Any) -> None:

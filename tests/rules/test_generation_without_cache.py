@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules.python import generation_without_cache
-from perfkit.run.records import ModuleCalls, StepBoundary
+from perfkit.run.records import Lines, ModuleCalls, RegrownInputs, StepBoundary
 
 MS = 1_000_000
 CALLED = Location(file="write.py", line=18, function="answer")
@@ -49,6 +49,20 @@ def test_a_text_that_is_written_within_the_step_is_found_at_the_line_that_calls_
     assert (finding.spent.line, finding.cost_ns) == (18, 12 * MS)
     assert not build.findings(generation_without_cache, step, lines(40, 12))
     assert not build.findings(generation_without_cache, step, lines(6, 5))
+
+
+def test_a_text_that_is_written_in_a_report_or_a_validation_is_found_by_all_calls_of_the_run(build: Any) -> None:
+    row = RegrownInputs(
+        file="write.py", line=18, function="answer", owner="user", phase="validation", module="Play", calls=800,
+        host_ns=12 * MS,
+    )  # fmt: skip
+    every, lines = build.mean_step(40, validation=20), Lines(period_ns=MS, steps=9, regrown_inputs=(row,))
+
+    [finding] = build.findings(generation_without_cache, build.step(20), every, lines)
+
+    assert (finding.spent.line, finding.cost_ns) == (18, 12 * MS)
+    assert "12.0 ms of the mean step of 40.0 ms" in finding.message
+    assert not build.findings(generation_without_cache, build.step(20), lines), "no mean step, no share of it"
 
 
 def test_where_the_length_costs_little_nothing_is_reported(build: Any) -> None:

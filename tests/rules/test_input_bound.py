@@ -10,6 +10,7 @@ import pytest
 from perfkit._location import Location
 from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine, SourceLines
+from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data import input_bound
 from perfkit.run.records import SHARED, LineRow, Lines, TracedLine, Workers
 
@@ -302,6 +303,18 @@ def test_workers_that_start_slow_the_steps_meanwhile_too(build: Any) -> None:
     # A usual step takes 20 ms, the mean one 40.
     assert finding.cost_ns == 20 * MS
     assert "Waiting for data takes 11.0 ms of the 40.0 ms step" in finding.message
+
+
+def test_batches_that_are_late_in_a_rhythm_count_with_what_they_take_in_the_mean_step(build: Any) -> None:
+    late = LoopPart(use="rare", total_ns=2000 * MS, steps=10, every=6, phase="data")
+    typical = LoopPart(use="typical", total_ns=6000 * MS, steps=60)
+    loop = LoopTime(total_ns=8000 * MS, steps=60, typical_ns=100 * MS, parts=(typical, late))
+    step, every = build.step(100, data=3, forward=97), build.mean_step(133, data=36, forward=97)
+
+    [finding] = build.findings(input_bound, step, every, build.rank(), loop)
+
+    assert finding.message.startswith("Waiting for data takes 36.0 ms of the 133 ms")
+    assert not build.findings(input_bound, step, every, build.rank())
 
 
 def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) -> None:

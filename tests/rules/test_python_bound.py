@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from perfkit._location import Location
+from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.python import python_bound
 from perfkit.run.records import LineRow, Lines, TracedLine
 
@@ -40,10 +41,31 @@ def test_little_python_few_samples_and_other_work_are_not_reported(build: Any) -
     step = build.step(20, forward=20)
 
     assert not build.findings(python_bound, step, build.work("python", 0.9))
-    assert not build.findings(python_bound, step, build.work("python", 8, samples=9))
+    assert not build.findings(python_bound, step, build.work("python", 4, samples=9))
     assert not build.findings(python_bound, step, build.work("logging", 8))
     assert not build.findings(python_bound, step)
     assert not build.findings(python_bound, build.work("python", 8))
+
+
+def test_half_as_many_samples_are_enough_for_a_quarter_of_the_step(build: Any) -> None:
+    step = build.step(20, forward=20)
+
+    assert build.findings(python_bound, step, build.work("python", 5, samples=5))
+    assert not build.findings(python_bound, step, build.work("python", 5, samples=4))
+    assert not build.findings(python_bound, step, build.work("python", 4.9, samples=9))
+
+
+def test_the_python_of_a_rollout_that_training_reads_is_information(build: Any) -> None:
+    at = Location(file="train.py", line=12, function="prepare")
+    typical = LoopPart(use="typical", total_ns=800 * MS, steps=40)
+
+    def severity(for_training: bool) -> str:
+        rollout = LoopPart(use="rare", total_ns=400 * MS, steps=4, every=10, called=at, for_training=for_training)
+        loop = LoopTime(total_ns=1200 * MS, steps=40, typical_ns=20 * MS, parts=(typical, rollout))
+        [finding] = build.findings(python_bound, build.step(20), build.work("python", 8), loop)
+        return str(finding.severity)
+
+    assert (severity(True), severity(False)) == ("info", "critical")
 
 
 def place(line: int, function: str) -> Location:

@@ -10,7 +10,7 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python import rare_steps
-from perfkit.run.records import LineRow, Lines, StepBoundary
+from perfkit.run.records import Interval, LineRow, Lines, RegrownInputs, StepBoundary
 
 MS = 1_000_000
 CALL = Location(file="train.py", line=88, function="main")
@@ -72,14 +72,55 @@ def test_time_in_a_trainer_itself_is_information(build: Any) -> None:
     assert "lightning" in finding.advice
 
 
-def test_a_slow_first_batch_of_an_epoch_is_left_to_input_bound_where_workers_start(build: Any) -> None:
+def test_a_slow_batch_in_a_rhythm_is_left_to_input_bound_where_there_is_a_loader(build: Any) -> None:
     fetch = loop(msgspec.structs.replace(ROLLOUT, phase="data"))
 
-    def starting(starts: int) -> LoaderUse:
-        return LoaderUse("Reviews", 2, False, starts)
+    assert not list(rare_steps.check(mean(build), fetch, loader=LoaderUse("Reviews", 2)))
+    assert list(rare_steps.check(mean(build), fetch, loader=LoaderUse()))
 
-    assert not list(rare_steps.check(mean(build), fetch, loader=starting(5)))
-    assert list(rare_steps.check(mean(build), fetch, loader=starting(0)))
+
+def test_what_training_reads_is_information_at_the_line_that_computes_it(build: Any) -> None:
+    [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, for_training=True)), with_interval(every=12))
+
+    assert finding.severity == "info"
+    assert "beside the training" in finding.advice
+    assert (finding.spent, finding.change) == (HOT, CALL)
+
+
+def with_interval(every: int) -> Lines:
+    """Lines in which the number of steps between two calls is set in line 5."""
+    set_at = Location(file="train.py", line=5, function="main")
+    fields = {name: getattr(CALL, name) for name in ("file", "line", "function")}
+    return Lines(period_ns=MS, steps=9, intervals=(Interval(**fields, owner="user", set_at=set_at),))
+
+
+def test_a_short_interval_is_what_to_change_and_a_long_one_is_not(build: Any) -> None:
+    def change(every: int) -> int:
+        [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, every=every)), with_interval(every))
+        return int(finding.change.line)
+
+    assert (change(16), change(20)) == (5, CALL.line)
+
+
+def test_below_fifteen_percent_of_the_mean_step_it_is_information(build: Any) -> None:
+    def severity(ms: float) -> str:
+        [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, total_ns=round(ms * 160 * MS))))
+        return str(finding.severity)
+
+    assert (severity(3.3), severity(3.4)) == ("info", "warning")
+
+
+def test_a_text_that_is_written_without_a_cache_is_left_to_its_own_rule(build: Any) -> None:
+    def lines(ms: float, phase: Any = "other") -> Lines:
+        row = RegrownInputs(
+            file="train.py", line=12, function="rollout", owner="user", phase=phase, module="Net", calls=90,
+            host_ns=round(ms * MS),
+        )  # fmt: skip
+        return Lines(period_ns=MS, steps=9, regrown_inputs=(row,))
+
+    assert not found(build, loop(ROLLOUT), lines(6.5))
+    assert found(build, loop(ROLLOUT), lines(6.0))
+    assert found(build, loop(ROLLOUT), lines(6.5, "validation"))
 
 
 def mean(build: Any) -> Any:

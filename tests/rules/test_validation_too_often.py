@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.rules.python import validation_too_often
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import Interval, LineRow, Lines, RegrownInputs
 
 MS = 1_000_000
 
@@ -45,6 +45,31 @@ def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> Non
 
     assert (finding.spent.file, finding.spent.line, finding.spent.function) == ("train.py", 39, "main")
     assert (finding.saving_low_ns, finding.saving_high_ns) == (7.5 * MS, 11.5 * MS)
+
+
+def test_the_number_of_steps_between_two_validations_is_what_to_change(build: Any) -> None:
+    interval = Interval(file="train.py", line=39, function="main", owner="user", set_at=location(4, "main"))
+    rows = (row(20, "validate", "validation", 10, location(39, "main")), row(36, "main", "backward", 30))
+    lines = Lines(period_ns=MS, steps=40, rows=rows, intervals=(interval,))
+    every = build.mean_step(18, forward=4, backward=4, validation=10)
+
+    [finding] = build.findings(validation_too_often, build.step(12, backward=4), every, lines)
+
+    assert (finding.spent.line, finding.change.line) == (39, 4)
+
+
+def test_a_text_that_a_validation_writes_without_a_cache_is_left_to_its_own_rule(build: Any) -> None:
+    def found(ms: float) -> Any:
+        calls = RegrownInputs(
+            file="train.py", line=20, function="validate", owner="user", phase="validation", module="Net", calls=90,
+            host_ns=round(ms * MS),
+        )  # fmt: skip
+        lines = Lines(period_ns=MS, steps=40, regrown_inputs=(calls,))
+        every = build.mean_step(18, forward=4, backward=4, validation=10)
+        return build.findings(validation_too_often, build.step(12, backward=4), every, lines)
+
+    assert found(5.0)
+    assert not found(5.1)
 
 
 def test_validation_once_in_a_while_is_not_reported(build: Any) -> None:

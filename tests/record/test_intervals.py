@@ -1,0 +1,67 @@
+"""The line that sets how often something runs: the N of ``if step % N == 0``, wherever the program sets it."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+import pytest
+
+from perfkit._location import Location
+from perfkit.record.samplers.intervals import find_intervals
+from perfkit.record.samplers.user_source import HotPlaces
+
+LOOP = """def main(config, every=7):
+    for step in range(99):
+        if step % {every} == 0:
+            report()  # hot
+"""
+
+
+def set_at(folder: Path, text: str) -> str | None:
+    """What stands in the line that sets how often the hot line runs."""
+    file = folder / "train.py"
+    file.write_text(text)
+    linecache.checkcache(str(file))
+    lines = text.splitlines()
+    hot = next(number for number, line in enumerate(lines, start=1) if "# hot" in line)
+    at = Location(file=str(file), line=hot, function="main", owner="user")
+    intervals = find_intervals(HotPlaces(frozenset(), {(str(file), hot): at}))
+    return lines[(intervals[0].set_at.line or 0) - 1].strip() if intervals else None
+
+
+@pytest.mark.parametrize(
+    ("every", "before", "expected"),
+    [
+        ("EVERY", "EVERY = 16\n", "EVERY = 16"),
+        ("config.report_every", "class Config:\n    report_every: int = 8\n", "report_every: int = 8"),
+        ('config["report_every"]', "config = {\n    'report_every': 8,\n}\n", "'report_every': 8,"),
+        (
+            "args.log_every",
+            "parser.add_argument('--log-every', default=4)\n",
+            "parser.add_argument('--log-every', default=4)",
+        ),
+        ("self.every", "callback = Report(every=5)\n", "callback = Report(every=5)"),
+        ("every", "", "def main(config, every=7):"),
+        ("10", "", "if step % 10 == 0:"),
+        ("len(loader)", "", "if step % len(loader) == 0:"),
+        ("given", "def run(given):\n    main(given)\n", "if step % given == 0:"),
+    ],
+)
+def test_it_is_found_where_the_number_stands_else_where_it_is_tested(
+    every: str, before: str, expected: str, tmp_path: Path
+) -> None:
+    assert set_at(tmp_path, before + LOOP.format(every=every)) == expected
+
+
+def test_where_another_test_is_enough_the_condition_is_what_to_change(tmp_path: Path) -> None:
+    text = "EVERY = 16\n" + LOOP.format(every="EVERY").replace("if step", "if verbose or step")
+
+    assert set_at(tmp_path, text) == "if verbose or step % EVERY == 0:"
+
+
+def test_what_runs_in_every_step_or_where_the_source_is_gone_has_none(tmp_path: Path) -> None:
+    assert set_at(tmp_path, "def main():\n    for step in range(9):\n        report()  # hot\n") is None
+    assert set_at(tmp_path, LOOP.format(every="9").replace("% 9 ==", ">")) is None
+    at = Location(file="gone.py", line=4, function="main", owner="user")
+    assert find_intervals(HotPlaces(frozenset(), {("gone.py", 4): at})) == ()

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import TypeVar
 
@@ -164,10 +164,19 @@ def own_work(function: F) -> F:
 
 def is_own_work(frame: FrameType | None) -> bool:
     """Whether ``frame`` runs below a function of `own_work`, without the program's or a library's code between."""
-    for outer in frames_outwards(frame):
-        if outer.f_code in _own_work:
+    return _is_own(outer.f_code for outer in frames_outwards(frame))
+
+
+def is_own_stack(stack: Sequence[tuple[CodeType, int]]) -> bool:
+    """The same of a stack, innermost first."""
+    return _is_own(code for code, _ in stack)
+
+
+def _is_own(codes: Iterable[CodeType]) -> bool:
+    for code in codes:
+        if code in _own_work:
             return True
-        if owner_of(outer.f_code.co_filename) not in ("perfkit", "torch", "python"):
+        if owner_of(code.co_filename) not in ("perfkit", "torch", "python"):
             return False
     return False
 

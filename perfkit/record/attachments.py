@@ -78,7 +78,7 @@ class Attachments:
         #: Whether what watches a device is attached, and whether syncs on it are to be detected.
         self._on_device = self._detect_cuda = False
         self.batches = BatchWatch(clock)
-        self._growing = GrowingCalls(phase)
+        self._growing = GrowingCalls(phase, lambda: clock.step_num)
         self.evaluation = EvaluationGraphs()
         self.unused = UnusedGradientWatch(optimizers)
         self.cleared = ClearedGradientWatch(optimizers)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfkit._location import Location
 from perfkit.findings import Confidence, Evidence, Finding
-from perfkit.ledger.step_budget import CRITICAL, MIN_SAMPLES, StepBudget
+from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
 from perfkit.measures.results.host import HostKind, HostLine, HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.run.records import Phase
@@ -18,22 +18,18 @@ _CERTAIN_SAMPLES = 100
 LESS_OFTEN = 0.75
 
 
-def work_of(
-    works: Sequence[HostWork], kind: HostKind, step: StepBudget, loop: LoopTime | None = None
-) -> HostWork | None:
+def work_of(works: Sequence[HostWork], kind: HostKind, loop: LoopTime | None = None) -> HostWork | None:
     """The host work of one kind, None where it has too few samples for an amount.
 
-    Half as many are enough for a critical part of the step, and any number, with ``loop``, where steps in a rhythm pass
-    their time in one of its lines: the clock shows that they do.
+    With ``loop`` few are enough where steps in a rhythm pass their time in one of its lines: the clock shows that.
     """
     rare = [at for part in (loop.rare if loop is not None else ()) for at in (part.at, part.called) if at is not None]
     places = {(at.file, at.line) for at in rare}
-    return next((work for work in works if work.kind == kind and _is_enough(work, step, places)), None)
+    return next((work for work in works if work.kind == kind and _is_enough(work, places)), None)
 
 
-def _is_enough(work: HostWork, step: StepBudget, places: set[tuple[str, int | None]]) -> bool:
-    needed = MIN_SAMPLES if work.host_ns < CRITICAL * step.wall_ns else MIN_SAMPLES // 2
-    return work.samples >= needed or any((line.file, line.line) in places for line in work.lines)
+def _is_enough(work: HostWork, places: set[tuple[str, int | None]]) -> bool:
+    return work.samples >= MIN_SAMPLES or any((line.file, line.line) in places for line in work.lines)
 
 
 def time_of(work: HostWork | None, phase: Phase, step: StepBudget) -> int:

@@ -27,8 +27,12 @@ def write(watch: GrowingCalls, clock: list[int], lengths: range, samples: int = 
     return module
 
 
+def watching(phase: Any, step: Any = lambda: 7) -> GrowingCalls:
+    return GrowingCalls(lambda: phase, step)
+
+
 def test_calls_that_grow_by_one_position_are_counted_at_the_line_that_makes_them(clock: list[int]) -> None:
-    watch = GrowingCalls(lambda: "validation")
+    watch = watching("validation")
     write(watch, clock, range(5, 25))
 
     [row] = watch.rows(steps=10)
@@ -40,19 +44,19 @@ def test_calls_that_grow_by_one_position_are_counted_at_the_line_that_makes_them
 
 
 def test_two_texts_are_one_line_and_few_calls_are_none(clock: list[int]) -> None:
-    watch = GrowingCalls(lambda: "other")
+    watch = watching("other")
     model = write(watch, clock, range(5, 25))
     write(watch, clock, range(5, 25), module=model)
     assert [row.calls for row in watch.rows(1)] == [38]
 
-    few = GrowingCalls(lambda: "other")
+    few = watching("other")
     write(few, clock, range(5, 13))
     write(few, clock, range(5, 13))
     assert few.rows(1) == ()
 
 
 def test_batches_of_other_lengths_and_calls_with_a_cache_are_not_growing(clock: list[int]) -> None:
-    watch = GrowingCalls(lambda: "forward")
+    watch = watching("forward")
     model = torch.nn.Linear(1, 1)
     for length in (9, 12, 14, 30, 31, 8, 9, 11, 12, 14, 20, 21):
         write(watch, clock, range(length, length + 1), module=model)
@@ -62,5 +66,13 @@ def test_batches_of_other_lengths_and_calls_with_a_cache_are_not_growing(clock: 
         watch.add(model, torch.zeros(batch, 7))
     for length in range(1, 40):
         watch.add(model, torch.zeros(length))
+
+    assert watch.rows(1) == ()
+
+
+def test_training_on_longer_and_longer_inputs_is_not_writing(clock: list[int]) -> None:
+    steps = iter(range(100))
+    watch = watching("forward", lambda: next(steps))
+    write(watch, clock, range(5, 25))
 
     assert watch.rows(1) == ()

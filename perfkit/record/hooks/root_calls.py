@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from perfkit._code_owner import own_work
 from perfkit._patches import Patches
 from perfkit.ranges import dynamo
 
@@ -116,6 +117,7 @@ class RootCalls:
     def _is_root(self) -> bool:
         return not self._inside and get_ident() == self._thread()
 
+    @own_work
     def _begin(self, module: Any, args: Any, kwargs: Any) -> Callable[[], None] | None:
         after = self._before(module, (args, kwargs))
         if self._of_all:
@@ -124,6 +126,7 @@ class RootCalls:
         self._inside = True
         return after
 
+    @own_work
     def _end(self, after: Callable[[], None] | None) -> None:
         self._inside = False
         if after is not None:

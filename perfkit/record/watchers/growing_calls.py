@@ -1,7 +1,7 @@
 """Calls of a model, each with one position more than the call before it: a text that is written without a cache.
 
-They may come in a validation or a report, which the step that is traced by line does not have. What the positions known
-before take is estimated: their share of the time from one such call to the next.
+They come within a step, in a validation or a report, which the step that is traced by line does not have. What the
+positions known before take is estimated: their share of the time from one such call to the next.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _MIN_CALLS = 8
 class GrowingCalls:
     """Told of each call of a module from outside of others, with its first tensor; `rows` has the lines that call."""
 
-    def __init__(self, phase: Callable[[], Phase | None]) -> None:
+    def __init__(self, phase: Callable[[], Phase | None], step: Callable[[], int]) -> None:
         self._phase = phase
+        self._step = step
         self._elements = 0
-        #: The module of the call before, and the samples and positions of its input.
+        #: The step and the module of the call before, and the samples and positions of its input.
         self._before: tuple[int, ...] = ()
         #: Of calls in a row that grew: their number, when the last one began, and what known positions took so far.
         self._calls = self._began_ns = self._known_ns = 0
@@ -42,14 +43,15 @@ class GrowingCalls:
         if elements > self._elements or self._calls:
             self._look(module, tuple(tensor.shape[:2]))
         elif elements < self._elements:
-            self._before = (id(module), *tensor.shape[:2])
+            self._before = (self._step(), id(module), *tensor.shape[:2])
             self._began_ns = time.perf_counter_ns()
         self._elements = elements
 
     def _look(self, module: Any, shape: tuple[int, ...]) -> None:
         now = time.perf_counter_ns()
-        key = (id(module), *shape)
-        if len(shape) == 2 and self._before == (id(module), shape[0], shape[1] - 1):
+        # Where each step has a longer input than the one before, its data grow.
+        key = (self._step(), id(module), *shape)
+        if len(shape) == 2 and self._before == (*key[:2], shape[0], shape[1] - 1):
             self._calls += 1
             # All but one of the positions of the call before were known before it.
             known_ns = (now - self._began_ns) * max(0, shape[1] - 2) // max(1, shape[1] - 1)

@@ -30,9 +30,8 @@ Line to edit: the call, as all of its work can be done elsewhere; the line itsel
 a function that is called once in the step, because that loop is what one call per batch replaces.
 
 Source: time is sampled every 10 ms outside windows; the step that is traced by line shows which lines run before the
-model. The thresholds are 5% of the step and 10 samples, 5 for a quarter. 70% was chosen. A tokenizer of transformers
-written in Python took 5 times as long as the compiled one for the same tokens (transformers 5.23, BERT, 64 texts of 200
-words, 2 CPUs).
+model. The thresholds are 5% of the step and 10 samples. 70% was chosen. A tokenizer of transformers written in Python
+took 5 times as long as the compiled one for the same tokens (transformers 5.23, BERT, 64 texts of 200 words, 2 CPUs).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def check(
     step: StepBudget, works: tuple[HostWork, ...], processor: Processor, lines: Lines | None = None
 ) -> Iterator[Finding]:
     """Find work in the step that prepares the model's inputs."""
-    work = work_of(works, "preprocessing", step)
+    work = work_of(works, "preprocessing")
     if work is None:
         return
     cost = min(step.wall_ns, step.of_mean(work.host_ns))

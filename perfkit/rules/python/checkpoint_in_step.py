@@ -53,7 +53,7 @@ def check(
     loop: LoopTime | None = None,
 ) -> Iterator[Finding]:
     """Find time in saving, and the line that saves."""
-    work = work_of(works, "checkpoint", step, loop)
+    work = work_of(works, "checkpoint", loop)
     cost = time_of(work, "checkpoint", step)
     if step.is_negligible(cost):
         return

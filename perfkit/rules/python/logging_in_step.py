@@ -50,7 +50,7 @@ def check(
     loop: LoopTime | None = None,
 ) -> Iterator[Finding]:
     """Find time in loggers, and the line that logs."""
-    work = work_of(works, "logging", step, loop)
+    work = work_of(works, "logging", loop)
     cost = time_of(work, "logging", step)
     if step.is_negligible(cost - step.rare_ns) and cost < CRITICAL * step.wall_ns:
         return

@@ -43,7 +43,7 @@ CLAIMS = (*PYTHON, *COMPUTING)
 
 def check(step: MeanStepBudget, works: tuple[HostWork, ...], lines: Lines | None = None) -> Iterator[Finding]:
     """Find time in libraries of metrics, and the line that asks for the value."""
-    work = work_of(works, "metrics", step)
+    work = work_of(works, "metrics")
     if work is None:
         return
     cost = min(step.wall_ns, work.host_ns)

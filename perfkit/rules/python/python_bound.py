@@ -23,8 +23,8 @@ Saving: at most all of that time, with the error of sampling and a quarter more,
 right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
 
 Source: time is sampled every 10 ms outside windows. Which lines call ops is known from the step for lines: a line that
-is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples, 5 for a
-quarter. In a rollout that training needs it is information.
+is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples.
+Within a rollout that training reads it is information.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def check(
     step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None, loop: LoopTime | None = None
 ) -> Iterator[Finding]:
     """Find the user's own Python in the step."""
-    work = work_of(works, "python", step)
+    work = work_of(works, "python")
     if work is None:
         return
     cost = min(step.wall_ns, step.of_mean(work.host_ns))

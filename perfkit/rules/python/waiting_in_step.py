@@ -26,7 +26,7 @@ taking the answer needs some time. That share was chosen.
 
 Source: time is sampled every 10 ms outside windows. In one sample of three perfkit looks whether the thread's processor
 time has changed after 0.2 ms in which it could have had the interpreter lock. Known on Linux only. The thresholds are
-5% of the step and 10 samples, 5 for a quarter.
+5% of the step and 10 samples.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LOOKED = 3
 
 def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None) -> Iterator[Finding]:
     """Find waiting in the user's own lines."""
-    work = work_of(works, "waiting", step)
+    work = work_of(works, "waiting")
     if work is None:
         return
     cost = min(step.wall_ns, step.of_mean(work.host_ns))

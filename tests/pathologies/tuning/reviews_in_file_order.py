@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 FIXED = "--fixed" in sys.argv
-REVIEWS, BATCH, WORDS, LONGEST, WIDTH = 9_600, 32, 5_000, 200, 96
+REVIEWS, BATCH, WORDS, LONGEST, WIDTH = 4_800, 32, 5_000, 200, 96
 
 
 class Sentiment(nn.Module):

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 FIXED = "--fixed" in sys.argv
-WORDS, LENGTH, STORIES, EVERY = 400, 64, 2_400, 50
+WORDS, LENGTH, STORIES, EVERY = 400, 64, 1_600, 25
 
 
 class Stories(Dataset[dict[str, Tensor]]):

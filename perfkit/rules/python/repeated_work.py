@@ -74,8 +74,8 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Itera
 
 
 def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterator[Finding]:
-    # Their time is the thread's own.
-    cost = ledger.as_wall(ops.host_ns) if ledger is not None else min(ops.host_ns, step.wall_ns)
+    # Their time is the thread's own, of one step: another recorded step knows how long their lines take at most.
+    cost = ledger.as_wall(_at_most(ops, ledger)) if ledger is not None else min(ops.host_ns, step.wall_ns)
     if step.is_negligible(cost):
         return
     what = shown_function(ops.called) if ops.called is not None else f"line {ops.line}"
@@ -92,6 +92,20 @@ def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterat
         advice=f"{kept} once, before the loop, and keep the result (a buffer of the module, a cache).",
         evidence=Evidence.ms(f"constant ops below line {ops.line}", cost, f"{ops.ops} ops, equal in two steps"),
     )
+
+
+def _at_most(ops: ConstantOps, ledger: Ledger) -> int:
+    """Their time, and no more than the rows of the ledger at their line, or in the function that it calls."""
+    inside = ops.called or ops
+    rows = [
+        row.ns
+        for row in ledger.rows
+        if row.at is not None
+        and (row.at.file, row.at.function) == (inside.file, inside.function)
+        and (ops.called is not None or row.at.line == ops.line)
+        and row.owner in ("computing", "op overhead", "python")
+    ]
+    return min(ops.host_ns, sum(rows)) if rows and ops.busiest.function == inside.function else ops.host_ns
 
 
 def _finding(

@@ -10,7 +10,7 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python import rare_steps
-from perfkit.run.records import Interval, LineRow, Lines, RegrownInputs, StepBoundary
+from perfkit.run.records import LineRow, Lines, RegrownInputs, StepBoundary, StepInterval
 
 MS = 1_000_000
 CALL = Location(file="train.py", line=88, function="main")
@@ -91,7 +91,7 @@ def with_interval(every: int) -> Lines:
     """Lines in which the number of steps between two calls is set in line 5."""
     set_at = Location(file="train.py", line=5, function="main")
     fields = {name: getattr(CALL, name) for name in ("file", "line", "function")}
-    return Lines(period_ns=MS, steps=9, intervals=(Interval(**fields, owner="user", set_at=set_at),))
+    return Lines(period_ns=MS, steps=9, intervals=(StepInterval(**fields, owner="user", set_at=set_at),))
 
 
 def test_a_short_interval_is_what_to_change_and_a_long_one_is_not(build: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.rules.python import validation_too_often
-from perfkit.run.records import Interval, LineRow, Lines, RegrownInputs
+from perfkit.run.records import LineRow, Lines, RegrownInputs, StepInterval
 
 MS = 1_000_000
 
@@ -48,7 +48,7 @@ def test_validation_is_found_at_the_line_of_the_training_loop(build: Any) -> Non
 
 
 def test_the_number_of_steps_between_two_validations_is_what_to_change(build: Any) -> None:
-    interval = Interval(file="train.py", line=39, function="main", owner="user", set_at=location(4, "main"))
+    interval = StepInterval(file="train.py", line=39, function="main", owner="user", set_at=location(4, "main"))
     rows = (row(20, "validate", "validation", 10, location(39, "main")), row(36, "main", "backward", 30))
     lines = Lines(period_ns=MS, steps=40, rows=rows, intervals=(interval,))
     every = build.mean_step(18, forward=4, backward=4, validation=10)

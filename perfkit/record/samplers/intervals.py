@@ -9,16 +9,16 @@ import msgspec
 
 from perfkit._location import Location
 from perfkit.record.samplers.user_source import HotPlaces, UserSource, read_source
-from perfkit.run.records import Interval
+from perfkit.run.records import StepInterval
 
 
-def find_intervals(places: HotPlaces) -> tuple[Interval, ...]:
+def find_intervals(places: HotPlaces) -> tuple[StepInterval, ...]:
     """The hottest lines outside of training, and those that lead to them, which run in every N-th step."""
     found = []
     for (file, line), at in places.others.items():
         if (set_at := _set_at(read_source(file), line)) is not None:
             place = Location(file=file, line=set_at, function=at.function)
-            found.append(Interval(**msgspec.structs.asdict(at.at) | {"set_at": place}))
+            found.append(StepInterval(**msgspec.structs.asdict(at.at) | {"set_at": place}))
     return tuple(found)
 
 

@@ -22,17 +22,8 @@ from types import CodeType, FrameType
 
 import msgspec
 
-from perfkit._code_owner import (
-    USER,
-    expression_at,
-    frame_of,
-    function_name,
-    is_own_stack,
-    library_of,
-    line_of,
-    owner_of,
-    stack_of,
-)
+from perfkit import _code_owner
+from perfkit._code_owner import USER, expression_at, frame_of, function_name, library_of, line_of, owner_of, stack_of
 from perfkit._location import Location
 from perfkit.record.samplers.call_path_tree import CallPathTree
 from perfkit.record.samplers.switch_interval import SwitchInterval
@@ -253,7 +244,7 @@ class LineSampler:
             self._importing_s += self._waited_s
             return True
         line = find_line(stack)
-        if line is None or is_own_stack(stack):
+        if line is None or _code_owner.is_own_stack(stack):
             return False
         tally = _Tally()
         tally.samples = 1

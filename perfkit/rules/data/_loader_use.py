@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from perfkit._location import Location
 from perfkit.ledger.step_budget import MAJORITY
+from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._places import to_edit
 from perfkit.rules._settings import first_call
@@ -62,8 +63,8 @@ class LoaderUse(NamedTuple):
 
     ``dataset`` is the type of its dataset, None where no DataLoader was seen. ``starts`` is how often its workers were
     started, 0 where steps do not wait for that. ``restarted`` is whether the steps begin a new pass over it for each
-    batch, as ``next(iter(loader))`` does. ``change`` is the line that sets it up, ``manager`` the one that makes a
-    manager, whose objects processes share.
+    batch, as ``next(iter(loader))`` does, ``late_in_rhythm`` whether each n-th batch comes late. ``change`` is the line
+    that sets it up, ``manager`` the one that makes a manager, whose objects processes share.
     """
 
     dataset: str | None = None
@@ -71,6 +72,7 @@ class LoaderUse(NamedTuple):
     persistent_workers: bool = False
     starts: int = 0
     restarted: bool = False
+    late_in_rhythm: bool = False
     change: Location | None = None
     manager: Location | None = None
 
@@ -87,7 +89,11 @@ class LoaderUse(NamedTuple):
         change = to_edit(found.get(Rank), loader.created_at, *_ARGUMENTS)
         rank = found.get(Rank)
         restarted, manager = _restarted(loader, rank), first_call(rank, "Manager") if rank is not None else None
-        return cls(loader.dataset, loader.num_workers, loader.persistent_workers, starts, restarted, change, manager)
+        loop = found.get(LoopTime)
+        late = loop is not None and any(part.phase == "data" for part in loop.rare)
+        return cls(
+            loader.dataset, loader.num_workers, loader.persistent_workers, starts, restarted, late, change, manager
+        )
 
 
 def _restarted(loader: Loader, rank: Rank | None) -> bool:

@@ -53,7 +53,6 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
 from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
-from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._places import call_of, phases_of
 from perfkit.rules.data._fetch_line import fetch_line
 from perfkit.rules.data._loader_bursts import LoaderBursts
@@ -93,14 +92,12 @@ def check(
     lines: Lines | None = None,
     source_lines: SourceLines | None = None,
     bursts: LoaderBursts | None = None,
-    loop: LoopTime | None = None,
 ) -> Iterator[Finding]:
     """Find the wait for data, the user's function behind it, and what workers or a longer queue would hide of it."""
     if bursts is not None and not mean.is_negligible(bursts.cost_ns):
         yield _late_batches(mean, bursts)
         return
-    in_rhythm = loader.dataset is not None and any(part.phase == "data" for part in (loop.rare if loop else ()))
-    if loader.starts or in_rhythm:
+    if loader.starts or loader.late_in_rhythm:
         # Only the first step of an epoch waits until its workers have started or have a batch, or each n-th one for a
         # new file: the typical step holds none of that.
         step = mean

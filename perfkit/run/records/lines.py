@@ -208,7 +208,7 @@ class WideBroadcast(CodeLine, frozen=True, kw_only=True):
     wide: tuple[int, ...]
 
 
-class Interval(CodeLine, frozen=True, kw_only=True):
+class StepInterval(CodeLine, frozen=True, kw_only=True):
     """A sampled line, or one that leads to it, which runs in every N-th step, and the line that sets N."""
 
     set_at: Location
@@ -267,7 +267,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()
     training_inputs: tuple[Location, ...] = ()
-    intervals: tuple[Interval, ...] = ()
+    intervals: tuple[StepInterval, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

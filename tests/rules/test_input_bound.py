@@ -314,6 +314,9 @@ def test_batches_that_are_late_in_a_rhythm_count_with_what_they_take_in_the_mean
     [finding] = build.findings(input_bound, step, every, build.rank(), loop)
 
     assert finding.message.startswith("Waiting for data takes 36.0 ms of the 133 ms")
+    assert finding.severity == "critical"
+    [few] = build.findings(input_bound, step, build.mean_step(133, data=19, forward=114), build.rank(), loop)
+    assert few.severity == "info"
     assert not build.findings(input_bound, step, every, build.rank())
 
 

@@ -50,7 +50,7 @@ from perfkit._format import ms, shown_function
 from perfkit._location import Location
 from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import CRITICAL, MAJORITY, MeanStepBudget, StepBudget, StepPart
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE, MeanStepBudget, StepBudget, StepPart
 from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._places import call_of, phases_of
@@ -124,7 +124,7 @@ def check(
     alone = f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
-        severity="info" if unavoidable else None,
+        severity="info" if unavoidable or _is_meant(loader, cost, step) else None,
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
@@ -144,6 +144,11 @@ def check(
             *_evidence(loader, workers, hottest),
         ),
     )
+
+
+def _is_meant(loader: LoaderUse, cost: int, step: StepBudget) -> bool:
+    """Whether a new file, or the first batch of an epoch, may take this much: as other work in a rhythm may."""
+    return loader.late_in_rhythm and not loader.starts and cost < RARE * step.wall_ns
 
 
 def _late_batches(step: MeanStepBudget, bursts: LoaderBursts) -> Finding:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from perfkit import _env, ranges
+from perfkit._raised_signals import leave_to_program
 from perfkit.ranges.device_events import GRAPH_CAPTURES, DeviceEvents
 from perfkit.ranges.nvtx_bridge import NvtxBridge
 from perfkit.ranges.recorder import RangeRecorder
@@ -144,10 +145,13 @@ class Attachments:
         self.attach_late()
 
     def _on_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
-        if (tensor := self.batches.add_call(inputs)) is not None:
-            self._growing.add(module, tensor)
-        self.unused.add_call(module, inputs)
-        self.cleared.add_call(module, inputs)
+        try:
+            if (tensor := self.batches.add_call(inputs)) is not None:
+                self._growing.add(module, tensor)
+            self.unused.add_call(module, inputs)
+            self.cleared.add_call(module, inputs)
+        except Exception as error:  # noqa: BLE001 - tensors of any kind: of a subclass, without sizes or elements
+            leave_to_program(error)
 
     def attach_late(self) -> None:
         """Attach what waits for the program: for a process group, and a CUDA device in use; called between two steps.

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
-
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 #: A context in which no dispatch mode receives an op. Private to torch: without it the ops of perfkit are counted with
 #: those of the program, and take twice as long.
@@ -51,6 +51,11 @@ def parts_of(values: Any) -> Iterator[Any]:
     if issubclass(kind, dict):
         return iter(dict.values(values))
     return list.__iter__(values) if issubclass(kind, list) else tuple.__iter__(values)
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor has sizes and strides: it is of no subclass of the program's or of torch's, nested or sparse."""
+    return type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def unseen(function: F) -> F:

@@ -403,6 +403,27 @@ def proxies_of_the_model() -> Iterator[Any]:
     assert lazily is not gone
 
 
+@program
+def inputs_that_have_no_sizes() -> Iterator[Any]:
+    model, table = nn.Linear(8, 4), nn.Embedding(50, 8)
+    optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], lr=0.01)
+    for step in range(STEPS):
+        # Rows that become longer from step to step, and calls within a step that do.
+        rows = [torch.randn(3 + step, 8), torch.randn(5 + step, 8)]
+        loss = model(torch.nested.nested_tensor(rows, layout=torch.jagged)).values().square().sum()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that these are a prototype
+            loss = loss + torch.nested.to_padded_tensor(model(torch.nested.nested_tensor(rows)), 0.0).square().sum()
+        for length in range(2, 14):
+            words = [torch.arange(length), torch.arange(length + 1)]
+            loss = loss + table(torch.nested.nested_tensor(words, layout=torch.jagged)).values().square().sum()
+        loss = loss + model(torch.eye(8).to_sparse()).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield [*model.parameters()]
+
+
 def digest(values: list[Any]) -> list[Any]:
     return [one.detach().double().flatten().tolist() if isinstance(one, torch.Tensor) else one for one in values]
 

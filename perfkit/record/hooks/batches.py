@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from perfkit.record.clock.step_clock import StepClock
-from perfkit.record.program_values import is_tensor, parts_of, unseen
+from perfkit.record.program_values import is_plain, is_tensor, parts_of, unseen
 from perfkit.run.records import Padding
 
 #: Maximum nesting of containers in which a batch's first tensor is looked up.
@@ -34,7 +34,7 @@ def first_tensor(batch: Any) -> Any:
 
 def _may_be_padded(tensor: Any) -> bool:
     """Whether it has rows of whole numbers, and looking at them takes a few ms at most."""
-    if tensor.dim() != 2 or tensor.is_floating_point() or tensor.device.type != "cpu":
+    if not is_plain(tensor) or tensor.dim() != 2 or tensor.is_floating_point() or tensor.device.type != "cpu":
         return False
     return bool(min(tensor.shape) >= 2 and tensor.numel() <= 1_000_000)
 

@@ -29,7 +29,7 @@ from perfkit._code_owner import USER, frames_outwards, function_name, line_of, o
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.input_slices import slices_of, version_of
-from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in, without_modes
+from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in, without_modes
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 
@@ -185,7 +185,7 @@ class ModuleCallLog:
         tensors = [value for value in values if is_tensor(value)]
         if not tensors:
             return
-        rows = [(one.shape[0], one.shape[1]) for one in tensors if one.dim() > 1]
+        rows = [(one.shape[0], one.shape[1]) for one in tensors if is_plain(one) and one.dim() > 1]
         # With a cache there is one new position, and a mask that grows.
         call.positions = rows[0] if rows and all(positions > 1 for _, positions in rows) else None
         call.parts = slices_of(tensors)

@@ -10,7 +10,9 @@ through other functions is not seen.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from perfkit._location import Location
 from perfkit.record.samplers.source_lookup import FILLS
@@ -19,7 +21,6 @@ from perfkit.record.samplers.user_source import (
     FunctionNode,
     HotPlaces,
     Place,
-    UserSource,
     lines_of,
     read_source,
     span_of,
@@ -27,6 +28,8 @@ from perfkit.record.samplers.user_source import (
 
 #: Methods that put something into an object: those of containers, and what replay buffers call it.
 _PUTS = frozenset((*FILLS, "push", "store", "record", "write"))
+#: Passes over a function, in the order of its lines: what a loop carries into its next iteration takes a second one.
+_MAX_ROUNDS = 4
 #: Functions that are entered below the statement, one in the other.
 _NESTED_CALLS = 2
 
@@ -43,7 +46,7 @@ def _is_read_by_training(place: Place, training: frozenset[Place]) -> bool:
     statement, function = source.statement_at(line), source.function_at(line)
     if statement is None:
         return False
-    names = set(_set_by(statement)) | set(_set_by_calls(statement, source))
+    names = set(_set_by(statement)) | set(_set_by_calls(statement, file))
     numbers = {number for of, number in training if of == file}
     if names and _reach(function or source.tree, names, numbers, before=statement):
         return True
@@ -55,19 +58,39 @@ def _is_read_by_training(place: Place, training: frozenset[Place]) -> bool:
 def _reach(scope: ast.AST, names: set[str], training: set[int], before: ast.stmt | None = None) -> bool:
     """Whether these names go into a training line of a function, through its assignments and loops."""
     known = set(names)
-    statements = [one for one in _statements(scope) if one is not before]
-    while known:
-        more: set[str] = set()
-        for one in statements:
-            if not known & set(_reads(_evaluated(one))):
+    for _ in range(_MAX_ROUNDS):
+        before_round = len(known)
+        for one in _flows_of(scope):
+            if one.statement is before or known.isdisjoint(one.reads):
                 continue
-            if training & set(lines_of(one)) or (isinstance(one, ast.For) and training & set(span_of(one))):
+            if not training.isdisjoint(one.lines):
                 return True
-            more |= set(_set_by(one)) - known
-        if not more:
-            return False
-        known |= more
+            known |= one.sets
+        if len(known) == before_round:
+            break
     return False
+
+
+class _DataFlow(NamedTuple):
+    """What a statement reads and sets, and the lines in which it may train: those of a loop with its body."""
+
+    statement: ast.stmt
+    reads: frozenset[str]
+    sets: frozenset[str]
+    lines: range
+
+
+@functools.lru_cache(maxsize=64)  # the functions of a program that train: each report asks for them again
+def _flows_of(scope: ast.AST) -> tuple[_DataFlow, ...]:
+    return tuple(
+        _DataFlow(
+            one,
+            frozenset(_reads(_evaluated(one))),
+            frozenset(_set_by(one)),
+            span_of(one) if isinstance(one, ast.For) else lines_of(one),
+        )
+        for one in _statements(scope)
+    )
 
 
 def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
@@ -137,12 +160,12 @@ def _put_into(node: ast.expr) -> ast.expr | None:
     return node.func.value if is_put and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
 
 
-def _set_by_calls(statement: ast.stmt, source: UserSource, depth: int = _NESTED_CALLS) -> Iterator[str]:
+def _set_by_calls(statement: ast.stmt, file: str, depth: int = _NESTED_CALLS) -> Iterator[str]:
     """What functions of the same file that a statement calls put into its arguments, and the attributes they set."""
     for node in ast.walk(statement):
         if not isinstance(node, ast.Call):
             continue
-        called = source.defined(node.func)
+        called = read_source(file).defined(node.func)
         if called is None:
             continue
         parameters = [one.arg for one in called.args.args]
@@ -151,14 +174,15 @@ def _set_by_calls(statement: ast.stmt, source: UserSource, depth: int = _NESTED_
         given = dict(zip(parameters, node.args, strict=False)) | {
             keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None
         }
-        for name in _set_inside(called, source, depth):
+        for name in _set_inside(called, file, depth):
             if name.startswith("."):
                 yield name
             elif name in given and (base := _base(given[name])) is not None:
                 yield base
 
 
-def _set_inside(function: FunctionNode, source: UserSource, depth: int) -> set[str]:
+@functools.lru_cache(maxsize=1024)
+def _set_inside(function: FunctionNode, file: str, depth: int) -> frozenset[str]:
     """The attributes that a function sets or fills, and its parameters that it fills."""
     found: set[str] = set()
     for one in _statements(function):
@@ -171,5 +195,5 @@ def _set_inside(function: FunctionNode, source: UserSource, depth: int) -> set[s
         if isinstance(one, ast.Expr) and (put := _put_into(one.value)) is not None and (base := _base(put)) is not None:
             found.add(base)
         if depth > 1 and _evaluated(one):
-            found |= set(_set_by_calls(one, source, depth - 1))
-    return found
+            found |= set(_set_by_calls(one, file, depth - 1))
+    return frozenset(found)

@@ -28,11 +28,12 @@ _TRAINING = ("backward", "optimizer")
 
 
 class UserSource(NamedTuple):
-    """The statements that are no blocks, the functions and the conditions of a file, outer ones first."""
+    """The statements of a file that are no blocks, its functions, also by name, and its conditions, outer ones first."""
 
     tree: ast.Module
     statements: list[ast.stmt]
     functions: list[FunctionNode]
+    by_name: dict[str, FunctionNode]
     conditions: list[ast.If]
 
     def statement_at(self, line: int) -> ast.stmt | None:
@@ -47,16 +48,18 @@ class UserSource(NamedTuple):
     def defined(self, called: ast.expr) -> FunctionNode | None:
         """The function of this name."""
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
-        return next((one for one in self.functions if one.name == name), None)
+        return self.by_name.get(name) if name is not None else None
 
 
 @functools.lru_cache(maxsize=8)
 def read_source(file: str) -> UserSource:
+    """The file's statements; none where it has no source."""
     tree = parsed(file)
     nodes = list(ast.walk(tree))
     statements = [one for one in nodes if isinstance(one, ast.stmt) and lines_of(one)]
     functions = [one for one in nodes if isinstance(one, FunctionNode)]
-    return UserSource(tree, statements, functions, [one for one in nodes if isinstance(one, ast.If)])
+    by_name = {one.name: one for one in reversed(functions)}
+    return UserSource(tree, statements, functions, by_name, [one for one in nodes if isinstance(one, ast.If)])
 
 
 def lines_of(statement: ast.stmt) -> range:

@@ -13,7 +13,7 @@ from typing import Any
 
 from perfkit._callsite import find_callsite
 from perfkit._location import Location
-from perfkit.record.program_values import unseen
+from perfkit.record.program_values import is_plain, unseen
 from perfkit.run.records import Phase, RegrownInputs
 
 #: Calls in a row that grow: fewer may be chance (chosen, as for calls that are steps).
@@ -38,6 +38,8 @@ class GrowingCalls:
     @unseen
     def add(self, module: Any, tensor: Any) -> None:
         """A module is called with this as its first tensor."""
+        if not is_plain(tensor):
+            return  # it may have no sizes
         elements = int(tensor.numel())
         # Most calls have as many elements as the one before, and cost this comparison.
         if elements > self._elements or self._calls:

@@ -22,7 +22,7 @@ from perfkit import _clock
 from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.record.live_objects import few_instances_of
-from perfkit.record.program_values import unseen
+from perfkit.record.program_values import is_plain, unseen
 from perfkit.record.samplers.source_lookup import find_filling_lines, user_files
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 from perfkit.run.records import KeptTensors
@@ -135,7 +135,7 @@ def _alive() -> dict[_Key, list[Any]] | None:
         return None
     groups: dict[_Key, list[Any]] = defaultdict(list)
     for one in tensors:
-        if one.layout == torch.strided:
+        if is_plain(one):
             groups[not one.is_leaf, tuple(one.shape)].append(one)
     return groups
 

@@ -28,7 +28,7 @@ _TRAINING = ("backward", "optimizer")
 
 
 class UserSource(NamedTuple):
-    """The statements of a file that are no blocks, its functions, also by name, and its conditions, outer ones first."""
+    """A file's statements that are no blocks, its functions, also by name, and its conditions, outer ones first."""
 
     tree: ast.Module
     statements: list[ast.stmt]

@@ -41,8 +41,8 @@ def rollout():
 
 def main():
     for step, batch in batches(150):
-        if step % 16 == 15:
-            rollout()  # the line
+        if step % 16 == 15:  # the line
+            rollout()
         update(model(batch).square().mean())
 
 main()
@@ -98,7 +98,7 @@ def run(folder: Path, program: str) -> tuple[Diagnosis, set[int]]:
     return diagnose(folder / "run"), {i for i, one in enumerate(text.splitlines(), 1) if "# the line" in one}
 
 
-def test_a_rollout_in_every_16th_step_is_the_first_finding_at_the_line_that_calls_it(tmp_path: Path) -> None:
+def test_a_rollout_in_every_16th_step_is_the_first_finding_at_the_line_that_says_how_often(tmp_path: Path) -> None:
     found, lines = run(tmp_path, ROLLOUT)
 
     first = found.findings[0]

@@ -100,7 +100,9 @@ def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
             continue
         if isinstance(child, ast.stmt):
             yield child
-        yield from _statements(child)
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            # Not into expressions: a sum of a thousand terms is nested a thousand times.
+            yield from _statements(child)
 
 
 def _evaluated(statement: ast.stmt) -> list[ast.AST]:

@@ -38,8 +38,8 @@ three quarters of the wait beyond the usual one, with `prefetch_factor` raised b
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
-its handover; below 15% of the mean step where it is in steps of a rhythm. 1.3 ms was measured; a quarter and two thirds were chosen. On an H200, of a step whose images were
-augmented in the loop, 36 to 47% were predicted and 8 workers saved 47%.
+its handover; below 15% of the mean step where it is in steps of a rhythm. 1.3 ms was measured; these shares were
+chosen. On an H200, of a step whose images were augmented in the loop, 36 to 47% were predicted and 8 workers saved 47%.
 """
 
 from __future__ import annotations

@@ -187,5 +187,5 @@ def test_a_long_function_is_read_in_the_time_of_some_parses_of_its_file(tmp_path
     found = find_training_inputs(HotPlaces(frozenset({(str(file), 501)}), at))
 
     assert len(found) == 32
-    # 10 times as long was measured; without a table of what each statement reads and sets 10,000 times.
-    assert time.perf_counter() - began < 200 * parsed
+    # About as long was measured for a similar file; without a table of what statements read and set 700 times.
+    assert time.perf_counter() - began < 50 * parsed

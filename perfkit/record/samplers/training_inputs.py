@@ -158,8 +158,9 @@ def _base(target: ast.expr) -> str | None:
 
 def _put_into(node: ast.expr) -> ast.expr | None:
     """The object of a call of a method that puts something into it."""
-    is_put = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS
-    return node.func.value if is_put and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PUTS:
+        return node.func.value
+    return None
 
 
 def _set_by_calls(statement: ast.stmt, file: str, depth: int = _NESTED_CALLS) -> Iterator[str]:

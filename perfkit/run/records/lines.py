@@ -248,6 +248,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``regrown_inputs`` one per line, phase and
     module. ``paths`` has the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
+    ``intervals`` has one entry per hot line that runs in every N-th step.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"

@@ -22,6 +22,7 @@ def made_limits(
         "disturbed": False,
         "products": {"float32": (Rate(size=1_000_000, per_s=flops),)} if flops is not None else {},
         "convolutions": {},
+        "depths": {},
         "functions": {},
         "bandwidth": {"update": (Rate(size=1_000_000, per_s=bytes_per_s),)},
         "op_ns": op_ns,

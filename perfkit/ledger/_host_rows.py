@@ -197,7 +197,8 @@ def _limit(op: OpWorkTime, limits: MachineLimits | None) -> int | None:
     """What the calls of an op would take at the machine's limit, without the overhead of the op."""
     if limits is None or op.flops is None or op.bytes is None or op.precision is None or op.kind is None:
         return None
-    return round(op.calls * (limits.op_limit_ns(op.flops, op.bytes, op.precision, op.kind) - limits.op_ns))
+    limit_ns = limits.op_limit_ns(op.flops, op.bytes, op.precision, op.kind, op.depth)
+    return round(op.calls * (limit_ns - limits.op_ns))
 
 
 def _line_rows(

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch import Tensor
 
 from perfkit import _env
 from perfkit.limits.limits_cache import METHOD
@@ -47,7 +48,7 @@ _VISIT_S = 0.002
 #: on one thread, without the time in which other programs had the core.
 _THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
 #: Tables of ops that work in blocks, so that a larger one is never slower unless it was disturbed.
-_IN_BLOCKS = ("products", "convolutions")
+_IN_BLOCKS = ("products", "convolutions", "depths")
 _PRECISIONS = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -58,19 +59,27 @@ _PRECISIONS = {
 _PRODUCTS = (16, 32, 64, 128, 256, 512, 1024)
 #: Samples, channels, and height and width of images: 0.3 MFLOP to 1.8 GFLOP.
 _CONVOLUTIONS = ((1, 8, 16), (4, 16, 32), (8, 32, 32), (8, 64, 28), (8, 64, 56))
+#: Channels, and height and width of eight images, of convolutions whose rate at each depth is measured: 3x3 kernels to
+#: as many channels or 32, on images that a second-level cache holds.
+_DEPTHS = ((1, 32), (3, 32), (8, 32), (16, 16), (32, 16), (64, 16))
 #: Bytes of a tensor that is moved: from the smallest cache to beyond the largest one.
 _TENSORS = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24, 26))
-#: Elements for functions: torch divides an op among threads from 32,768 elements on.
-_FUNCTION_ELEMENTS = (2**14, 2**19)
+#: Elements for functions: torch divides an op among threads from 32,768 elements on. A second-level cache holds the
+#: tensors of the second size and not those of the last one.
+_FUNCTION_ELEMENTS = (2**14, 2**18, 2**19)
 
 
 class _Group(NamedTuple):
-    """Ops of which the fastest counts, as one rate of a table."""
+    """Ops of which the fastest counts, as one rate of a table.
+
+    ``work`` is what the rate counts, where that is not the size: FLOPs of one op.
+    """
 
     table: str
     name: str
     size: int
     ops: tuple[Callable[[], Any], ...]
+    work: int | None = None
 
 
 class _Timed:
@@ -119,10 +128,17 @@ def _switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource is not None else 0
 
 
+class _Reached(NamedTuple):
+    """The rate of a group's fastest op, and its time."""
+
+    per_s: float
+    seconds: float
+
+
 class _Turns(NamedTuple):
     """What one number of threads reached: rates by table, name and size; without those that were always disturbed."""
 
-    rates: dict[tuple[str, str, int], float]
+    rates: dict[tuple[str, str, int], _Reached]
     disturbed: bool
     op_s: float
     node_s: float
@@ -138,21 +154,23 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
     gc.disable()
     try:
         with torch.no_grad():
-            rows = [[*row] for row in (*_products(), *_convolutions(), *_moves(), *_functions())]
+            rows = [[*row] for row in (*_products(), *_convolutions(), _depths(), *_moves(), *_functions())]
             one = _turns(rows, 1, budget_s / 2 if threads > 1 else budget_s)
             all_ = _turns(rows, threads, budget_s / 2) if threads > 1 else one
     finally:
         gc.enable()
         torch.set_num_threads(before)
     cores = _env.cores()
-    tables: dict[str, dict[str, Rates]] = {"products": {}, "convolutions": {}, "functions": {}, "bandwidth": {}}
+    names = ("products", "convolutions", "depths", "functions", "bandwidth")
+    tables: dict[str, dict[str, Rates]] = {name: {} for name in names}
     disturbed = one.disturbed
     for (table, name, size), alone in one.rates.items():
-        per_s = all_.rates.get((table, name, size), 0.0)
-        if per_s < alone:
+        together = all_.rates.get((table, name, size))
+        per_s = together.per_s if together is not None else 0.0
+        if per_s < alone.per_s:
             # Threads do not slow an op down, unless it is small or they had to wait for a core.
-            is_small = size / alone < _WORTH_THREADS_S
-            per_s = alone if is_small else alone * min(threads, cores)
+            is_small = alone.seconds < _WORTH_THREADS_S
+            per_s = alone.per_s if is_small else alone.per_s * min(threads, cores)
             disturbed |= not is_small
         known = tables[table].get(name, ())
         if known and table in _IN_BLOCKS:
@@ -170,6 +188,7 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
         node_ns=max(0, round(min(one.node_s, all_.node_s) * 1e9)),
         products=tables["products"],
         convolutions=tables["convolutions"],
+        depths=tables["depths"],
         functions=tables["functions"],
         bandwidth=tables["bandwidth"],
     )
@@ -203,7 +222,7 @@ def _turns(rows: list[list[_Group]], threads: int, budget_s: float) -> _Turns:
         # Without the op itself; half of the time remains where noise makes it shorter than an op on one element.
         if believed:
             seconds = min(max(each.seconds - op.seconds, each.seconds / 2) for each in believed)
-            rates[group.table, group.name, group.size] = group.size / seconds
+            rates[group.table, group.name, group.size] = _Reached((group.work or group.size) / seconds, seconds)
     # Each node negates one element, which takes as long as another op.
     node_s = backward.seconds / nodes - op.seconds
     return _Turns(rates, any(each.disturbed for each in every), op.seconds, node_s)
@@ -234,6 +253,30 @@ def _convolutions() -> Iterator[Iterator[_Group]]:
 
     for name in ("float32", "bfloat16"):
         yield row(name, _PRECISIONS[name])
+
+
+def _depths() -> Iterator[_Group]:
+    for channels, length in _DEPTHS:
+        weights = [(torch.rand(max(32, channels), channels, 3, 3), 1)]
+        if channels == 1:  # one for each channel is as deep
+            weights.append((torch.rand(32, 1, 3, 3), 32))
+        ops: list[Callable[[], Any]] = []
+        for weight, groups in weights:
+            images = torch.rand(8, channels * groups, length, length)
+            for layout in (torch.contiguous_format, torch.channels_last):
+                given = images.to(memory_format=layout), weight.to(memory_format=layout)
+                ops.append(partial(torch.conv2d, *given, padding=1, groups=groups))
+                gradient = torch.rand_like(ops[-1]())
+                ops.append(partial(_weight_gradient, gradient, *given, groups))
+        depth = weights[0][0][0].numel()
+        yield _Group("depths", "float32", depth, tuple(ops), 2 * gradient.numel() * depth)
+
+
+def _weight_gradient(gradient: Tensor, images: Tensor, weight: Tensor, groups: int) -> None:
+    wanted = (False, True, False)
+    torch.ops.aten.convolution_backward(
+        gradient, images, weight, None, (1, 1), (1, 1), (1, 1), False, (0, 0), groups, wanted
+    )
 
 
 def _moves() -> Iterator[Iterator[_Group]]:

@@ -104,7 +104,7 @@ def _data_of_ops(work: StepWork, limits: MachineLimits) -> dict[tuple[str, Phase
         of = sums[row.op, row.phase]
         of[2] += row.ns
         if row.bytes is not None:
-            limit = limits.op_limit_ns(row.flops or 0, row.bytes, row.precision or "", row.kind or "update")
+            limit = limits.op_limit_ns(row.flops or 0, row.bytes, row.precision or "", row.kind or "update", row.depth)
             of[0] += row.calls * (limit - limits.op_ns)
             of[1] += row.ns
     return {key: _Data(ns, known / max(1.0, all_)) for key, (ns, known, all_) in sums.items() if known}

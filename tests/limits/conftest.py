@@ -39,6 +39,7 @@ def limits_with() -> Callable[..., MachineLimits]:
             disturbed=False,
             products={"float32": products, "float64": (Rate(10**9, 50e9),)},
             convolutions={"float32": (Rate(10**9, 80e9),)},
+            depths={"float32": (Rate(10, 8e9), Rate(1_000, 80e9))},
             functions={"exp": (Rate(10**6, 10e9),)},
             bandwidth={"read": moves, "copy": moves, "update": (Rate(10**6, 200e9), Rate(10**8, 20e9))},
             op_ns=1_000,

@@ -82,7 +82,8 @@ def too_high(compared: dict[tuple[str, OpWork], int]) -> dict[str, tuple[int, in
     return {
         name: (limit_ns, ns)
         for (name, work), ns in compared.items()
-        if (limit_ns := limits.op_limit_ns(work.flops, work.bytes, work.precision, op_kind(name))) > NOISE * ns
+        if (limit_ns := limits.op_limit_ns(work.flops, work.bytes, work.precision, op_kind(name), work.depth))
+        > NOISE * ns
     }
 
 

@@ -39,11 +39,18 @@ def test_an_op_takes_as_long_as_the_slower_of_its_flops_and_its_bytes_and_its_ov
     assert limits_with().op_limit_ns(flops, bytes_moved, precision, kind) == round(expected_ns) + 1_000
 
 
+@pytest.mark.parametrize(("depth", "expected_ms"), [(9, 125), (100, 1000 / 44), (5_000, 12.5), (None, 12.5)])
+def test_a_convolution_of_few_channels_takes_longer(limits_with: Make, depth: int | None, expected_ms: float) -> None:
+    limit_ns = limits_with().op_limit_ns(10**9, 0, "float32", "convolution", depth)
+
+    assert limit_ns == round(expected_ms * 1e6) + 1_000
+
+
 def test_what_was_not_measured_limits_nothing(limits_with: Make) -> None:
-    empty = limits_with(products={}, convolutions={}, functions={}, bandwidth={})
+    empty = limits_with(products={}, convolutions={}, depths={}, functions={}, bandwidth={})
 
     for kind in ("matmul", "convolution", "exp", "copy"):
-        assert empty.op_limit_ns(10**9, 10**9, "float32", kind) == 1_000
+        assert empty.op_limit_ns(10**9, 10**9, "float32", kind, depth=9) == 1_000
 
 
 def test_two_measurements_are_joined_to_the_better_of_each(limits_with: Make) -> None:

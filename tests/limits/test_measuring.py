@@ -51,9 +51,10 @@ def best_ns(run: Callable[[], Any], seconds: float = 0.1) -> float:
 def test_every_part_was_measured(limits: MachineLimits) -> None:
     assert [*limits.products] == ["float32", "float64", "bfloat16", "float16"]
     assert "float32" in limits.convolutions
+    assert [at.size for at in limits.depths["float32"]] == [9, 27, 72, 144, 288, 576]
     assert [*limits.functions] == [*FUNCTIONS]
     assert [*limits.bandwidth] == [*ACCESSES]
-    for table in (limits.products, limits.convolutions, limits.functions, limits.bandwidth):
+    for table in (limits.products, limits.convolutions, limits.depths, limits.functions, limits.bandwidth):
         for rates in table.values():
             assert [at.size for at in rates] == sorted({at.size for at in rates})
     assert (limits.threads, limits.torch, limits.cpu) == (1, _env.package_version("torch"), _env.cpu_name())

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from perfkit.measures.results.loop import LoopPart, LoopTime
+from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.verdicts import compute_bound, memory_bound, unexplained
+from perfkit.run.records import Rate
+from tests.made_limits import made_limits
 
 
 def test_a_step_near_the_limit_of_arithmetic_is_compute_bound(build: Any) -> None:
@@ -41,6 +46,30 @@ def test_a_loop_that_does_other_work_in_a_rhythm_is_not_proven_healthy_by_its_ty
     )
     assert outcome(total_ns=1_000).startswith("90% of the 100 ms step runs at 80% of the compute limit")
     assert outcome(training_ns=1_000).startswith("90% of the 100 ms step"), "steps that train more"
+
+
+@pytest.mark.parametrize(("channels_first", "advised"), [(True, True), (False, False)])
+def test_unexplained_convolutions_with_channels_first_are_worth_a_trial_of_the_other_layout(
+    build: Any, channels_first: bool, advised: bool
+) -> None:
+    ledger = build.ledger(("computing", 90, 10, "arithmetic"), ("python", 10, None, None))
+    row = OpWorkTime(
+        op="aten::convolution",
+        phase="forward",
+        ns=90_000_000,
+        calls=1,
+        ops=1,
+        flops=10**8,
+        bytes=0,
+        precision="float32",
+        kind="convolution",
+        channels_first=channels_first,
+    )
+    work = StepWork(source="a trace", step_ns=100_000_000, rows=(row,))
+
+    [finding] = build.findings(unexplained, ledger, work, made_limits(convolutions={"float32": (Rate(10**8, 1e10),)}))
+
+    assert ("perfkit try --only channels-last" in finding.advice) == advised
 
 
 def test_a_step_whose_limits_are_not_known_is_not_compute_bound(build: Any) -> None:

@@ -10,9 +10,9 @@ from itertools import pairwise
 from perfkit.measures._rows import launched_work
 from perfkit.measures.device._kernel_classes import class_of
 from perfkit.measures.ops._inner_ops import KeyedSums
+from perfkit.measures.ops._op_arguments import Tensor
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS
-from perfkit.measures.ops._op_work import Tensor
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
 from perfkit.measures.results.patterns import BiasBeforeNorm
 from perfkit.trace.columns import Kind

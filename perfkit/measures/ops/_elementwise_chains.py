@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from perfkit._location import Location
+from perfkit.measures.ops._op_arguments import Tensor
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS, named, plain_name
-from perfkit.measures.ops._op_work import Tensor
 from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, shape_text
 from perfkit.measures.results.patterns import ElementwiseChain
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from perfkit.measures._rows import find_rows, nearest_above, time_of
+from perfkit.measures.ops._op_arguments import SIZES
 from perfkit.measures.ops._op_calls import OpCalls
-from perfkit.measures.ops._op_work import SIZES
 from perfkit.measures.results.patterns import HostCollective
 from perfkit.measures.steps._trace_steps import whole_steps
 from perfkit.trace.columns import Kind, Trace

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.measures.ops._inner_ops import InnerOps, KeyedSums
+from perfkit.measures.ops._op_arguments import Tensor
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import named
-from perfkit.measures.ops._op_work import Tensor
 from perfkit.measures.ops._tensor_arguments import SMALL, TensorArgumentReader, shape_text
 from perfkit.measures.results.patterns import LayoutCopies
 

@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-#: Bytes of an element, by the names that traces have for its type.
-SIZES = {
-    **dict.fromkeys(("c10::BFloat16", "c10::Half"), 2),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("double", "long int", "long", "c10::complex<float>"), 8),
-    **dict.fromkeys(("bool", "unsigned char", "signed char", "char"), 1),
-    **dict.fromkeys(("short", "short int"), 2),
-    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "c10::Float8_e5m2fnuz"), 1),
-    "c10::complex<double>": 16,
-}
+from perfkit.measures.ops._op_arguments import MAX_SIZE, SIZES, Arguments, Tensor
 
 PRECISIONS = {
     "c10::BFloat16": "bfloat16",
@@ -30,76 +21,19 @@ PRECISIONS = {
     **dict.fromkeys((name for name in SIZES if "Float8" in name), "float8"),
 }
 
-#: Lists of tensors come without their type; the state of optimizers is nearly always float32.
-ASSUMED = "float"
-
-#: No tensor is larger; a hostile file must not make numbers that no report can print.
-MAX_SIZE = 2**60
-#: torch's own limit.
-MAX_DIMENSIONS = 64
-
 
 class OpWork(NamedTuple):
-    """FLOPs and bytes of one call, in the precision of its first tensor; ``certain`` is False where one was assumed."""
+    """FLOPs and bytes of one call, in the precision of its first tensor; ``certain`` is False where one was assumed.
+
+    ``depth`` is that of a convolution: how many products each of its outputs sums, or the gradient of each of its
+    inputs, whichever are fewer.
+    """
 
     flops: int
     bytes: int
     precision: str
     certain: bool = True
-
-
-class Tensor(NamedTuple):
-    """Shape and type of one tensor, and its strides where they are known."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    strides: tuple[int, ...] | None = None
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.elements * SIZES[self.dtype]
-
-
-class Arguments:
-    """The arguments of one call, as a trace has them."""
-
-    def __init__(self, name: str, dims: Any, types: Any, concrete: Any) -> None:
-        self.name = name
-        self.values: Sequence[Any] = concrete if isinstance(concrete, list) else ()
-        self.places: list[tuple[Tensor, ...]] = [
-            tuple(_tensors(shape, dtype)) for shape, dtype in zip(dims, types, strict=False)
-        ]
-        self.has_lists = "TensorList" in types
-
-    def __getitem__(self, place: int) -> Tensor:
-        (tensor,) = self.places[place]
-        return tensor
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [tensor for place in self.places for tensor in place]
-
-    def ints(self, place: int) -> list[int]:
-        """A list of numbers among the arguments."""
-        found = json.loads(self.values[place])
-        return [int(one) for one in found]
-
-    def is_true(self, place: int) -> bool:
-        return bool(self.values[place] == "True")
-
-
-def _tensors(shape: Any, dtype: Any) -> list[Tensor]:
-    if dtype == "TensorList":
-        return [tensor for one in shape for tensor in _tensors(one, ASSUMED)]
-    if dtype not in SIZES:
-        return []
-    if len(shape) > MAX_DIMENSIONS or not all(type(length) is int and 0 <= length < MAX_SIZE for length in shape):
-        raise ValueError(shape)
-    return [Tensor(tuple(shape), dtype)]
+    depth: int | None = None
 
 
 def work_of(name: str, dims: Any, types: Any, concrete: Any) -> OpWork | None:
@@ -115,11 +49,12 @@ def work_of(name: str, dims: Any, types: Any, concrete: Any) -> OpWork | None:
         arguments = Arguments(name, dims, types, concrete)
         flops, moved = formula(arguments)
         first = arguments.tensors[0]
+        depth = _depth(arguments, *CONVOLUTIONS[name]) if name in CONVOLUTIONS else None
     except (ArithmeticError, AttributeError, IndexError, ValueError, TypeError, RecursionError):
         return None  # arguments that do not fit the op: another version of it, or a damaged trace
     if max(flops, moved) >= MAX_SIZE:
         return None
-    return OpWork(flops, moved, PRECISIONS.get(first.dtype, first.dtype), not arguments.has_lists)
+    return OpWork(flops, moved, PRECISIONS.get(first.dtype, first.dtype), not arguments.has_lists, depth)
 
 
 Formula = Callable[[Arguments], tuple[int, int]]
@@ -186,6 +121,12 @@ def _convolution_backward(given: Arguments) -> tuple[int, int]:
     moved = (of_source + of_weight) * grad.bytes
     moved += of_source * (weight.bytes + source.bytes) + of_weight * (source.bytes + weight.bytes)
     return once * (of_source + of_weight), moved
+
+
+def _depth(given: Arguments, weight: int, groups: int) -> int:
+    """See `OpWork.depth`: a weight has the channels of one side first, those of the other in one group next."""
+    first, second, *kernel = given[weight].shape
+    return max(1, min(first // int(given.values[groups]), second)) * math.prod(kernel)
 
 
 # -- recurrent layers --------------------------------------------------------------------------------------
@@ -357,6 +298,14 @@ _POINTWISE = {
     **_named(_lists(4, writes=2, reads=3), "_fused_sgd"),
     **_named(_lists(8, writes=2, reads=3), "_fused_adagrad"),
     **_named(_lists(1, writes=1), "_foreach_neg _foreach_abs _foreach_sign"),
+}
+
+#: Convolutions by the places of their weight and their groups.
+CONVOLUTIONS: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("aten::convolution", "aten::_convolution"), (1, 8)),
+    **dict.fromkeys(("aten::miopen_convolution", "aten::mkldnn_convolution"), (1, 6)),
+    "aten::cudnn_convolution": (1, 5),
+    "aten::convolution_backward": (2, 9),
 }
 
 FORMULAS: dict[str, Formula] = {

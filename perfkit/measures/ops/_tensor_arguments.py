@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.measures.ops._op_arguments import MAX_DIMENSIONS, SIZES, Tensor
 from perfkit.measures.ops._op_calls import TENSOR_ARGUMENTS, OpCalls
-from perfkit.measures.ops._op_work import MAX_DIMENSIONS, SIZES, Tensor
 from perfkit.trace.intervals import Bools, Ints
 
 #: Bytes of a tensor that stays in a processor's first-level cache (32 to 64 KB): below, no traffic is avoided.

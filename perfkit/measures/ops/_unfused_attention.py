@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from perfkit._location import Location
+from perfkit.measures.ops._op_arguments import Tensor
 from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._op_names import VIEWS, named
-from perfkit.measures.ops._op_work import Tensor
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader, shape_text
 from perfkit.measures.results.patterns import UnfusedAttention
 

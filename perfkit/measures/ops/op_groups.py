@@ -118,6 +118,6 @@ class _OpSums:
             if point is not None:
                 found |= {"efficiency": max(point.compute_share, point.memory_share or 0.0), "bound": point.bound}
         elif device_ns is None and limits is not None:
-            limit_ns = limits.op_limit_ns(work.flops, work.bytes, work.precision, op_kind(name))
+            limit_ns = limits.op_limit_ns(work.flops, work.bytes, work.precision, op_kind(name), work.depth)
             found["efficiency"] = limit_ns * mine.size / spent_ns
         return found

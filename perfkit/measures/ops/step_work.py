@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -21,7 +23,9 @@ from perfkit.run.records import Phase
 from perfkit.trace.columns import Field, Kind, ProfilerSteps, Trace
 from perfkit.trace.intervals import Ints, Union, clip, common, without
 
-_ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs")
+_ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
+#: Ops whose kernels depend on which of the images' dimensions is innermost in memory.
+_OF_IMAGES = re.compile(r"conv|pool|batch_norm")
 #: Rows that are kept apart, longest first; what is beyond them counts as ops of unknown work in their phase.
 _MAX_ROWS = 400
 
@@ -120,7 +124,8 @@ class _Parts:
         return [at if known else None for at, known in zip(found, (maker >= 0).tolist(), strict=True)]
 
     def _work(self, name: str, code: tuple[int, ...]) -> OpWork | None:
-        return work_of(name, *self._values(code))
+        *arguments, _ = self._values(code)
+        return work_of(name, *arguments)
 
     def _values(self, code: tuple[int, ...]) -> list[Any]:
         return [self._fields[name].values[at] if at >= 0 else None for name, at in zip(_ARGUMENTS, code, strict=True)]
@@ -129,7 +134,7 @@ class _Parts:
         name, code, phase, at = key
         ns, count, ops = (amount / self._calls.steps for amount in amounts)
         work = works[name, code] if code is not None else None
-        dims = self._values(code)[0] if code is not None else ()
+        dims, _, _, strides = self._values(code) if code is not None else ((), None, None, None)
         shapes = " ".join(shape_text(tuple(dim)) for dim in dims if isinstance(dim, list) and dim and _is_shape(dim))
         return OpWorkTime(
             op=name,
@@ -142,8 +147,22 @@ class _Parts:
             bytes=work.bytes if work is not None else None,
             precision=work.precision if work is not None else None,
             kind=op_kind(name) if work is not None else None,
+            depth=work.depth if work is not None else None,
+            # A backward has the gradient first, which may be one number expanded, and the images next.
+            channels_first=_OF_IMAGES.search(name) is not None
+            and _has_channels_first(dims, strides, 1 if "backward" in name else 0),
             at=at,
         )
+
+
+def _has_channels_first(dims: Any, strides: Any, place: int) -> bool:
+    """Whether this tensor is a batch of images in which neighbours of one channel are next to each other."""
+    if not (isinstance(dims, list) and isinstance(strides, list) and len(dims) == len(strides) > place):
+        return False
+    shape, steps = dims[place], strides[place]
+    if not (isinstance(shape, list) and isinstance(steps, list) and len(shape) == len(steps) == 4):
+        return False
+    return shape[1] > 1 and math.prod(shape[2:]) > 1 and steps[3] == 1 < steps[1]
 
 
 def _is_shape(dim: list[Any]) -> bool:

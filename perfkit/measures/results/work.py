@@ -15,7 +15,8 @@ class OpWorkTime(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ns`` is their time per step with the ops that they call, ``ops`` the number of all these per step. ``flops`` and
     ``bytes`` are the minimum that one call computes and moves, ``precision`` what it computes in and ``kind`` what
-    limits it; None where the work of the op does not follow from its arguments.
+    limits it; None where the work of the op does not follow from its arguments. ``depth`` is that of a convolution
+    (`MachineLimits.op_limit_ns`), and ``channels_first`` whether an op on images has them in the default layout.
     """
 
     op: str
@@ -28,6 +29,8 @@ class OpWorkTime(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     precision: str | None = None
     kind: OpKind | None = None
+    depth: int | None = None
+    channels_first: bool = False
     at: Location | None = None
 
 

@@ -61,6 +61,8 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
         disturbed: Whether other programs interrupted each repeat of some measurement: that rate may be too low.
         products: FLOP/s of ``torch.mm`` of two square matrices, by precision.
         convolutions: FLOP/s of ``conv2d`` with 3x3 kernels, by precision; the faster of the two memory formats.
+        depths: FLOP/s of convolutions by their depth, by precision: the faster of the two memory formats, and of the
+            convolution and the gradient of its weight. The size is the depth, not FLOPs.
         functions: FLOP/s of functions of float32 elements, each counted as `FUNCTION_FLOPS`.
         bandwidth: Bytes/s, read and written, by access: sums (read), the faster of copying and a comparison with zero
             (copy), an addition in place (update). The size is what one op moves; repeated calls find it in the
@@ -81,12 +83,15 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: Annotated[bool, bool.__and__]
     products: Annotated[dict[str, Rates], _best_each]
     convolutions: Annotated[dict[str, Rates], _best_each]
+    depths: Annotated[dict[str, Rates], _best_each] = {}
     functions: Annotated[dict[str, Rates], _best_each]
     bandwidth: Annotated[dict[str, Rates], _best_each]
     op_ns: Annotated[int, min]
     node_ns: Annotated[int, min]
 
-    def op_limit_ns(self, flops: int, bytes_moved: int, precision: str, kind: OpKind = "update") -> int:
+    def op_limit_ns(
+        self, flops: int, bytes_moved: int, precision: str, kind: OpKind = "update", depth: int | None = None
+    ) -> int:
         """The minimum time of one op on this machine: computing or moving memory, whichever takes longer, and `op_ns`.
 
         Args:
@@ -94,10 +99,14 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
             bytes_moved: Bytes of the tensors that it reads and writes, each counted once.
             precision: "float32", "float64", "bfloat16" or "float16"; others have no rate and count by bytes alone.
             kind: What the op does. Arithmetic per element counts by bytes alone: moving an element takes longer.
+            depth: Of a convolution how many products each output sums, or the gradient of each input, whichever are
+                fewer: with few channels no kernel keeps a processor's vectors full. None: not known, no limit.
 
         The data is assumed to be in the smallest cache that holds all of it, as after an op that wrote it just before.
         """
         compute_ns = self._compute_ns(flops, precision, kind)
+        if depth is not None and (rates := self.depths.get(precision)):
+            compute_ns = max(compute_ns, flops / _rate(depth, rates) * 1e9)
         return round(max(compute_ns, self._memory_ns(bytes_moved, kind))) + self.op_ns
 
     def _compute_ns(self, flops: int, precision: str, kind: OpKind) -> float:
@@ -118,12 +127,12 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _time_ns(size: int, rates: Rates) -> float:
-    """The time of an op of this size, by the rates of the sizes next to it; 0 without rates.
+    """The time of an op of this size, by the rates of the sizes next to it; 0 without rates."""
+    return size / _rate(size, rates) * 1e9 if rates and size > 0 else 0.0
 
-    Between two sizes the rate follows the logarithm of the size, and outside of the table it is that of its end.
-    """
-    if not rates or size <= 0:
-        return 0.0
+
+def _rate(size: int, rates: Rates) -> float:
+    """The rate at a size: between two sizes by the logarithm of the size, outside of the table that of its end."""
     low, high = rates[0], rates[-1]
     size_in = min(max(size, low.size), high.size)
     for above in rates:
@@ -132,4 +141,4 @@ def _time_ns(size: int, rates: Rates) -> float:
             break
         low = above
     share = math.log(size_in / low.size) / math.log(high.size / low.size) if low.size < high.size else 0.0
-    return size / (low.per_s + share * (high.per_s - low.per_s)) * 1e9
+    return low.per_s + share * (high.per_s - low.per_s)

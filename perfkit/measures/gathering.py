@@ -36,7 +36,9 @@ from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import HostWork, RangeTime, SourceLines
 from perfkit.measures.results.kernels import Kernels, Roofline
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
+from perfkit.measures.results.patterns import Patterns
 from perfkit.measures.results.steps import MeanStep, Ranks, TypicalStep
+from perfkit.measures.results.work import StepWork
 from perfkit.measures.steps.batch_time import measure_batch_time
 from perfkit.measures.steps.forward_start import without_preparation
 from perfkit.measures.steps.growing_inputs import measure_growing_inputs
@@ -91,7 +93,8 @@ def measure(
         found.add(profiles)
         found.missing = (*report.lost, *gaps_of(profiles))
     else:
-        _measure_trace(read(place, progress), found)
+        trace = read(place, progress)
+        _measure_lines(trace, _measure_trace(trace, found), found)
         found.missing = tuple(_derived_peaks(found))
         if node_metrics is not None:
             gpu, notes = gpu_of_trace(node_metrics, [device.device for device in found.all(DeviceTime)])
@@ -127,13 +130,20 @@ def _measures_of(source: Any) -> tuple[Callable[[Any], Any], ...]:
 def _measure_trace(trace: Trace, found: Measurements) -> TypicalTimes:
     for measure_part in _measures_of(Trace):
         found.add(measure_part(trace))
-    usual = typical_times(trace)
-    found.add(measure_source_lines(trace))
-    calls = op_calls(trace, typical=usual)
-    found.add(measure_patterns(calls))
-    found.add(measure_step_work(calls))
     found.trace = trace
-    return usual
+    return typical_times(trace)
+
+
+def _measure_lines(trace: Trace, usual: TypicalTimes, found: Measurements) -> None:
+    """Those of the user's lines, patterns and work of ops that no step for lines has shown."""
+    if found.get(SourceLines) is None:
+        found.add(measure_source_lines(trace))
+    if found.get(Patterns) is None or found.get(StepWork) is None:
+        calls = op_calls(trace, typical=usual)
+        if found.get(Patterns) is None:
+            found.add(measure_patterns(calls))
+        if found.get(StepWork) is None:
+            found.add(measure_step_work(calls))
 
 
 def _derived_peaks(found: Measurements) -> Iterator[str]:
@@ -168,6 +178,11 @@ def _measure_run(
     usual = _measure_windows(chosen, missing, progress, read, found)
     _measure_snapshots(chosen, missing, found)
     _measure_line_steps(chosen, missing, usual, read, found)
+    if found.trace is not None and usual is not None:
+        try:
+            _measure_lines(found.trace, usual, found)
+        except TraceError as error:
+            missing.append(str(error))
     facts = found.get(TraceFacts)
     if rank is not None:
         missing += [*filter(None, [unwritten_end(rank, chosen.folder)]), *_problems_of(rank, facts)]
@@ -273,7 +288,7 @@ def _measure_windows(
 def _measure_line_steps(
     rank: RankFolder, missing: list[str], usual: TypicalTimes | None, read: ReadTrace, found: Measurements
 ) -> None:
-    """The user's lines and patterns from the newest step for lines that can be read, in place of the window's."""
+    """The user's lines, patterns and work of ops from the newest step for lines that can be read."""
     traced = rank.lines.traced if rank.lines is not None else ()
     for path in reversed(rank.stacks):
         try:
@@ -287,9 +302,7 @@ def _measure_line_steps(
             missing.append(str(error))
             continue
         found.replace(with_origins(found.get(Kernels), trace, times, traced))
-        found.replace(lines)
-        found.replace(patterns)
-        found.replace(work)
+        found.add((*(one for one in (lines, patterns, work) if one is not None),))
         # This step has shapes, which a window has only where the program asked for them.
         if any(one.points for one in rooflines) and not any(one.points for one in found.all(Roofline)):
             found.replace(rooflines)

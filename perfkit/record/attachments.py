@@ -106,10 +106,14 @@ class Attachments:
         hooked: bool,
         capture_nvtx: bool,
         detect_cuda: bool,
+        at_import: bool,
         on_optimizer: Callable[[Any], None],
         on_epoch_end: Callable[[], None],
     ) -> None:
-        """Attach all parts, again after `detach`, which also undoes an incomplete attach."""
+        """Attach all parts, again after `detach`, which also undoes an incomplete attach.
+
+        ``at_import``: torch was just imported, and the program has made nothing of it yet.
+        """
         if hooked:
             self.hooks = hooks = LoopHooks(
                 self._clock,
@@ -125,7 +129,7 @@ class Attachments:
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
         self.hooks.attach()
-        PROGRAM_PROFILERS.watch()
+        PROGRAM_PROFILERS.watch(none_yet=at_import)
         self.garbage.attach()
         self.reduced.attach()
         self._recorder = ranges.start_recorder()

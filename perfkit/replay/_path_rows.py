@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -130,52 +131,76 @@ def _pieces_of(run: ReplayRun, parts: Sequence[PathPart]) -> tuple[list[int], li
 
 
 def _codes(graph: TaskGraph, pieces: Ints) -> Ints:
+    """A number for each piece; equal ones have the same event name, cause and place."""
     row = graph.lanes.row[pieces]
     name = np.where(row >= 0, graph.trace.name[row], -1).astype(np.int64)
-    _, place = functions_of(graph.trace, row)
-    load = loading(graph)[pieces]
-    columns = np.stack((name, graph.lanes.cause[pieces], place, load.astype(np.int64)))
-    return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    places, place = functions_of(graph.trace, row)
+    # One number and not four columns: numpy sorts these ten times as fast.
+    code = (name + 1) * len(CAUSES) + graph.lanes.cause[pieces]
+    return np.asarray((code * (len(places) + 1) + place) * 2 + loading(graph)[pieces], np.int64)
 
 
 def path_stretches(run: ReplayRun, names: PathNames) -> tuple[PathStretch, ...]:
     """The critical path on the time line: in each of `_STRETCHES` equal times the owner of most of it."""
-    found: list[PathStretch] = []
     width = max(1, -(-run.total_ns // _STRETCHES))
     begin = int(run.over[run.graph.begin])
-    spent: dict[_Key, int] = {}
-    end = begin + width
-
-    def close(until: int) -> None:
-        if not spent:
-            return
-        owner, name, _ = max(spent, key=lambda key: spent[key])
-        last = found[-1] if found else None
-        if last is not None and last.owner == owner:
-            found[-1] = PathStretch(start_ns=last.start_ns, end_ns=until, owner=owner, name=last.name)
+    cuts = _cut(run, names)
+    # A cut that several of the equal times share counts in each with its part.
+    first, last = (cuts.starts - begin) // width, (cuts.ends - begin - 1) // width
+    times = last - first + 1
+    cut = np.repeat(np.arange(times.size), times)
+    at = np.arange(cut.size) - np.repeat(np.cumsum(times) - times, times) + first[cut]
+    inside = np.minimum(cuts.ends[cut], begin + (at + 1) * width) - np.maximum(cuts.starts[cut], begin + at * width)
+    both, place = np.unique(at * len(cuts.keys) + cuts.key[cut], return_inverse=True)
+    spent = np.bincount(place, weights=inside, minlength=both.size)
+    at, key = np.divmod(both, len(cuts.keys))
+    order = np.lexsort((-spent, at))
+    most = order[np.append(True, np.diff(at[order]) > 0)[: order.size]]
+    found: list[PathStretch] = []
+    end = begin + run.total_ns
+    for number, owner_key in zip(at[most].tolist(), key[most].tolist(), strict=True):
+        owner, name, _ = cuts.keys[owner_key]
+        until = min(begin + (number + 1) * width, end)
+        last_one = found[-1] if found else None
+        if last_one is not None and last_one.owner == owner:
+            found[-1] = PathStretch(start_ns=last_one.start_ns, end_ns=until, owner=owner, name=last_one.name)
         else:
-            found.append(PathStretch(start_ns=last.end_ns if last else begin, end_ns=until, owner=owner, name=name))
-        spent.clear()
-
-    for part in critical_path(run):
-        for start, stop, key in _cut(run, names, part):
-            while stop > end:
-                spent[key] = spent.get(key, 0) + end - max(start, end - width)
-                close(end)
-                end += width
-            spent[key] = spent.get(key, 0) + stop - max(start, end - width)
-    close(begin + run.total_ns)
+            start_ns = last_one.end_ns if last_one is not None else begin
+            found.append(PathStretch(start_ns=start_ns, end_ns=until, owner=owner, name=name))
     return tuple(found)
 
 
-def _cut(run: ReplayRun, names: PathNames, part: PathPart) -> list[tuple[int, int, _Key]]:
-    """A stretch of the path by what the host did in it."""
-    if part.piece < 0:
-        return [(part.starts, part.ends, names.of_part(part))]
-    cuts, now = [], part.starts
-    for piece in range(part.piece, part.last_piece):
-        ns = int(run.times.host[piece])
-        if ns:
-            cuts.append((now, now + ns, names.of_piece(piece)))
-            now += ns
-    return cuts
+class _Cuts(NamedTuple):
+    """The path in pieces of one kind: their times, and the index of what they are among ``keys``."""
+
+    starts: Ints
+    ends: Ints
+    key: Ints
+    keys: list[_Key]
+
+
+def _cut(run: ReplayRun, names: PathNames) -> _Cuts:
+    """The path by what the host did in it, and by what the device or a wait was."""
+    parts = critical_path(run)
+    of_host = [part for part in parts if part.piece >= 0]
+    others = [part for part in parts if part.piece < 0 and part.ends > part.starts]
+    counts = np.array([part.last_piece - part.piece for part in of_host], np.int64)
+    before = np.cumsum(counts) - counts
+    pieces = np.arange(counts.sum()) + np.repeat(np.array([part.piece for part in of_host], np.int64) - before, counts)
+    ends = np.cumsum(run.times.host[pieces])
+    starts = ends - run.times.host[pieces]
+    begun = starts[np.minimum(before, max(0, starts.size - 1))] if starts.size else before
+    shift = np.repeat(np.array([part.starts for part in of_host], np.int64) - begun, counts)
+    _, one, code = np.unique(_codes(run.graph, pieces), return_index=True, return_inverse=True)
+    numbers: dict[_Key, int] = {}
+    number_of = np.array(
+        [numbers.setdefault(names.of_piece(piece), len(numbers)) for piece in pieces[one].tolist()], np.int64
+    )
+    other = [numbers.setdefault(names.of_part(part), len(numbers)) for part in others]
+    some = ends > starts
+    return _Cuts(
+        np.concatenate(((starts + shift)[some], np.array([part.starts for part in others], np.int64))),
+        np.concatenate(((ends + shift)[some], np.array([part.ends for part in others], np.int64))),
+        np.concatenate((number_of[code][some], np.array(other, np.int64))),
+        list(numbers),
+    )

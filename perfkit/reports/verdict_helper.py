@@ -21,6 +21,7 @@ import msgspec
 
 from perfkit.diagnosis import Diagnosis, diagnose
 from perfkit.errors import PerfkitError, RunError
+from perfkit.measures.gathering import measure
 from perfkit.reports.console import console_for
 from perfkit.reports.run_verdict import diagnose_run, draw_run
 from perfkit.reports.terminal import print_first_verdict
@@ -30,13 +31,17 @@ from perfkit.trace.cached_reader import CachedTraceReader
 #: Seconds for which it waits for the next request: of a program that goes on for longer than this after its first
 #: verdict, the 50 MB of the diagnosis cost more than loading it a second time.
 _IDLE_S = 60.0
+#: Events of traces that are kept from the first verdict to the final one, at 66 bytes each: a tenth of what the helper
+#: takes anyway.
+_KEPT_EVENTS = 100_000
 
 
 class _Helper:
-    """Answers requests; what a final verdict was made from is kept for its figures."""
+    """Answers requests; what a verdict was made from is kept for the next one and for its figures."""
 
     def __init__(self) -> None:
-        self._final: tuple[Diagnosis, CachedTraceReader] | None = None
+        self._final: Diagnosis | None = None
+        self._reader = CachedTraceReader()
 
     def answer(self, request: VerdictRequest) -> VerdictReply:
         """Do what is wanted; an error is a part of the reply."""
@@ -61,19 +66,19 @@ class _Helper:
         file = io.TextIOWrapper(written, encoding=request.encoding, errors="replace", newline="\n")
         console = console_for(file, columns=request.columns, terminal=request.terminal)
         if request.wanted == "final":
-            reader = CachedTraceReader()
-            self._final = diagnose_run(Path(request.folder), console, read=reader), reader
+            self._final = diagnose_run(Path(request.folder), console, read=self._reader)
         else:
-            print_first_verdict(diagnose(request.folder), console)
+            print_first_verdict(diagnose(measure(request.folder, read=self._reader)), console)
+            if self._reader.events > _KEPT_EVENTS:
+                self._reader = CachedTraceReader()
         file.flush()
         return written.getvalue().decode(request.encoding)
 
     def _draw(self, request: VerdictRequest) -> str:
         """Write the data of the pages, after the verdict, which the user waits for."""
         if self._final is not None:
-            diagnosis, reader = self._final
-            self._final = None
-            draw_run(diagnosis, Path(request.folder), read=reader)
+            draw_run(self._final, Path(request.folder), read=self._reader)
+            self._final, self._reader = None, CachedTraceReader()
         return ""
 
 

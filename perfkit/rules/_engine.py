@@ -158,7 +158,7 @@ def _needs_of(check: Callable[..., Any]) -> Iterator[Need]:
 def _values(kind: Any, found: Measurements) -> tuple[Any, ...]:
     if not hasattr(kind, "from_measurements"):
         return found.all(kind)
-    derived = kind.from_measurements(found)
+    derived = found.derived(kind)
     return (derived,) if derived is not None else ()
 
 

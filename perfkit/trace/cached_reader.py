@@ -26,6 +26,11 @@ class CachedTraceReader:
     def __init__(self) -> None:
         self._traces: dict[tuple[Path, int, int], Trace] = {}
 
+    @property
+    def events(self) -> int:
+        """How many events the traces that it keeps have."""
+        return sum(map(len, self._traces.values()))
+
     def __call__(self, path: Path, progress: Progress | None = None) -> Trace:
         """The trace in a file, read again if the file has changed.
 

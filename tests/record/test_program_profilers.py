@@ -67,6 +67,24 @@ def test_all_objects_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(looks) == 1
 
 
+def test_no_object_is_looked_at_where_the_run_began_as_torch_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(torch_profiler, "instances_of", lambda kinds: looks.append(kinds) or [])
+
+    PROGRAM_PROFILERS.watch(none_yet=True)
+    try:
+        assert not taken()
+        after = warming()
+        assert taken()
+        del after
+        gc.collect()
+        assert not taken()
+    finally:
+        PROGRAM_PROFILERS.unwatch()
+
+    assert looks == []
+
+
 @pytest.mark.usefixtures("watched")
 def test_a_profiler_of_a_class_without_a_hash_can_be_made() -> None:
     assert not taken()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -56,11 +56,13 @@ class Measurements:
         self.missing = missing
         self.trace: Trace | None = None
         self._by_type: dict[type, tuple[Any, ...]] = {}
+        self._derived: dict[type, Any] = {}
         for result in results:
             self.add(result)
 
     def add(self, result: Any) -> None:
         """Add a value, or each value of a tuple; None adds nothing."""
+        self._derived.clear()
         for value in result if type(result) is tuple else () if result is None else (result,):
             self._by_type[type(value)] = (*self._by_type.get(type(value), ()), value)
 
@@ -68,6 +70,7 @@ class Measurements:
         """Add a value, or a tuple of values of one type, in place of those of its type; None replaces nothing."""
         values = result if isinstance(result, tuple) else () if result is None else (result,)
         if values:
+            self._derived.clear()
             self._by_type[type(values[0])] = values
 
     def get(self, kind: type[_T]) -> _T | None:
@@ -77,6 +80,14 @@ class Measurements:
     def all(self, kind: type[_T]) -> tuple[_T, ...]:
         """All values of this type, in the order in which they were added."""
         return self._by_type.get(kind, ())
+
+    def derived(self, kind: type[_T]) -> _T | None:
+        """What ``kind.from_measurements`` makes of these results; made once, until one of them is added or replaced."""
+        if kind not in self._derived:
+            make: Callable[[Measurements], _T | None] = kind.from_measurements  # type: ignore[attr-defined]
+            self._derived[kind] = make(self)
+        found: _T | None = self._derived[kind]
+        return found
 
     def of_device(self, device: int) -> Measurements:
         """These results without those of other devices: those with another number as their ``device``."""

@@ -74,10 +74,11 @@ class ProgramProfilers:
         #: Not a set: a class of the program's may have no hash.
         self._known: list[weakref.ref[Any]] | None = None
 
-    def watch(self) -> None:
-        """Note from now on which are made."""
+    def watch(self, *, none_yet: bool = False) -> None:
+        """Note from now on which are made. ``none_yet``: none was made before, so that none is searched for."""
         if not self._patches:
             self._patches.wrap(torch.profiler.profile, "__init__", self._noting)
+            self._known = [] if none_yet else None
 
     def unwatch(self) -> None:
         """Undo `watch`."""

@@ -178,3 +178,93 @@ def test_a_part_that_is_not_called_again_has_no_hook_after_the_run(tmp_path: Pat
 
     assert recorded(tmp_path / "run", step) == ()
     assert not any(module._forward_pre_hooks for module in probe.modules())
+
+
+def test_a_teacher_that_an_optimizer_trained_first_is_found(tmp_path: Path) -> None:
+    models = Models()
+    first = torch.optim.SGD(models.teacher.parameters(), lr=0.01)
+    steps = [0]
+
+    def step() -> None:
+        steps[0] += 1
+        if steps[0] <= 10:
+            first.zero_grad()
+            models.teacher(models.x).square().mean().backward()
+            first.step()
+        else:
+            models.with_gradients()
+
+    with perfkit.profile(tmp_path / "run", quiet=True):
+        for _ in range(100):
+            step()
+    rank = read_run(tmp_path / "run").ranks[0].rank
+    assert rank is not None
+    assert [(one.module, one.elements) for one in rank.unused_gradients] == [("Linear", 10)]
+
+
+def test_a_teacher_that_keeps_gradients_of_its_own_training_and_gets_no_new_ones_is_not(tmp_path: Path) -> None:
+    models = Models()
+    first = torch.optim.SGD(models.teacher.parameters(), lr=0.01)
+
+    def step(number: int) -> None:
+        if number < 10:
+            models.teacher(models.x).square().mean().backward()
+            first.step()
+        else:
+            models.without_gradients()
+
+    with perfkit.profile(tmp_path / "run", quiet=True):
+        for number in range(100):
+            step(number)
+    rank = read_run(tmp_path / "run").ranks[0].rank
+    assert rank is not None
+    assert rank.unused_gradients == ()
+
+
+def test_gradients_that_are_accumulated_are_used(tmp_path: Path) -> None:
+    models = Models()
+    other = torch.optim.SGD(models.teacher.parameters(), lr=0.01)
+    steps = [0]
+
+    def step() -> None:
+        steps[0] += 1
+        models.with_gradients()
+        if steps[0] % 16 == 1:
+            other.step()
+
+    with perfkit.profile(tmp_path / "run", quiet=True):
+        for _ in range(100):
+            step()
+    rank = read_run(tmp_path / "run").ranks[0].rank
+    assert rank is not None
+    assert rank.unused_gradients == ()
+
+
+class Layers(nn.Module):
+    """Layers of which the last is trained; a Trainer clears all gradients after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.optimizer = torch.optim.SGD(self.layers[-1].parameters(), lr=0.01)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def step(self) -> None:
+        self(torch.ones(3, 4)).mean().backward()
+        self.optimizer.step()
+        self.zero_grad()
+
+
+def test_layers_before_the_trained_one_are_found_together_though_their_gradients_are_cleared(tmp_path: Path) -> None:
+    model = Layers()
+
+    [found] = recorded(tmp_path / "run", model.step)
+
+    assert (found.module, found.parts, found.elements, found.of) == ("Linear", 3, 60, "Layers")
+    assert found.share == pytest.approx(0.75)
+    assert not found.passes_on, "no trained layer is before them"
+    assert not any(parameter._backward_hooks for parameter in model.parameters())

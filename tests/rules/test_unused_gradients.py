@@ -14,7 +14,7 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.ops import unused_gradients
-from perfkit.run.records import LineRow, Lines, ModuleCalls, TracedLine, UnusedGradients
+from perfkit.run.records import LineRow, Lines, ModuleCalls, OptimizerFacts, TracedLine, UnusedGradients
 
 MS = 1_000_000
 AT = Location(file="train.py", line=8, function="distill", owner="user")
@@ -113,3 +113,17 @@ def test_without_the_backward_of_the_line_the_cost_is_unknown(build: Any) -> Non
 
 def test_a_run_whose_gradients_are_all_used_has_none(build: Any) -> None:
     assert found(build, ledger(*ROWS)) == []
+
+
+def test_parts_that_are_not_trained_cost_their_share_and_are_changed_where_the_optimizer_is_made(build: Any) -> None:
+    made = Location(file="train.py", line=3, function="main")
+    optimizer = OptimizerFacts(kind="SGD", tensors=2, elements=20, dtypes=("float32",), created_at=made)
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(10, forward=10)))
+    assert step is not None
+    parts = msgspec.structs.replace(teacher(), module="Block", of="Model", parts=3, share=0.75)
+    rank = msgspec.structs.replace(build.rank(), unused_gradients=(parts,), optimizers=(optimizer,))
+
+    [finding] = unused_gradients.check(step, rank, ledger(*ROWS))
+
+    assert (finding.cost_ns, finding.change) == (3 * MS, made)
+    assert finding.message.startswith("The backward computes gradients of Block and 2 other parts of Model, whose ")

@@ -1,16 +1,18 @@
 """Models whose backward computes gradients of parameters that no optimizer updates, as those of a teacher.
 
 And parts of models: a backbone that was left out of the optimizer. Where such a part is called, and whether its inputs
-need gradients, is seen in its next call, by a hook that removes itself.
+need gradients, is seen in its next call, by a hook that removes itself. That gradients are computed is seen by hooks of
+two parameters, which remove themselves too: what a program clears after its step is not there between two steps.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from perfkit._callsite import find_callsite
@@ -24,22 +26,39 @@ from perfkit.run.records import UnusedGradients
 
 #: Models that are kept in mind: a program has a few, and a module that is made for each call is none.
 _MAX_MODELS = 64
-#: Parts of models that are looked at, the largest of each model.
-_MAX_PARTS = 4
+#: Parts of models that are looked at, the largest of each model: the layers of a backbone.
+_MAX_PARTS = 16
 #: The step before which models are looked at first (chosen: every optimizer of a usual loop has stepped); then at twice
 #: as many.
 _FIRST_CHECK = 8
+#: Parameters that an optimizer has are not updated if nothing changed them for this many steps (chosen: more than
+#: gradients are accumulated over), as those of a teacher that was trained first.
+_IDLE_STEPS = 32
 
 
-class _Called(NamedTuple):
+class _Called:
     """A model, or a part of one, at a call with gradients enabled."""
 
-    model: Callable[[], Any]
-    called_at: Location | None
-    #: Whether an argument needs a gradient: then only those of the parameters may be in vain.
-    passes_on: bool
-    #: The number of changes of each parameter, by its id: what updates them need not be an optimizer.
-    versions: dict[int, int]
+    def __init__(self, model: Any, called_at: Location | None, *, passes_on: bool, versions: dict[int, int]) -> None:
+        self.model: Callable[[], Any] = weakref.ref(model)
+        self.called_at = called_at
+        #: Whether an argument needs a gradient: then only those of the parameters may be in vain.
+        self.passes_on = passes_on
+        #: The number of changes of each parameter, by its id: what updates them need not be an optimizer.
+        self.versions = versions
+        #: The step of these numbers, whether they are of the first call, and whether a gradient was computed since.
+        self.since, self.as_first = 0, True
+        self.graded = False
+        #: Of a part: the class of the model, and its share of the elements of the model's parameters.
+        self.of: str | None = None
+        self.share: float | None = None
+
+
+class _Part(NamedTuple):
+    """A part of a model of which nothing is trained; ``leads``: nothing before it is trained either."""
+
+    module: Any
+    leads: bool
 
 
 class UnusedGradientWatch:
@@ -50,40 +69,49 @@ class UnusedGradientWatch:
         #: By the id of the model; None: nothing of it needs a gradient.
         self._called: dict[int, _Called | None] = {}
         self._found: dict[int, UnusedGradients] = {}
+        #: Ids of models that something has changed: a teacher may be trained first, and called in another line then.
+        self._changed: set[int] = set()
         self._due = _FIRST_CHECK
-        #: By the id of the part whose next call it waits for.
+        self._step = 0
+        #: By the id of a part: the model's class, its share of the model's elements, and `_Part.leads`.
+        self._parts: dict[int, tuple[str, float, bool]] = {}
+        #: By the id of the part whose next call, or the parameter whose next gradient it waits for.
         self._hooks: dict[int, Any] = {}
 
     @unseen
     def add_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
         """A model is called, from outside of all others, with these arguments and keyword arguments."""
         if id(module) not in self._called and len(self._called) < _MAX_MODELS and torch.is_grad_enabled():
-            self._add(module, inputs)
+            called = self._add(module, inputs)
+            if called is not None and id(module) in self._changed:
+                called.as_first = False
+                with errors_dropped():  # see `_add`
+                    self._await_gradient(called, _trained(module))
 
-    def _add(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        self._called[id(module)] = None
+    def _add(self, module: Any, inputs: tuple[Any, ...]) -> _Called | None:
+        self._called[id(module)] = called = None
         with errors_dropped():  # the program's own module answers
             if parameters := _trained(module):
                 site = find_callsite(sys._getframe())
                 passes_on = any(is_tensor(one) and one.requires_grad for part in inputs for one in values_in(part))
-                at, versions = site.at if site is not None else None, _versions(parameters)
-                self._called[id(module)] = _Called(weakref.ref(module), at, passes_on, versions)
+                at = site.at if site is not None else None
+                called = _Called(module, at, passes_on=passes_on, versions=_versions(parameters))
+                called.since = self._step
+                self._called[id(module)] = called
+        return called
 
     def check_if_due(self, step: int) -> None:
         """Look at the models that are alive before ``step``: at the end of the run they may be gone."""
+        self._step = step
         if step >= self._due:
             self._due = 2 * step
-            self.found(with_parts=True)
+            self.found()
+            self._look_again()
 
     @unseen
-    def found(self, *, with_parts: bool = False) -> tuple[UnusedGradients, ...]:
-        """The models with gradients of parameters that no optimizer has and nothing else has changed.
-
-        Args:
-            with_parts: Wait for the next call of parts of which that is true, in a model that is trained otherwise.
-        """
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        updated = {id(one) for group in groups for one in group["params"]}
+    def found(self) -> tuple[UnusedGradients, ...]:
+        """The models with gradients of parameters that nothing has changed; parts of one model are one."""
+        updated = self._updated()
         for key, called in list(self._called.items()):
             model = called.model() if called is not None and updated else None
             # Of a model that is gone by now, as after the function that trained it, what was seen before holds.
@@ -92,38 +120,83 @@ class UnusedGradientWatch:
             self._found.pop(key, None)
             with errors_dropped():  # see `_add`
                 parameters = _trained(model)
-                if _are_unused(parameters, updated, called.versions):
+                if _are_unused(parameters, updated, called, self._step):
                     self._found[key] = UnusedGradients(
                         module=type(model).__name__,
                         elements=sum(one.numel() for one in parameters),
                         called_at=called.called_at,
                         passes_on=called.passes_on,
+                        of=called.of,
+                        share=called.share,
                     )
-                elif with_parts and not compiled_graphs():
-                    self._look_at_parts(model, updated, called.versions)
-        return tuple(self._found.values())
+        return _joined(self._found.values())
 
-    def _look_at_parts(self, model: Any, updated: set[int], versions: dict[int, int]) -> None:
+    def _updated(self) -> set[int]:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return {id(one) for group in groups for one in group["params"]}
+
+    @unseen
+    def _look_again(self) -> None:
+        """Wait for gradients of what nothing changes, and for the next call of such parts of a trained model."""
+        updated = self._updated()
+        for key, called in list(self._called.items()):
+            model = called.model() if called is not None and updated else None
+            if called is None or model is None or compiled_graphs():
+                continue
+            with errors_dropped():  # see `_add`
+                parameters = _trained(model)
+                if not _are_changed(parameters, called):
+                    self._await_gradient(called, parameters)
+                elif called.of is None:
+                    if not updated.isdisjoint(map(id, parameters)):
+                        self._look_at_parts(model, updated, called)
+                    # Its next call is as its first.
+                    self._changed.add(key)
+                    del self._called[key]
+
+    def _await_gradient(self, called: _Called, parameters: list[Any]) -> None:
+        """Note the next gradient of the first or the last of these parameters."""
+
+        def seen(_: Any) -> None:
+            called.graded = True
+            for key in awaited:
+                if (hook := self._hooks.pop(key, None)) is not None:
+                    hook.remove()
+
+        ends = list({id(one): one for one in (*parameters[:1], *parameters[-1:])}.values())
+        awaited = [id(one) for one in ends if not called.graded and id(one) not in self._hooks]
+        for one in ends:
+            if id(one) in awaited:
+                self._hooks[id(one)] = one.register_hook(seen)
+
+    def _look_at_parts(self, model: Any, updated: set[int], called: _Called) -> None:
         """Wait for the next call of each part of a trained model that nothing trains."""
-        parts = sorted(_unused_parts(model, updated, versions), key=lambda part: -_elements(part))[:_MAX_PARTS]
+        whole = max(1, _elements(model))
+        parts = sorted(_unused_parts(model, updated, called), key=lambda part: -_elements(part.module))[:_MAX_PARTS]
         for part in parts:
-            if id(part) not in self._called:
-                self._called[id(part)] = None
+            if id(part.module) not in self._called:
+                self._called[id(part.module)] = None
+                leads = part.leads and not called.passes_on
+                self._parts[id(part.module)] = type(model).__name__, _elements(part.module) / whole, leads
                 # Without keyword arguments: torch (2.13) leaves a part of a hook for those in place.
-                self._hooks[id(part)] = part.register_forward_pre_hook(self._before_part)
+                self._hooks[id(part.module)] = part.module.register_forward_pre_hook(self._before_part)
 
     @unseen
     def _before_part(self, part: Any, args: Any) -> None:
         hook = self._hooks.pop(id(part), None)
         if hook is not None:
             hook.remove()
-            if torch.is_grad_enabled():
-                self._add(part, args)
+            if torch.is_grad_enabled() and (called := self._add(part, args)) is not None:
+                called.of, called.share, leads = self._parts[id(part)]
+                # Where nothing before it is trained, nobody needs the gradients of its inputs either.
+                called.passes_on = called.passes_on and not leads
+                with errors_dropped():  # see `_add`
+                    self._await_gradient(called, _trained(part))
 
     dynamo.leave_out(_before_part)
 
     def stop(self) -> None:
-        """Remove the hooks of parts that were not called again."""
+        """Remove the hooks of parts that were not called again, and of parameters without a gradient."""
         while self._hooks:
             self._hooks.popitem()[1].remove()
 
@@ -140,20 +213,53 @@ def _versions(parameters: list[Any]) -> dict[int, int]:
     return {id(one): version_of(one) for one in parameters}
 
 
-def _are_unused(parameters: list[Any], updated: set[int], versions: dict[int, int]) -> bool:
-    """Whether some of these have gradients, no optimizer has any, and all are as they were."""
-    return (
-        any(one.grad is not None for one in parameters)
-        and updated.isdisjoint(map(id, parameters))
-        and all(versions.get(id(one)) == version_of(one) for one in parameters)
-    )
+def _are_changed(parameters: list[Any], called: _Called) -> bool:
+    return any(called.versions.get(id(one)) != version_of(one) for one in parameters)
 
 
-def _unused_parts(model: Any, updated: set[int], versions: dict[int, int]) -> Iterator[Any]:
+def _are_unused(parameters: list[Any], updated: set[int], called: _Called, step: int) -> bool:
+    """Whether some of these have gradients and all are as they were.
+
+    Those that an optimizer has, or that were changed before, for `_IDLE_STEPS`.
+    """
+    if not parameters or _are_changed(parameters, called):
+        return False
+    if called.as_first and updated.isdisjoint(map(id, parameters)):
+        return called.graded or any(one.grad is not None for one in parameters)
+    return called.graded and step - called.since >= _IDLE_STEPS
+
+
+def _unused_parts(model: Any, updated: set[int], called: _Called) -> Iterator[_Part]:
     """The largest modules in a model of which nothing is trained."""
-    for part in model.children():
-        parameters = _trained(part)
-        if _are_unused(parameters, updated, versions):
-            yield part
-        elif parameters:
-            yield from _unused_parts(part, updated, versions)
+    leads = True
+
+    def look(module: Any) -> Iterator[_Part]:
+        nonlocal leads
+        for part in module.children():
+            parameters = _trained(part)
+            if not parameters:
+                continue
+            if updated.isdisjoint(map(id, parameters)) and not _are_changed(parameters, called):
+                yield _Part(part, leads)
+            elif any(True for _ in part.children()):
+                yield from look(part)
+            else:
+                leads = False
+
+    yield from look(model)
+
+
+def _joined(found: Iterable[UnusedGradients]) -> tuple[UnusedGradients, ...]:
+    """Parts of one model that are called in one line become one."""
+    groups: dict[Any, list[UnusedGradients]] = {}
+    for at, one in enumerate(found):
+        groups.setdefault((one.of, one.called_at, one.passes_on) if one.of is not None else at, []).append(one)
+    return tuple(
+        msgspec.structs.replace(
+            max(group, key=lambda one: one.elements),
+            elements=sum(one.elements for one in group),
+            share=sum(one.share for one in group if one.share is not None) if group[0].of is not None else None,
+            parts=len(group),
+        )
+        for group in groups.values()
+    )

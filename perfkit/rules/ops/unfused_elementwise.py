@@ -45,7 +45,7 @@ from perfkit.measures.results.patterns import ElementwiseChain, Patterns
 ID = "unfused-elementwise"
 CLAIMS = COMPUTING
 #: Where the shapes are wrong, the ops on them are not to be fused but to go.
-FOLLOWS_IN_FUNCTION = ("unintended-broadcast",)
+FOLLOWS_IN_FUNCTION = ("unintended-broadcast", "pairwise-broadcast")
 
 #: The share of the longest op that one pass still takes; and the low end as a share of the high end, at least (chosen).
 _ONE_PASS = 0.7

@@ -8,8 +8,9 @@ How it shows: the parameters of a model that the program calls, or of a part of 
 an optimizer that steps, and nothing has changed them since the first call. Or an optimizer has them, and they are
 cleared between the backward that computed them and its step.
 
-Causes: no `torch.no_grad()` around the call; parameters that were left out of the optimizer without
-`requires_grad_(False)`; a generator's samples that its critic gets without `detach()`.
+Causes: no `torch.no_grad()` around the call; a teacher that was trained first and only set to `eval()`; parameters that
+were left out of the optimizer without `requires_grad_(False)`; a generator's samples that its critic gets without
+`detach()`.
 
 Fix: ask it without gradients; where its inputs need theirs (a perceptual loss), freeze its parameters alone.
 
@@ -21,8 +22,8 @@ Fix: ask it without gradients; where its inputs need theirs (a perceptual loss),
     loss = critic(generator(noise).detach()).mean() - critic(real).mean()
 
 Saving: the backward of the ops that its line calls; where they are in the model's own lines, or on a GPU, the backward
-by the model's share of the forward in the step that is traced by line. Where its inputs need gradients, half of that:
-of the two products of a layer's backward one remains.
+by the model's share of the forward in the step that is traced by line, or by the share that parts have of its
+parameters. Where its inputs need gradients, half of that: of the two products of a layer's backward one remains.
 
 Source: torch's notes on autograd mechanics, "Locally disabling gradient computation". On an H200 a teacher of 6 layers
 beside a student of 4 cost 13.1 of 32.0 ms.
@@ -69,8 +70,10 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)) if cost is not None else None,
             spent=one.called_at,
+            # What is trained is chosen where the optimizer gets its parameters.
+            change=next(_made_at(rank), None) if one.of is not None else None,
             message=(
-                f"The backward computes gradients of {one.module}, "
+                f"The backward computes gradients of {_name(one)}, "
                 f"{_CLEARED if one.cleared else f'whose {one.elements:,} parameters no optimizer has'}"
                 f"{f': {step.shown(cost)}' if cost is not None else ''}."
             ),
@@ -90,7 +93,21 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
         )
 
 
+def _made_at(rank: Rank) -> Iterator[Location]:
+    """The lines that make optimizers."""
+    return (one.created_at for one in rank.optimizers if one.created_at is not None)
+
+
+def _name(one: UnusedGradients) -> str:
+    if one.of is None:
+        return one.module
+    others = f" and {one.parts - 1} other part{'s' * (one.parts > 2)}" if one.parts > 1 else ""
+    return f"{one.module}{others} of {one.of}"
+
+
 def _advice(one: UnusedGradients) -> str:
+    if one.of is not None:
+        return f"Call requires_grad_(False) on the parts of {one.of} that are not trained."
     if one.passes_on:
         return f"Call requires_grad_(False) on {one.module}: its inputs still get their gradients."
     if one.cleared:
@@ -105,7 +122,7 @@ def _backward_ns(one: UnusedGradients, ledger: Ledger | None, lines: Lines | Non
         return 0
     rows = [row for row in ledger.rows if row.phase == "backward" and row.owner in ("computing", "op overhead")]
     whole = sum(row.ns for row in rows if row.at is not None and (row.at.file, row.at.line) == (at.file, at.line))
-    return round(whole * _share_of_line(one.module, at, lines))
+    return round(whole * _share_of_line(one, at, lines))
 
 
 def _by_forward(one: UnusedGradients, step: StepBudget, lines: Lines | None) -> int:
@@ -126,9 +143,11 @@ def _by_forward(one: UnusedGradients, step: StepBudget, lines: Lines | None) -> 
     return round(both - forward)
 
 
-def _share_of_line(module: str, at: Location, lines: Lines | None) -> float:
-    """The model's share of the time of all models that its line calls; 1 where that is not known."""
+def _share_of_line(one: UnusedGradients, at: Location, lines: Lines | None) -> float:
+    """The model's share of the time of all models that its line calls, of parts that of parameters; 1: not known."""
     traced = lines.traced if lines is not None else ()
     calls = [call for row in traced if (row.file, row.line) == (at.file, at.line) for call in row.modules]
-    own, together = sum(call.host_ns for call in calls if call.module == module), sum(call.host_ns for call in calls)
-    return own / together if own else 1.0
+    own = sum(call.host_ns for call in calls if call.module == one.module)
+    if own:
+        return own / sum(call.host_ns for call in calls)
+    return one.share if one.share is not None else 1.0

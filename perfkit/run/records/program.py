@@ -157,7 +157,9 @@ class UnusedGradients(msgspec.Struct, frozen=True, kw_only=True):
 
     ``module`` is its class, ``elements`` the number of those parameters' elements, and ``called_at`` the user's line
     that called it first. ``passes_on`` is whether its inputs need gradients. ``cleared``: an optimizer has the
-    parameters, and their gradients are cleared before it steps.
+    parameters, and their gradients are cleared before it steps. Of parts of a model, ``of`` is the model's class,
+    ``parts`` their number (``module`` is the largest) and ``share`` their share of the model's trainable elements, 0
+    to 1.
     """
 
     module: str
@@ -165,6 +167,9 @@ class UnusedGradients(msgspec.Struct, frozen=True, kw_only=True):
     called_at: Location | None = None
     passes_on: bool = False
     cleared: bool = False
+    of: str | None = None
+    parts: int = 1
+    share: float | None = None
 
 
 class KeptTensors(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,155 @@
+"""Each row of one tensor is compared with each row of another by broadcasting, element by element.
+
+Problem: distances or similarities of all pairs are computed as a tensor of pairs times features, which is written, read
+by the next op, and reduced over the features. That is the work of a matrix product without its speed: `n * m * d`
+elements go through memory several times, where a product reads `(n + m) * d` of them.
+
+How it shows: a difference or a product of two tensors that both have a dimension of 1 where the other is longer, whose
+result has at least 8 features and is at least 8 times as large as both together, and a reduction of a tensor of that
+shape in the same function. What the ops on this shape take is 5% of the step or more.
+
+Causes: `((a[:, None] - b[None]) ** 2).sum(-1)` for nearest neighbours, codebooks, clusters, kernels and contrastive
+losses; `(a[:, None] * b[None]).sum(-1)` for similarities.
+
+Fix: one matrix product.
+
+    distances = torch.cdist(a, b)                          # squared: .square()
+    distances = a.square().sum(1)[:, None] - 2 * a @ b.T + b.square().sum(1)
+    similarities = a @ b.T
+
+Saving: what the ops on the large tensor take, forward and backward, without two products of these sizes at the limit of
+the machine (chosen, for the norms and what the product does not reach); at least 70% of that (chosen).
+
+Source: the shapes of one step. `torch.cdist` uses a matrix product for more than 25 rows (its documentation). Rounding
+differs: squared distances of near points lose digits. Where something else than a square or an absolute value is taken
+of the pairs, no product does it, and nothing is reported. Of two programs 59 and 63% of the loop was saved.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops._work_rows import busiest_place
+from perfkit.run.records import MachineLimits
+
+ID = "pairwise-broadcast"
+CLAIMS = COMPUTING
+
+#: The result is this many times as large as both tensors together, and has as many features: with fewer the distances
+#: themselves are as large (both chosen).
+_LARGER = _FEATURES = 8
+#: The share of the saving that is left at least, and products that the fix takes at most (both chosen).
+_MINIMUM, _PRODUCTS = 0.7, 2
+_PAIRS = re.compile(r"^aten::(sub|mul)$")
+_REDUCES = re.compile(r"^aten::(sum|mean|norm|linalg_vector_norm)$")
+#: What a product or a distance does of the pairs; after anything else it cannot take their place.
+_OF_PRODUCTS = re.compile(r"^aten::(sub|mul|pow|square|abs|neg|sum|mean|norm|linalg_vector_norm|sqrt|copy_|clone)_?$")
+
+_Shape = tuple[int, ...]
+
+
+class _Paired(NamedTuple):
+    """An op that pairs rows, with the shapes of both tensors and of its result."""
+
+    row: OpWorkTime
+    one: _Shape
+    other: _Shape
+    wide: _Shape
+    at: Location
+
+
+def check(step: StepBudget, work: StepWork, limits: MachineLimits | None = None) -> Iterator[Finding]:
+    """Find pairs that are made by broadcasting and reduced, and what the ops on them take."""
+    known: set[tuple[str, str, _Shape]] = set()
+    for row in work.rows:
+        paired = _paired(row)
+        if paired is None or (key := (paired.at.file, paired.at.function, paired.wide)) in known:
+            continue
+        known.add(key)
+        rows = _on_pairs(paired, work.rows)
+        forward = [one.op for one in rows if one.phase != "backward"]
+        if not any(map(_REDUCES.match, forward)) or not all(map(_OF_PRODUCTS.match, forward)):
+            continue
+        spent_ns = sum(one.ns for one in rows)
+        cost = spent_ns * step.wall_ns / max(1, work.step_ns)
+        if not step.is_negligible(cost):
+            yield _finding(step, work, paired, rows, _after_ns(paired, rows, limits) * cost / max(1, spent_ns))
+
+
+def _finding(step: StepBudget, work: StepWork, paired: _Paired, rows: Sequence[OpWorkTime], after_ns: float) -> Finding:
+    spent_ns = sum(one.ns for one in rows)
+    cost = spent_ns * step.wall_ns / max(1, work.step_ns)
+    saving = max(0.0, cost - after_ns)
+    form = "torch.cdist(a, b, p=1)" if any(one.op == "aten::abs" for one in rows) else "torch.cdist(a, b)"
+    return step.finding(
+        cost=cost,
+        saving=(_MINIMUM * saving, step.maximum_saving(saving)),
+        spent=busiest_place(rows) or paired.at,
+        change=paired.at,
+        message=(
+            f"{paired.row.op} of {_text(paired.one)} and {_text(paired.other)} makes {_text(paired.wide)}, which is "
+            f"reduced again: {step.shown(cost)}."
+        ),
+        advice=f"Do not make a tensor of all pairs: {'a @ b.T' if paired.row.op == 'aten::mul' else form}.",
+        confidence="medium",
+        evidence=(
+            Evidence.ms("ops on the pairs", spent_ns, f"{work.source}, per step"),
+            Evidence("elements of the pairs", math.prod(paired.wide), "", "the shapes of a step's ops"),
+        ),
+    )
+
+
+def _paired(row: OpWorkTime) -> _Paired | None:
+    """The row as an op that pairs rows of two tensors; None where it is none, or no line of the user's calls it."""
+    if row.at is None or row.phase == "backward" or _PAIRS.match(row.op) is None:
+        return None
+    shapes = [tuple(map(int, text.split("x"))) for text in row.shapes.split()]
+    if len(shapes) < 2 or max(map(len, shapes[:2])) < 3:
+        return None
+    rank = max(map(len, shapes[:2]))
+    one, other = ((1,) * (rank - len(shape)) + shape for shape in shapes[:2])
+    wide = tuple(map(max, one, other))
+    if not any(a > b == 1 for a, b in zip(one, other, strict=True)) or not any(
+        b > a == 1 for a, b in zip(one, other, strict=True)
+    ):
+        return None
+    if wide[-1] < _FEATURES or math.prod(wide) < _LARGER * (math.prod(one) + math.prod(other)):
+        return None
+    return _Paired(row, one, other, wide, row.at)
+
+
+def _on_pairs(paired: _Paired, rows: Sequence[OpWorkTime]) -> list[OpWorkTime]:
+    """The op, and the ops in its function that have its result, or one of its shape, among their inputs."""
+    wide = _text(paired.wide)
+    return [
+        row
+        for row in rows
+        if row is paired.row
+        or (
+            row.at is not None
+            and (row.at.file, row.at.function) == (paired.at.file, paired.at.function)
+            and wide in row.shapes.split()
+        )
+    ]
+
+
+def _after_ns(paired: _Paired, rows: Sequence[OpWorkTime], limits: MachineLimits | None) -> float:
+    """What products of these sizes take at the machine's limit, as often as the pairs were made; 0: not known."""
+    if limits is None:
+        return 0.0
+    flops = 2 * math.prod(paired.wide)
+    moved = 4 * (math.prod(paired.one) + math.prod(paired.other))
+    limit_ns = limits.op_limit_ns(flops, moved, paired.row.precision or "float32", "matmul")
+    return _PRODUCTS * limit_ns * max(1.0, paired.row.calls)
+
+
+def _text(shape: _Shape) -> str:
+    return "x".join(map(str, shape))

@@ -190,3 +190,40 @@ def test_a_step_that_other_programs_disturb_and_that_computes_as_much_as_ever_do
         rows = disturbed(lambda n: 5 * (1 + 0.3 * chance.random()), wild.__getitem__)  # noqa: B023 - called here
 
         assert measure_step_growth(rows) is None, seed
+
+
+def in_rounds(length: int, slope: float = 0.1) -> Callable[[int], float]:
+    return lambda n: 5 + slope * (n % length)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_growth_that_begins_again_at_equal_distances_is_found_with_the_steps_at_which_it_does(noise: float) -> None:
+    found = measure_step_growth(run(in_rounds(60), constant, count=170, noise=noise))
+
+    assert found is not None
+    assert found.restarts == pytest.approx((0, 60, 120), abs=4)
+    assert found.phase == "backward"
+    assert abs(found.first_ns - 10 * MS) < (0.1 + noise) * 10 * MS
+    assert abs(found.level_ns(118) - found.level_ns(58)) < 0.1 * found.level_ns(58)
+    assert found.level_ns(62) < 0.8 * found.level_ns(58)
+    # The mean of a round, however many follow.
+    assert found.mean_excess_ns(10_000) == found.excess_ns == pytest.approx(0.1 * 29 * MS, rel=0.2 + noise)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        lambda n: 10.0 if (n // 40) % 2 else 5.0,
+        lambda n: 5 + 0.1 * (n % 60 if n < 60 else (n - 60) % 25),
+        lambda n: 5 + 0.1 * (60 - n % 60),
+    ],
+    ids=["stages of other work", "at unequal distances", "steps that get shorter"],
+)
+def test_steps_that_get_shorter_at_once_without_growth_in_a_rhythm_are_none(time: Callable[[int], float]) -> None:
+    assert measure_step_growth(run(time, constant, count=170)) is None
+
+
+def test_a_machine_that_gets_slower_in_rounds_is_no_growth() -> None:
+    slower = in_rounds(60, 0.05)
+
+    assert measure_step_growth(run(lambda n: slower(n), lambda n: slower(n), count=170)) is None

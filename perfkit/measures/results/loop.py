@@ -158,7 +158,8 @@ class StepGrowth(msgspec.Struct, frozen=True, kw_only=True):
     half, ``excess_ns`` the mean over ``steps`` steps above the first level. ``phase`` grows the most, from
     ``phase_first_ns`` in the first eighth to ``phase_last_ns`` in the last. ``noise_ns`` is the standard error of the
     first level. ``calls``: the steps call models more and more often, and all times are those of a step with this many
-    calls, the mean; None: they do not.
+    calls, the mean; None: they do not. ``restarts`` are the steps at which growth begins again, as that of a list that
+    each epoch empties: ``knots`` then count from the last of them.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "24 or more timed steps"
@@ -174,9 +175,11 @@ class StepGrowth(msgspec.Struct, frozen=True, kw_only=True):
     phase_first_ns: int
     phase_last_ns: int
     calls: float | None = None
+    restarts: tuple[int, ...] = ()
 
     def level_ns(self, step: float) -> int:
         """The level at this step number: linear between the knots, constant before and after them."""
+        step -= max((start for start in self.restarts if start <= step), default=0)
         before = self.knots[0]
         for knot in self.knots:
             if step <= knot[0]:
@@ -188,6 +191,6 @@ class StepGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
     def mean_excess_ns(self, steps: int) -> int:
         """The mean above the first level over a run of this many steps, if the growth goes on as it was last."""
-        more = max(0, steps - self.steps)
+        more = max(0, steps - self.steps) if not self.restarts else 0
         later_ns = (self.last_ns - self.first_ns) * more + self.ns_per_step * more * more / 2
         return round((self.excess_ns * self.steps + later_ns) / max(1, self.steps + more))

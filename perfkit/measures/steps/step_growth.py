@@ -9,6 +9,9 @@ On a busy machine the levels of the step follow the other programs. These take c
 of the thread that trains much less, so that is looked at too, where most of the step is such time. They slow all phases
 of a step, so a phase that grows is also looked for in its ratio to the rest of the same step.
 
+A list that each epoch empties grows from there again. Where steps get shorter at once, at equal distances, they are put
+in the order of their places between two such steps, and the same is asked of that order.
+
 The work of a step may grow because the task does: larger batches, longer inputs, or more calls of the model, as those
 of an agent whose episodes last longer. Of a step with more calls, what is compared is its time per call. Larger inputs
 cost more than in proportion (attention), so where they grow nothing is claimed.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -60,6 +63,9 @@ _TAU = 0.75
 _COMPUTES, _LEAST_DISTURBED = 0.5, 0.1
 #: Points that the pairs of single steps are made from: their number is the square.
 _MAX_POINTS = 120
+#: Growth begins again where the steps after are shorter than those before by this share of all and by `_CERTAIN` times
+#: the uncertainty; this many steps of each are compared, and the distances differ by less than that share (all chosen).
+_DROP, _BESIDE, _UNEQUAL = 0.25, 6, 0.2
 #: Phases whose time depends on other processes, or that happen in few steps: neither grows with the program's work, nor
 #: shows by staying that the machine is as fast as before.
 _APART: frozenset[Phase] = frozenset({"data", "validation", "checkpoint"})
@@ -82,7 +88,50 @@ def step_growth(timed: Sequence[Step]) -> StepGrowth | None:
     if calls is not None:
         timed, points = [_of_calls(row, calls) for row in timed], [_of_calls(row, calls) for row in points]
     rise = _of_step(points, list(map(_own_ns, points))) or _of_thread(timed) or _of_one_phase(points)
-    return _described(timed, points, rise, calls) if rise is not None else None
+    if rise is not None:
+        return _described(timed, points, rise, calls)
+    restarts = _restarts(points)
+    if not restarts:
+        return None
+    timed, points = _by_place(timed, restarts), _by_place(points, restarts)
+    # A machine gets slower in rounds, too, as one that gets hot and then cools: one phase must grow, and not all.
+    rise = _of_one_phase(points)
+    if rise is None:
+        return None
+    return msgspec.structs.replace(_described(timed, points, rise, calls), restarts=restarts)
+
+
+def _restarts(points: Sequence[Step]) -> tuple[int, ...]:
+    """The steps at which growth begins again, the first one included; none where it does not, or not in a rhythm."""
+    times = list(map(_own_ns, points))
+    least = _DROP * median(times)
+    drops: list[tuple[float, int]] = []
+    for at in range(_BESIDE, len(times) - _BESIDE + 1):
+        before, after = times[at - _BESIDE : at], times[at : at + _BESIDE]
+        drop = median(before) - median(after)
+        if drop >= max(least, _CERTAIN * (_uncertainty(before) + _uncertainty(after))):
+            drops.append((drop, at))
+    starts = [0]
+    # The largest drop first: those beside it are of the same place.
+    for _, at in sorted(drops, reverse=True):
+        if all(abs(at - other) >= _MIN_STEPS for other in starts):
+            starts.append(at)
+    steps = sorted(points[at].step for at in starts)
+    rounds = [end - start for start, end in pairwise(steps)]
+    last = points[-1].step + points[-1].steps - steps[-1]
+    if not rounds or max(*rounds, last) > (1 + _UNEQUAL) * min(rounds):
+        return ()
+    return tuple(steps)
+
+
+def _by_place(rows: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
+    """The rows by their place after the last restart, which becomes their number."""
+    placed = [
+        msgspec.structs.replace(row, step=row.step - max(start for start in restarts if start <= row.step))
+        for row in rows
+        if row.step >= restarts[0]
+    ]
+    return sorted(placed, key=lambda row: row.step)
 
 
 class _Rise(NamedTuple):

@@ -5,8 +5,9 @@ walked or written as a whole, hooks that are added again. The last step of the r
 
 How it shows: the level of the step rises through the whole run, by at least 10% and four times its uncertainty, and the
 machine is not the reason: a part of the step stays as long as it was, or nearly each step is longer than all before.
-On a busy machine it is the ratio of one phase to the rest of the same step that rises. Batches or inputs that grow are
-no growth; where a step calls the model more often than those before, as in longer episodes, it is its time per call.
+On a busy machine it is the ratio of one phase to the rest of the same step that rises. Growth may begin again at equal
+distances, as that of a list that each epoch empties. Batches or inputs that grow are no growth; where a step calls the
+model more often than those before, as in longer episodes, it is its time per call.
 
 Causes: `total = total + loss` with `backward(retain_graph=True)`; a recurrent state that is not detached; a history
 that is averaged, sorted or written in every step; `register_hook` in the loop.
@@ -70,9 +71,9 @@ def check(
         cost=cost,
         saving=(max(0, cost - 2 * growth.noise_ns), step.maximum_saving(cost)),
         spent=hottest.at if hottest is not None else change,
-        change=change or _added_at(hottest, lines) or _added_before(growth, lines) or call_in_loop(hottest, lines),
+        change=_to_change(growth, hottest, change, lines),
         message=(
-            f"The step grows from {ms(growth.first_ns)} to {ms(growth.last_ns)} in {growth.steps:,} steps"
+            f"The step grows from {ms(growth.first_ns)} to {ms(growth.last_ns)} in {_steps(growth)}"
             f"{_per(growth)}, most of it in the phase {growth.phase}; what it takes beyond the first steps' level is "
             f"{step.shown(cost)}."
         ),
@@ -82,14 +83,36 @@ def check(
     )
 
 
+def _steps(growth: StepGrowth) -> str:
+    """How many steps it grows for: ``150 steps, 3 times``."""
+    if not growth.restarts:
+        return f"{growth.steps:,} steps"
+    return f"{growth.knots[-1][0] + 1:,} steps, {len(growth.restarts)} times"
+
+
 def _per(growth: StepGrowth) -> str:
     """Which steps these are, where later ones have more work."""
     return "" if growth.calls is None else f" (those of {growth.calls:,.0f} calls of the model, the mean)"
 
 
+def _to_change(
+    growth: StepGrowth, hottest: LineRow | None, stored: Location | None, lines: Lines | None
+) -> Location | None:
+    """The line that keeps what grows, else the one of the loop that goes through it.
+
+    Where growth begins again, what grows is kept on purpose, and gone through too often.
+    """
+    called = call_in_loop(hottest, lines)
+    if growth.restarts and stored is None and growth.phase != "backward" and called is not None:
+        return called
+    return stored or _added_at(hottest, lines) or _added_before(growth, lines) or called
+
+
 def _advice(growth: StepGrowth, name: str | None) -> str:
     if name is not None:
         return f"Detach what {name} keeps from one step to the next, or store numbers in place of it."
+    if growth.restarts and growth.phase != "backward":
+        return "Compute this once, when all of it is there (at the end of the epoch), or keep a running value."
     if growth.phase == "backward":
         return "Detach what one step hands to the next: the backward goes through the graphs of all steps before."
     return "Find what this phase walks over that every step adds to, and keep a running value, or the newest part only."

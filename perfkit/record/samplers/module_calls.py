@@ -30,6 +30,7 @@ from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.input_slices import slices_of, version_of
 from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in, without_modes
+from perfkit.record.samplers.input_padding import common_padding
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 
@@ -40,11 +41,6 @@ Path = tuple[Site, ...]
 
 #: Arguments that transformers' models make a loss of, beside the same answer.
 _LOSS_ARGUMENTS = frozenset({"labels", "num_items_in_batch"})
-
-#: Numbers of words.
-_WHOLE = frozenset({torch.int16, torch.int32, torch.int64})
-#: Looking for padding in so many numbers takes a few ms.
-_MAX_PADDED = 1_000_000
 
 #: Calls that are inspected in the step; more come from a model that is called line by line for minutes.
 _MAX_CALLS = 10_000
@@ -189,7 +185,7 @@ class ModuleCallLog:
         # With a cache there is one new position, and a mask that grows.
         call.positions = rows[0] if rows and all(positions > 1 for _, positions in rows) else None
         call.parts = slices_of(tensors)
-        call.padded = max((share for one in tensors if (share := _padded(one)) is not None), default=None)
+        call.padded = max((share for one in tensors if (share := common_padding(one)) is not None), default=None)
         module = call.module
         random = _has_active_dropout(module)
         key = (id(module), module.training, *map(fingerprint, values))
@@ -349,21 +345,6 @@ def _changes_of(value: Any) -> int:
     if is_tensor(value):
         return version_of(value)
     return len(value) if isinstance(value, list | dict) else 0
-
-
-def _padded(tensor: Any) -> float | None:
-    """The share of the last columns in which all rows of whole numbers have the same one; None for other tensors.
-
-    One column alone may be the end of a text, and a row alone may repeat a word.
-    """
-    if tensor.dim() != 2 or tensor.dtype not in _WHOLE or tensor.device.type != "cpu":
-        return None
-    rows, columns = tensor.shape
-    if rows < 2 or columns < 2 or tensor.numel() > _MAX_PADDED:
-        return None
-    same = (tensor == tensor[0, -1]).all(dim=0)
-    run = columns if bool(same.all()) else columns - 1 - int((~same).nonzero()[-1])
-    return run / columns if 1 < run < columns else 0.0
 
 
 def fingerprint(value: Any) -> Any:

@@ -3,10 +3,12 @@
 Problem: rows that are padded to a fixed length (the longest of the whole data set, `max_length`) make each op of the
 model as long as that length, although no row of this batch is. The loss masks what was computed there.
 
-How it shows: the last columns of an input of whole numbers, (samples, length), hold the same number in all rows; their
-share of the time of the call and of its backward is 5% of the step or more.
+How it shows: the last columns of an input of whole numbers, (samples, length), hold the same number in all rows, or the
+last frames of an input of three dimensions, along the longer one, are zero in all; their share of the time of the call
+and of its backward is 5% of the step or more.
 
-Causes: padding="max_length" of a tokenizer; a data set that is padded once for all batches.
+Causes: padding="max_length" of a tokenizer; a data set that is padded once for all batches; a `collate_fn` that makes
+room for the longest recording of all.
 
 Fix: pad each batch to its own longest row, or cut the columns that no row uses.
 

@@ -39,6 +39,25 @@ def calling_loop(place: Location | None, lines: Lines | None) -> Location | None
     return place.at if place is not None else None
 
 
+def is_in_rollout(place: Location | None, lines: Lines | None) -> bool:
+    """Whether a line, or a call that leads to it, is in a loop that only asks models, without gradients.
+
+    So does the environment of an agent: what it computes is asked for by what the model answers.
+    """
+    at, traced = place, lines.traced if lines is not None else ()
+    for _ in range(_MAX_CALLS):
+        row = next((one for one in traced if at is not None and _is_at(one, at)), None)
+        if row is None:
+            return False
+        loop = (row.file, row.function, row.loop_line)
+        around = [one for one in traced if (one.file, one.function, one.loop_line) == loop]
+        asked = [calls for one in around for calls in one.modules]
+        if row.loop_line is not None and asked and not any(calls.builds_graph for calls in asked):
+            return True
+        at = next(iter(row.callers), None)
+    return False
+
+
 def _loop_around(place: Location | None, lines: Lines | None) -> Location | None:
     if place is None or lines is None:
         return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.python import python_bound
-from perfkit.run.records import LineRow, Lines, TracedLine
+from perfkit.run.records import LineRow, Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
 
@@ -125,3 +127,41 @@ def test_a_loop_over_many_elements_is_changed_itself_and_not_the_call_of_its_fun
 
     assert change(runs=4) == place(85, "main")
     assert change(runs=64) is None
+
+
+@pytest.mark.parametrize(
+    ("loop_line", "builds_graph", "severity"),
+    [(20, False, "info"), (20, True, "critical"), (None, False, "critical")],
+    ids=["a rollout", "a forward", "no loop"],
+)
+def test_the_python_of_a_simulator_in_a_loop_that_asks_a_model_is_information(
+    build: Any, loop_line: int | None, builds_graph: bool, severity: str
+) -> None:
+    def traced(line: int, function: str, loop: int | None, *callers: int, **fields: Any) -> TracedLine:
+        return TracedLine(
+            file="train.py",
+            line=line,
+            function=function,
+            owner="user",
+            phase="other",
+            runs=9,
+            host_ns=MS,
+            loop_line=loop,
+            callers=tuple(Location(file="train.py", line=one, function="rollout") for one in callers),
+            **fields,
+        )
+
+    model = ModuleCalls(module="Agent", calls=9, host_ns=MS, builds_graph=builds_graph)
+    lines = Lines(
+        period_ns=MS,
+        steps=40,
+        traced=(
+            traced(12, "prepare", None, 22),
+            traced(21, "rollout", loop_line, 40, modules=(model,)),
+            traced(22, "rollout", loop_line, 40),
+        ),
+    )
+
+    [finding] = build.findings(python_bound, build.step(20, forward=20), build.work("python", 8), lines)
+
+    assert finding.severity == severity

@@ -109,6 +109,7 @@ class _SiteSums:
 
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
+        self.builds_graph = call.builds_graph
         #: After the first call: the gradients that were asked for alone, and what the module kept.
         self.grads, self.state = 0, call.state
         self.again_at: Site | None = None
@@ -269,6 +270,7 @@ class ModuleCallLog:
                 growing=sums.growing,
                 growing_ns=sums.growing_ns,
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
+                builds_graph=sums.builds_graph,
             )
             rows[site] = (*rows.get(site, ()), row)
         return rows

@@ -23,8 +23,9 @@ Saving: at most all of that time, with the error of sampling and a quarter more,
 right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
 
 Source: time is sampled every 10 ms outside windows. Which lines call ops is known from the step for lines: a line that
-is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples.
-Within a rollout that training reads it is information.
+is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples. In a
+rollout it is information: where training reads it in some steps, or where it is in a loop that asks a model without
+gradients. How much of a simulator is needed is not known.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
+from perfkit.rules._loops import is_in_rollout
 from perfkit.rules._places import call_in_loop, repeats_in_call
 from perfkit.run.records import Lines
 
@@ -70,8 +72,9 @@ def check(
     # A simulator, or a game: how much of a rollout is needed is not known.
     rollouts = [part for part in (loop.rare if loop is not None else ()) if part.for_training]
     functions = {(at.file, at.function) for part in rollouts for at in (part.at, part.called) if at is not None}
+    is_rollout = (work.lines[0].file, work.lines[0].function) in functions or is_in_rollout(work.lines[0], lines)
     yield step.finding(
-        severity="info" if (work.lines[0].file, work.lines[0].function) in functions else None,
+        severity="info" if is_rollout else None,
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
         spent=work.lines[0],

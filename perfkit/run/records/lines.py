@@ -115,7 +115,8 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
         growing: Calls with the samples of the call before and one position more, as of a text that is written word by
             word. ``growing_ns`` is their time without that of one position each, if time follows the length.
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
-            end, if time follows their length; None where no input had rows of whole numbers on a CPU.
+            end, if time follows their length; None where no input had a length (`common_padding`) on a CPU.
+        builds_graph: Whether gradients were enabled in the first call.
     """
 
     module: str
@@ -130,6 +131,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     growing: Count = 0
     growing_ns: Count = 0
     padded_ns: Count | None = None
+    builds_graph: bool = True
 
 
 class ConstantCalls(msgspec.Struct, frozen=True, kw_only=True):

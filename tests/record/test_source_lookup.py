@@ -25,6 +25,12 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
+def test_a_type_is_found_in_a_choice_of_two(tmp_path: Path) -> None:
+    file = written(tmp_path, "import torch\ntorch.set_default_dtype(torch.float64 if precise else torch.float32)\n")
+
+    assert [at.line for at in find_calls(("float64",), (file,))["float64"]] == [2]
+
+
 def test_calls_are_found_unless_they_switch_something_off(tmp_path: Path) -> None:
     file = written(
         tmp_path,

@@ -87,9 +87,10 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         if name is not None and not (node.args and _is_off(node.args[0])):
             yield name, node.lineno, f"{name}(...)"
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
-            # A type, as in x.to(torch.float64): the name is the value's.
-            if isinstance(value, ast.Attribute):
-                yield value.attr, value.lineno, value.attr
+            # A type, as in x.to(torch.float64): the name is the value's, or that of either value of a choice.
+            for one in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
+                if isinstance(one, ast.Attribute):
+                    yield one.attr, one.lineno, one.attr
         for keyword in node.keywords:
             if keyword.arg is not None and not _is_off(keyword.value):
                 yield keyword.arg, keyword.value.lineno, f"{keyword.arg}="

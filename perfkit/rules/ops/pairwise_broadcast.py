@@ -68,7 +68,7 @@ class _Paired(NamedTuple):
 
 def check(step: StepBudget, work: StepWork, limits: MachineLimits | None = None) -> Iterator[Finding]:
     """Find pairs that are made by broadcasting and reduced, and what the ops on them take."""
-    known: set[tuple[str, str, _Shape]] = set()
+    known: set[tuple[str, str | None, _Shape]] = set()
     for row in work.rows:
         paired = _paired(row)
         if paired is None or (key := (paired.at.file, paired.at.function, paired.wide)) in known:

@@ -355,6 +355,7 @@ class Attachments:
             ignored_targets=extras.inputs.ignored_targets.rows(),
             subnormal_inputs=extras.inputs.subnormal_inputs(),
             wide_broadcasts=extras.inputs.wide_broadcasts(),
+            dropped_rows=extras.inputs.dropped_rows.rows(),
             regrown_inputs=self._growing.rows(steps),
             paths=paths,
             fillings=find_fillings(rows),

@@ -268,3 +268,20 @@ def test_layers_before_the_trained_one_are_found_together_though_their_gradients
     assert found.share == pytest.approx(0.75)
     assert not found.passes_on, "no trained layer is before them"
     assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_a_model_that_a_fused_update_trains_uses_its_gradients(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+
+    def step() -> None:
+        model(torch.ones(3, 4)).mean().backward()
+        optimizer.step()
+        model.zero_grad()
+
+    with perfkit.profile(tmp_path / "run", quiet=True):
+        for _ in range(100):
+            step()
+    rank = read_run(tmp_path / "run").ranks[0].rank
+    assert rank is not None
+    assert rank.unused_gradients == ()

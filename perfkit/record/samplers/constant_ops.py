@@ -32,7 +32,7 @@ from perfkit._code_owner import USER, frames_outwards, function_name, line_of, o
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit._torch_versions import writes
-from perfkit.record.program_values import is_tracing, unseen, without_modes
+from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tracing, sample_of, unseen
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.run.records import ConstantOps, Phase
@@ -41,10 +41,6 @@ from perfkit.run.records import ConstantOps, Phase
 _MAX_OPS = 100_000
 #: Lines that lead to an op.
 _MAX_PATH = 16
-#: Elements of a tensor from before the step that are compared: ops on lists of tensors change them and leave their
-#: version as it was, and so does numpy. It takes some µs.
-_SAMPLED = 64
-_OWN_KINDS = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _NESTED = (tuple, list, dict)
 #: Owners of frames between an op and who asked for it.
@@ -153,16 +149,16 @@ class ConstantOpLog:
             self._changing.update(between)
             self._changing_sites.update(path[:1])
         # Last: tensors without memory or strides raise there.
-        self.inputs.add(func, inputs[0], path[0], in_library=bool(between))
+        self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
 
     def _number_of_op(self, func: Any, schema: _Schema, types: Any, flat: list[Any], written: list[Any]) -> int | None:
         """The number of an op with these inputs, in a flat list, of which it writes into ``written``; None for none."""
-        if schema.draws or any(kind not in _OWN_KINDS for kind in types):
+        if schema.draws or any(kind not in OWN_KINDS for kind in types):
             return None
         if func is torch.ops.aten.lift_fresh.default:
             # torch.tensor(values): a new tensor each time, made of Python's values. A large one is data.
             (tensor,) = flat
-            return hash((_sample_of(tensor), tensor.shape, tensor.dtype)) if tensor.numel() <= _SAMPLED else None
+            return hash((sample_of(tensor), tensor.shape, tensor.dtype)) if tensor.numel() <= SAMPLED else None
         if not all(map(self._is_made, written)):
             return None  # what outlives the step is changed
         parts: list[Any] = [func]
@@ -186,7 +182,7 @@ class ConstantOpLog:
             self._known[id(tensor)] = weakref.ref(tensor)
         elif self._known.get(id(tensor), _dead)() is not tensor:
             return None
-        sample = _sample_of(tensor)
+        sample = sample_of(tensor)
         return hash((id(tensor), self._version_of(tensor), sample)) if sample is not None else None
 
     def _is_made(self, tensor: Any) -> bool:
@@ -384,16 +380,3 @@ def _flat(value: Any) -> list[Any]:
 
 def _on_device(out: Any) -> bool:
     return any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in _flat(out))
-
-
-def _sample_of(tensor: Any) -> bytes | None:
-    """Some of its elements; None for one on a device, of a subclass, or that is not one block of memory."""
-    if tensor.device.type != "cpu" or type(tensor) not in _OWN_KINDS or not tensor.is_contiguous():
-        return None
-    # Without the modes: they would see each of these ops, which takes ten times as long as the op.
-    with without_modes():
-        elements = tensor.detach().reshape(-1)
-        if (step := elements.numel() // _SAMPLED) > 1:
-            elements = elements[::step]
-        # A copy: torch resizes no memory that numpy has seen, and FSDP resizes that of its parameters.
-        return bytes(elements.clone().view(torch.uint8).numpy())

@@ -1,6 +1,6 @@
 """What goes into the ops of one step that makes them slow or useless.
 
-That is subnormal numbers, shapes that broadcast by mistake, and targets that a loss ignores.
+That is subnormal numbers, shapes that broadcast by mistake, targets that a loss ignores, and rows that nothing reads.
 
 `ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
 """
@@ -16,6 +16,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.samplers.dropped_rows import DroppedRowCounts
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.run.records import SubnormalInputs, WideBroadcast
@@ -54,6 +55,7 @@ class OpInputs:
     def __init__(self) -> None:
         #: Of losses that no library computes.
         self.ignored_targets = IgnoredTargetCounts()
+        self.dropped_rows = DroppedRowCounts()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
@@ -61,8 +63,9 @@ class OpInputs:
         #: (line, op, shapes of the inputs, shape of the result) -> calls.
         self._wide: Counter[tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
 
-    def add(self, func: Any, arguments: Any, site: Site, *, in_library: bool) -> None:
-        """An op of a line of the user's has run with these positional arguments."""
+    def add(self, func: Any, arguments: Any, out: Any, site: Site, *, in_library: bool) -> None:
+        """An op of a line of the user's has returned ``out`` for these positional arguments."""
+        self.dropped_rows.add(func, arguments, out, site)
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
         elif func.overloadpacket in _PAIRED and len(arguments) > 1:

@@ -20,7 +20,7 @@ from perfkit._location import Location
 from perfkit._raised_signals import errors_dropped
 from perfkit.ranges import dynamo
 from perfkit.record.input_slices import version_of
-from perfkit.record.program_values import is_tensor, unseen, values_in
+from perfkit.record.program_values import is_tensor, sample_of, unseen, values_in
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.run.records import UnusedGradients
 
@@ -36,16 +36,20 @@ _FIRST_CHECK = 8
 _IDLE_STEPS = 32
 
 
+#: The number of changes of a parameter, and some of its elements, None where these were not looked at.
+_State = tuple[int, bytes | None]
+
+
 class _Called:
     """A model, or a part of one, at a call with gradients enabled."""
 
-    def __init__(self, model: Any, called_at: Location | None, *, passes_on: bool, versions: dict[int, int]) -> None:
+    def __init__(self, model: Any, called_at: Location | None, *, passes_on: bool, states: dict[int, _State]) -> None:
         self.model: Callable[[], Any] = weakref.ref(model)
         self.called_at = called_at
         #: Whether an argument needs a gradient: then only those of the parameters may be in vain.
         self.passes_on = passes_on
-        #: The number of changes of each parameter, by its id: what updates them need not be an optimizer.
-        self.versions = versions
+        #: What each parameter was, by its id: what updates them need not be an optimizer.
+        self.states = states
         #: The step of these numbers, whether they are of the first call, and whether a gradient was computed since.
         self.since, self.as_first = 0, True
         self.graded = False
@@ -95,7 +99,7 @@ class UnusedGradientWatch:
                 site = find_callsite(sys._getframe())
                 passes_on = any(is_tensor(one) and one.requires_grad for part in inputs for one in values_in(part))
                 at = site.at if site is not None else None
-                called = _Called(module, at, passes_on=passes_on, versions=_versions(parameters))
+                called = _Called(module, at, passes_on=passes_on, states=_states(parameters))
                 called.since = self._step
                 self._called[id(module)] = called
         return called
@@ -209,24 +213,32 @@ def _elements(module: Any) -> int:
     return sum(one.numel() for one in _trained(module))
 
 
-def _versions(parameters: list[Any]) -> dict[int, int]:
-    return {id(one): version_of(one) for one in parameters}
+def _states(parameters: list[Any]) -> dict[int, _State]:
+    """How often each was changed, and some elements of the first and the last: a fused update leaves their number."""
+    ends = (id(one) for one in (*parameters[:1], *parameters[-1:]))
+    sampled = set(ends)
+    return {id(one): (version_of(one), sample_of(one) if id(one) in sampled else None) for one in parameters}
 
 
 def _are_changed(parameters: list[Any], called: _Called) -> bool:
-    return any(called.versions.get(id(one)) != version_of(one) for one in parameters)
+    for key, (changes, sample) in _states(parameters).items():
+        before = called.states.get(key)
+        if before is None or before[0] != changes or (None not in (before[1], sample) and before[1] != sample):
+            return True
+    return False
 
 
 def _are_unused(parameters: list[Any], updated: set[int], called: _Called, step: int) -> bool:
     """Whether some of these have gradients and all are as they were.
 
-    Those that an optimizer has, or that were changed before, for `_IDLE_STEPS`.
+    Those that an optimizer has, or that were changed before, for `_IDLE_STEPS`, and where elements could be compared.
     """
     if not parameters or _are_changed(parameters, called):
         return False
     if called.as_first and updated.isdisjoint(map(id, parameters)):
         return called.graded or any(one.grad is not None for one in parameters)
-    return called.graded and step - called.since >= _IDLE_STEPS
+    compared = any(sample is not None for _, sample in called.states.values())
+    return compared and called.graded and step - called.since >= _IDLE_STEPS
 
 
 def _unused_parts(model: Any, updated: set[int], called: _Called) -> Iterator[_Part]:

@@ -210,6 +210,14 @@ class WideBroadcast(CodeLine, frozen=True, kw_only=True):
     wide: tuple[int, ...]
 
 
+class DroppedRows(CodeLine, frozen=True, kw_only=True):
+    """A line that picks ``picked`` of the ``rows`` rows that the lines ``made_at`` computed in the same step."""
+
+    rows: Count
+    picked: Count
+    made_at: tuple[Location, ...]
+
+
 class StepInterval(CodeLine, frozen=True, kw_only=True):
     """A sampled line, or one that leads to it, which runs in every N-th step, and the line that sets N."""
 
@@ -247,8 +255,9 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
-    and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``regrown_inputs`` one per line, phase and
-    module. ``paths`` has the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
+    and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
+    rows, ``regrown_inputs`` one per line, phase and module. ``paths`` has the samples of ``rows`` without those in
+    workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step.
     """
@@ -266,6 +275,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ignored_targets: tuple[IgnoredTargets, ...] = ()
     subnormal_inputs: tuple[SubnormalInputs, ...] = ()
     wide_broadcasts: tuple[WideBroadcast, ...] = ()
+    dropped_rows: tuple[DroppedRows, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()

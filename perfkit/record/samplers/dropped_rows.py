@@ -1,0 +1,171 @@
+"""Rows that a step computes and leaves out: a catalogue that is encoded as a whole, of which a batch reads a few rows.
+
+The rows of a tensor are followed through ops that compute each row from the same row of their inputs: products with
+weights, convolutions of a batch, functions of an element, norms of a row. Where an op picks rows by an index, those
+that nothing picks could have been left out before. Where an op mixes rows (a batch norm, attention, messages along
+edges, scores of all), all of them are needed.
+
+`ConstantOpLog` hands on the ops of a step, without views: a tensor is known by the memory that it shares.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from perfkit._code_owner import USER, function_name
+from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.run.records import DroppedRows
+
+#: Fewer rows are not looked at: a choice among them saves little (chosen).
+_FEW = 16
+#: Tensors that are followed in a step, and elements of an index that are counted: some ms.
+_MAX_TENSORS, _MAX_INDEX = 10_000, 1_000_000
+#: Ops that compute rows from rows: the place of the tensor that has them.
+_ROWS_AT = {"mm": 0, "linear": 0, "convolution": 0, "addmm": 1, "embedding": 1}
+#: Ops of elements: their other tensors have as many rows, or the same for all.
+_OF_ELEMENTS = frozenset(
+    (
+        *("add", "sub", "rsub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "pow", "square", "where"),
+        *("relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "clamp", "clamp_min", "hardtanh"),
+        *("mish", "hardswish", "native_dropout", "native_layer_norm", "clone", "_to_copy", "max_pool2d_with_indices"),
+    )
+)
+#: Ops along a dimension, by the place of its number: along the first one they mix rows.
+_ALONG = {"_softmax": 1, "_log_softmax": 1, "sum": 1, "mean": 1, "linalg_vector_norm": 2}
+#: Ops that pick rows of their first tensor, by the place of the index.
+_CHOICES = {"index": 1, "index_select": 2, "embedding": 1}
+
+
+class _Rows(NamedTuple):
+    """How many rows a tensor has, the lines that computed them, and the numbers of the ops with which they begin."""
+
+    number: int
+    lines: frozenset[Site]
+    roots: frozenset[int]
+
+
+class DroppedRowCounts:
+    """Follows the rows of tensors through one step; keeps no tensor alive."""
+
+    def __init__(self) -> None:
+        #: By the address of the memory. What was freed is replaced by what is made there next.
+        self._known: dict[int, _Rows] = {}
+        self._next_root = 0
+        #: Where all rows are needed.
+        self._mixed: set[int] = set()
+        #: Line that picks -> the rows that it picks from, and how many it picks at most.
+        self._picked: dict[Site, tuple[_Rows, int]] = {}
+
+    def add(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
+        """An op of a line of the user's has returned ``out`` for these positional arguments."""
+        name = func.overloadpacket.__name__.removesuffix("_")
+        tensors = [one for part in arguments for one in (part if isinstance(part, list | tuple) else (part,))]
+        tensors = [one for one in tensors if is_tensor(one)]
+        first = out[0] if isinstance(out, tuple) and out else out
+        if not tensors or not is_tensor(first) or first.device.type != "cpu" or not first.dim():
+            return
+        if name in _CHOICES and (known := self._of(arguments[0])) is not None:
+            if (picked := _picked(name, arguments, known)) is not None:
+                self._pick(known, picked, site)
+            else:
+                self._mixed |= known.roots
+            self._set(first, None)
+            return
+        rows, read = self._rows_of(name, arguments, tensors, int(first.shape[0]))
+        for tensor in tensors:
+            if (known := self._of(tensor)) is not None and (rows is None or tensor not in read):
+                self._mixed |= known.roots
+        self._set(first, rows._replace(lines=rows.lines | {site}) if rows is not None else None)
+
+    def _rows_of(self, name: str, arguments: Any, tensors: list[Any], count: int) -> tuple[_Rows | None, _Tensors]:
+        """The rows of what the op returned, None where they are not computed row by row; the tensors that have them."""
+        if count < _FEW:
+            return None, _Tensors()
+        if name in _ROWS_AT:
+            source = arguments[_ROWS_AT[name]]
+            if source.shape[0] != count:
+                return None, _Tensors()
+            known = self._of(source)
+            if known is not None and known.number == count:
+                return known, _Tensors((source,))
+            self._next_root += 1
+            return _Rows(count, frozenset(), frozenset((self._next_root,))), _Tensors((source,))
+        if name not in _OF_ELEMENTS and (name not in _ALONG or _mixes(arguments, _ALONG[name])):
+            return None, _Tensors()
+        read = _Tensors(one for one in tensors if one.dim() and one.shape[0] == count)
+        known_rows = [known for one in read if (known := self._of(one)) is not None and known.number == count]
+        if not known_rows:
+            return None, _Tensors()
+        lines, roots = (frozenset[Any]().union(*parts) for parts in zip(*(one[1:] for one in known_rows), strict=True))
+        return _Rows(count, lines, roots), read
+
+    def _of(self, tensor: Any) -> _Rows | None:
+        return self._known.get(tensor.untyped_storage().data_ptr()) if is_tensor(tensor) else None
+
+    def _set(self, tensor: Any, rows: _Rows | None) -> None:
+        address = tensor.untyped_storage().data_ptr()
+        if rows is not None and len(self._known) < _MAX_TENSORS:
+            self._known[address] = rows
+        else:
+            self._known.pop(address, None)
+
+    def _pick(self, known: _Rows, picked: int, site: Site) -> None:
+        before, count = self._picked.get(site, (known, 0))
+        # Several calls of a line may pick other rows each time.
+        rows = _Rows(known.number, before.lines | known.lines, before.roots | known.roots)
+        self._picked[site] = rows, min(known.number, count + picked)
+
+    def rows(self) -> tuple[DroppedRows, ...]:
+        """The lines that pick some of the rows that others computed, and that nothing else needs."""
+        found: dict[frozenset[int], list[tuple[Site, _Rows, int]]] = {}
+        for site, (rows, picked) in self._picked.items():
+            if not rows.roots & self._mixed:
+                found.setdefault(rows.roots, []).append((site, rows, picked))
+        return tuple(row for lines in found.values() if (row := _row(lines)).picked < row.rows)
+
+
+def _row(lines: list[tuple[Site, _Rows, int]]) -> DroppedRows:
+    """Several lines that pick from the same rows: the first stands for all."""
+    (code, line), rows, _ = lines[0]
+    return DroppedRows(
+        file=code.co_filename,
+        line=line,
+        function=function_name(code),
+        owner=USER,
+        rows=rows.number,
+        picked=min(rows.number, sum(picked for _, _, picked in lines)),
+        made_at=tuple(sorted(map(location_of, rows.lines), key=lambda at: (at.file, at.line or 0))),
+    )
+
+
+class _Tensors(tuple[Any, ...]):
+    """Some tensors; ``in`` asks for the very object, because tensors compare by their elements."""
+
+    def __contains__(self, tensor: object) -> bool:
+        return any(tensor is one for one in self)
+
+
+def _picked(name: str, arguments: Any, known: _Rows) -> int | None:
+    """How many of the rows an index picks; None where it picks something else."""
+    source = arguments[0]
+    index = arguments[_CHOICES[name]]
+    if name == "index":
+        index, *others = index
+        if any(one is not None for one in others) or (index is not None and index.dim() != 1):
+            return None
+    elif name == "index_select" and arguments[1] % source.dim():
+        return None
+    if not is_tensor(index) or index.numel() > _MAX_INDEX or source.shape[0] != known.number:
+        return None
+    with without_modes():
+        return int(index.sum()) if index.dtype.itemsize == 1 else int(torch.unique(index).numel())
+
+
+def _mixes(arguments: Any, place: int) -> bool:
+    """Whether an op along the dimensions at this place goes along the first one, or along all."""
+    along = arguments[place] if len(arguments) > place else None
+    along = along if isinstance(along, list | tuple) else [along]
+    return not along or any(one is None or one % arguments[0].dim() == 0 for one in along)

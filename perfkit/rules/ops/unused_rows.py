@@ -1,0 +1,73 @@
+"""A step computes rows that nothing in it reads.
+
+Problem: all rows of a catalogue, a graph or a memory bank go through a network, and a batch then picks a few of the
+results by an index. The rest is computed for nothing, and its backward too.
+
+How it shows: an index picks at most half of the rows of a tensor that was computed in the same step, row by row, and no
+other op reads that tensor. What the ops on these rows take, by the share that is not picked, is 5% of the step or more.
+
+Causes: `encode(catalogue)[ids]`; scores of all positions of which a few have a target; features of all nodes for a loss
+over some of them.
+
+Fix: pick first.
+
+    vectors = encode(catalogue[ids])                 # not: encode(catalogue)[ids]
+    scores = head(hidden[positions])                 # not: head(hidden)[positions]
+
+Saving: the share of the rows that is not picked, of the ops on them and their backward; at least 70% of it (chosen):
+what does not follow the number of rows remains.
+
+Source: the ops of one step, which are followed row by row. Where an op mixes rows (batch norm, attention, messages
+along edges) all are needed. At most half is chosen. On a CPU. Of one program 59% of the loop was saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit._format import percent
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops._work_rows import busiest_place
+from perfkit.run.records import DroppedRows, Lines
+
+ID = "unused-rows"
+CLAIMS = COMPUTING
+
+#: At most this share of the rows is picked, and the share of the cost that is saved at least (both chosen).
+_PICKED, _MINIMUM = 0.5, 0.7
+
+
+def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
+    """Find rows that are computed and not picked, and what the ops on them take."""
+    for one in lines.dropped_rows:
+        rows = [row for row in work.rows if _is_of(row, one)]
+        spent_ns = sum(row.ns for row in rows)
+        cost = (1 - one.picked / one.rows) * spent_ns * step.wall_ns / max(1, work.step_ns)
+        if one.picked > _PICKED * one.rows or step.is_negligible(cost):
+            continue
+        yield step.finding(
+            cost=cost,
+            saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+            spent=busiest_place(rows) or one.at,
+            change=one.at,
+            message=(
+                f"{one.rows:,} rows are computed, of which {one.picked:,} "
+                f"({percent(one.picked, one.rows)}) are picked then: the others take {step.shown(cost)}."
+            ),
+            advice="Pick the rows first, and compute those only.",
+            confidence="medium",
+            evidence=(
+                Evidence("rows that are picked", one.picked, f"of {one.rows}", "the ops of a step, row by row"),
+                Evidence.ms("ops on all rows", spent_ns, f"{work.source}, per step"),
+            ),
+        )
+
+
+def _is_of(row: OpWorkTime, of: DroppedRows) -> bool:
+    """Whether an op of one of the lines has an input of as many rows; so has its backward."""
+    if row.at is None or (row.at.file, row.at.line) not in {(at.file, at.line) for at in of.made_at}:
+        return False
+    return any(shape.split("x", 1)[0] == str(of.rows) for shape in row.shapes.split())

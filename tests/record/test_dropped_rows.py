@@ -1,0 +1,106 @@
+"""Rows that a step computes and does not pick, as the step in which ops are listened to shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from perfkit.record.samplers.constant_ops import ConstantOpLog
+from perfkit.run.records import DroppedRows, Phase
+
+ROWS, PICKED = 200, 30
+NET = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 8))
+NORM = nn.BatchNorm1d(8)
+CATALOGUE = torch.randn(ROWS, 8)
+IDS = torch.arange(PICKED) * 2
+MASK = torch.zeros(ROWS, dtype=torch.bool).index_fill(0, IDS, True)
+
+
+def found(step: Callable[[], Any], phase: Phase = "forward") -> tuple[DroppedRows, ...]:
+    log = ConstantOpLog(lambda: phase)
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+    return log.inputs.dropped_rows.rows()
+
+
+def encoded(rows: torch.Tensor) -> torch.Tensor:
+    return F.normalize(NET(rows), dim=1)  # computes them
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda rows: rows[IDS],
+        lambda rows: rows[MASK],
+        lambda rows: rows.index_select(0, IDS),
+        lambda rows: F.embedding(IDS, rows),
+        lambda rows: rows.view(ROWS, 2, 4)[IDS],
+        lambda rows: rows.detach()[torch.cat((IDS, IDS))],
+    ],
+    ids=["by numbers", "by a mask", "index_select", "embedding", "a view", "some twice"],
+)
+def test_rows_that_an_index_does_not_pick_are_counted_with_the_lines_that_compute_them(
+    pick: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    [row] = found(lambda: pick(encoded(CATALOGUE)))
+
+    assert (row.rows, row.picked) == (ROWS, PICKED)
+    assert [at.line for at in row.made_at] == [encoded.__code__.co_firstlineno + 1]
+
+
+def test_positions_of_all_texts_are_rows_of_their_scores() -> None:
+    head = nn.Linear(8, 50)
+
+    [row] = found(lambda: head(torch.randn(10, 20, 8)).view(-1, 50)[IDS])
+
+    assert (row.rows, row.picked) == (200, PICKED)
+
+
+def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
+    def step() -> None:
+        rows = encoded(CATALOGUE)
+        rows[IDS]
+        rows[IDS + 1]
+
+    [row] = found(step)
+
+    assert row.picked == 2 * PICKED
+    assert row.line == step.__code__.co_firstlineno + 2
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: encoded(CATALOGUE)[torch.randperm(ROWS)],
+        lambda: (lambda rows: (rows @ rows.T, rows[IDS]))(encoded(CATALOGUE)),
+        lambda: (lambda rows: rows[rows.sum(1).topk(PICKED).indices])(encoded(CATALOGUE)),
+        lambda: (lambda rows: rows[rows[:, 0] > 0.9])(encoded(CATALOGUE)),
+        lambda: NORM(NET(CATALOGUE))[IDS],
+        lambda: F.scaled_dot_product_attention(*3 * [NET(CATALOGUE).view(1, ROWS, 8)])[0][IDS],
+        lambda: torch.zeros(ROWS, 8).index_add(0, IDS, NET(CATALOGUE)[:PICKED])[IDS],
+        lambda: (lambda rows: (rows.mean(0), rows[IDS]))(encoded(CATALOGUE)),
+        lambda: CATALOGUE[IDS],
+        lambda: encoded(CATALOGUE)[:, torch.tensor([0, 1])],
+    ],
+    ids=[
+        "all are picked",
+        "scores of all",
+        "the largest are picked",
+        "picked by their values",
+        "batch norm",
+        "attention",
+        "messages",
+        "a mean of all",
+        "nothing is computed",
+        "columns",
+    ],
+)
+def test_rows_that_are_needed_are_none(step: Callable[[], Any]) -> None:
+    assert found(step) == ()

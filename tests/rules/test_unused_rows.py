@@ -1,0 +1,56 @@
+"""unused-rows: the ops on all rows, by the share that nothing picks, at the line that picks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfkit._location import Location
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops import unused_rows
+from perfkit.run.records import DroppedRows, Lines, Phase
+
+MS = 1_000_000
+ENCODES, PICKS = (
+    Location(file="train.py", line=line, function=name, owner="user") for line, name in ((12, "forward"), (30, "batch"))
+)
+
+
+def op(name: str, shapes: str, ms: int, at: Location = ENCODES, phase: Phase = "forward") -> OpWorkTime:
+    return OpWorkTime(op=f"aten::{name}", phase=phase, ns=ms * MS, calls=1, ops=1, shapes=shapes, at=at)
+
+
+WORK = StepWork(
+    source="stacks-0",
+    step_ns=80 * MS,
+    rows=(
+        op("addmm", "256 6000x64 64x256", 20),
+        op("gelu", "6000x256", 10),
+        op("mm", "64x6000 6000x256", 30, phase="backward"),
+        op("addmm", "256 512x64 64x256", 5),
+        op("mul", "6000x256", 9, at=PICKS),
+    ),
+)
+
+
+def found(build: Any, picked: int) -> list[Any]:
+    line = {"file": PICKS.file, "line": PICKS.line, "function": PICKS.function, "owner": PICKS.owner}
+    dropped = DroppedRows(**line, rows=6000, picked=picked, made_at=(ENCODES,))
+    lines = Lines(period_ns=MS, steps=40, dropped_rows=(dropped,))
+    return list(build.findings(unused_rows, build.step(40, forward=20, backward=20), lines, WORK))
+
+
+def test_the_ops_on_all_rows_cost_the_share_that_is_not_picked(build: Any) -> None:
+    [finding] = found(build, 600)
+
+    assert (finding.spent, finding.change) == (ENCODES, PICKS)
+    # 60 ms in a recorded step that is twice as long as an ordinary one, nine tenths of it.
+    assert finding.cost_ns == pytest.approx(27 * MS)
+    assert finding.saving_low_ns == pytest.approx(0.7 * 27 * MS)
+    assert finding.message.startswith("6,000 rows are computed, of which 600 (10%) are picked then: the others take 27")
+
+
+def test_rows_most_of_which_are_picked_are_no_finding(build: Any) -> None:
+    assert found(build, 3100) == []
+    assert len(found(build, 3000)) == 1

@@ -75,8 +75,8 @@ class LoopOps(NamedTuple):
 
     ``functions`` are those that only this loop calls, with the loop's own. ``slow_ns`` is the time of rows that are far
     from their limit or whose ops are small, of ``total_ns``, and ``python_ns`` what of that is outside of ops;
-    ``limit_ns`` is what these rows take at their limit. ``before_model`` is whether it runs before any module, and
-    ``recurrent`` whether it is a recurrence: see `_is_recurrence`.
+    ``limit_ns`` is what these rows take at their limit. ``before_model`` is whether it runs before any module,
+    ``recurrent`` whether it is a recurrence (see `_is_recurrence`), and ``carries`` is `TracedLine.loop_carries`.
     """
 
     at: Location
@@ -89,6 +89,7 @@ class LoopOps(NamedTuple):
     limit_ns: int
     before_model: bool
     recurrent: bool = False
+    carries: bool = False
 
 
 def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[LoopOps]:
@@ -126,6 +127,7 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
             limit_ns=sum(row.limit_ns or 0 for row in slow),
             before_model=all(row.before_model for row in rows),
             recurrent=recurrent,
+            carries=any(row.loop_carries for row in rows),
         )
 
 

@@ -349,3 +349,15 @@ def test_a_loop_that_makes_the_inputs_and_one_of_python_are_left_to_the_rules_on
 
     assert by_ledger(build, lines(makes), *rows_of_loop(limit_ms=1)) == []
     assert by_ledger(build, lines(line_of(22, 48, 21, "forward")), few, overhead, python) == []
+
+
+def test_the_advice_for_a_loop_that_needs_its_own_results_is_to_compile_it(build: Any) -> None:
+    loop = msgspec.structs.replace(line_of(12, 100, 11), loop_carries=True)
+    other = msgspec.structs.replace(line_of(22, 48, 21, "forward"), loop_carries=True)
+
+    [repeated] = build.findings(many_small_ops, build.step(20, forward=20), ops(repeat()), lines(loop))
+    [slow] = by_ledger(build, lines(other), *rows_of_loop(limit_ms=1))
+
+    for finding in (repeated, slow):
+        assert "torch.compile" in finding.advice
+        assert "one call over the whole tensor" not in finding.advice

@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._raised_signals import signal_of
 from perfkit.ranges import dynamo
+from perfkit.record.samplers.carried_names import carrying_loops
 from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Path, Site, location_of
 from perfkit.record.samplers.source_lookup import parsed
@@ -260,13 +261,14 @@ class LineTracer:
         if self.refused is not None:
             return ()
         loops: dict[str, dict[int, int]] = {}
+        carrying: dict[str, frozenset[int]] = {}
         modules, constants = self._modules.rows(), self._constants.rows()
         ended = self._end_of_round(modules)
         rows = []
         for at, (phase, (code, line), runs, total_ns, before_model) in enumerate(self._traced(modules, constants)):
             file = code.co_filename
             if file not in loops:
-                loops[file] = innermost_loops(file)
+                loops[file], carrying[file] = innermost_loops(file), carrying_loops(file)
             rows.append(
                 TracedLine(
                     file=file,
@@ -277,6 +279,7 @@ class LineTracer:
                     runs=runs,
                     host_ns=total_ns,
                     loop_line=loops[file].get(line),
+                    loop_carries=loops[file].get(line) in carrying[file],
                     before_model=before_model and at >= ended if self._modules.started else None,
                     modules=modules.pop((code, line), ()),
                     constants=constants.pop((code, line), ()),

@@ -19,7 +19,8 @@ Fix: one call over the whole tensor.
     y = F.layer_norm(x, x.shape[-1:])               # not: (x - mean) / std, op by op
     y = torch.cumsum(x, dim=1)                      # not: for t in range(T): total = total + x[:, t]
 
-Where an iteration needs the result of the one before: torch.compile, an RNN module, or a scan.
+Where an iteration needs the result of the one before, as the source of the loop shows: torch.compile, an RNN module, or a
+scan.
 
 Saving: n iterations become one, so (loop + backward) x (1 - 1/n), from the loop's first op to its last and with the
 backward of its ops. High end: all of it, on a CPU 15% more because the rest of the step gets faster too. Low end: what
@@ -90,6 +91,10 @@ _RECURRENCE = (
     "Compute what needs no earlier result for all time steps at once, and the rest in one nn.GRU, nn.LSTM or nn.RNN; "
     "or compile the loop (torch.compile)."
 )
+_CARRIED = (
+    "Each iteration needs the result of the one before: compile the loop (torch.compile), or use one function for all "
+    "of them (cumsum, a scan)."
+)
 
 
 def check(
@@ -132,7 +137,7 @@ def _slow_loops(
                 f"A loop runs {loop.iterations:,} times per step over {loop.ops / loop.iterations:.0f} ops each, "
                 f"far from what the machine can do: {step.shown(cost)}, backward included."
             ),
-            advice=_RECURRENCE if loop.recurrent else _WHOLE,
+            advice=_RECURRENCE if loop.recurrent else _CARRIED if loop.carries else _WHOLE,
             confidence="medium",
             evidence=(
                 Evidence("iterations per step", loop.iterations, "", "the step traced by line"),
@@ -173,6 +178,7 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         traced = {(row.file, row.line) for row in lines.traced} if loop is None and lines is not None else set()
         caller = _caller_of(repeat, work) if traced else None
         in_library = bool(traced) and (caller is None or (caller.file, caller.line) in traced)
+        carries = loop in all_loops and any(row.loop_carries for row in all_loops[loop])
         yield step.finding(
             cost=cost,
             saving=(low, step.maximum_saving(cost)),
@@ -183,7 +189,7 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
                 f"({names}{' ...' if len(repeat.names) > 4 else ''}): "
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
-            advice=_ANOTHER if in_library else _WHOLE,
+            advice=_ANOTHER if in_library else _CARRIED if carries else _WHOLE,
             severity="info" if in_library else None,
             confidence="low" if loop is None and (in_library or caller is None) else "medium",
             evidence=tuple(_evidence(repeat, overhead, f"trace, {ops.steps} steps")),

@@ -149,7 +149,8 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
         runs: How often the line ran in that step; 0 for a line that began before it, such as the call of a Trainer.
         host_ns: Time in the line with all that it called, in a step that tracing made slower than others. For a
             line that began before the step: of the modules and of the user's functions that it called.
-        loop_line: The ``for`` or ``while`` statement around the line, if any.
+        loop_line: The ``for`` or ``while`` statement around the line, if any. ``loop_carries`` is whether one of its
+            iterations needs the result of the one before, as its source shows.
         before_model: Whether it first ran before any module was called in that step; None: none was called.
         modules: The modules that it called.
         constants: The functions that it called whose result does not change.
@@ -160,6 +161,7 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     runs: Count
     host_ns: Count
     loop_line: int | None = None
+    loop_carries: bool = False
     before_model: bool | None = None
     modules: tuple[ModuleCalls, ...] = ()
     callers: tuple[Location, ...] = ()

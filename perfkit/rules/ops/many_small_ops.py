@@ -19,7 +19,7 @@ Fix: one call over the whole tensor.
     y = F.layer_norm(x, x.shape[-1:])               # not: (x - mean) / std, op by op
     y = torch.cumsum(x, dim=1)                      # not: for t in range(T): total = total + x[:, t]
 
-Where an iteration needs the result of the one before, as the source of the loop shows: torch.compile, an RNN module, or a
+Where an iteration needs the result of the one before, as the loop's source shows: torch.compile, an RNN module, or a
 scan.
 
 Saving: n iterations become one, so (loop + backward) x (1 - 1/n), from the loop's first op to its last and with the

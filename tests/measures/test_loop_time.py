@@ -243,3 +243,21 @@ def test_a_line_that_ordinary_steps_run_too_is_rare_where_its_rare_caller_reache
     [rare] = measured(steps(*every(16, 400)), Lines(period_ns=10 * MS, steps=200, rows=sampled, traced=traced)).rare
 
     assert (rare.at, rare.called) == (call, written)
+
+
+def test_the_call_of_a_function_that_trains_is_not_the_line_of_rare_steps() -> None:
+    rollout, update = (Location(file="train.py", line=n, function="main", owner="user") for n in (40, 41))
+    rows = (
+        line(12, "rollout", 200, called_from=rollout),
+        line(29, "update", 900, called_from=update),
+        line(30, "update", 90, "backward", called_from=update),
+    )
+    traced = tuple(
+        TracedLine(file="train.py", line=n, function="update", owner="user", phase="other", runs=1, host_ns=MS)
+        for n in (29, 30)
+    )
+    lines = Lines(period_ns=10 * MS, steps=200, rows=rows, traced=traced)
+
+    [rare] = measured(steps(*every(16, 200)), lines).rare
+
+    assert (rare.at, rare.called) == (rollout, rows[0].at)

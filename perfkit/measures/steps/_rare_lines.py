@@ -58,7 +58,8 @@ class _OrdinaryStep:
         self._callers = sampled_callers(lines)
         self._functions: set[Function] = self._training | {(line.file, line.function) for line in lines.traced}
         #: A training step that is a function of its own runs below the loop around it.
-        self._functions |= {outer for name in self._training for outer in self._outside(name)}
+        self._around: set[Function] = {outer for name in self._training for outer in self._outside(name)}
+        self._functions |= self._around
 
     def _outside(self, name: Function) -> Iterator[Function]:
         """The functions from which this one was reached, without the module's code."""
@@ -75,7 +76,11 @@ class _OrdinaryStep:
         Empty where they run the line, and no line below such a function that calls it most often.
         """
         found: list[Location] = []
+        below: Function | None = None
         for at in self._chain(row):
+            if not found and below in self._training | self._around:
+                return []  # a line that calls the loop
+            below = at.file, at.function
             if (at.file, at.line) not in self._lines:
                 found.append(at)
                 if (at.file, at.function) in self._functions:

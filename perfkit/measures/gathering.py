@@ -22,6 +22,7 @@ from perfkit.measures.device.roofline import measure_roofline
 from perfkit.measures.host._python_frames import with_frames
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.host.source_lines import measure_source_lines
+from perfkit.measures.host.traced_loop import other_loop
 from perfkit.measures.memory.checkpoint_trades import measure_checkpoint_trades
 from perfkit.measures.memory.memory_snapshot import measure_memory_snapshot
 from perfkit.measures.memory.peak_memory import measure_peak_memory, trace_memory
@@ -201,6 +202,7 @@ def _measure_run(
     for kind in (TypicalStep, MeanStep):
         found.replace(without_preparation(found.get(kind), found.all(HostWork), mean))
     _measure_peaks(chosen, missing, read, found)
+    missing += [*filter(None, [other_loop(chosen.lines)])]
     found.add(_measure_ranks(run.ranks.values(), observed))
     found.add(measure_batch_time(rows, rank.padding if rank is not None else None))
     found.add(measure_growing_inputs(rows))

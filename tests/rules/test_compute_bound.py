@@ -9,7 +9,7 @@ import pytest
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.verdicts import compute_bound, memory_bound, unexplained
-from perfkit.run.records import Rate
+from perfkit.run.records import LineRow, Lines, Rate, TracedLine
 from tests.made_limits import made_limits
 
 
@@ -86,3 +86,18 @@ def test_a_step_with_a_problem_that_could_not_be_quantified_is_not_compute_bound
     ledger = build.ledger(("computing", 100, 90, "arithmetic"), unquantified=("sync-in-step",))
 
     assert build.findings(compute_bound, ledger) == []
+
+
+def test_a_step_that_is_divided_by_steps_of_another_loop_is_not_proven_healthy(build: Any) -> None:
+    ledger = build.ledger(("computing", 90, 72, "arithmetic"), ("python", 10, None, None))
+    place = {"file": "train.py", "owner": "user", "host_ns": 1}
+    rows = tuple(
+        LineRow(**place, line=line, function="step", phase="backward", samples=samples)
+        for line, samples in ((20, 30), (50, 400))
+    )
+    traced = (TracedLine(**place, line=20, function="fit", phase="other", runs=1),)
+    lines = Lines(period_ns=1, steps=40, rows=rows, traced=traced)
+
+    assert build.findings(compute_bound, ledger, lines) == []
+    [finding] = build.findings(unexplained, ledger, lines)
+    assert "The recorded steps are of another loop than most of the run." in finding.message

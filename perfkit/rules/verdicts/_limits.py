@@ -8,15 +8,20 @@ from perfkit._format import ms, percent
 from perfkit.findings import Evidence
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.ledger.step_budget import MAJORITY, RARE
+from perfkit.measures.host.traced_loop import other_loop
 from perfkit.measures.results.loop import LoopTime
+from perfkit.run.records import Lines
 
 #: Rows that are listed as evidence: as many as a person reads.
 _ROWS = 5
 
 
-def is_healthy(ledger: ClaimedLedger, loop: LoopTime | None) -> bool:
-    """Whether the typical step is at its limit, and is nearly all of the loop: other work is not proven needed."""
-    return ledger.is_at_limit and (loop is None or loop.rare_share < RARE)
+def is_healthy(ledger: ClaimedLedger, loop: LoopTime | None, lines: Lines | None) -> bool:
+    """Whether the typical step is at its limit, and is nearly all of the loop: other work is not proven needed.
+
+    Not where the recorded steps, by which the typical step is divided, are those of another loop.
+    """
+    return ledger.is_at_limit and (loop is None or loop.rare_share < RARE) and other_loop(lines) is None
 
 
 def is_memory_bound(ledger: ClaimedLedger) -> bool:

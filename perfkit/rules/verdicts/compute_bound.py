@@ -5,9 +5,9 @@ that perfkit looks for costs more than 5% of it.
 
 How it shows: at least half of the step is time of rows of the ledger up to twice their limit, and less than a quarter
 of it is unexplained: what rows take beyond that, or what has no limit. Steps that do other work in a rhythm take less
-than 15% of the loop. The limit of an op is what its FLOPs take at the
-rate of a matrix product, or its bytes at the bandwidth of memory, whichever takes longer: measured on a CPU, from the
-data sheet for a GPU.
+than 15% of the loop, and the recorded steps are of the loop that trains most. The limit of an op is what its FLOPs take
+at the rate of a matrix product, or its bytes at the bandwidth of memory, whichever takes longer: measured on a CPU,
+from the data sheet for a GPU.
 
 Fix: faster training now takes less work or a faster processor and not a better loop: lower precision, a smaller model,
 a larger batch where the device is not full, more devices.
@@ -31,14 +31,15 @@ from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules.verdicts._limits import is_healthy, is_memory_bound, limit_evidence, limit_message
+from perfkit.run.records import Lines
 
 ID = "compute-bound"
 OUTCOME = "healthy"
 
 
-def check(ledger: ClaimedLedger, loop: LoopTime | None = None) -> Iterator[Finding]:
+def check(ledger: ClaimedLedger, loop: LoopTime | None = None, lines: Lines | None = None) -> Iterator[Finding]:
     """Report a step near the limit of arithmetic; run where no problem could be quantified."""
-    if is_healthy(ledger, loop) and not is_memory_bound(ledger):
+    if is_healthy(ledger, loop, lines) and not is_memory_bound(ledger):
         yield Finding(
             severity="info",
             message=limit_message(ledger, "compute"),

@@ -27,14 +27,15 @@ from perfkit.findings import Finding
 from perfkit.ledger.ledger import ClaimedLedger
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules.verdicts._limits import is_healthy, is_memory_bound, limit_evidence, limit_message
+from perfkit.run.records import Lines
 
 ID = "memory-bound"
 OUTCOME = "healthy"
 
 
-def check(ledger: ClaimedLedger, loop: LoopTime | None = None) -> Iterator[Finding]:
+def check(ledger: ClaimedLedger, loop: LoopTime | None = None, lines: Lines | None = None) -> Iterator[Finding]:
     """Report a step near the memory's bandwidth; run where no problem could be quantified."""
-    if is_healthy(ledger, loop) and is_memory_bound(ledger):
+    if is_healthy(ledger, loop, lines) and is_memory_bound(ledger):
         yield Finding(
             severity="info",
             message=limit_message(ledger, "memory"),

@@ -4,7 +4,7 @@ Problem: a part of the step is far from what this machine can do, or its limit i
 
 How it shows: less than half of the step is time of rows of the ledger up to twice their limit, or a quarter of it or
 more is neither that nor claimed by a finding; or a finding's cost is not known; or other work than training takes 15%
-of the loop, in steps of a rhythm.
+of the loop, in steps of a rhythm; or the recorded steps are of another loop than most of the run.
 
 Causes: something that perfkit has no rule for; a recording without shapes or without the machine's limits.
 
@@ -27,10 +27,11 @@ from perfkit._format import ms, percent, shown_location
 from perfkit.findings import Finding
 from perfkit.ledger.ledger import NEAR_LIMIT, ClaimedLedger, Unexplained
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE
+from perfkit.measures.host.traced_loop import other_loop
 from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.verdicts._limits import is_healthy, limit_evidence
-from perfkit.run.records import MachineLimits
+from perfkit.run.records import Lines, MachineLimits
 
 ID = "unexplained"
 OUTCOME = "unexplained"
@@ -51,14 +52,15 @@ def check(
     loop: LoopTime | None = None,
     work: StepWork | None = None,
     limits: MachineLimits | None = None,
+    lines: Lines | None = None,
 ) -> Iterator[Finding]:
     """Report what nothing explains; run where no problem could be quantified."""
-    if is_healthy(ledger, loop):
+    if is_healthy(ledger, loop, lines):
         return
     parts = ledger.unexplained()
     yield Finding(
         severity="info",
-        message=" ".join(_sentences(ledger, loop)),
+        message=" ".join(_sentences(ledger, loop, lines)),
         advice=_advice(ledger, work, limits),
         spent=next((part.at for part in parts if part.at is not None), None),
         evidence=tuple(limit_evidence(ledger)),
@@ -82,8 +84,8 @@ def _beyond_limit_ns(row: OpWorkTime, limits: MachineLimits) -> float:
     return max(0.0, row.ns - row.calls * limit_ns / NEAR_LIMIT)
 
 
-def _sentences(ledger: ClaimedLedger, loop: LoopTime | None) -> Iterator[str]:
-    """At most four: that nothing is proven, what is unexplained, what comes in a few steps, and what is not known."""
+def _sentences(ledger: ClaimedLedger, loop: LoopTime | None, lines: Lines | None) -> Iterator[str]:
+    """At most five: that nothing is proven, what is unexplained, what comes in a few steps, and what is not known."""
     step, parts = ledger.ledger, ledger.unexplained()
     yield f"No rule found a problem, but the {step.per} is not proven healthy."
     rest_ns, own_ns = ledger.unexplained_ns - step.others_ns, step.wall_ns - step.others_ns
@@ -92,6 +94,8 @@ def _sentences(ledger: ClaimedLedger, loop: LoopTime | None) -> Iterator[str]:
         yield f"{share} of its {ms(step.wall_ns)} is unexplained, the largest part {largest}."
     if loop is not None and loop.rare_share >= RARE:
         yield f"{percent(loop.rare_share, 1)} of the loop is other work than training, in a few steps."
+    if other_loop(lines) is not None:
+        yield "The recorded steps are of another loop than most of the run."
     missing = []
     if ledger.unquantified:
         missing.append(f"the cost of {', '.join(dict.fromkeys(ledger.unquantified))} is not known")

@@ -65,7 +65,8 @@ class DroppedRowCounts:
         tensors = [one for part in arguments for one in (part if isinstance(part, list | tuple) else (part,))]
         tensors = [one for one in tensors if is_tensor(one)]
         first = out[0] if isinstance(out, tuple) and out else out
-        if not tensors or not is_tensor(first) or first.device.type != "cpu" or not first.dim():
+        if not is_tensor(first) or first.device.type != "cpu" or not first.dim():
+            self._mix(tensors)  # one number of all rows
             return
         if name in _CHOICES and (known := self._of(arguments[0])) is not None:
             if (picked := _picked(name, arguments, known)) is not None:
@@ -75,9 +76,7 @@ class DroppedRowCounts:
             self._set(first, None)
             return
         rows, read = self._rows_of(name, arguments, tensors, int(first.shape[0]))
-        for tensor in tensors:
-            if (known := self._of(tensor)) is not None and (rows is None or tensor not in read):
-                self._mixed |= known.roots
+        self._mix([tensor for tensor in tensors if rows is None or tensor not in read])
         self._set(first, rows._replace(lines=rows.lines | {site}) if rows is not None else None)
 
     def _rows_of(self, name: str, arguments: Any, tensors: list[Any], count: int) -> tuple[_Rows | None, _Tensors]:
@@ -101,6 +100,12 @@ class DroppedRowCounts:
             return None, _Tensors()
         lines, roots = (frozenset[Any]().union(*parts) for parts in zip(*(one[1:] for one in known_rows), strict=True))
         return _Rows(count, lines, roots), read
+
+    def _mix(self, tensors: list[Any]) -> None:
+        """All rows of these tensors are needed."""
+        for tensor in tensors:
+            if (known := self._of(tensor)) is not None:
+                self._mixed |= known.roots
 
     def _of(self, tensor: Any) -> _Rows | None:
         return self._known.get(tensor.untyped_storage().data_ptr()) if is_tensor(tensor) else None

@@ -65,13 +65,14 @@ class OpInputs:
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site, *, in_library: bool) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
-        self.dropped_rows.add(func, arguments, out, site)
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
         elif func.overloadpacket in _PAIRED and len(arguments) > 1:
             self._look_at_shapes(func, arguments[0], arguments[1], site)
         elif not in_library:
             self.ignored_targets.add(func, arguments, site)
+        # Last: tensors without memory raise there.
+        self.dropped_rows.add(func, arguments, out, site)
 
     def _look_for_subnormals(self, func: Any, arguments: Any, site: Site) -> None:
         self._products += 1

@@ -87,7 +87,7 @@ class UnusedGradientWatch:
         """A model is called, from outside of all others, with these arguments and keyword arguments."""
         if id(module) not in self._called and len(self._called) < _MAX_MODELS and torch.is_grad_enabled():
             called = self._add(module, inputs)
-            if called is not None and id(module) in self._changed:
+            if called is not None and id(module) in self._changed and not compiled_graphs():
                 called.as_first = False
                 with errors_dropped():  # see `_add`
                     self._await_gradient(called, _trained(module))
@@ -215,8 +215,7 @@ def _elements(module: Any) -> int:
 
 def _states(parameters: list[Any]) -> dict[int, _State]:
     """How often each was changed, and some elements of the first and the last: a fused update leaves their number."""
-    ends = (id(one) for one in (*parameters[:1], *parameters[-1:]))
-    sampled = set(ends)
+    sampled = {id(one) for one in (*parameters[:1], *parameters[-1:])}
     return {id(one): (version_of(one), sample_of(one) if id(one) in sampled else None) for one in parameters}
 
 
@@ -253,9 +252,9 @@ def _unused_parts(model: Any, updated: set[int], called: _Called) -> Iterator[_P
                 continue
             if updated.isdisjoint(map(id, parameters)) and not _are_changed(parameters, called):
                 yield _Part(part, leads)
-            elif any(True for _ in part.children()):
-                yield from look(part)
-            else:
+                continue
+            yield from look(part)
+            if not updated.isdisjoint(map(id, part.parameters(recurse=False))):
                 leads = False
 
     yield from look(model)

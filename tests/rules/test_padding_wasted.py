@@ -11,7 +11,7 @@ from torch import nn
 from perfkit._location import Location
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.rules.data import padding_wasted
-from perfkit.run.records import PADDING, Lines, ModuleCalls, TracedLine
+from perfkit.run.records import PADDING, Compilation, Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
 
@@ -89,3 +89,13 @@ def test_without_a_line_that_pads_the_loader_is_to_be_edited(build: Any) -> None
     [finding] = build.findings(padding_wasted, step, lines(padded_ns=30 * MS), rank)
 
     assert finding.change == made
+
+
+def test_in_a_program_that_compiles_equal_lengths_are_on_purpose(build: Any) -> None:
+    step = build.step(100, forward=40, backward=50, optimizer=10)
+    compiled = Compilation(compiled="forward", called_from=None, count=1, recompiles=0, total_ns=MS)
+    rank = msgspec.structs.replace(build.rank(), compilations=(compiled,))
+
+    [finding] = build.findings(padding_wasted, step, lines(padded_ns=30 * MS), rank)
+
+    assert finding.severity == "info"

@@ -19,6 +19,8 @@ Fix: pad each batch to its own longest row, or cut the columns that no row uses.
 Saving: the share of the columns, of the call and of its backward: at least 70% of that, because what does not follow
 the length remains.
 
+In a program that compiles graphs it is information: a model is compiled again for each length.
+
 Source: the inputs of modules in the step that is traced by line. Columns that only some rows need are reported by
 imbalanced-data. The threshold is 5% of the step.
 """
@@ -63,6 +65,8 @@ def check(
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+        # A compiled model is compiled again for each length: then all rows are as long on purpose.
+        severity="info" if rank is not None and rank.compilations else None,
         spent=row,
         # Without such a line the rows are padded in a way of their own: the loader is given what does it.
         change=(first_call(rank, PADDING) if rank is not None else None) or (loader.change if loader else None),

@@ -70,8 +70,8 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)) if cost is not None else None,
             spent=one.called_at,
-            # What is trained is chosen where the optimizer gets its parameters.
-            change=next(_made_at(rank), None) if one.of is not None else None,
+            # One part is called without gradients; several are left out where the optimizer gets its parameters.
+            change=next(_made_at(rank), None) if one.parts > 1 else None,
             message=(
                 f"The backward computes gradients of {_name(one)}, "
                 f"{_CLEARED if one.cleared else f'whose {one.elements:,} parameters no optimizer has'}"

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from perfkit.record import program_values
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks.batches import BatchWatch
-from perfkit.record.samplers import constant_calls, constant_ops
+from perfkit.record.samplers import constant_calls
 
 
-@pytest.mark.parametrize("sample_of", [constant_ops._sample_of, constant_calls._sample_of])
+@pytest.mark.parametrize("sample_of", [program_values.sample_of, constant_calls._sample_of])
 @pytest.mark.parametrize("elements", [10, 100_000])
 def test_a_tensor_whose_elements_were_sampled(sample_of: Callable[[Any], Any], elements: int) -> None:
     tensor = torch.ones(elements)

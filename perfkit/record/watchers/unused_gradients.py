@@ -58,7 +58,7 @@ class _Called:
         self.share: float | None = None
 
 
-class _Part(NamedTuple):
+class _IdlePart(NamedTuple):
     """A part of a model of which nothing is trained; ``leads``: nothing before it is trained either."""
 
     module: Any
@@ -77,7 +77,7 @@ class UnusedGradientWatch:
         self._changed: set[int] = set()
         self._due = _FIRST_CHECK
         self._step = 0
-        #: By the id of a part: the model's class, its share of the model's elements, and `_Part.leads`.
+        #: By the id of a part: the model's class, its share of the model's elements, and `_IdlePart.leads`.
         self._parts: dict[int, tuple[str, float, bool]] = {}
         #: By the id of the part whose next call, or the parameter whose next gradient it waits for.
         self._hooks: dict[int, Any] = {}
@@ -240,18 +240,18 @@ def _are_unused(parameters: list[Any], updated: set[int], called: _Called, step:
     return compared and called.graded and step - called.since >= _IDLE_STEPS
 
 
-def _unused_parts(model: Any, updated: set[int], called: _Called) -> Iterator[_Part]:
+def _unused_parts(model: Any, updated: set[int], called: _Called) -> Iterator[_IdlePart]:
     """The largest modules in a model of which nothing is trained."""
     leads = True
 
-    def look(module: Any) -> Iterator[_Part]:
+    def look(module: Any) -> Iterator[_IdlePart]:
         nonlocal leads
         for part in module.children():
             parameters = _trained(part)
             if not parameters:
                 continue
             if updated.isdisjoint(map(id, parameters)) and not _are_changed(parameters, called):
-                yield _Part(part, leads)
+                yield _IdlePart(part, leads)
                 continue
             yield from look(part)
             if not updated.isdisjoint(map(id, part.parameters(recurse=False))):

@@ -50,7 +50,7 @@ def test_private_names_of_torch_lightning_and_transformers_are_found() -> None:
 #: Private names that are Python's, and texts: parts of the names of ops, and what is looked for in a user's source.
 NOT_OF_A_FRAMEWORK = {
     *("_DummyThread", "_add_filter", "_filters_mutated_lock_held", "_getframe", "_initializing"),
-    *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like", "_rank"),
+    *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like", "_rank", "_to_copy"),
     "_attn_implementation",
 }
 

@@ -16,9 +16,9 @@ from perfkit.run.records import UnusedGradients
 STEPS = 12
 
 
-def recorded(folder: Path, step: Callable[[], None]) -> tuple[UnusedGradients, ...]:
+def recorded(folder: Path, step: Callable[[], None], steps: int = STEPS) -> tuple[UnusedGradients, ...]:
     with perfkit.profile(folder, quiet=True):
-        for _ in range(STEPS):
+        for _ in range(steps):
             step()
     rank = read_run(folder).ranks[0].rank
     assert rank is not None
@@ -194,31 +194,26 @@ def test_a_teacher_that_an_optimizer_trained_first_is_found(tmp_path: Path) -> N
         else:
             models.with_gradients()
 
-    with perfkit.profile(tmp_path / "run", quiet=True):
-        for _ in range(100):
-            step()
-    rank = read_run(tmp_path / "run").ranks[0].rank
-    assert rank is not None
-    assert [(one.module, one.elements) for one in rank.unused_gradients] == [("Linear", 10)]
+    found = recorded(tmp_path / "run", step, 100)
+
+    assert [(one.module, one.elements) for one in found] == [("Linear", 10)]
 
 
 def test_a_teacher_that_keeps_gradients_of_its_own_training_and_gets_no_new_ones_is_not(tmp_path: Path) -> None:
     models = Models()
     first = torch.optim.SGD(models.teacher.parameters(), lr=0.01)
 
-    def step(number: int) -> None:
-        if number < 10:
+    steps = [0]
+
+    def step() -> None:
+        steps[0] += 1
+        if steps[0] <= 10:
             models.teacher(models.x).square().mean().backward()
             first.step()
         else:
             models.without_gradients()
 
-    with perfkit.profile(tmp_path / "run", quiet=True):
-        for number in range(100):
-            step(number)
-    rank = read_run(tmp_path / "run").ranks[0].rank
-    assert rank is not None
-    assert rank.unused_gradients == ()
+    assert recorded(tmp_path / "run", step, 100) == ()
 
 
 def test_gradients_that_are_accumulated_are_used(tmp_path: Path) -> None:
@@ -232,12 +227,7 @@ def test_gradients_that_are_accumulated_are_used(tmp_path: Path) -> None:
         if steps[0] % 16 == 1:
             other.step()
 
-    with perfkit.profile(tmp_path / "run", quiet=True):
-        for _ in range(100):
-            step()
-    rank = read_run(tmp_path / "run").ranks[0].rank
-    assert rank is not None
-    assert rank.unused_gradients == ()
+    assert recorded(tmp_path / "run", step, 100) == ()
 
 
 class Layers(nn.Module):
@@ -279,9 +269,4 @@ def test_a_model_that_a_fused_update_trains_uses_its_gradients(tmp_path: Path) -
         optimizer.step()
         model.zero_grad()
 
-    with perfkit.profile(tmp_path / "run", quiet=True):
-        for _ in range(100):
-            step()
-    rank = read_run(tmp_path / "run").ranks[0].rank
-    assert rank is not None
-    assert rank.unused_gradients == ()
+    assert recorded(tmp_path / "run", step, 100) == ()

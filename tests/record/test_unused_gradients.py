@@ -202,7 +202,6 @@ def test_a_teacher_that_an_optimizer_trained_first_is_found(tmp_path: Path) -> N
 def test_a_teacher_that_keeps_gradients_of_its_own_training_and_gets_no_new_ones_is_not(tmp_path: Path) -> None:
     models = Models()
     first = torch.optim.SGD(models.teacher.parameters(), lr=0.01)
-
     steps = [0]
 
     def step() -> None:

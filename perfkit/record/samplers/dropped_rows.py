@@ -21,8 +21,8 @@ from perfkit.run.records import DroppedRows
 
 #: Fewer rows are not looked at: a choice among them saves little (chosen).
 _FEW = 16
-#: Tensors that are followed in a step, and elements of an index whose different ones are counted, which takes 3.5 ms for
-#: so many (one CPU), and 42 for ten times as many.
+#: Tensors that are followed in a step, and elements of an index whose different ones are counted: 3.5 ms for so many on
+#: one CPU, 42 for ten times as many.
 _MAX_TENSORS, _MAX_INDEX = 10_000, 100_000
 #: Ops that compute rows from rows: the place of the tensor that has them.
 _ROWS_AT = {"mm": 0, "linear": 0, "convolution": 0, "addmm": 1, "embedding": 1}

@@ -29,6 +29,7 @@ from perfkit.record.samplers.source_lookup import find_fillings
 from perfkit.record.samplers.training_inputs import find_training_inputs
 from perfkit.record.samplers.user_source import hot_places
 from perfkit.record.samplers.worker_sampler import WorkerSampler
+from perfkit.record.step_plan import StepPlan
 from perfkit.record.watchers.cleared_gradients import ClearedGradientWatch
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.watchers.evaluation_graphs import EvaluationGraphs
@@ -40,7 +41,6 @@ from perfkit.record.watchers.processor_energy import ProcessorEnergy
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.record.watchers.unused_gradients import UnusedGradientWatch
-from perfkit.record.windows.extra_steps import ExtraSteps
 from perfkit.record.windows.torch_profiler import PROGRAM_PROFILERS
 from perfkit.run.merging import merged_by
 from perfkit.run.rank_recording import RankRecording
@@ -331,7 +331,7 @@ class Attachments:
         parts = (*parts, self.node, *more)
         return deep_size(*(part for part in parts if part is not None))
 
-    def lines(self, *, sampled_steps: int, steps: int, extras: ExtraSteps) -> Lines | None:
+    def lines(self, *, sampled_steps: int, steps: int, plan: StepPlan) -> Lines | None:
         """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled.
 
         Before the first step has ended they are of the whole program, as of one step.
@@ -344,11 +344,13 @@ class Attachments:
         paths = self._sampler.call_paths(sampled_steps if steps else None)
         places = hot_places(paths) if paths is not None else None
         in_workers, workers = self._workers.rows(steps) if self._workers is not None else ((), ())
+        extras = plan.extras
         return Lines(
             period_ns=period_ns,
             steps=sampled_steps if steps else 1,
             rows=(*rows, *in_workers),
             traced=extras.lines,
+            rare_step=plan.rare.result,
             workers=workers,
             collected=self.garbage.lines(),
             constant_ops=extras.constant_ops,

@@ -228,8 +228,7 @@ class RunRecorder:
 
     def _on_steps(self, closed: list[ClosedStep]) -> None:
         try:
-            if self.plan.timed:
-                self.triggers.check_steps(closed)
+            self.plan.add(closed)
             self._rows.add(closed)
             self._rows.write_due()
         except Exception as error:  # noqa: BLE001 - nothing of perfkit's may end training
@@ -341,7 +340,7 @@ class RunRecorder:
                 "windows": plan.windows,
             },
             settings=self._settings.settings | device_bytes(),
-            lines=attachments.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, extras=plan.extras),
+            lines=attachments.lines(sampled_steps=rows.sampled_steps, steps=self.clock.step_num, plan=plan),
             ranges=attachments.ranges,
             syncs=attachments.syncs or plan.extras.syncs,
         )

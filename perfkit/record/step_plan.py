@@ -1,7 +1,8 @@
 """What each step is used for (`StepKind`): opens and closes windows and starts the extra steps, between two steps.
 
 The schedule and triggers open windows. A step with stacks follows the first window, and others where something is new
-(`LinesDue`). The other extra steps come once, after the first window, or after a few steps where there will be none.
+(`LinesDue`). The other extra steps come once, after the first window, or after a few steps where there will be none;
+then one of the steps that come rarely is traced by line (`RareStepTracer`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from perfkit import _env
 from perfkit._stderr import print_message
+from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.options import Options
 from perfkit.record.other_devices import missing_on, trained_on
 from perfkit.record.triggers.trigger_watch import TriggerWatch
@@ -24,6 +26,7 @@ from perfkit.record.windows.memory_snapshot import MemoryRecorder
 from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import ModelRanges
 from perfkit.record.windows.range_spans import RangesRecorder
+from perfkit.record.windows.rare_step import RareStepTracer
 from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule, default_schedule
 from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.record.windows.window_selection import BY_SCHEDULE, KEEP, WindowSelection
@@ -94,6 +97,7 @@ class StepPlan:
             note=recording.note,
             memory=self._memory,
         )
+        self.rare = RareStepTracer(phase)
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
         self._action = TriggeredSchedule(_never, warmup=0, active=1)
@@ -125,11 +129,18 @@ class StepPlan:
         """The windows that are over and kept."""
         return self._windows.done if self._windows is not None else ()
 
+    def add(self, closed: list[ClosedStep]) -> None:
+        """These steps have ended."""
+        if self.timed:
+            self._triggers.check_steps(closed)
+        self.rare.add(closed, timed=self.timed)
+
     def advance(self, step: int) -> bool:
         """Decide what the next step, ``step``, is used for; returns whether a window that is kept has just ended."""
         # A triggered window only begins after an ordinary step: see `WindowController`.
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
         self.kind, self.window = "timed", None
+        self.rare.close()
         if not self._by_schedule and self._windows is None:
             return False
         # Inside a window nothing but it is recorded: a schedule may open the next one right after the first.
@@ -149,7 +160,8 @@ class StepPlan:
             recorded = self._windows is not None and self._windows.over
             if recorded or (none_will_come and step >= _EXTRAS_AT):
                 self.extras.begun = True
-            self._extra(step)
+            if not self._extra(step) and self.extras.done and self.rare.advance(step):
+                self.kind = "lines"
         return finished
 
     @property
@@ -165,6 +177,10 @@ class StepPlan:
 
     def next_step(self, step: int) -> int:
         """The next step after ``step`` that `advance` must be called for; until then nothing changes but by `asks`."""
+        planned = self._next_planned(step)
+        return min(planned, self.rare.next_step(step + 1)) if self.extras.done else planned
+
+    def _next_planned(self, step: int) -> int:
         if not self._by_schedule and self._windows is None:
             return sys.maxsize
         if not self.timed or self._action.busy or (self.extras.begun and not self.extras.done):
@@ -266,6 +282,7 @@ class StepPlan:
         """The run ends with step ``last``: save an open window, and switch everything off."""
         guarded = self._recording.guarded
         guarded("ending the extra steps", self.extras.close)
+        guarded("ending the trace of a rare step", self.rare.close)
         if kinds := trained_on(self._optimizers):
             self._recording.note(missing_on(kinds))
         elif self._options.detect_syncs == "cuda" and not _env.cuda_in_use():

@@ -13,7 +13,7 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.measures.steps.loop_time import measure_loop_time
 from perfkit.run.merging import merged_in_blocks
-from perfkit.run.records import LineCaller, LineRow, Lines, Phase, Phases, Step, TracedLine
+from perfkit.run.records import LineCaller, LineRow, Lines, Phase, Phases, RareStep, Step, TracedLine
 
 MS = 1_000_000
 
@@ -63,15 +63,17 @@ ROWS = st.lists(
 )
 
 
-@given(ROWS)
-@settings(max_examples=150)
-def test_the_parts_sum_to_the_time_from_the_first_start_to_the_last_end_exactly(rows: list[Any]) -> None:
+@given(ROWS, st.integers(0, 79))
+@settings(max_examples=200)
+def test_the_parts_sum_to_the_time_from_the_first_start_to_the_last_end_exactly(rows: list[Any], traced: int) -> None:
     made, number, start = [], 0, 0
     for wall, gap, validation, checkpoint, more in rows:
         phases = Phases(validation=validation, checkpoint=checkpoint, other=wall)
         made.append(Step(step=number, start_ns=start, wall_ns=wall, phases_ns=phases, **more))
         number, start = number + more["steps"], start + wall + gap
-    found = measure_loop_time(made)
+    if traced < len(made):
+        made[traced] = msgspec.structs.replace(made[traced], kind="lines")
+    found = measure_loop_time(made, Lines(period_ns=MS, steps=9, rare_step=RareStep(step=traced)))
 
     if found is not None:
         assert found.total_ns == made[-1].start_ns + made[-1].wall_ns - made[0].start_ns
@@ -90,6 +92,19 @@ def test_a_rollout_in_every_16th_step_is_a_part_with_its_period_and_what_it_take
     assert found.sentence() == (
         "The typical step covers 30% of the loop; 70% is every 16th step, which takes 40 times as long."
     )
+
+
+def test_the_rare_step_that_was_traced_counts_with_what_the_others_take_and_the_rest_was_recorded() -> None:
+    rows = steps(*every(50, 400, count=150))
+    rows[149] = msgspec.structs.replace(rows[149], kind="lines", wall_ns=rows[149].wall_ns + 300 * MS)
+    assert not measured(rows).rare  # two are no rhythm
+
+    found = measured(rows, Lines(period_ns=MS, steps=150, rare_step=RareStep(step=149)))
+
+    [rare] = found.rare
+    assert (rare.every, rare.steps, found.steps) == (50, 3, 148)
+    assert abs(rare.total_ns - 3 * 390 * MS) < 0.02 * rare.total_ns
+    assert abs(found.of("recorded") - 300 * MS) < 20 * MS
 
 
 def test_two_rhythms_are_two_parts() -> None:

@@ -425,3 +425,32 @@ def test_calls_with_one_position_more_than_the_last_are_counted_with_the_time_of
     assert 0 < calls.growing_ns <= calls.host_ns * 15 / 16
     [calls] = traced(with_cache)
     assert (calls.calls, calls.growing, calls.growing_ns) == (12, 0, 0)
+
+
+def test_passes_over_one_input_without_gradients_are_the_same_calls_and_with_gradients_they_are_not() -> None:
+    model, first, second = nn.Sequential(nn.Linear(4, 4), nn.Dropout()), torch.randn(8, 4), torch.randn(8, 4)
+
+    def step() -> None:
+        with torch.no_grad():
+            for x in (first, second):
+                [model(x) for _ in range(5)]
+        [model(first) for _ in range(3)]
+
+    passes, graphs = traced(step)
+
+    assert (passes.calls, passes.same, passes.same_most, passes.samples) == (10, 8, 4, 8)
+    assert 0 < passes.same_ns < passes.host_ns
+    assert (graphs.calls, graphs.same, graphs.same_ns) == (3, 0, 0)
+
+
+def test_an_input_that_is_written_in_between_is_not_the_same() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(1, 4)
+
+    def step() -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                x.copy_(model(x))
+
+    [calls] = traced(step)
+
+    assert (calls.calls, calls.same, calls.samples) == (5, 0, 1)

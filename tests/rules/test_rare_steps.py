@@ -10,7 +10,16 @@ from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python import rare_steps
-from perfkit.run.records import LineRow, Lines, RegrownInputs, StepBoundary, StepInterval
+from perfkit.run.records import (
+    LineRow,
+    Lines,
+    ModuleCalls,
+    RareStep,
+    RegrownInputs,
+    StepBoundary,
+    StepInterval,
+    TracedLine,
+)
 
 MS = 1_000_000
 CALL = Location(file="train.py", line=88, function="main")
@@ -135,3 +144,74 @@ def test_the_first_call_of_each_request_is_information_where_calls_of_a_model_ar
     [finding] = found(build, loop(ROLLOUT), rank)
 
     assert finding.severity == "info"
+
+
+def traced(line: int, function: str, ns: float, *callers: int, runs: int = 1, **more: Any) -> TracedLine:
+    """A line of the rare step, which the lines ``callers`` call; 88 is in main, the others are in rollout."""
+    names = {88: "main", 12: "rollout", 30: "score", 40: "Policy.act"}
+    return TracedLine(
+        file="train.py", line=line, function=function, owner="user", phase="other", runs=runs, host_ns=round(ns * MS),
+        callers=tuple(Location(file="train.py", line=by, function=names[by]) for by in callers), **more,
+    )  # fmt: skip
+
+
+def looked_at(*rows: TracedLine) -> Lines:
+    return Lines(period_ns=MS, steps=160, rare_step=RareStep(step=47, lines=(traced(88, "main", 200), *rows)))
+
+
+def test_a_rare_step_that_calls_a_model_for_each_sample_is_mended_at_its_loop_though_training_needs_it(
+    build: Any,
+) -> None:
+    lines = looked_at(
+        traced(12, "rollout", 190, 88, runs=16, loop_line=12),
+        traced(12, "rollout", 180, 12, runs=256, loop_line=12),
+        traced(40, "Policy.act", 170, 12, runs=256, modules=(
+            ModuleCalls(module="Net", calls=256, host_ns=100 * MS, items=16, samples=1),
+        )),
+    )  # fmt: skip
+    needed = msgspec.structs.replace(ROLLOUT, for_training=True)
+
+    [finding] = found(build, loop(needed), lines)
+
+    assert finding.severity == "critical"
+    assert (finding.change.line, finding.advice[:33]) == (12, "Call Net once with all samples, u")
+    assert finding.message.endswith("Net is called 256 times in one, one sample at a time.")
+
+
+def test_a_rare_step_that_calls_a_model_with_the_same_input_is_mended_where_that_is_repeated(build: Any) -> None:
+    calls = ModuleCalls(module="Net", calls=40, host_ns=185 * MS, same=36, same_most=9, same_ns=170 * MS)
+    lines = looked_at(
+        traced(12, "rollout", 198, 88, runs=1),
+        traced(30, "score", 190, 12, runs=10, loop_line=30),
+        traced(40, "Policy.act", 190, 30, runs=40, modules=(calls,)),
+    )
+
+    [finding] = found(build, loop(ROLLOUT), lines)
+
+    assert finding.change.line == 30
+    assert "Call Net once per input" in finding.advice
+    assert any(one.name == "most of one such step" and one.value == 85 for one in finding.evidence)
+
+
+def test_the_line_that_has_most_of_a_rare_step_is_the_one_to_edit(build: Any) -> None:
+    lines = looked_at(
+        traced(12, "rollout", 190, 88, runs=20, loop_line=11),
+        traced(30, "score", 150, 12, runs=20),
+        traced(31, "score", 20, 12, runs=20),
+    )
+    seldom = msgspec.structs.replace(ROLLOUT, every=80)
+
+    [finding] = found(build, loop(seldom), lines)
+
+    assert (finding.spent.line, finding.change) == (30, None)
+    assert finding.message.count("in score") == 1
+
+
+def test_calls_with_one_sample_each_that_may_need_each_other_stay_information(build: Any) -> None:
+    calls = ModuleCalls(module="Net", calls=50, host_ns=150 * MS, samples=1, builds_graph=False)
+    lines = looked_at(traced(12, "rollout", 190, 88, runs=50, loop_line=11, modules=(calls,)))
+
+    [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, for_training=True)), lines)
+
+    assert finding.severity == "info"
+    assert finding.message.endswith("Net is called 50 times in one, with one sample each.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.rules.python import validation_too_often
-from perfkit.run.records import LineRow, Lines, RegrownInputs, StepInterval
+from perfkit.run.records import LineRow, Lines, ModuleCalls, RareStep, RegrownInputs, StepInterval, TracedLine
 
 MS = 1_000_000
 
@@ -91,3 +91,33 @@ def test_without_lines_the_amount_is_reported_without_a_place(build: Any) -> Non
     [finding] = build.findings(validation_too_often, build.step(16, backward=8), every)
 
     assert (finding.cost_ns, finding.spent) == (10 * MS, None)
+
+
+def test_a_validation_that_asks_a_model_the_same_again_is_mended_where_it_does(build: Any) -> None:
+    def traced(line: int, function: str, ms: int, runs: int, *callers: Location, **more: Any) -> TracedLine:
+        return TracedLine(
+            file="train.py", line=line, function=function, owner="user", phase="validation", runs=runs,
+            host_ns=ms * MS, callers=callers, **more,
+        )  # fmt: skip
+
+    calls = ModuleCalls(module="Net", calls=40, host_ns=90 * MS, same=28, same_most=7, same_ns=60 * MS)
+    inside = ModuleCalls(module="Linear", calls=40, host_ns=80 * MS, same=28, same_most=7, same_ns=58 * MS)
+    rare = RareStep(
+        step=19,
+        lines=(
+            traced(95, "Bank.validation_step", 92, 8),
+            traced(87, "Bank.encode", 91, 8, location(95, "Bank.validation_step"), loop_line=87),
+            traced(87, "Bank.encode", 91, 32, location(87, "Bank.encode"), loop_line=87),
+            traced(84, "Bank.features", 91, 40, location(87, "Bank.encode"), modules=(calls,)),
+            traced(7, "Net.forward", 85, 40, location(84, "Bank.features"), modules=(inside,)),
+        ),
+    )
+    every = build.mean_step(18, forward=4, backward=4, validation=10)
+
+    [finding] = build.findings(
+        validation_too_often, build.step(12, backward=4), every, Lines(period_ns=MS, steps=40, rare_step=rare)
+    )
+
+    assert finding.change.line == 95
+    assert "Net is called 40 times in one, many of them with an input that it had before." in finding.message
+    assert "Call Net once per input" in finding.advice

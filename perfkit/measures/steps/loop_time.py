@@ -26,7 +26,8 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None) -> LoopT
 
     A step counts with the typical level, and what it took beyond that belongs to its group. Validation and checkpoints
     are phases: their time is theirs, in whichever step it passed. A row of merged steps has as many rare ones as the
-    rhythm says, and not more than its time shows.
+    rhythm says, and not more than its time shows. The rare step that was traced by line is one of its rhythm, and
+    counts with what the others take.
     """
     timed, _ = timed_rows(rows)
     if not timed:
@@ -36,17 +37,17 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None) -> LoopT
     single = [piece for piece in pieces if piece.row.steps == 1] or pieces
     usual_ns = round(median(piece.own_ns / piece.row.steps for piece in single))
     typical_ns = growth.first_ns if growth is not None else usual_ns
-    split = _TimedParts(pieces, typical_ns, growth)
+    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines))
     parts = [
         *split.parts(lines),
         *_phase_parts(timed),
-        *_other_rows(rows, timed),
+        *_other_rows(rows, timed, split.traced),
         LoopPart(use="between", total_ns=_between(rows)),
     ]
     found = [part for part in parts if part.total_ns]
     return LoopTime(
         total_ns=sum(part.total_ns for part in found),
-        steps=sum(row.steps for row in timed),
+        steps=sum(row.steps for row in timed) + (split.traced is not None),
         typical_ns=typical_ns,
         parts=tuple(found),
     )
@@ -81,11 +82,25 @@ def _positions(rows: Sequence[Step], timed: Sequence[Step]) -> list[tuple[Step, 
     return found
 
 
-class _TimedParts:
-    """The timed rows' own time: typical, growth, rare by rhythm, irregular."""
+def _traced_rare_step(rows: Sequence[Step], lines: Lines | None) -> _TimedRow | None:
+    """The rare step that was traced by line."""
+    if lines is None or lines.rare_step is None:
+        return None
+    traced = [row for row in own_rows(rows) if row.step == lines.rare_step.step and row.steps == 1]
+    return next((_TimedRow.of(row, position) for row, position in _positions(rows, traced)), None)
 
-    def __init__(self, pieces: Sequence[_TimedRow], typical_ns: int, growth: StepGrowth | None) -> None:
-        self._pieces = pieces
+
+class _TimedParts:
+    """The timed rows' own time: typical, growth, rare by rhythm, irregular.
+
+    ``traced`` is the rare step that was traced by line, as if it had taken no longer than the others of its rhythm;
+    None where it is of none.
+    """
+
+    def __init__(
+        self, pieces: Sequence[_TimedRow], typical_ns: int, growth: StepGrowth | None, traced: _TimedRow | None
+    ) -> None:
+        self._pieces = list(pieces)
         self._typical_ns = typical_ns
         self._growth = growth
         columns = phase_columns([piece.row for piece in pieces])
@@ -96,6 +111,9 @@ class _TimedParts:
         }
         single = [piece for piece in pieces if piece.row.steps == 1]
         beyond = {piece.position: piece.own_ns - self._level(piece) for piece in single}
+        timed = frozenset(beyond)
+        if traced is not None:
+            beyond[traced.position] = traced.own_ns - self._level(traced)
         deviation = 1.48 * median(map(abs, beyond.values())) if beyond else 0.0
         self._limit = max(_LONG * typical_ns, _IRREGULAR * deviation)
         long_ns = max(_LONG * typical_ns, _IN_RHYTHM * deviation)
@@ -103,9 +121,18 @@ class _TimedParts:
         self._rhythms = find_rhythms(list(beyond), self._long)
         #: What a step of the rhythm takes beyond the level.
         self._each = {
-            rhythm: median(ns for position, ns in self._long.items() if rhythm.holds(position))
+            rhythm: median(ns for position, ns in self._long.items() if rhythm.holds(position) and position in timed)
             for rhythm in self._rhythms
         }
+        self.traced = self._like_the_others(traced) if traced is not None and traced.position in self._long else None
+        if self.traced is not None:
+            self._pieces.append(self.traced)
+
+    def _like_the_others(self, traced: _TimedRow) -> _TimedRow | None:
+        rhythm = next((one for one in self._rhythms if one.holds(traced.position)), None)
+        if rhythm is None:
+            return None
+        return traced._replace(own_ns=min(traced.own_ns, self._level(traced) + round(self._each[rhythm])))
 
     def _level(self, piece: _TimedRow) -> int:
         """What the row's steps take without anything rare."""
@@ -185,8 +212,11 @@ def _phase_parts(timed: Sequence[Step]) -> Iterable[LoopPart]:
     return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]
 
 
-def _other_rows(rows: Sequence[Step], timed: Sequence[Step]) -> Iterable[LoopPart]:
-    """Rows that are not timed steps of training: of another mode, recorded, or the first ones."""
+def _other_rows(rows: Sequence[Step], timed: Sequence[Step], traced: _TimedRow | None) -> Iterable[LoopPart]:
+    """Rows that are not timed steps of training: of another mode, recorded, or the first ones.
+
+    Of the rare step that was ``traced`` they have what its tracing took.
+    """
     chosen = {id(row) for row in timed}
     own = {id(row) for row in own_rows(rows)}
     totals: dict[LoopUse, list[int]] = defaultdict(lambda: [0, 0])
@@ -198,8 +228,9 @@ def _other_rows(rows: Sequence[Step], timed: Sequence[Step]) -> Iterable[LoopPar
             use = "recorded"
         elif id(row) not in own and row.mode != "train":
             use = row.mode
-        totals[use][0] += row.wall_ns
-        totals[use][1] += row.steps
+        counted = traced is not None and row is traced.row
+        totals[use][0] += row.wall_ns - (traced.own_ns if counted and traced is not None else 0)
+        totals[use][1] += row.steps - counted
     return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]
 
 

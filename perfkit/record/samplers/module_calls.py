@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import Counter
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -75,6 +76,8 @@ class ModuleCall:
         "positions",
         "random_state",
         "repeated",
+        "same",
+        "samples",
         "started_ns",
         "state",
         "updated",
@@ -93,6 +96,10 @@ class ModuleCall:
         self.again_at: Site | None = None
         #: Whether its input was seen before, and whether the module's parameters were updated since.
         self.repeated = self.updated = False
+        #: Its input, where the same lines gave it that before, without gradients: dropout makes another answer of it.
+        self.same: tuple[Any, ...] | None = None
+        #: The samples in its first tensor of at least two dimensions; None: it has none.
+        self.samples: int | None = None
         #: Whether a backward may follow it.
         self.builds_graph = torch.is_grad_enabled()
         #: The share of its input that is padding in all rows; None where the input has no rows of whole numbers.
@@ -115,6 +122,10 @@ class _SiteSums:
         self.again_at: Site | None = None
         self.items = call.items
         self.calls = self.host_ns = 0
+        #: Input -> how many calls had it again, and their time; the samples of each call, None where they differ.
+        self.same: Counter[tuple[Any, ...]] = Counter()
+        self.same_ns = 0
+        self.samples = call.samples
         #: Per call with an input of rows: its time, and the share of it that is padding in all rows.
         self.padded: list[tuple[int, float]] = []
         self.sliced = call.parts is not None
@@ -146,9 +157,14 @@ class ModuleCallLog:
     def enter(self, frame: FrameType, path: Path, phase: Phase) -> ModuleCall | None:
         """A module is called in ``frame`` by the user's lines ``path``; None where the call does not count."""
         self._calls += 1
-        if phase == "backward" or self._calls > _MAX_CALLS or is_tracing():
+        if phase == "backward" or is_tracing():
             return None
         arguments = frame.f_locals
+        if self._calls > _MAX_CALLS:
+            sums = self._sums.get((path[0], id(arguments.get("self"))))
+            if sums is not None:
+                sums.calls += 1
+            return None
         self.phases.setdefault(path[0], phase)
         call = ModuleCall(path, arguments.get("self"))
         named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}
@@ -184,6 +200,7 @@ class ModuleCallLog:
             return
         rows = [(one.shape[0], one.shape[1]) for one in tensors if is_plain(one) and one.dim() > 1]
         # With a cache there is one new position, and a mask that grows.
+        call.samples = rows[0][0] if rows else None
         call.positions = rows[0] if rows and all(positions > 1 for _, positions in rows) else None
         call.parts = slices_of(tensors)
         call.padded = max((share for one in tensors if (share := common_padding(one)) is not None), default=None)
@@ -204,6 +221,8 @@ class ModuleCallLog:
                 elsewhere = True
             differs = call.builds_graph and first.by_library == _by_library(frame) if random else key in self._drew
             call.repeated = elsewhere and not differs
+            if not (call.repeated or call.builds_graph or call.updated):
+                call.same = key
             return
         # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
@@ -224,6 +243,11 @@ class ModuleCallLog:
         if (sums.items is not None or sums.sliced) and self._depends(sums, call):
             sums.items, sums.sliced = None, False
         sums.sliced &= call.parts == sums.parts
+        if call.same is not None:
+            sums.same[call.same] += 1
+            sums.same_ns += took_ns
+        if call.samples != sums.samples:
+            sums.samples = None
         if call.padded is not None:
             sums.padded.append((took_ns, call.padded))
         if call.positions is not None and sums.positions is not None:
@@ -265,6 +289,10 @@ class ModuleCallLog:
                 again_ns=sum(took for took, _ in again),
                 again_backward=any(trained for _, trained in again),
                 again_at=location_of(sums.again_at) if again and sums.again_at is not None else None,
+                same=sums.same.total(),
+                same_most=max(sums.same.values(), default=0),
+                same_ns=sums.same_ns,
+                samples=sums.samples,
                 sliced=sums.sliced,
                 items=sums.items,
                 growing=sums.growing,

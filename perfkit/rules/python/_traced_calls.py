@@ -17,14 +17,14 @@ def cost_of_calls(ns: int, row: TracedLine, lines: Lines, step: StepBudget, *, b
     By its share of its phase, because tracing slows the step; with ``backward`` also that share of the backward.
     """
     phase_ns = _phase_ns(step, row.phase)
-    traced = _outermost_ns([one for one in lines.traced if one.phase == row.phase])
+    traced = outermost_ns([one for one in lines.traced if one.phase == row.phase])
     forward_is_known = any(one.phase == "forward" for one in lines.traced)
     if row.phase == "other" and (not forward_is_known or phase_ns * _SLOWDOWN < traced):
         # That a line led to a backward may be known when its step is over only: what is other then is also the forward.
         later = {(one.file, one.line) for one in lines.rows if one.phase in ("backward", "optimizer")}
         ended = [one for one in lines.traced if (one.file, one.line) in later]
         phase_ns += _phase_ns(step, "forward")
-        traced = _outermost_ns(lines.traced) - _outermost_ns(ended)
+        traced = outermost_ns(lines.traced) - outermost_ns(ended)
     if traced <= 0:
         return 0.0
     return min(1.0, ns / traced) * (phase_ns + (_phase_ns(step, "backward") if backward else 0))
@@ -35,7 +35,7 @@ def _phase_ns(step: StepBudget, phase: Phase) -> int:
     return found.ns if found is not None else 0
 
 
-def _outermost_ns(rows: Sequence[TracedLine]) -> int:
+def outermost_ns(rows: Sequence[TracedLine]) -> int:
     """Time of these lines in the traced step: of those that no other one of them called."""
     known = {(one.file, one.line) for one in rows}
     return sum(one.host_ns for one in rows if not any((caller.file, caller.line) in known for caller in one.callers))

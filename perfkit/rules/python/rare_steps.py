@@ -6,8 +6,9 @@ pictures, evaluates by hand. One such step takes as long as many others, and the
 How it shows: every n-th step, in at least four of five cases and more often than chance explains, takes at least 1.5
 times the typical step, and what these steps take beyond it is 5% of the mean step or more.
 
-Causes: a rollout or a generation that runs one sample, one token or one environment at a time; the model called with
-gradients, or in training mode, where nobody needs a backward; an interval that is still as small as in a first trial.
+Causes: a rollout or a generation that runs one sample, one token or one environment at a time; a model called again
+and again with the same input; the model called with gradients, or in training mode, where nobody needs a backward; an
+interval that is still as small as in a first trial.
 
 Fix: do it in batches, without gradients, or less often.
 
@@ -22,9 +23,10 @@ its caches as it left them. At least half of it: half as often, or two samples i
 
 Source: the step clock; the rhythm is tested against steps that are long by chance. Lines are sampled, and those that an
 ordinary step runs do not count. Below 15% of the mean step it is no warning (chosen), nor where training reads what is
-computed, by the source: how much of a rollout is needed is not known. Not reported here: validation and checkpoints
-(they have phases of their own), waiting for a loader, garbage collection, compilation, logging, and steps that train
-more (a second network, accumulation).
+computed, by the source: how much of a rollout is needed is not known; calls one by one, or with the same input, are
+not needed. One such step is traced by line, where the run has enough of them to foresee the next. Not reported here:
+validation and checkpoints (they have phases of their own), waiting for a loader, garbage collection, compilation,
+logging, and steps that train more (a second network, accumulation).
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.rules._places import interval_of, library_called
 from perfkit.rules.data._loader_use import LoaderUse
+from perfkit.rules.python._rare_work import RareWork, rare_work
 from perfkit.run.records import Lines
 
 ID = "rare-steps"
@@ -67,40 +70,54 @@ def check(
             continue
         each = round(part.total_ns / max(1, part.steps))
         trainer = library_called(part.called or part.at, lines) if part.at is not None else ""
-        function = f", in {part.called.function}" if part.called is not None and part.called.function else ""
+        work = rare_work(part.at, lines) if not trainer else None
+        is_needed = part.for_training and (work is None or work.is_needed)
+        spent = work.at if work is not None and work.kind == "line" else part.called or part.at
+        function = f", in {spent.function}" if spent is not None and spent.function and spent != part.at else ""
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
-            spent=part.called or part.at,
-            change=(interval_of(lines, part.at, part.called) if _is_often(part) else None) or part.at,
+            spent=spent,
+            change=_to_edit(part, work, lines),
             message=(
                 f"Every {ordinal(part.every or 0)} step takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
-                f"as long as the typical one{function}: {step.shown(cost)}."
+                f"as long as the typical one{function}: {step.shown(cost)}.{work.sentence if work is not None else ''}"
             ),
-            advice=(
-                f"Make epochs longer, and set how often {trainer} evaluates, logs and saves."
-                if trainer
-                else f"Do this work in batches, under torch.inference_mode() where it needs no gradients"
-                f"{', or in processes beside the training' if part.for_training else ', or less often'}."
-            ),
+            advice=_advice(part, trainer, work),
             # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
             # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
             # A rollout is what its algorithm takes, as far as the clock can tell.
-            severity="info" if trainer or calls_are_steps or part.for_training or cost < RARE * step.wall_ns else None,
+            severity="info" if trainer or calls_are_steps or is_needed or cost < RARE * step.wall_ns else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
                 Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),
                 Evidence.ms("typical step", loop.typical_ns, step.source),
                 Evidence.ms("longer by", each, f"the mean of them, most of it in the phase {part.phase}"),
+                *((work.evidence,) if work is not None else ()),
                 *((Evidence("training reads what it computes", "yes", "", "the source"),) if part.for_training else ()),
                 Evidence("the typical step covers", round(100 * loop.covered, 1), "% of the loop", "all rows"),
             ),
         )
 
 
-def _is_often(part: LoopPart) -> bool:
-    """Whether the interval is what to change: of what is seldom, or is needed, the work itself is."""
-    return not part.for_training and (part.every or 0) < _SELDOM
+def _to_edit(part: LoopPart, work: RareWork | None, lines: Lines | None) -> Location | None:
+    """What is not needed; else the interval of what comes often, and of what is seldom, or is needed, the work."""
+    if work is not None and not work.is_needed:
+        return work.at
+    often = not part.for_training and (part.every or 0) < _SELDOM
+    interval = interval_of(lines, part.at, part.called) if often else None
+    return interval or (work.at if work is not None and work.kind in ("single", "line") else part.at)
+
+
+def _advice(part: LoopPart, trainer: str, work: RareWork | None) -> str:
+    if trainer:
+        return f"Make epochs longer, and set how often {trainer} evaluates, logs and saves."
+    if work is not None and not work.is_needed:
+        return work.advice
+    return (
+        "Do this work in batches, under torch.inference_mode() where it needs no gradients"
+        f"{', or in processes beside the training' if part.for_training else ', or less often'}."
+    )
 
 
 def _has_its_own_rule(part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None) -> bool:

@@ -35,6 +35,7 @@ from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import interval_of, library_called, trainer_argument
+from perfkit.rules.python._rare_work import rare_validation
 from perfkit.run.records import Lines, Rank
 
 ID = "validation-too-often"
@@ -43,6 +44,7 @@ CLAIMS = (Selector(owner="validation"),)
 #: The share of the mean step from which on validation is reported: chosen, it allows a validation set of half the
 #: training set's size (a forward is a third of a step).
 _SHARE = 0.2
+_ADVICE = "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."
 #: Arguments of a Trainer that decide how often it validates.
 _ARGUMENTS = ("val_check_interval", "check_val_every_n_epoch", "eval_steps", "eval_strategy", "evaluation_strategy")
 
@@ -63,17 +65,18 @@ def check(
         return  # generation-without-cache reports it
     line = _calling_line(lines) if lines is not None else None
     trainer = library_called(line, lines) if line is not None else ""
+    work = rare_validation(lines)
+    setting = trainer_argument(rank, trainer, *_ARGUMENTS) or interval_of(lines, line)
+    change = work.at if work is not None else setting
     yield step.finding(
         cost=cost,
         saving=(LESS_OFTEN * cost, step.maximum_saving(cost)),
         spent=line,
-        change=trainer_argument(rank, trainer, *_ARGUMENTS) or interval_of(lines, line),
-        message=f"Validation takes {step.shown(cost)}, steps without one included.",
-        advice=(
-            "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."
-        ),
+        change=change,
+        message=f"Validation takes {step.shown(cost)}, steps without one included.{work.sentence if work else ''}",
+        advice=work.advice if work is not None else _ADVICE,
         confidence="high",
-        evidence=(Evidence.ms("validation", cost, step.source),),
+        evidence=(Evidence.ms("validation", cost, step.source), *((work.evidence,) if work is not None else ())),
     )
 
 

@@ -108,6 +108,11 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
             change the answer or make another backward need it: see `perfkit.record.samplers.module_calls`.
             ``again_ns`` is their time, ``again_backward`` whether a backward followed them; ``again_at`` is the line
             that led to them and not to the first call, None where they come from another line than that call.
+        same: Calls with an input that the module had before from the same lines, without gradients and without an
+            update: passes whose dropout differs, or an answer that is computed anew. ``same_ns`` is their time, and
+            ``same_most`` the most of them with one input.
+        samples: The samples of the input of each call (the length of a tensor of at least two dimensions); None where
+            it has none, or where they differ.
         sliced: Whether all calls had inputs of the same shapes that were consecutive parts of the same tensors, as the
             samples of a batch are, with no backward and no fetch between the first and the last.
         items: The items of a collection that the loop around the calls goes through, one sample per call, where no
@@ -126,6 +131,10 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     again_ns: Count = 0
     again_backward: bool = False
     again_at: Location | None = None
+    same: Count = 0
+    same_most: Count = 0
+    same_ns: Count = 0
+    samples: Count | None = None
     sliced: bool = False
     items: Count | None = None
     growing: Count = 0
@@ -166,6 +175,13 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     modules: tuple[ModuleCalls, ...] = ()
     callers: tuple[Location, ...] = ()
     constants: tuple[ConstantCalls, ...] = ()
+
+
+class RareStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of one of the steps that come rarely and take long; ``step`` is its number."""
+
+    step: Count
+    lines: tuple[TracedLine, ...] = ()
 
 
 class ConstantOps(CodeLine, frozen=True, kw_only=True):
@@ -254,6 +270,7 @@ class Filling(CodeLine, frozen=True, kw_only=True):
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """lines.json. ``period_ns`` is the time between two samples, ``steps`` the number of sampled steps.
 
+    ``traced`` has the lines of one ordinary step, ``rare_step`` those of one that comes rarely, where there was one.
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
@@ -271,6 +288,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count
     rows: tuple[LineRow, ...] = ()
     traced: tuple[TracedLine, ...] = ()
+    rare_step: RareStep | None = None
     workers: tuple[Workers, ...] = ()
     collected: tuple[Collected, ...] = ()
     constant_ops: tuple[ConstantOps, ...] = ()

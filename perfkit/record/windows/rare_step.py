@@ -1,0 +1,127 @@
+"""One of the steps that come rarely and take long is traced by line, once per run: a rollout, a validation by hand.
+
+The other extra steps are ordinary ones. Which step is the next of a rhythm is forecast from those before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from perfkit.record.clock.step_sums import ClosedStep
+from perfkit.record.samplers.line_tracer import LineTracer
+from perfkit.run.records import Phase, RareStep
+
+#: A step is long from 1.5 times the typical one on, as in `perfkit.measures.steps.loop_time`.
+_LONG = 1.5
+#: Long steps of one rhythm before the next is traced. Two are enough if they are so many times as long as the typical
+#: one and come in multiples of their distance, as those of ``if step % 50 == 0`` do: a short run has few.
+_TIMES, _FEW, _MUCH_LONGER = 4, 2, 5.0
+#: The share of all time that these take beyond the others; below it they are information only, see ``rare-steps``.
+_SHARE = 0.15
+#: Long steps that are kept, the newest ones; and steps of which the typical one is the median.
+_MAX_LONG, _MAX_TYPICAL = 4 * _TIMES, 255
+#: Steps that are traced until one was long.
+_MAX_TRIES = 3
+
+
+class RareStepForecast:
+    """Forecasts the steps of a rhythm of long steps, from the newest ones: of all, or of the longest alone."""
+
+    def __init__(self) -> None:
+        self._typical_ns = 0.0
+        self._walls: list[int] = []
+        #: Number and time of the long steps.
+        self._long: list[tuple[int, int]] = []
+        #: One step of the rhythm, and its period.
+        self._rhythm: tuple[int, int] | None = None
+
+    def add(self, closed: Sequence[ClosedStep]) -> None:
+        """These ordinary steps have ended."""
+        walls = [one.wall_ns for one in closed]
+        if len(self._walls) < _MAX_TYPICAL:
+            self._walls.extend(walls[: _MAX_TYPICAL - len(self._walls)])
+            self._typical_ns = median(self._walls)
+        if not self.is_long(max(walls)):
+            return
+        self._long.extend((one.step, one.wall_ns) for one in closed if self.is_long(one.wall_ns))
+        del self._long[:-_MAX_LONG]
+        longest_ns = max(ns for _, ns in self._long)
+        self._rhythm = self._rhythm_above(0) or self._rhythm_above(longest_ns / 2)
+
+    def _rhythm_above(self, limit_ns: float) -> tuple[int, int] | None:
+        long = [(step, ns) for step, ns in self._long if ns > limit_ns][-_TIMES:]
+        if len(long) < _FEW:
+            return None
+        gaps = [after - step for (step, _), (after, _) in itertools.pairwise(long)]
+        last, period = long[-1][0], min(gaps)
+        each_ns = median(ns for _, ns in long) - self._typical_ns
+        # A step of the rhythm is missing where a window was open.
+        regular = period > 1 and all(gap % period == 0 for gap in gaps) and gaps.count(period) >= len(gaps) - 1
+        if len(long) < _TIMES:
+            # The steps count from 0 or from 1.
+            regular &= last % period in (0, period - 1) and min(ns for _, ns in long) > _MUCH_LONGER * self._typical_ns
+        if not regular or each_ns < _SHARE * (each_ns + period * self._typical_ns):
+            return None
+        return last, period
+
+    def is_long(self, wall_ns: int) -> bool:
+        """Whether a step of this time is long."""
+        return wall_ns > _LONG * self._typical_ns
+
+    def next_step(self, step: int) -> int:
+        """The first step of the rhythm from ``step`` on; `sys.maxsize` as long as none is known."""
+        if self._rhythm is None:
+            return sys.maxsize
+        seen, period = self._rhythm
+        return step + (seen - step) % period
+
+
+class RareStepTracer:
+    """Traces the first rare step that can be foreseen; ``phase`` returns the running phase."""
+
+    def __init__(self, phase: Callable[[], Phase]) -> None:
+        self._phase = phase
+        self._forecast = RareStepForecast()
+        self._tracer: LineTracer | None = None
+        self._step = self._tries = 0
+        #: Whether the running step is traced, and whether one was that was long.
+        self._running = self._done = False
+
+    def add(self, closed: Sequence[ClosedStep], *, timed: bool) -> None:
+        """These steps have ended, all of them ordinary ones or one that may have been traced."""
+        if self._done:
+            return
+        if timed:
+            self._forecast.add(closed)
+        elif self._running:
+            self._done = self._tries == _MAX_TRIES or self._forecast.is_long(closed[-1].wall_ns)
+
+    def next_step(self, step: int) -> int:
+        """The first step from ``step`` on that `advance` must be called for."""
+        return sys.maxsize if self._done or self._running else self._forecast.next_step(step)
+
+    def advance(self, step: int) -> bool:
+        """Step ``step`` begins; returns whether it is traced."""
+        if self._done or self._forecast.next_step(step) != step:
+            return False
+        self._step, self._running = step, True
+        self._tries += 1
+        self._tracer = LineTracer(self._phase)
+        self._tracer.start()
+        return True
+
+    def close(self) -> None:
+        """End the traced step, if one runs."""
+        if self._running and self._tracer is not None:
+            self._tracer.stop()
+        self._running = False
+
+    @property
+    def result(self) -> RareStep | None:
+        """The lines of the traced step; None where there was none that was long."""
+        if self._tracer is None or not self._done or self._running:
+            return None
+        return RareStep(step=self._step, lines=self._tracer.rows())

@@ -201,8 +201,12 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         return ns < NEGLIGIBLE * self.wall_ns
 
     def severity(self, cost_ns: float) -> Severity:
-        """Critical from a quarter of the step on, a warning from a tenth of it, on a device from a twentieth."""
-        share = cost_ns / self.wall_ns
+        """Critical from a quarter of the step on, a warning from a tenth of it, on a device from a twentieth.
+
+        Where much of the loop is in a few long steps, of the mean step: that is what a user gets.
+        """
+        mean_ns = self.mean.wall_ns if self.mean is not None else 0
+        share = cost_ns / (mean_ns if mean_ns > (1 + RARE) * self.wall_ns else self.wall_ns)
         least = NEGLIGIBLE if self.on_device else WARNING
         return "critical" if share >= CRITICAL else "warning" if share >= least else "info"
 

@@ -358,6 +358,7 @@ class Attachments:
             subnormal_inputs=extras.inputs.subnormal_inputs(),
             wide_broadcasts=extras.inputs.wide_broadcasts(),
             dropped_rows=extras.inputs.dropped_rows.rows(),
+            weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             paths=paths,
             fillings=find_fillings(rows),

@@ -313,3 +313,42 @@ def test_lookups_with_a_gradient_of_the_whole_table_are_found_and_with_a_sparse_
     assert found.ns > 0
     assert found.at is not None
     assert found.at.function.endswith("step")
+
+
+def test_nodes_that_a_later_backward_of_the_step_goes_through_again_are_found(tmp_path: Path) -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(4))
+    x = torch.randn(16, 32)
+
+    def step(retained: bool = True) -> None:
+        losses, state = [], x
+        for layer in layers:
+            state = layer(state)
+            losses.append(state.pow(2).sum())
+            if retained:
+                losses[-1].backward(retain_graph=True)
+        if not retained:
+            sum(losses).backward()  # type: ignore[attr-defined]
+
+    retained = recorded(tmp_path, step).retained
+
+    assert retained is not None
+    # The last backward goes through three layers again, the one before through two; a layer has two nodes.
+    assert (retained.count, retained.most) == (2 * (3 + 2 + 1), 4)
+    assert 0 < retained.share < 1
+    assert retained.at is not None
+    assert retained.at.function.endswith("step")
+    assert recorded(tmp_path, lambda: step(retained=False)).retained is None
+
+
+def test_a_graph_of_a_gradient_and_a_checkpointed_one_are_gone_through_once(tmp_path: Path) -> None:
+    layer, x = torch.nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
+
+    def penalty() -> None:
+        (gradient,) = torch.autograd.grad(layer(x).tanh().sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+
+    def again() -> None:
+        checkpoint(layer, x, use_reentrant=False).sum().backward()
+
+    assert recorded(tmp_path, again).retained is None
+    assert recorded(tmp_path, penalty).retained is None

@@ -317,3 +317,13 @@ def test_a_library_s_function_that_computes_the_same_is_named_at_the_line_below_
     assert row.called is not None
     assert (row.called.function, row.called.owner, row.ops) == ("norm", "graphs", 2)
     assert Path(row.file).name == Path(__file__).name
+
+
+def test_zeros_that_are_filled_in_each_step_cannot_be_kept() -> None:
+    def step() -> Tensor:
+        rows = torch.zeros(64, 64)
+        rows[:, 0] = torch.rand(64)
+        later = torch.full((64, 64), -1.0).triu(1)
+        return rows + later
+
+    assert found(step).ops == 2

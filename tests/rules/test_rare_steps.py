@@ -174,7 +174,8 @@ def test_a_rare_step_that_calls_a_model_for_each_sample_is_mended_at_its_loop_th
     [finding] = found(build, loop(needed), lines)
 
     assert finding.severity == "critical"
-    assert (finding.change.line, finding.advice[:33]) == (12, "Call Net once with all samples, u")
+    assert (finding.spent.line, finding.change) == (12, None)
+    assert finding.advice.startswith("Call Net once with all samples")
     assert finding.message.endswith("Net is called 256 times in one, one sample at a time.")
 
 

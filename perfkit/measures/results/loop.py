@@ -162,7 +162,7 @@ class StepGrowth(msgspec.Struct, frozen=True, kw_only=True):
     each epoch empties: ``knots`` then count from the last of them.
     """
 
-    AVAILABLE_FROM: ClassVar[str] = "24 or more timed steps"
+    AVAILABLE_FROM: ClassVar[str] = "24 or more timed steps, which become longer"
 
     steps: int
     first_ns: int

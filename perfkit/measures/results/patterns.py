@@ -106,6 +106,17 @@ class RepeatedForwards(msgspec.Struct, frozen=True, kw_only=True):
     backward_share: float
 
 
+class RetainedGraph(Pattern, frozen=True, kw_only=True):
+    """Nodes of the backward that ran again in a later backward of the same step: ``count`` of them per step.
+
+    ``at`` is the line of the backward with most of them, ``share`` their share (0 to 1) of the time of all nodes, and
+    ``most`` how often a node ran at most.
+    """
+
+    share: float
+    most: int
+
+
 class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """One optimizer's step: host time of its range, by its typical share of a step, and its ops, per step.
 
@@ -186,6 +197,7 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     matmuls: tuple[MatmulShape, ...] = ()
     biases: tuple[BiasBeforeNorm, ...] = ()
     repeated: RepeatedForwards | None = None
+    retained: RetainedGraph | None = None
     updates: tuple[OptimizerUpdate, ...] = ()
     tables: tuple[EmbeddingGradient, ...] = ()
     collectives: tuple[HostCollective, ...] = ()

@@ -85,6 +85,8 @@ class ConstantOpLog:
         self._counts: Counter[Path] = Counter()
         self._changing: set[CodeType] = set()
         self._phases: dict[Path, Phase] = {}
+        #: Results of constant ops: the tensor, the lines that led to the op, the library's functions, and its time.
+        self._kept: dict[int, tuple[Callable[[], Any], Path, tuple[CodeType, ...], int]] = {}
         #: Lines below which ops changed, and those of ``_constant`` whose ops a library other than torch called.
         self._changing_sites: set[Site] = set()
         self._of_library: set[Path] = set()
@@ -116,7 +118,7 @@ class ConstantOpLog:
             leave_to_program(error)
 
     def _look(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
-        phase = self._phase()
+        phase, written = self._phase(), list[Any]()
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             return
@@ -136,20 +138,32 @@ class ConstantOpLog:
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         if number in self._before and not _on_device(out):
-            self._constant[path] += took_ns
-            self._counts[path] += 1
             self._phases.setdefault(path, phase)
+            self._count(path, between, took_ns, 1)
             if between:
                 self._of_library.add(path)
-                key = path, between
-                self._library_codes[key] += took_ns
-                self._library_ops[key] += 1
+            self._kept.update((id(one), (weakref.ref(one), path, between, took_ns)) for one in _tensors(out))
         else:
+            for tensor in written:
+                self._uncount(tensor)
             self._changing.update(code for code, _ in path)
             self._changing.update(between)
             self._changing_sites.update(path[:1])
         # Last: tensors without memory or strides raise there.
         self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
+
+    def _count(self, path: Path, between: tuple[CodeType, ...], took_ns: int, ops: int) -> None:
+        self._constant[path] += took_ns
+        self._counts[path] += ops
+        if between:
+            self._library_codes[path, between] += took_ns
+            self._library_ops[path, between] += ops
+
+    def _uncount(self, tensor: Any) -> None:
+        """Something else is written into a tensor: zeros that are filled cannot be kept from step to step."""
+        reference, path, between, took_ns = self._kept.pop(id(tensor), (_dead, (), (), 0))
+        if reference() is tensor:
+            self._count(path, between, -took_ns, -1)
 
     def _number_of_op(self, func: Any, schema: _Schema, types: Any, flat: list[Any], written: list[Any]) -> int | None:
         """The number of an op with these inputs, in a flat list, of which it writes into ``written``; None for none."""
@@ -235,7 +249,7 @@ class ConstantOpLog:
     def rows(self) -> tuple[ConstantOps, ...]:
         """The lines whose ops, or whose calls, compute the same in each step, by their time."""
         found: dict[tuple[Site, CodeType | None], list[Path]] = {}
-        for path in self._constant:
+        for path in (path for path, ops in self._counts.items() if ops):
             if path in self._of_library and path[0] in self._changing_sites:
                 continue  # a part of what a library does for this line: see `_rows_of_libraries`
             depth = next((at for at, (code, _) in enumerate(path) if code in self._changing), None)
@@ -378,5 +392,9 @@ def _flat(value: Any) -> list[Any]:
     return found
 
 
+def _tensors(out: Any) -> list[Any]:
+    return [one for one in _flat(out) if isinstance(one, torch.Tensor)]
+
+
 def _on_device(out: Any) -> bool:
-    return any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in _flat(out))
+    return any(one.device.type != "cpu" for one in _tensors(out))

@@ -1,6 +1,7 @@
 """What goes into the ops of one step that makes them slow or useless.
 
-That is subnormal numbers, shapes that broadcast by mistake, targets that a loss ignores, and rows that nothing reads.
+That is subnormal numbers, shapes that broadcast by mistake, targets that a loss ignores, rows that nothing reads, and
+parameters in a penalty.
 
 `ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
 """
@@ -19,6 +20,7 @@ from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.dropped_rows import DroppedRowCounts
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
 from perfkit.run.records import SubnormalInputs, WideBroadcast
 
 #: Elements of an input that are looked at, evenly spaced: enough to tell a share of 1%.
@@ -56,6 +58,7 @@ class OpInputs:
         #: Of losses that no library computes.
         self.ignored_targets = IgnoredTargetCounts()
         self.dropped_rows = DroppedRowCounts()
+        self.weight_penalties = WeightPenaltyCounts()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
@@ -72,6 +75,7 @@ class OpInputs:
         elif not in_library:
             self.ignored_targets.add(func, arguments, site)
         # Last: tensors without memory raise there.
+        self.weight_penalties.add(func, arguments, out, site)
         self.dropped_rows.add(func, arguments, out, site)
 
     def _look_for_subnormals(self, func: Any, arguments: Any, site: Site) -> None:

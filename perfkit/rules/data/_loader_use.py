@@ -82,17 +82,26 @@ class LoaderUse(NamedTuple):
         loader, workers = training_loader(found), WorkerUse.from_measurements(found)
         if loader is None:
             return cls()
+        loop = found.get(LoopTime)
+        rare = [part for part in (loop.rare if loop is not None else ()) if part.phase == "data"]
+        # In each pass it is the first batch that is late, or they would keep up if they were there.
+        first, late = any(part.every == loader.batches for part in rare), bool(rare)
         starts = 0
-        if workers is not None and not loader.persistent_workers and workers.busy < MAJORITY:
+        if workers is not None and not loader.persistent_workers and (first or workers.busy < MAJORITY):
             starts = workers.processes // loader.num_workers
         starts = starts if starts >= _MIN_STARTS else 0
         change = to_edit(found.get(Rank), loader.created_at, *_ARGUMENTS)
         rank = found.get(Rank)
         restarted, manager = _restarted(loader, rank), first_call(rank, "Manager") if rank is not None else None
-        loop = found.get(LoopTime)
-        late = loop is not None and any(part.phase == "data" for part in loop.rare)
         return cls(
-            loader.dataset, loader.num_workers, loader.persistent_workers, starts, restarted, late, change, manager
+            loader.dataset,
+            loader.num_workers,
+            loader.persistent_workers,
+            starts,
+            restarted,
+            bool(late),
+            change,
+            manager,
         )
 
 

@@ -295,7 +295,7 @@ def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: 
     if loader.starts:
         return f" ({share}), most of it for workers that were started {loader.starts} times"
     workers = f"{loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
-    spare = " that have time to spare" if unavoidable else ""
+    spare = " with time to spare" if unavoidable else ""
     return f" ({share}), although batches are prepared by {workers}{spare}"
 
 

@@ -5,8 +5,8 @@ by the next op, and reduced over the features. That is the work of a matrix prod
 elements go through memory several times, where a product reads `(n + m) * d` of them.
 
 How it shows: a difference or a product of two tensors that both have a dimension of 1 where the other is longer, whose
-result has at least 8 features and is at least 8 times as large as both together, and a reduction of a tensor of that
-shape in the same function. What the ops on this shape take is 5% of the step or more.
+result is at least 8 times as large as both together, and a reduction of a tensor of that shape in the same function.
+What the ops on this shape take is 5% of the step or more.
 
 Causes: `((a[:, None] - b[None]) ** 2).sum(-1)` for nearest neighbours, codebooks, clusters, kernels and contrastive
 losses; `(a[:, None] * b[None]).sum(-1)` for similarities.
@@ -18,11 +18,12 @@ Fix: one matrix product.
     similarities = a @ b.T
 
 Saving: what the ops on the large tensor take, forward and backward, without two products of these sizes at the limit of
-the machine (chosen, for the norms and what the product does not reach); at least 70% of that (chosen).
+the machine (chosen, for the norms and what the product does not reach) and eight passes over the distances, which with
+few features are nearly as large; at least 70% of that (chosen).
 
 Source: the shapes of one step. `torch.cdist` uses a matrix product for more than 25 rows (its documentation). Rounding
 differs: squared distances of near points lose digits. Where something else than a square or an absolute value is taken
-of the pairs, no product does it, and nothing is reported. Of two programs 59 and 63% of the loop was saved.
+of the pairs, no product does it, and nothing is reported. Of three programs 49 to 63% of the loop was saved.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ from perfkit.run.records import MachineLimits
 ID = "pairwise-broadcast"
 CLAIMS = COMPUTING
 
-#: The result is this many times as large as both tensors together, and has as many features: with fewer the distances
-#: themselves are as large (both chosen).
-_LARGER = _FEATURES = 8
+#: The result is this many times as large as both tensors together (chosen), and has a sum to save.
+_LARGER, _FEATURES = 8, 2
 #: The share of the saving that is left at least, and products that the fix takes at most (both chosen).
 _MINIMUM, _PRODUCTS = 0.7, 2
+#: Times that the fix reads or writes the distances beside the product: two sums, and as much in the backward.
+_PASSES = 8
 _PAIRS = re.compile(r"^aten::(sub|mul)$")
 _REDUCES = re.compile(r"^aten::(sum|mean|norm|linalg_vector_norm)$")
 #: What a product or a distance does of the pairs; after anything else it cannot take their place.
@@ -142,13 +144,14 @@ def _on_pairs(paired: _Paired, rows: Sequence[OpWorkTime]) -> list[OpWorkTime]:
 
 
 def _after_ns(paired: _Paired, rows: Sequence[OpWorkTime], limits: MachineLimits | None) -> float:
-    """What products of these sizes take at the machine's limit, as often as the pairs were made; 0: not known."""
+    """What products of these sizes, and sums of their results, take at the machine's limit; 0: not known."""
     if limits is None:
         return 0.0
     flops = 2 * math.prod(paired.wide)
     moved = 4 * (math.prod(paired.one) + math.prod(paired.other))
-    limit_ns = limits.op_limit_ns(flops, moved, paired.row.precision or "float32", "matmul")
-    return _PRODUCTS * limit_ns * max(1.0, paired.row.calls)
+    product_ns = limits.op_limit_ns(flops, moved, paired.row.precision or "float32", "matmul")
+    passes_ns = limits.op_limit_ns(0, _PASSES * 4 * math.prod(paired.wide[:-1]), "float32")
+    return (_PRODUCTS * product_ns + passes_ns) * max(1.0, paired.row.calls)
 
 
 def _text(shape: _Shape) -> str:

@@ -69,6 +69,7 @@ def check(
         return
     function = shown_function(work.lines[0])
     in_loop = repeats_in_call(work.lines[0], lines)
+    call = None if work.lines[0].before_model or in_loop else call_in_loop(work.lines[0], lines)
     # A simulator, or a game: how much of a rollout is needed is not known.
     rollouts = [part for part in (loop.rare if loop is not None else ()) if part.for_training]
     functions = {(at.file, at.function) for part in rollouts for at in (part.at, part.called) if at is not None}
@@ -78,8 +79,8 @@ def check(
         cost=cost,
         saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
         spent=work.lines[0],
-        # What runs before the model makes its inputs: no step can do without it.
-        change=None if work.lines[0].before_model or in_loop else call_in_loop(work.lines[0], lines),
+        # What makes the model's inputs no step can do without: it runs before the model, or training reads its result.
+        change=None if lines is not None and call in lines.training_inputs else call,
         message=f"Plain Python takes {step.shown(cost)}, most of it in {function}; no op runs meanwhile.",
         advice=f"Do the work of {function} in one call over all items, once before training, or less often.",
         confidence=confidence_in(work),

@@ -236,6 +236,17 @@ class DroppedRows(CodeLine, frozen=True, kw_only=True):
     made_at: tuple[Location, ...]
 
 
+class WeightPenalty(CodeLine, frozen=True, kw_only=True):
+    """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
+
+    ``shapes`` are the different shapes of these, the first 64 of them.
+    """
+
+    parameters: Count
+    elements: Count
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
 class StepInterval(CodeLine, frozen=True, kw_only=True):
     """A sampled line, or one that leads to it, which runs in every N-th step, and the line that sets N."""
 
@@ -275,7 +286,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
-    rows, ``regrown_inputs`` one per line, phase and module. ``paths`` has the samples of ``rows`` without those in
+    rows, ``weight_penalties`` one per line that sums up squares of parameters, ``regrown_inputs`` one per line, phase
+    and module. ``paths`` has the samples of ``rows`` without those in
     workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step.
@@ -296,6 +308,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     subnormal_inputs: tuple[SubnormalInputs, ...] = ()
     wide_broadcasts: tuple[WideBroadcast, ...] = ()
     dropped_rows: tuple[DroppedRows, ...] = ()
+    weight_penalties: tuple[WeightPenalty, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()

@@ -293,7 +293,7 @@ def test_an_error_of_perfkit_s_stays_in_perfkit(monkeypatch: pytest.MonkeyPatch)
     def refuse(func: Any) -> Any:
         raise AttributeError("this torch has no schemas")
 
-    monkeypatch.setattr(constant_ops, "_schema_of", refuse)
+    monkeypatch.setattr(constant_ops, "schema_of", refuse)
     log = ConstantOpLog(lambda: "forward")
     for _ in range(2):
         log.start()

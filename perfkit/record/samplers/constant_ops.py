@@ -14,7 +14,6 @@ on a device the time of an op's call is not that of the op.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 import time
@@ -22,7 +21,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -31,10 +30,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
-from perfkit._torch_versions import writes
 from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tracing, sample_of, unseen
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
+from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
@@ -42,7 +41,6 @@ _MAX_OPS = 100_000
 #: Lines that lead to an op.
 _MAX_PATH = 16
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-_NESTED = (tuple, list, dict)
 #: Owners of frames between an op and who asked for it.
 _BENEATH = ("torch", "python", "perfkit")
 #: Libraries whose models and loops nobody edits, and whose modules have no argument to keep what they compute.
@@ -123,8 +121,8 @@ class ConstantOpLog:
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             return
         try:
-            schema, flat = _schema_of(func), _flat(inputs)
-            written = _written(schema, inputs)
+            schema, flat = schema_of(func), flattened(inputs)
+            written = written_by(schema, inputs)
             number = self._number_of_op(func, schema, types, flat, written)
             if number is not None:
                 self._numbers.add(number)
@@ -132,7 +130,7 @@ class ConstantOpLog:
         except Exception as error:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
             leave_to_program(error)
             number = None
-        if self._before is None or _schema_of(func).is_view or func.namespace == "profiler":
+        if self._before is None or schema_of(func).is_view or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
         path, between = _users_path()
         if not path:
@@ -165,7 +163,7 @@ class ConstantOpLog:
         if reference() is tensor:
             self._count(path, between, -took_ns, -1)
 
-    def _number_of_op(self, func: Any, schema: _Schema, types: Any, flat: list[Any], written: list[Any]) -> int | None:
+    def _number_of_op(self, func: Any, schema: OpSchema, types: Any, flat: list[Any], written: list[Any]) -> int | None:
         """The number of an op with these inputs, in a flat list, of which it writes into ``written``; None for none."""
         if schema.draws or any(kind not in OWN_KINDS for kind in types):
             return None
@@ -203,7 +201,7 @@ class ConstantOpLog:
         """Whether an op of this step made the tensor."""
         return self._values.get(id(tensor), (_dead,))[0]() is tensor
 
-    def _remember(self, schema: _Schema, flat: list[Any], written: list[Any], out: Any, number: int | None) -> None:
+    def _remember(self, schema: OpSchema, flat: list[Any], written: list[Any], out: Any, number: int | None) -> None:
         """Note the numbers of what the op returned and of what it wrote into."""
         for at, tensor in enumerate(written):
             base = self._base_of(tensor)
@@ -216,7 +214,7 @@ class ConstantOpLog:
             if base is not None:
                 self._set(base, None if None in (before, number) else (before, number, at), version)
         first = next((one for one in flat if isinstance(one, torch.Tensor)), None)
-        for at, tensor in enumerate(_flat(out)):
+        for at, tensor in enumerate(flattened(out)):
             if isinstance(tensor, torch.Tensor) and not any(tensor is one for one in written):
                 version = self._version_of(first if schema.is_view and first is not None else tensor)
                 self._set(tensor, (number, at) if number is not None else None, version)
@@ -327,36 +325,6 @@ class _ListeningMode(TorchDispatchMode):
         return out
 
 
-class _Schema(NamedTuple):
-    """What an op's schema says: torch makes new objects of it each time that it is asked."""
-
-    #: Place and name of each argument that it writes into.
-    writes: tuple[tuple[int, str], ...]
-    #: Whether it returns its input's memory, unwritten.
-    is_view: bool
-    #: Whether it draws random numbers.
-    draws: bool
-
-
-@functools.lru_cache(maxsize=4096)  # torch has some 3,000 ops
-def _schema_of(func: Any) -> _Schema:
-    schema = func._schema
-    return _Schema(
-        tuple((at, argument.name) for at, argument in enumerate(schema.arguments) if writes(argument)),
-        any(one.alias_info is not None and not writes(one) for one in schema.returns),
-        torch.Tag.nondeterministic_seeded in func.tags,
-    )
-
-
-def _written(schema: _Schema, inputs: tuple[Any, Any]) -> list[Any]:
-    """The tensors that an op writes into."""
-    arguments, named = inputs
-    written: list[Any] = []
-    for at, name in schema.writes:
-        written += _flat(named[name] if name in named else arguments[at : at + 1])
-    return written
-
-
 def _dead() -> Any:
     """Stands for the reference to a tensor that is not known."""
     return None
@@ -377,23 +345,8 @@ def _users_path() -> tuple[Path, tuple[CodeType, ...]]:
     return tuple(path), tuple(reversed(between))
 
 
-def _flat(value: Any) -> list[Any]:
-    """The values in nested tuples, lists and dicts, those of dicts with their keys."""
-    found: list[Any] = []
-    if isinstance(value, dict):
-        value = [part for pair in value.items() for part in pair]
-    elif not isinstance(value, _NESTED):
-        return [value]
-    for one in value:
-        if isinstance(one, _NESTED):
-            found += _flat(one)
-        else:
-            found.append(one)
-    return found
-
-
 def _tensors(out: Any) -> list[Any]:
-    return [one for one in _flat(out) if isinstance(one, torch.Tensor)]
+    return [one for one in flattened(out) if isinstance(one, torch.Tensor)]
 
 
 def _on_device(out: Any) -> bool:

@@ -12,7 +12,7 @@ from perfkit.rules.ops import ignored_targets
 from perfkit.run.records import IgnoredTargets, Lines, Phase
 
 MS = 1_000_000
-HEAD, LOSS = (Location(file="train.py", line=line, function="f") for line in (28, 40))
+HEAD, LOSS = (Location(file="train.py", line=line, function=name) for line, name in ((28, "scores"), (40, "f")))
 
 
 def lines(ignored: int) -> Lines:
@@ -49,6 +49,16 @@ def test_the_share_of_the_ops_on_all_scores_is_the_cost_and_the_loss_is_the_line
     assert finding.cost_ns == pytest.approx(0.75 * 10 * MS)
     assert finding.saving_low_ns == pytest.approx(0.75 * finding.cost_ns)
     assert finding.message.startswith("The loss ignores 75% of its 800 targets, and the scores of 3,000 classes are")
+
+
+def test_the_line_to_change_is_the_one_that_computes_scores_where_it_is_beside_the_loss(build: Any) -> None:
+    beside = Location(file="train.py", line=38, function="f")
+    rows = (op("addmm", "3000 800x96 96x3000", 20, beside), op("_log_softmax", "800x3000", 3, LOSS))
+    work = StepWork(source="x", step_ns=40 * MS, rows=rows)
+
+    [finding] = build.findings(ignored_targets, build.step(40, forward=40), lines(600), work)
+
+    assert (finding.spent.line, finding.change) == (38, None)
 
 
 def test_scores_of_a_batch_of_sequences_are_found_by_the_number_of_their_positions(build: Any) -> None:

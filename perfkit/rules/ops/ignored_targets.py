@@ -25,10 +25,11 @@ losses that the program itself computes: what a library scores is not the user's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from perfkit._format import percent
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
@@ -59,7 +60,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=busiest_place(scores),
-            change=one.at,
+            change=_computed_at(scores, one) or one.at,
             message=(
                 f"The loss ignores {percent(one.ignored, one.targets)} of its {one.targets:,} targets, and the scores "
                 f"of {one.classes:,} classes are computed there too: {step.shown(cost)}."
@@ -71,6 +72,13 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
                 Evidence.ms("ops on all scores", sum(row.ns for row in scores), f"{work.source}, per step"),
             ),
         )
+
+
+def _computed_at(scores: Sequence[OpWorkTime], of: IgnoredTargets) -> Location | None:
+    """The line that computes the scores, where the function of the loss does: positions are chosen before it."""
+    made = [row for row in scores if row.phase != "backward" and _PRODUCTS.fullmatch(row.op)]
+    here = (row.at for row in made if row.at is not None and (row.at.file, row.at.function) == (of.file, of.function))
+    return next(here, None)
 
 
 def _is_of(row: OpWorkTime, of: IgnoredTargets) -> bool:

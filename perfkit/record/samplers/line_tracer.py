@@ -74,10 +74,19 @@ def user_caller(frame: FrameType) -> FrameType | None:
 
 
 class LineTracer:
-    """Counts and times user lines on the calling thread between `start` and `stop`."""
+    """Counts and times user lines on the calling thread between `start` and `stop`.
 
-    def __init__(self, phase: Callable[[], Phase]) -> None:
+    It ends early after ``max_events`` lines or ``max_calls`` calls of modules (None: then only the lines go on); all
+    times are until then.
+    """
+
+    def __init__(
+        self, phase: Callable[[], Phase], *, max_events: int = _MAX_EVENTS, max_calls: int | None = None
+    ) -> None:
         self._phase = phase
+        self._max_events, self._max_calls = max_events, max_calls
+        #: Whether all of it was traced.
+        self.complete = True
         #: Runs, ns, and whether it ran before any module did; in the order in which they ran first.
         self._lines: dict[tuple[Phase, CodeType, int], list[int]] = {}
         #: The same by the ids of the codes: Python hashes all that a code holds, each time that it is asked.
@@ -127,10 +136,20 @@ class LineTracer:
         for frame, before in self._running_frames:
             frame.f_trace = before
         self._running_frames.clear()
+        self._close_all()
+
+    def _close_all(self) -> None:
         for frame in list(self._open):
             self._close_line(frame, time.perf_counter_ns())
         self._calls.clear()
         self._outermost.clear()
+
+    def _end_early(self) -> None:
+        sys.settrace(None)
+        self.complete = False
+        for frame in list(self._outermost):
+            self._leave_beneath(frame)
+        self._close_all()
 
     def start_again(self) -> None:
         """See in another step which calls come with the same arguments again."""
@@ -199,6 +218,9 @@ class LineTracer:
             return None
         phase = self._phase()
         call = self._modules.enter(frame, self._path(caller), phase)
+        if self._max_calls is not None and self._modules.inspected > self._max_calls:
+            self._end_early()
+            return None
         if call is None:
             return None
         self._enter_beneath(frame, caller, phase)
@@ -237,8 +259,8 @@ class LineTracer:
             self._leave_beneath(frame)
         if event == "line":
             self._events += 1
-            if self._events > _MAX_EVENTS:
-                sys.settrace(None)
+            if self._events > self._max_events:
+                self._end_early()
                 return None
             phase, code, number = self._phase(), frame.f_code, frame.f_lineno
             line = self._line_of.get((phase, id(code), number))

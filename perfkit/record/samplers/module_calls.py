@@ -145,7 +145,8 @@ class ModuleCallLog:
         #: Inputs whose first call drew random numbers.
         self._drew: set[tuple[Any, ...]] = set()
         self._sums: dict[tuple[Site, int], _SiteSums] = {}
-        self._calls = 0
+        #: Calls so far.
+        self.inspected = 0
         #: Backwards that have started, those of them by `torch.autograd.grad`, and batches that were fetched so far.
         self.backwards = self.grads = self.fetches = 0
         #: The phase of the first call from each line.
@@ -156,15 +157,10 @@ class ModuleCallLog:
     @unseen
     def enter(self, frame: FrameType, path: Path, phase: Phase) -> ModuleCall | None:
         """A module is called in ``frame`` by the user's lines ``path``; None where the call does not count."""
-        self._calls += 1
-        if phase == "backward" or is_tracing():
+        self.inspected += 1
+        if phase == "backward" or self.inspected > _MAX_CALLS or is_tracing():
             return None
         arguments = frame.f_locals
-        if self._calls > _MAX_CALLS:
-            sums = self._sums.get((path[0], id(arguments.get("self"))))
-            if sums is not None:
-                sums.calls += 1
-            return None
         self.phases.setdefault(path[0], phase)
         call = ModuleCall(path, arguments.get("self"))
         named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}

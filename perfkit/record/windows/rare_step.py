@@ -25,6 +25,9 @@ _SHARE = 0.15
 _MAX_LONG, _MAX_TYPICAL = 4 * _TIMES, 255
 #: Steps that are traced until one was long.
 _MAX_TRIES = 3
+#: Lines and calls of modules that are traced of a step: what it does goes on in the same way, and tracing so many takes
+#: some 0.3 s.
+_MAX_EVENTS, _MAX_CALLS = 300_000, 2_000
 
 
 class RareStepForecast:
@@ -109,7 +112,7 @@ class RareStepTracer:
             return False
         self._step, self._running = step, True
         self._tries += 1
-        self._tracer = LineTracer(self._phase)
+        self._tracer = LineTracer(self._phase, max_events=_MAX_EVENTS, max_calls=_MAX_CALLS)
         self._tracer.start()
         return True
 
@@ -124,4 +127,4 @@ class RareStepTracer:
         """The lines of the traced step; None where there was none that was long."""
         if self._tracer is None or not self._done or self._running:
             return None
-        return RareStep(step=self._step, lines=self._tracer.rows())
+        return RareStep(step=self._step, lines=self._tracer.rows(), complete=self._tracer.complete)

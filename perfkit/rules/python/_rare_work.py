@@ -36,7 +36,7 @@ class RareWork(NamedTuple):
             collection one by one, "single" others with one sample each: whether one needs the answer of another is not
             known. "calls" are all others, and "line" is a line that calls no model.
         at: The line to edit: that of the loop for samples, and for repeated calls the one that repeats them.
-        calls: Of the module; 0 for a line.
+        calls: Of the module; 0 for a line. With ``and_more`` the step was not traced to its end.
         share: The part (0 to 1) of the rare step's time that this is.
     """
 
@@ -45,6 +45,7 @@ class RareWork(NamedTuple):
     share: float
     module: str = ""
     calls: int = 0
+    and_more: bool = False
 
     @property
     def is_needed(self) -> bool:
@@ -59,7 +60,8 @@ class RareWork(NamedTuple):
             "samples": "one sample at a time",
             "single": "with one sample each",
         }.get(self.kind)
-        return f" {self.module} is called {self.calls} times in one, {how}." if how is not None else ""
+        count = f"{'more than ' if self.and_more else ''}{self.calls:,} times"
+        return f" {self.module} is called {count} in one, {how}." if how is not None else ""
 
     @property
     def evidence(self) -> Evidence:
@@ -88,7 +90,8 @@ def rare_work(place: Location | None, lines: Lines | None) -> RareWork | None:
     if not total_ns:
         return None
     below = [row for row in steps.below(place) if row.phase != "validation"]
-    return steps.not_needed(below, total_ns) or steps.longest_below(place, total_ns)
+    found = steps.not_needed(below, total_ns) or steps.longest_below(place, total_ns)
+    return found._replace(and_more=not lines.rare_step.complete)
 
 
 def rare_validation(lines: Lines | None) -> RareWork | None:
@@ -97,7 +100,8 @@ def rare_validation(lines: Lines | None) -> RareWork | None:
         return None
     rows = [row for row in lines.rare_step.lines if row.phase == "validation"]
     steps = _RareLines(msgspec.structs.replace(lines, traced=tuple(rows)))
-    return steps.not_needed(steps.outside_of_modules(), outermost_ns(rows))
+    found = steps.not_needed(steps.outside_of_modules(), outermost_ns(rows))
+    return found._replace(and_more=not lines.rare_step.complete) if found is not None else None
 
 
 class _RareLines:

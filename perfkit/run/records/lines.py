@@ -178,10 +178,14 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
 
 
 class RareStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The lines of one of the steps that come rarely and take long; ``step`` is its number."""
+    """The lines of one of the steps that come rarely and take long; ``step`` is its number.
+
+    ``complete`` is whether it was traced to its end: of a long one the first 300,000 lines are.
+    """
 
     step: Count
     lines: tuple[TracedLine, ...] = ()
+    complete: bool = True
 
 
 class ConstantOps(CodeLine, frozen=True, kw_only=True):

@@ -9,13 +9,15 @@ from perfkit.findings import Confidence, Evidence, Finding
 from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
 from perfkit.measures.results.host import HostKind, HostLine, HostWork
 from perfkit.measures.results.loop import LoopTime
-from perfkit.run.records import Phase
+from perfkit.run.records import LineRow, Phase
 
 #: The error of a count of a hundred samples is a tenth: as certain as a timed phase.
-_CERTAIN_SAMPLES = 100
+CERTAIN_SAMPLES = 100
 #: The share that doing work less often saves at least: a quarter as often is a small request for work that ran in every
 #: step, or in every few.
 LESS_OFTEN = 0.75
+#: What a line calls besides what it reads: a forward, a backward, an optimizer's step, a fetch.
+_NOT_READ = frozenset({"torch.nn", "torch.autograd", "torch.optim", "torch.utils.data"})
 
 
 def work_of(works: Sequence[HostWork], kind: HostKind, loop: LoopTime | None = None) -> HostWork | None:
@@ -57,7 +59,16 @@ def less_often(
 
 def confidence_in(work: HostWork) -> Confidence:
     """How certain a sampled time is."""
-    return "high" if work.samples >= _CERTAIN_SAMPLES else "medium"
+    return "high" if work.samples >= CERTAIN_SAMPLES else "medium"
+
+
+def samples_of_reads(row: LineRow, *, inside: bool = False) -> int:
+    """The samples in which a line computed what the host reads; with ``inside`` only those in what it calls."""
+    return sum(
+        count
+        for within, count in row.within.items()
+        if _NOT_READ.isdisjoint(within.split(" > ")) and (within or not inside)
+    )
 
 
 def evidence_of(work: HostWork) -> Iterator[Evidence]:

@@ -111,7 +111,7 @@ def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Locatio
     """
     if row is None or lines is None:
         return None
-    callers, training = _callers(lines), _training_functions(lines)
+    callers, training = _callers(lines), training_functions(lines)
     for name in list(training):
         for _ in range(_DEEP):
             outer = callers.get(name)
@@ -140,7 +140,7 @@ def is_in_own_loop(row: LineRow | HostLine, lines: Lines | None) -> bool:
 
     The step that was traced by line may not have entered the loop: then the line follows its statement.
     """
-    if lines is None or (row.file, row.function) in _training_functions(lines):
+    if lines is None or (row.file, row.function) in training_functions(lines):
         return False
     before = (one for one in lines.traced if (one.file, one.function) == (row.file, row.function))
     nearest = max((one for one in before if one.line <= row.line), key=lambda one: one.line, default=None)
@@ -155,7 +155,7 @@ def repeats_in_call(row: LineRow | HostLine, lines: Lines | None) -> bool:
     return runs >= _MANY * max(1, calls)
 
 
-def _training_functions(lines: Lines) -> set[tuple[str, str | None]]:
+def training_functions(lines: Lines) -> set[tuple[str, str | None]]:
     """The functions that call modules, a backward or an optimizer in the step."""
     sampled: set[tuple[str, str | None]] = {(one.file, one.function) for one in lines.rows if _trains(one)}
     return sampled | {(one.file, one.function) for one in lines.traced if _trains(one)}
@@ -165,11 +165,13 @@ def _from_outside(function: str, caller: Location, lines: Lines | None) -> Locat
     """The call of a method from outside of its class, or in the training function; of a function its caller."""
     if lines is None or not (owner := _class_of(function)):
         return caller
-    callers, training = _callers(lines), _training_functions(lines)
+    callers, training = _callers(lines), training_functions(lines)
     for _ in range(_DEEP):
         outer = callers.get((caller.file, caller.function))
         if _class_of(caller.function) != owner or (caller.file, caller.function) in training or outer is None:
             break
+        if library_called(outer, lines):
+            break  # a Trainer calls back
         caller = outer
     return caller
 

@@ -168,3 +168,28 @@ def test_a_tensor_with_a_graph_or_weights_is_no_constant() -> None:
             spread(weights, links)
 
     assert in_two_steps(step) == []
+
+
+class Anchors:
+    def __init__(self, scales: Any) -> None:
+        self.scales = scales
+
+    def build(self, shapes: Any) -> Tensor:
+        return torch.tensor([[height * s, width * s] for height, width in shapes for s in self.scales])
+
+
+def test_sizes_in_tuples_and_settings_in_lists_are_plain_values() -> None:
+    fixed, data = Anchors([0.5, 2.0]), Anchors([torch.tensor(0.5)])
+    calls = iter(range(99))
+
+    def step() -> None:
+        fixed.build(((8, 8), (4, 4)))
+
+    def changing() -> None:
+        fixed.build(((next(calls), 8), (4, 4)))
+
+    assert in_two_steps(step) == ["Anchors.build"]
+    assert in_two_steps(changing) == []
+    assert in_two_steps(lambda: data.build(((8, 8),))) == []
+    # Without a second step they may be data.
+    assert found(step) == []

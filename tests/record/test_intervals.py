@@ -65,3 +65,21 @@ def test_what_runs_in_every_step_or_where_the_source_is_gone_has_none(tmp_path: 
     assert set_at(tmp_path, LOOP.format(every="9").replace("% 9 ==", ">")) is None
     at = Location(file="gone.py", line=4, function="main", owner="user")
     assert find_intervals(HotPlaces(frozenset(), {("gone.py", 4): at})) == ()
+
+
+def test_a_function_that_returns_in_most_steps_runs_in_every_nth(tmp_path: Path) -> None:
+    text = (
+        "class Monitor:\n"
+        "    def on_step(self, step):\n"
+        "        if step % self.every:\n"
+        "            return\n"
+        "        for name in self.names:\n"
+        "            report(name)  # hot\n"
+        "monitor = Monitor(every=1)\n"
+    )
+
+    assert set_at(tmp_path, text) == "monitor = Monitor(every=1)"
+    # Something else than leaving the function decides nothing about what comes after it.
+    other = tmp_path / "other"
+    other.mkdir()
+    assert set_at(other, text.replace("            return", "            note()")) is None

@@ -454,3 +454,21 @@ def test_an_input_that_is_written_in_between_is_not_the_same() -> None:
     [calls] = traced(step)
 
     assert (calls.calls, calls.same, calls.samples) == (5, 0, 1)
+
+
+def test_a_mask_or_segments_that_end_in_equal_numbers_are_no_padding_of_the_words() -> None:
+    class Reader(nn.Module):
+        def forward(self, words: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+            return words + segments
+
+    reader = Reader()
+    words, segments = torch.arange(1, 41).view(2, 20), torch.ones(2, 20, dtype=torch.int64)
+    segments[:, :4] = 0
+    padded = words.clone()
+    padded[:, 15:] = 0
+
+    [whole] = traced(lambda: reader(words, segments))
+    [part] = traced(lambda: reader(padded, segments))
+
+    assert whole.padded_ns == 0
+    assert 0 < (part.padded_ns or 0) < part.host_ns / 2

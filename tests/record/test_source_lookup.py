@@ -31,6 +31,14 @@ def test_a_type_is_found_in_a_choice_of_two(tmp_path: Path) -> None:
     assert [at.line for at in find_calls(("float64",), (file,))["float64"]] == [2]
 
 
+def test_a_type_is_found_where_a_name_or_a_field_gets_it(tmp_path: Path) -> None:
+    file = written(tmp_path, "class Config:\n    dtype: torch.dtype = torch.float64\nother = np.double\n")
+
+    found = find_calls(("float64", "double"), (file,))
+
+    assert {name: [at.line for at in lines] for name, lines in found.items()} == {"float64": [2], "double": [3]}
+
+
 def test_calls_are_found_unless_they_switch_something_off(tmp_path: Path) -> None:
     file = written(
         tmp_path,

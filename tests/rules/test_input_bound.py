@@ -305,6 +305,26 @@ def test_workers_that_start_slow_the_steps_meanwhile_too(build: Any) -> None:
     assert "Waiting for data takes 11.0 ms of the 40.0 ms step" in finding.message
 
 
+def test_workers_of_each_epoch_that_are_busy_should_stay_where_its_first_batch_is_the_late_one(build: Any) -> None:
+    workers = Workers(
+        dataset="Reviews", processes=8, samples=300, alive_ns=1_000 * MS, busy_ns=900 * MS, cpu_ns=900 * MS
+    )
+    lines = Lines(period_ns=MS, steps=40, workers=(workers,))
+    loader = msgspec.structs.replace(build.rank(workers=1).loaders[0], batches=12, iterators=8)
+    rank = msgspec.structs.replace(build.rank(workers=1), loaders=(loader,))
+    step, every = build.step(50, data=1, forward=49), build.mean_step(64, data=9, forward=49)
+
+    def advice(period: int) -> str:
+        late = LoopPart(use="rare", total_ns=800 * MS, steps=6, every=period, phase="data")
+        typical = LoopPart(use="typical", total_ns=4000 * MS, steps=80)
+        loop = LoopTime(total_ns=4800 * MS, steps=80, typical_ns=50 * MS, parts=(typical, late))
+        [finding] = build.findings(input_bound, step, every, rank, lines, loop)
+        return str(finding.advice)
+
+    assert "persistent_workers=True" in advice(12)
+    assert "Keep the workers" not in advice(5)
+
+
 def test_batches_that_are_late_in_a_rhythm_count_with_what_they_take_in_the_mean_step(build: Any) -> None:
     late = LoopPart(use="rare", total_ns=2000 * MS, steps=10, every=6, phase="data")
     typical = LoopPart(use="typical", total_ns=6000 * MS, steps=60)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from perfkit._location import Location
+from perfkit.findings import Finding
 from perfkit.rules.python import logging_in_step
+from perfkit.run.records import LineRow, Lines, Phase, StepInterval, SyncEvent, Syncs
 
 MS = 1_000_000
 
@@ -54,3 +56,47 @@ def test_little_logging_and_missing_measures_are_not_reported(build: Any) -> Non
 
     assert not build.findings(logging_in_step, step, mean, build.work("logging", 0.9))
     assert not build.findings(logging_in_step)
+
+
+def read(op: str, line: int) -> SyncEvent:
+    return SyncEvent(
+        file="train.py", line=line, function="Monitor.summarise", owner="user", kind="read", op=op, count=40,
+        raw_syncs=40, per_step=20.0, in_steps=2,
+    )  # fmt: skip
+
+
+def sampled(line: int, function: str, phase: Phase, samples: int, **more: Any) -> LineRow:
+    return LineRow(
+        file="train.py", line=line, function=function, owner="user", phase=phase, samples=samples,
+        host_ns=samples * MS // 10, within={"": samples}, **more,
+    )  # fmt: skip
+
+
+def test_values_that_only_the_host_reads_are_found_in_the_function_that_computes_them(build: Any) -> None:
+    step, mean = build.step(20, other=10, backward=8), build.mean_step(20, other=10, backward=8)
+    call = Location(file="train.py", line=43, function="Monitor.on_step")
+    train = Location(file="train.py", line=90, function="main")
+    lines = Lines(
+        period_ns=MS,
+        steps=40,
+        rows=(
+            sampled(33, "Monitor.summarise", "other", 60, called_from=call),
+            sampled(34, "Monitor.summarise", "other", 20, called_from=call),
+            sampled(43, "Monitor.on_step", "other", 5, called_from=train),
+            sampled(90, "main", "backward", 80),
+        ),
+        intervals=(StepInterval(file="train.py", line=43, function="Monitor.on_step", owner="user", set_at=train.at),),
+    )
+
+    def findings(*events: SyncEvent) -> list[Finding]:
+        syncs = Syncs(mode="dry", observed=True, steps=2, events=events)
+        return list(build.findings(logging_in_step, step, mean, lines, syncs))
+
+    [finding] = findings(read("tolist", 33), read("tolist", 34))
+
+    assert finding.spent is not None
+    assert finding.change is not None
+    assert (finding.spent.line, finding.change.line, finding.cost_ns) == (33, 90, 8 * MS)
+    assert finding.message.startswith("Monitor.summarise computes values that only the host reads, 20 times per step")
+    # A condition and a check of arguments are not for a log; nor is the loss, in the function that trains.
+    assert findings(read("bool(tensor)", 33), read("item in Categorical.__init__", 33), read("item", 90)) == []

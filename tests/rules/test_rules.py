@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perfkit.errors import UsageError
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, Repeat, SyncCall
+from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._engine import Need, Rule, explain, find_rules
 from perfkit.run.records import SyncEvent, Syncs
 
@@ -176,3 +177,14 @@ def test_no_saving_exceeds_the_step_and_hardly_the_cost(
             assert 0 <= finding.saving_low_ns <= finding.saving_high_ns <= step.wall_ns
             # The rest of the host's step is a little faster; of a device's nothing but the cost is saved.
             assert finding.saving_high_ns <= finding.cost_ns * (1.15 if budget.waits_for_host else 1) + 1
+
+
+def test_a_cost_of_the_typical_step_is_judged_by_the_mean_step_where_a_few_long_steps_take_much(build: Any) -> None:
+    alone = StepBudget.from_measurements(Measurements("runs/x", build.step(10)))
+    beside = StepBudget.from_measurements(Measurements("runs/x", build.step(10), build.mean_step(11)))
+    rollouts = StepBudget.from_measurements(Measurements("runs/x", build.step(10), build.mean_step(30)))
+    assert alone is not None
+    assert beside is not None
+    assert rollouts is not None
+
+    assert [step.severity(2.6 * MS) for step in (alone, beside, rollouts)] == ["critical", "critical", "info"]

@@ -93,8 +93,16 @@ def test_a_model_of_the_programs_own_lines_costs_the_backward_by_its_share_of_th
     assert step is not None
     rank = msgspec.structs.replace(build.rank(), unused_gradients=(teacher(passes_on=passes_on),))
 
+    # Where the line calls the model's own lines, only what else it calls is at the line itself.
+    beside = ledger(("computing", "backward", 44, 3), ("computing", "backward", 8, 1))
+    inner = TracedLine(
+        file="train.py", line=44, function="Teacher.forward", owner="user", phase="other", runs=1, host_ns=5 * MS,
+        callers=(Location(file="train.py", line=8, function="distill"),),
+    )  # fmt: skip
     [finding] = unused_gradients.check(step, rank, ledger(("computing", "backward", 44, 4)), lines)
+    [own] = unused_gradients.check(step, rank, beside, msgspec.structs.replace(lines, traced=(*lines.traced, inner)))
 
+    assert own.cost_ns == finding.cost_ns
     assert finding.cost_ns == cost * MS
     assert "traced by line" in finding.evidence[-1].source
 

@@ -1,9 +1,9 @@
 """Functions of the user's that return the same tensors in every step, as far as two steps show.
 
-The result of a call is constant if nothing that it reads changes: its arguments are plain values and tensors without a
-graph, the globals and the attributes of its object that it and the user's functions in it read are modules, functions,
-classes and plain values, it closes over nothing, calls no module, no random number is drawn meanwhile, and what it
-returns are tensors without a graph.
+The result of a call is constant if nothing that it reads changes: its arguments are plain values, also in tuples and
+lists, and tensors without a graph, the globals and the attributes of its object that it and the user's functions in it
+read are modules, functions, classes and plain values, it closes over nothing, calls no module, no random number is
+drawn meanwhile, and what it returns are tensors without a graph.
 
 The step that is traced shows that for each call. The step after it, in which operations are counted, shows whether the
 same line calls with the same arguments again: the same tensors unchanged, equal values, equal attributes, equal
@@ -44,6 +44,8 @@ _MAX_CALLS = 1000
 _MAX_DECORATORS = 5
 #: Elements of a result that are compared: some µs.
 _SAMPLED = 4096
+#: Values in an argument that is a tuple or a list, and tuples in each other: sizes and settings, and no data.
+_MAX_VALUES, _MAX_DEPTH = 64, 3
 
 
 class _Arguments(NamedTuple):
@@ -175,7 +177,8 @@ def _fixed_arguments(frame: FrameType, attributes: tuple[Any, ...]) -> _Argument
     is_method = bool(_attributes_read(code))
     values = [frame.f_locals.get(name) for name in names[is_method:]]
     tensors = [value for value in values if is_tensor(value)]
-    if not all(is_tensor(value) or issubclass(type(value), _PLAIN) for value in values):
+    keys = [fingerprint(value) if is_tensor(value) else _key_of(value) for value in values]
+    if None in keys:
         return None
     if any(one.requires_grad or one.is_inference() for one in tensors):
         return None
@@ -185,7 +188,18 @@ def _fixed_arguments(frame: FrameType, attributes: tuple[Any, ...]) -> _Argument
     if texts:
         return None
     alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
-    return _Arguments(tuple(map(fingerprint, values)), attributes, not (tensors or is_method), alive)
+    nested = any(issubclass(type(value), tuple | list) for value in values)
+    return _Arguments(tuple(keys), attributes, not (tensors or is_method or nested), alive)
+
+
+def _key_of(value: Any, depth: int = 0) -> Any:
+    """Equal for equal plain values, also in tuples and lists; None for others."""
+    if issubclass(type(value), _PLAIN):
+        return type(value), value
+    if not issubclass(type(value), tuple | list) or len(value) > _MAX_VALUES or depth == _MAX_DEPTH:
+        return None
+    keys = tuple(_key_of(one, depth + 1) for one in value)
+    return None if None in keys else (type(value), keys)
 
 
 def _attributes_of(frame: FrameType) -> tuple[Any, ...] | None:
@@ -205,10 +219,10 @@ def _attributes_of(frame: FrameType) -> tuple[Any, ...] | None:
             function = value if isinstance(value, FunctionType) else value.__func__
             if owner_of(inspect.unwrap(function).__code__.co_filename) != USER:
                 return None
-        elif not issubclass(type(value), _PLAIN):
-            return None
+        elif (key := _key_of(value)) is not None:
+            found.append((name, key))
         else:
-            found.append((name, type(value), value))
+            return None
     return tuple(found)
 
 

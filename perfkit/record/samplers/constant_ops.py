@@ -34,6 +34,7 @@ from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tracing, sample
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
+from perfkit.record.samplers.repeated_ops import RepeatedOpLog
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
@@ -65,6 +66,7 @@ class ConstantOpLog:
         self._mode: Any = None
         #: Of the second step.
         self.inputs = OpInputs()
+        self.repeated = RepeatedOpLog()
         #: The numbers of the first step's results; None: it has not begun.
         self._before: set[int] | None = None
         self._numbers: set[int] = set()
@@ -147,6 +149,8 @@ class ConstantOpLog:
             self._changing.update(code for code, _ in path)
             self._changing.update(between)
             self._changing_sites.update(path[:1])
+            with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in _tensors(inputs))
+            self.repeated.add(func, out, path, took_ns, with_graph=with_graph)
         # Last: tensors without memory or strides raise there.
         self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
 

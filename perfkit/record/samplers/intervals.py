@@ -1,4 +1,7 @@
-"""Where the program sets how often a line runs, as the source shows: the N of ``if step % N == 0:`` around it."""
+"""Where the program sets how often a line runs, as the source shows: the N of ``if step % N == 0:`` around it.
+
+So it is the N of ``if step % N: return`` before it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def _set_at(source: UserSource, line: int) -> int | None:
     around = [
         (one, every)
         for one in source.conditions
-        if one.body[0].lineno <= line <= (one.body[-1].end_lineno or 0)
+        if (
+            one.body[0].lineno <= line <= (one.body[-1].end_lineno or 0)
+            or _leaves_before(one, source.statement_at(line))
+        )
         and source.function_at(one.lineno) is function
         and (every := _divisor(one.test)) is not None
     ]
@@ -38,6 +44,16 @@ def _set_at(source: UserSource, line: int) -> int | None:
     # Where one of two tests is enough, N alone decides nothing.
     name = _name_of(every) if not isinstance(condition.test, ast.BoolOp) else None
     return next(_settings(source.tree, name), condition.lineno) if name is not None else condition.lineno
+
+
+def _leaves_before(condition: ast.If, statement: ast.stmt | None) -> bool:
+    """Whether a statement comes after a condition that leaves the function, or this round of the loop."""
+    return (
+        statement is not None
+        and isinstance(condition.body[-1], ast.Return | ast.Continue)
+        and (condition.end_lineno or 0) < statement.lineno
+        and condition.col_offset <= statement.col_offset
+    )
 
 
 def _divisor(test: ast.expr) -> ast.expr | None:

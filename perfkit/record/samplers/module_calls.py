@@ -199,7 +199,8 @@ class ModuleCallLog:
         call.samples = rows[0][0] if rows else None
         call.positions = rows[0] if rows and all(positions > 1 for _, positions in rows) else None
         call.parts = slices_of(tensors)
-        call.padded = max((share for one in tensors if (share := common_padding(one)) is not None), default=None)
+        # Words are padding where their mask and their segments are too.
+        call.padded = min((share for one in tensors if (share := common_padding(one)) is not None), default=None)
         module = call.module
         random = _has_active_dropout(module)
         key = (id(module), module.training, *map(fingerprint, values))

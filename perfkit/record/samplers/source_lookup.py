@@ -86,14 +86,13 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         name = _last_name(node.func)
         if name is not None and not (node.args and _is_off(node.args[0])):
             yield name, node.lineno, f"{name}(...)"
-        for value in (*node.args, *(keyword.value for keyword in node.keywords)):
-            # A type, as in x.to(torch.float64): the name is the value's, or that of either value of a choice.
-            for one in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
-                if isinstance(one, ast.Attribute):
-                    yield one.attr, one.lineno, one.attr
+        # A type, as in x.to(torch.float64).
+        yield from _attributes_in(*node.args, *(keyword.value for keyword in node.keywords))
         for keyword in node.keywords:
             if keyword.arg is not None and not _is_off(keyword.value):
                 yield keyword.arg, keyword.value.lineno, f"{keyword.arg}="
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        yield from _attributes_in(node.value)
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.lower is not None:
         # rows[rank::ranks], rows[self.rank * part : (self.rank + 1) * part]
         names = [(_last_name(inner) or "").lower() for inner in ast.walk(node.slice.lower)]
@@ -103,6 +102,14 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and not _is_off(value):
                 yield key.value, key.lineno, f"{key.value}="
+
+
+def _attributes_in(*values: ast.expr) -> Iterator[tuple[str, int, str]]:
+    """The attributes that are values, or either value of a choice: ``float64`` of ``torch.float64``."""
+    for value in values:
+        for one in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
+            if isinstance(one, ast.Attribute):
+                yield one.attr, one.lineno, one.attr
 
 
 def find_double_arrays(files: Iterable[str]) -> tuple[Location, ...]:

@@ -21,7 +21,7 @@ from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.windows import memory_steps
 from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import trained_modules
-from perfkit.run.records import ConstantOps, Phase, StepFlops, StepKind, Syncs, TracedLine
+from perfkit.run.records import ConstantOps, Phase, RepeatedOps, StepFlops, StepKind, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first includes set-up
@@ -165,6 +165,11 @@ class ExtraSteps:
     def constant_ops(self) -> tuple[ConstantOps, ...]:
         """The lines below which ops compute the same in each step."""
         return self._constants.rows()
+
+    @property
+    def repeated_ops(self) -> tuple[RepeatedOps, ...]:
+        """The line below which ops compute the same several times in a step."""
+        return self._constants.repeated.rows()
 
     @property
     def inputs(self) -> OpInputs:

@@ -58,7 +58,7 @@ _OF_PARAMETERS = 0.5
 def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lines | None = None) -> Iterator[Finding]:
     """Find models with gradients that nothing uses, and the backward of the lines that call them."""
     for one in rank.unused_gradients:
-        backward, source = _backward_ns(one, ledger, lines), "the ledger"
+        backward, source = 0 if _is_users(one, lines) else _backward_ns(one, ledger, lines), "the ledger"
         if ledger is not None and backward:
             backward = ledger.as_wall(backward)
         else:
@@ -123,6 +123,13 @@ def _backward_ns(one: UnusedGradients, ledger: Ledger | None, lines: Lines | Non
     rows = [row for row in ledger.rows if row.phase == "backward" and row.owner in ("computing", "op overhead")]
     whole = sum(row.ns for row in rows if row.at is not None and (row.at.file, row.at.line) == (at.file, at.line))
     return round(whole * _share_of_line(one, at, lines))
+
+
+def _is_users(one: UnusedGradients, lines: Lines | None) -> bool:
+    """Whether the model's forward is the user's own: its ops are at the lines of that, and not at the calling one."""
+    at = one.called_at
+    callers = (by for row in (lines.traced if lines is not None else ()) for by in row.callers)
+    return at is not None and any((by.file, by.line) == (at.file, at.line) for by in callers)
 
 
 def _by_forward(one: UnusedGradients, step: StepBudget, lines: Lines | None) -> int:

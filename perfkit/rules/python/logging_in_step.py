@@ -27,20 +27,26 @@ quarters was chosen.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 
-from perfkit._format import shown_function
-from perfkit.findings import Finding
-from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import CRITICAL, MeanStepBudget
+from perfkit._format import shown_function, times
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING, Selector
+from perfkit.ledger.step_budget import CRITICAL, MIN_SAMPLES, WARNING, MeanStepBudget
+from perfkit.measures.host.callers import Function
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
-from perfkit.rules._host_work import less_often, time_of, work_of
-from perfkit.rules._places import how_often
-from perfkit.run.records import Lines
+from perfkit.rules._host_work import CERTAIN_SAMPLES, LESS_OFTEN, less_often, samples_of_reads, time_of, work_of
+from perfkit.rules._places import how_often, training_functions
+from perfkit.run.records import LineRow, Lines, Syncs
 
 ID = "logging-in-step"
-CLAIMS = (Selector(owner="logging"), Selector(owner="callbacks"), Selector(owner="python"))
+CLAIMS = (Selector(owner="logging"), Selector(owner="callbacks"), Selector(owner="python"), *COMPUTING)
+
+#: Reads of values; a condition reads one to decide, and what "in" a function of torch's reads checks its arguments.
+_IS_VALUE = re.compile(r"^(item|tolist|numpy|cpu)(?!.* in )")
 
 
 def check(
@@ -48,8 +54,11 @@ def check(
     works: tuple[HostWork, ...] = (),
     lines: Lines | None = None,
     loop: LoopTime | None = None,
+    syncs: Syncs | None = None,
 ) -> Iterator[Finding]:
-    """Find time in loggers, and the line that logs."""
+    """Find time in loggers, and the line that logs; and what is computed for numbers that the host reads."""
+    if lines is not None and syncs is not None and not step.on_device:
+        yield from _values(step, lines, syncs)
     work = work_of(works, "logging", loop)
     cost = time_of(work, "logging", step)
     if step.is_negligible(cost - step.rare_ns) and cost < CRITICAL * step.wall_ns:
@@ -63,3 +72,33 @@ def check(
         advice="Log at most a quarter as often, one line or a few numbers at a time, and keep the file open.",
         change=how_often(work.lines[0], lines) if work is not None else None,
     )
+
+
+def _values(step: MeanStepBudget, lines: Lines, syncs: Syncs) -> Iterator[Finding]:
+    """Functions that train nothing and compute values that they read: statistics of weights, of gradients."""
+    reads = [one for one in syncs.events if one.owner == "user" and one.kind == "read" and _IS_VALUE.search(one.op)]
+    training = training_functions(lines)
+    found: dict[Function, list[tuple[LineRow, int]]] = defaultdict(list)
+    for row in lines.rows:
+        samples = samples_of_reads(row)
+        read = any((one.file, one.line) == (row.file, row.line) for one in reads)
+        if read and samples and row.worker is None and row.phase not in ("data", "validation"):
+            found[row.file, row.function].append((row, samples))
+    for function, rows in found.items():
+        samples = sum(own for _, own in rows)
+        cost = min(step.wall_ns, sum(row.host_ns * own // max(1, row.samples) for row, own in rows))
+        if function in training or samples < MIN_SAMPLES or cost < WARNING * step.wall_ns:
+            continue
+        hottest = max(rows, key=lambda one: one[1])[0]
+        rates = [one.per_step for one in reads if (one.file, one.line) == (hottest.file, hottest.line)]
+        often = f", {times(sum(rate or 0 for rate in rates))} per step in line {hottest.line}" if all(rates) else ""
+        yield step.finding(
+            cost=cost,
+            saving=(LESS_OFTEN * cost, step.maximum_saving(cost, samples=samples)),
+            spent=hottest,
+            change=how_often(hottest, lines),
+            message=f"{function[1]} computes values that only the host reads{often}: {step.shown(cost)}.",
+            advice="Compute and log such values at most a quarter as often.",
+            confidence="high" if samples >= CERTAIN_SAMPLES else "medium",
+            evidence=(Evidence.ms(f"time in {function[1]}", cost, f"{samples} samples of stacks"),),
+        )

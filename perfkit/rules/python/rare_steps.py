@@ -39,10 +39,10 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MAJORITY, RARE, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
-from perfkit.rules._places import interval_of, library_called
+from perfkit.rules._places import interval_of, library_called, row_at
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python._rare_work import RareWork, rare_work
-from perfkit.run.records import Lines
+from perfkit.run.records import LineRow, Lines
 
 ID = "rare-steps"
 #: The ledger is of the typical step, which has none of this time.
@@ -104,9 +104,19 @@ def _to_edit(part: LoopPart, work: RareWork | None, lines: Lines | None) -> Loca
     """What is not needed; else the interval of what comes often, and of what is seldom, or is needed, the work."""
     if work is not None and not work.is_needed:
         return work.at
+    place = work.at if work is not None and work.kind in ("single", "line") else part.at
     often = not part.for_training and (part.every or 0) < _SELDOM
-    interval = interval_of(lines, part.at, part.called) if often else None
-    return interval or (work.at if work is not None and work.kind in ("single", "line") else part.at)
+    if not often or (work is not None and work.kind == "line" and not _is_in_library(row_at(work.at, lines))):
+        return place
+    return interval_of(lines, part.at, part.called) or place
+
+
+def _is_in_library(row: LineRow | None) -> bool:
+    """Whether a line mostly calls a library: it draws, or writes a file, and less often is what helps."""
+    if row is None:
+        return True
+    others = (n for within, n in row.within.items() if within and not within.startswith("torch"))
+    return sum(others) > MAJORITY * row.samples
 
 
 def _advice(part: LoopPart, trainer: str, work: RareWork | None) -> str:

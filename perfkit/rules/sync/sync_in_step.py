@@ -52,7 +52,7 @@ from perfkit.ledger.rows import LATE, Selector
 from perfkit.ledger.step_budget import MIN_SAMPLES, NEGLIGIBLE, StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import SyncCall
-from perfkit.rules._host_work import LESS_OFTEN
+from perfkit.rules._host_work import LESS_OFTEN, samples_of_reads
 from perfkit.rules._places import helper_call
 from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_calls, traced_steps
 from perfkit.run.records import Lines, SyncEvent, Syncs
@@ -64,8 +64,8 @@ _COMPUTES = (
 )
 WHAT_IF = {"": ("sync", None), _COMPUTES: None}
 CLAIMS = (Selector(owner="idle", names=("sync",)), LATE, Selector(owner="copies"))
-#: Dynamo cannot trace the read of a value.
-FOLLOWS_AT_LINE = ("graph-breaks",)
+#: Dynamo cannot trace the read of a value; what is computed for a log is that before it is a sync.
+FOLLOWS_AT_LINE = ("graph-breaks", "logging-in-step")
 
 #: Calls of a trace that block for less than this share of the step are left out.
 _MIN_SHARE = 0.01
@@ -81,8 +81,6 @@ _CONDITION = "bool(tensor)"
 _CREATES = 0.5
 #: A line that waits more often than this per step is in a loop, whose other work is not about one value that is read.
 _IN_LOOP = 2.5
-#: What a line calls besides what it reads: a forward, a backward, an optimizer's step, a fetch.
-_NOT_READ = frozenset({"torch.nn", "torch.autograd", "torch.optim", "torch.utils.data"})
 _NOT_MEASURED = "how long each line blocked was not measured"
 
 #: Tensor methods that sync: a message writes them as calls. Listed, because a diagnosis needs no torch.
@@ -227,11 +225,7 @@ def _computed(group: list[SyncEvent], lines: Lines, step: StepBudget, cost: _Cos
     samples, ns = 0, 0.0
     for row in lines.rows:
         if row.worker is None and (row.file, row.line) in places:
-            own = sum(
-                count
-                for within, count in row.within.items()
-                if _NOT_READ.isdisjoint(within.split(" > ")) and (within or not inside)
-            )
+            own = samples_of_reads(row, inside=inside)
             samples += own
             ns += row.host_ns * own / max(1, row.samples)
     own_ns = min(step.wall_ns, step.of_mean(round(ns)))

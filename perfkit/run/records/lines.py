@@ -205,6 +205,27 @@ class ConstantOps(CodeLine, frozen=True, kw_only=True):
     host_ns: Count
 
 
+class RepeatedOps(CodeLine, frozen=True, kw_only=True):
+    """Ops below one line that compute what was computed before in the same step.
+
+    See `perfkit.record.samplers.repeated_ops`.
+
+    Attributes:
+        busiest: The line that takes most of their time, this one or one that it leads to.
+        ops: How many there are in a step, and ``host_ns`` their time, in which ops were listened to; of all ops that
+            are neither the same in each step nor of the backward or the optimizer, ``of_ns``.
+        most: How often a result was computed at most.
+        builds_graph: Whether a backward may follow most of them.
+    """
+
+    busiest: Location
+    ops: Count
+    host_ns: Count
+    of_ns: Count
+    most: Count
+    builds_graph: bool
+
+
 class IgnoredTargets(CodeLine, frozen=True, kw_only=True):
     """Losses over ``classes`` in one line: of ``targets`` in a step they ignore ``ignored``, as those of padding."""
 
@@ -288,6 +309,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``traced`` has the lines of one ordinary step, ``rare_step`` those of one that comes rarely, where there was one.
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
+    ``repeated_ops`` at most one, for a line below which they compute the same several times in a step,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
     rows, ``weight_penalties`` one per line that sums up squares of parameters, ``regrown_inputs`` one per line, phase
@@ -308,6 +330,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Workers, ...] = ()
     collected: tuple[Collected, ...] = ()
     constant_ops: tuple[ConstantOps, ...] = ()
+    repeated_ops: tuple[RepeatedOps, ...] = ()
     ignored_targets: tuple[IgnoredTargets, ...] = ()
     subnormal_inputs: tuple[SubnormalInputs, ...] = ()
     wide_broadcasts: tuple[WideBroadcast, ...] = ()

@@ -23,6 +23,7 @@ from perfkit.record.hooks.batches import BatchWatch
 from perfkit.record.hooks.collective_waits import CollectiveWaits
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.torch_hooks import LoopHooks
+from perfkit.record.samplers.host_reads import find_host_reads
 from perfkit.record.samplers.intervals import find_intervals
 from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.source_lookup import find_fillings
@@ -365,4 +366,5 @@ class Attachments:
             fillings=find_fillings(rows),
             training_inputs=find_training_inputs(places) if places is not None else (),
             intervals=find_intervals(places) if places is not None else (),
+            host_reads=find_host_reads(places) if places is not None else (),
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from perfkit._location import Location
 from perfkit.findings import Finding
 from perfkit.rules.python import logging_in_step
-from perfkit.run.records import LineRow, Lines, Phase, StepInterval, SyncEvent, Syncs
+from perfkit.run.records import LineRow, Lines, Phase, StepInterval
 
 MS = 1_000_000
 
@@ -58,13 +60,6 @@ def test_little_logging_and_missing_measures_are_not_reported(build: Any) -> Non
     assert not build.findings(logging_in_step)
 
 
-def read(op: str, line: int) -> SyncEvent:
-    return SyncEvent(
-        file="train.py", line=line, function="Monitor.summarise", owner="user", kind="read", op=op, count=40,
-        raw_syncs=40, per_step=20.0, in_steps=2,
-    )  # fmt: skip
-
-
 def sampled(line: int, function: str, phase: Phase, samples: int, **more: Any) -> LineRow:
     return LineRow(
         file="train.py", line=line, function=function, owner="user", phase=phase, samples=samples,
@@ -88,15 +83,18 @@ def test_values_that_only_the_host_reads_are_found_in_the_function_that_computes
         intervals=(StepInterval(file="train.py", line=43, function="Monitor.on_step", owner="user", set_at=train.at),),
     )
 
-    def findings(*events: SyncEvent) -> list[Finding]:
-        syncs = Syncs(mode="dry", observed=True, steps=2, events=events)
-        return list(build.findings(logging_in_step, step, mean, lines, syncs))
+    def findings(*read: int, inputs: tuple[Location, ...] = ()) -> list[Finding]:
+        places = tuple(Location(file="train.py", line=line) for line in read)
+        known = msgspec.structs.replace(lines, host_reads=places, training_inputs=inputs)
+        return list(build.findings(logging_in_step, step, mean, known))
 
-    [finding] = findings(read("tolist", 33), read("tolist", 34))
+    [finding] = findings(33, 34)
 
     assert finding.spent is not None
     assert finding.change is not None
     assert (finding.spent.line, finding.change.line, finding.cost_ns) == (33, 90, 8 * MS)
-    assert finding.message.startswith("Monitor.summarise computes values that only the host reads, 20 times per step")
-    # A condition and a check of arguments are not for a log; nor is the loss, in the function that trains.
-    assert findings(read("bool(tensor)", 33), read("item in Categorical.__init__", 33), read("item", 90)) == []
+    assert finding.message.startswith("Monitor.summarise computes values that only the host reads: 8.0 ms")
+    # The loss, in the function that trains, and what training reads are no log.
+    assert findings(90) == []
+    assert findings(33, 34, inputs=(call,)) == []
+    assert findings() == []

@@ -87,6 +87,8 @@ def check(
         source = f"{patterns.source}, per step"
         kernels = [Evidence.ms("its kernels", update.device_ns, source)] if update.device_ns is not None else []
         yield step.finding(
+            # The cost is the most that is saved: half of what is between counts.
+            severity=step.severity((low + cost) / 2),
             cost=cost,
             saving=(low, cost),
             spent=loop_of(update.body, lines) or update.at,

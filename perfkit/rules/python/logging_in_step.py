@@ -27,7 +27,6 @@ quarters was chosen.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -40,13 +39,10 @@ from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import CERTAIN_SAMPLES, LESS_OFTEN, less_often, samples_of_reads, time_of, work_of
 from perfkit.rules._places import how_often, training_functions
-from perfkit.run.records import LineRow, Lines, Syncs
+from perfkit.run.records import LineRow, Lines
 
 ID = "logging-in-step"
 CLAIMS = (Selector(owner="logging"), Selector(owner="callbacks"), Selector(owner="python"), *COMPUTING)
-
-#: Reads of values; a condition reads one to decide, and what "in" a function of torch's reads checks its arguments.
-_IS_VALUE = re.compile(r"^(item|tolist|numpy|cpu)(?!.* in )")
 
 
 def check(
@@ -54,11 +50,10 @@ def check(
     works: tuple[HostWork, ...] = (),
     lines: Lines | None = None,
     loop: LoopTime | None = None,
-    syncs: Syncs | None = None,
 ) -> Iterator[Finding]:
     """Find time in loggers, and the line that logs; and what is computed for numbers that the host reads."""
-    if lines is not None and syncs is not None and not step.on_device:
-        yield from _values(step, lines, syncs)
+    if lines is not None and not step.on_device:
+        yield from _values(step, lines)
     work = work_of(works, "logging", loop)
     cost = time_of(work, "logging", step)
     if step.is_negligible(cost - step.rare_ns) and cost < CRITICAL * step.wall_ns:
@@ -74,15 +69,15 @@ def check(
     )
 
 
-def _values(step: MeanStepBudget, lines: Lines, syncs: Syncs) -> Iterator[Finding]:
+def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
     """Functions that train nothing and compute values that they read: statistics of weights, of gradients."""
-    reads = [one for one in syncs.events if one.owner == "user" and one.kind == "read" and _IS_VALUE.search(one.op)]
+    read = {(at.file, at.line) for at in lines.host_reads}
     training = training_functions(lines)
     found: dict[Function, list[tuple[LineRow, int]]] = defaultdict(list)
     for row in lines.rows:
         samples = samples_of_reads(row)
-        read = any((one.file, one.line) == (row.file, row.line) for one in reads)
-        if read and samples and row.worker is None and row.phase not in ("data", "validation"):
+        is_input = row.at in lines.training_inputs or row.called_from in lines.training_inputs
+        if (row.file, row.line) in read and samples and not is_input and row.phase not in ("data", "validation"):
             found[row.file, row.function].append((row, samples))
     for function, rows in found.items():
         samples = sum(own for _, own in rows)
@@ -90,8 +85,8 @@ def _values(step: MeanStepBudget, lines: Lines, syncs: Syncs) -> Iterator[Findin
         if function in training or samples < MIN_SAMPLES or cost < WARNING * step.wall_ns:
             continue
         hottest = max(rows, key=lambda one: one[1])[0]
-        rates = [one.per_step for one in reads if (one.file, one.line) == (hottest.file, hottest.line)]
-        often = f", {times(sum(rate or 0 for rate in rates))} per step in line {hottest.line}" if all(rates) else ""
+        runs = sum(one.runs for one in lines.traced if (one.file, one.line) == (hottest.file, hottest.line))
+        often = f", {times(runs)} per step in line {hottest.line}" if runs else ""
         yield step.finding(
             cost=cost,
             saving=(LESS_OFTEN * cost, step.maximum_saving(cost, samples=samples)),

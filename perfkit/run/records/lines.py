@@ -316,7 +316,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     and module. ``paths`` has the samples of ``rows`` without those in
     workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
-    ``intervals`` has one entry per hot line that runs in every N-th step.
+    ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
+    training that reads the values of tensors.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -341,6 +342,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     fillings: tuple[Filling, ...] = ()
     training_inputs: tuple[Location, ...] = ()
     intervals: tuple[StepInterval, ...] = ()
+    host_reads: tuple[Location, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

@@ -27,7 +27,7 @@ class Gallery:
 
     def vectors(self, model: nn.Module) -> Tensor:
         """The vectors of the gallery."""
-        return F.normalize(model(self.pictures), dim=1)
+        return F.normalize(model(self.pictures), dim=1)  # spent: rare-steps
 
 
 def found_again(model: nn.Module, gallery: Gallery, queries: Tensor, classes: Tensor) -> float:

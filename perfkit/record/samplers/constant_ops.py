@@ -146,6 +146,7 @@ class ConstantOpLog:
         else:
             for tensor in written:
                 self._uncount(tensor)
+                self._uncount(self._base_of(tensor))
             self._changing.update(code for code, _ in path)
             self._changing.update(between)
             self._changing_sites.update(path[:1])
@@ -267,7 +268,7 @@ class ConstantOpLog:
         The module of a library that prepares its input anew in each call often has an argument to keep that.
         """
         found: dict[CodeType, list[tuple[Path, tuple[CodeType, ...]]]] = {}
-        for key in self._library_codes:
+        for key in (key for key, ops in self._library_ops.items() if ops):
             path, between = key
             called = next((code for code in between if code not in self._changing), None)
             if any(owner_of(code.co_filename) in _FRAMEWORKS for code in between):

@@ -5,7 +5,8 @@ written between two steps, by the process that trains.
 
 How it shows: 5% of the mean step or more is spent in a library that logs (TensorBoard, Weights & Biases, mlflow,
 logging, matplotlib, a progress bar ...), in files that are written after the model ran, or in the phase "logging" where
-an integration measures it.
+an integration measures it. Or, on a CPU, 10% in a function that trains nothing, in lines that give the values of
+tensors to the host (`tolist()`, `item()`, `numpy()`), unless training reads them.
 
 Causes: histograms of all weights in every step; a history that is written as a whole each time, so that each write
 takes longer; a file that is opened, flushed and synced for each line; pictures drawn in the loop.
@@ -20,9 +21,9 @@ Fix: log less often and less at a time, and do not wait for the disk.
 Saving: at most all of that time, with the error of sampling, and on a CPU 15% more, because the rest of the step then
 finds its caches as it left them. At least three quarters of it: every fourth time instead of each.
 
-Source: time is sampled every 10 ms outside windows; libraries are known by name (`perfkit.measures.host.host_work`).
-The threshold is 5% of the mean step, and 25% where a few long steps hold all of it, as at the ends of epochs. Three
-quarters was chosen.
+Source: time is sampled every 10 ms outside windows; libraries are known by name (`perfkit.measures.host.host_work`),
+lines that read values by the source. The threshold is 5% of the mean step, and 25% where a few long steps hold all of
+it, as at the ends of epochs. 10% and three quarters were chosen.
 """
 
 from __future__ import annotations

@@ -107,3 +107,15 @@ def test_nothing_of_it_is_left_after_a_run(tmp_path: Path) -> None:
 
     assert torch.profiler.profile.__init__ is construct
     assert not [name for name in installed() if "profiler.profile" in name]
+
+
+@pytest.mark.usefixtures("watched")
+def test_a_window_that_an_error_ended_in_its_warm_up_is_no_other_profiler() -> None:
+    profiler = torch_profiler.start(0, lambda number: "warmup", lambda _: None, None, {}, lambda: None)
+    assert taken()
+
+    torch_profiler.stop(profiler)
+
+    # It still exists, as the traceback of an error keeps what it went through.
+    assert not taken()
+    assert profiler is not None

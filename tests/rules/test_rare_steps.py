@@ -218,16 +218,16 @@ def test_calls_with_one_sample_each_that_may_need_each_other_stay_information(bu
     assert finding.message.endswith("Net is called 50 times in one, with one sample each.")
 
 
-def test_of_a_line_that_writes_or_draws_the_interval_is_the_one_to_edit_where_that_is_often(build: Any) -> None:
+def test_of_a_line_that_writes_draws_or_waits_the_interval_is_the_one_to_edit_where_that_is_often(build: Any) -> None:
     interval = StepInterval(
         file="train.py", line=88, function="main", owner="user", set_at=Location(file="train.py", line=4)
     )
     often = loop(msgspec.structs.replace(ROLLOUT, every=10))
 
-    def change(within: str) -> int | None:
+    def change(within: str, waiting: int = 0) -> int | None:
         row = LineRow(
             file="train.py", line=12, function="rollout", owner="user", phase="other", samples=99, host_ns=1,
-            within={within: 99},
+            within={within: 99}, waiting={within: waiting},
         )  # fmt: skip
         traced_lines = looked_at(traced(12, "rollout", 190, 88))
         [finding] = found(build, often, msgspec.structs.replace(traced_lines, rows=(row,), intervals=(interval,)))
@@ -236,3 +236,4 @@ def test_of_a_line_that_writes_or_draws_the_interval_is_the_one_to_edit_where_th
     assert change("matplotlib > numpy") == 4
     assert change("torch.functional") == 12
     assert change("") == 12
+    assert change("", waiting=90) == 4

@@ -257,6 +257,8 @@ def stop(profiler: Any) -> None:
             profiler.stop()
     finally:
         _with_stack = False
+        # One that is stopped in its warm-up stays in it, as long as an exception's traceback holds it: see `taken`.
+        profiler.current_action = torch.profiler.ProfilerAction.NONE
         if running():
             # It is this one: no other can have been started meanwhile.
             with suppress(Exception):

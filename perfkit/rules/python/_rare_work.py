@@ -20,6 +20,9 @@ from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 #: As many calls with one sample each are a loop, as for loop-over-samples.
 _MIN_CALLS = 8
+#: The share of a loop over samples that its calls of models take at least: what else it does, one call may not save
+#: (chosen).
+_IN_MODELS = 0.1
 #: Kinds of work that a step need not do.
 NOT_NEEDED = ("repeated", "samples")
 
@@ -113,7 +116,7 @@ def _not_needed(called: CalledLines, rows: Iterable[TracedLine], total_ns: int) 
                 loops[calling_loop(row, called.lines) or row.at].append(calls)
     for loop, all_calls in loops.items():
         ns = called.loop_ns(loop)
-        if ns > MAJORITY * total_ns:
+        if ns > MAJORITY * total_ns and sum(one.host_ns for one in all_calls) > _IN_MODELS * ns:
             calls = max(all_calls, key=lambda one: one.host_ns)
             return RareWork("samples", loop, min(1.0, ns / total_ns), calls.module, calls.calls)
     return None

@@ -106,17 +106,17 @@ def _to_edit(part: LoopPart, work: RareWork | None, lines: Lines | None) -> Loca
         return work.at
     place = work.at if work is not None and work.kind in ("single", "line") else part.at
     often = not part.for_training and (part.every or 0) < _SELDOM
-    if not often or (work is not None and work.kind == "line" and not _is_in_library(row_at(work.at, lines))):
+    if not often or (work is not None and work.kind == "line" and not _helps_less_often(row_at(work.at, lines))):
         return place
     return interval_of(lines, part.at, part.called) or place
 
 
-def _is_in_library(row: LineRow | None) -> bool:
-    """Whether a line mostly calls a library: it draws, or writes a file, and less often is what helps."""
+def _helps_less_often(row: LineRow | None) -> bool:
+    """Whether a line mostly waits, or calls a library that draws or writes a file: nothing in it is to be edited."""
     if row is None:
         return True
-    others = (n for within, n in row.within.items() if within and not within.startswith("torch"))
-    return sum(others) > MAJORITY * row.samples
+    others = sum(count for within, count in row.within.items() if within and not within.startswith("torch"))
+    return max(others, sum((row.waiting or {}).values())) > MAJORITY * row.samples
 
 
 def _advice(part: LoopPart, trainer: str, work: RareWork | None) -> str:

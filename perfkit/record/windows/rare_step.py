@@ -26,7 +26,7 @@ _MAX_LONG, _MAX_TYPICAL = 4 * _TIMES, 255
 #: Steps that are traced until one was long.
 _MAX_TRIES = 3
 #: Lines and calls of modules that are traced of a step: what it does goes on in the same way, and tracing so many takes
-#: some 0.3 s.
+#: 0.2 s each (measured on one CPU, with short lines and a small module).
 _MAX_EVENTS, _MAX_CALLS = 300_000, 2_000
 
 

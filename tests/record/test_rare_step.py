@@ -13,7 +13,7 @@ from torch import nn
 
 import perfkit
 from perfkit.record.clock.step_sums import ClosedStep
-from perfkit.record.windows.rare_step import RareStepForecast
+from perfkit.record.windows.rare_step import RareStepForecast, RareStepTracer
 from perfkit.run.records import Lines, Phases, Step
 
 MS = 1_000_000
@@ -65,6 +65,21 @@ def test_a_step_of_the_rhythm_that_a_window_took_does_not_end_it() -> None:
             forecast.add([ClosedStep(number, "train", 0, round(ms * MS), Phases())])
 
     assert forecast.next_step(61) == 70
+
+
+def test_steps_that_were_foreseen_and_are_not_long_leave_no_result() -> None:
+    tracer = RareStepTracer(lambda: "other")
+    closed = [ClosedStep(n, "train", 0, round(ms * MS), Phases()) for n, ms in enumerate(every(10, 400, 31))]
+    tracer.add(closed, timed=True)
+
+    for step in (40, 50, 60):
+        assert tracer.next_step(step) == step
+        assert tracer.advance(step)
+        tracer.add([ClosedStep(step, "train", 0, 10 * MS, Phases())], timed=False)
+        tracer.close()
+        assert tracer.result is None
+
+    assert tracer.next_step(61) == sys.maxsize
 
 
 class Policy(nn.Module):

@@ -76,8 +76,8 @@ def user_caller(frame: FrameType) -> FrameType | None:
 class LineTracer:
     """Counts and times user lines on the calling thread between `start` and `stop`.
 
-    It ends early after ``max_events`` lines or ``max_calls`` calls of modules (None: then only the lines go on); all
-    times are until then.
+    It ends early after ``max_events`` lines or ``max_calls`` calls of modules (None: any number), and all times are
+    until then.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class LineTracer:
             return None
         phase = self._phase()
         call = self._modules.enter(frame, self._path(caller), phase)
-        if self._max_calls is not None and self._modules.inspected > self._max_calls:
+        if self._max_calls is not None and self._modules.entered > self._max_calls:
             self._end_early()
             return None
         if call is None:

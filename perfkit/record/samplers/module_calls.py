@@ -145,8 +145,8 @@ class ModuleCallLog:
         #: Inputs whose first call drew random numbers.
         self._drew: set[tuple[Any, ...]] = set()
         self._sums: dict[tuple[Site, int], _SiteSums] = {}
-        #: Calls so far.
-        self.inspected = 0
+        #: Calls so far, also those that are not inspected any more.
+        self.entered = 0
         #: Backwards that have started, those of them by `torch.autograd.grad`, and batches that were fetched so far.
         self.backwards = self.grads = self.fetches = 0
         #: The phase of the first call from each line.
@@ -157,8 +157,8 @@ class ModuleCallLog:
     @unseen
     def enter(self, frame: FrameType, path: Path, phase: Phase) -> ModuleCall | None:
         """A module is called in ``frame`` by the user's lines ``path``; None where the call does not count."""
-        self.inspected += 1
-        if phase == "backward" or self.inspected > _MAX_CALLS or is_tracing():
+        self.entered += 1
+        if phase == "backward" or self.entered > _MAX_CALLS or is_tracing():
             return None
         arguments = frame.f_locals
         self.phases.setdefault(path[0], phase)

@@ -16,7 +16,6 @@ from perfkit.run.records import WeightPenalty
 
 #: Parameters that are looked at in a step, and different shapes of them that are kept.
 _MAX_PARAMETERS, _MAX_SHAPES = 10_000, 64
-_SQUARES = ("pow", "square", "mul")
 _NORMS = ("linalg_vector_norm", "norm", "frobenius_norm")
 _SUMS = ("sum", "mean")
 
@@ -55,11 +54,9 @@ class WeightPenaltyCounts:
         if name in _NORMS and out.numel() == 1:
             self._looked_at += 1
             self._found.setdefault(site, []).append(tuple(one.shape))
-        elif name in _SQUARES and len(arguments) > 1 - (name == "square"):
-            by = arguments[1] if name != "square" else 2
-            if by is one or (name == "pow" and by == 2) or name == "square":
-                self._looked_at += 1
-                self._squares[out.data_ptr()] = _Square(out._version, tuple(out.shape))
+        elif _squares(name, arguments):
+            self._looked_at += 1
+            self._squares[out.data_ptr()] = _Square(out._version, tuple(out.shape))
 
     def rows(self) -> tuple[WeightPenalty, ...]:
         """The lines that sum up squares of parameters."""
@@ -75,6 +72,14 @@ class WeightPenaltyCounts:
             )
             for (code, line), shapes in self._found.items()
         )
+
+
+def _squares(name: str, arguments: Any) -> bool:
+    """Whether an op squares its first argument; `torch.square` is a power too."""
+    if len(arguments) < 2:
+        return False
+    one, by = arguments[:2]
+    return (name == "mul" and by is one) or (name == "pow" and not is_tensor(by) and by == 2)
 
 
 def _is_parameter(tensor: Any) -> bool:

@@ -90,8 +90,8 @@ class RareStepTracer:
         self._forecast = RareStepForecast()
         self._tracer: LineTracer | None = None
         self._step = self._tries = 0
-        #: Whether the running step is traced, and whether one was that was long.
-        self._running = self._done = False
+        #: Whether the running step is traced, whether the one that was last was long, and whether none follows.
+        self._running = self._was_long = self._done = False
 
     def add(self, closed: Sequence[ClosedStep], *, timed: bool) -> None:
         """These steps have ended, all of them ordinary ones or one that may have been traced."""
@@ -100,7 +100,8 @@ class RareStepTracer:
         if timed:
             self._forecast.add(closed)
         elif self._running:
-            self._done = self._tries == _MAX_TRIES or self._forecast.is_long(closed[-1].wall_ns)
+            self._was_long = self._forecast.is_long(closed[-1].wall_ns)
+            self._done = self._was_long or self._tries == _MAX_TRIES
 
     def next_step(self, step: int) -> int:
         """The first step from ``step`` on that `advance` must be called for."""
@@ -125,6 +126,6 @@ class RareStepTracer:
     @property
     def result(self) -> RareStep | None:
         """The lines of the traced step; None where there was none that was long."""
-        if self._tracer is None or not self._done or self._running:
+        if self._tracer is None or not self._was_long or self._running:
             return None
         return RareStep(step=self._step, lines=self._tracer.rows(), complete=self._tracer.complete)

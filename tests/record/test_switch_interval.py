@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from perfkit.record.samplers import line_sampler
 from perfkit.record.samplers.line_sampler import LineSampler
-from perfkit.record.samplers.switch_interval import SWITCH_S, SwitchInterval
+from perfkit.record.samplers.switch_interval import SWITCH_S, SwitchInterval, wait_exactly
 
 
 @pytest.fixture(autouse=True)
@@ -115,3 +116,24 @@ def test_a_sampler_that_rests_hardly_asks_for_the_lock_while_it_is_held() -> Non
         sampler.stop()
 
     assert resting < 0.5 * awake
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no timer slack")
+def test_the_waits_of_a_samplers_thread_are_exact_and_those_of_the_program_as_before() -> None:
+    def slack_ns() -> int:
+        return int(ctypes.CDLL(None).prctl(30, 0, 0, 0, 0))  # PR_GET_TIMERSLACK
+
+    found: list[int] = []
+    # Another test may have run a sampler in this thread.
+    ctypes.CDLL(None).prctl(29, 50_000, 0, 0, 0)
+
+    def sample() -> None:
+        wait_exactly()
+        found.append(slack_ns())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    thread.join()
+
+    assert found == [1]
+    assert slack_ns() == 50_000

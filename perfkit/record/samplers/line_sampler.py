@@ -26,7 +26,7 @@ from perfkit import _code_owner
 from perfkit._code_owner import USER, expression_at, frame_of, function_name, library_of, line_of, owner_of, stack_of
 from perfkit._location import Location
 from perfkit.record.samplers.call_path_tree import CallPathTree
-from perfkit.record.samplers.switch_interval import SwitchInterval
+from perfkit.record.samplers.switch_interval import SwitchInterval, wait_exactly
 from perfkit.record.samplers.thread_state import LOOK_S, ThreadState
 from perfkit.run.records import CallPaths, LineCaller, LineRow, Phase
 
@@ -182,6 +182,7 @@ class LineSampler:
             self._after = {}
 
     def _run(self, stopped: threading.Lock) -> None:
+        wait_exactly()
         last, worked_s = time.perf_counter(), time.thread_time()
         period = _FIRST_PERIOD_S
         mean_s = _USUAL_S

@@ -162,6 +162,11 @@ def own_work(function: F) -> F:
     return function
 
 
+def does_own_work(code: CodeType) -> bool:
+    """Whether it is the code of a function of `own_work`."""
+    return code in _own_work
+
+
 def is_own_work(frame: FrameType | None) -> bool:
     """Whether ``frame`` runs below a function of `own_work`, without the program's or a library's code between."""
     return _is_own(outer.f_code for outer in frames_outwards(frame))

@@ -72,7 +72,7 @@ class RunRecorder:
             options,
             self.recording,
             self.triggers,
-            phase=lambda: self.clock.phase,
+            clock=self.clock,
             total=lambda: self.total,
             optimizers=self._optimizers,
         )

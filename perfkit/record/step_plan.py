@@ -13,6 +13,7 @@ from typing import Any
 
 from perfkit import _env
 from perfkit._stderr import print_message
+from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.options import Options
 from perfkit.record.other_devices import missing_on, trained_on
@@ -31,7 +32,7 @@ from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule
 from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.record.windows.window_selection import BY_SCHEDULE, KEEP, WindowSelection
 from perfkit.run.rank_recording import RankRecording
-from perfkit.run.records import Phase, StepKind, Window
+from perfkit.run.records import StepKind, Window
 
 #: Without any window, the extra steps begin here: the first steps do what no later one does.
 _EXTRAS_AT = 5
@@ -54,8 +55,8 @@ def _never(step: int) -> Action:
 class StepPlan:
     """Decides what each step is used for, and opens and closes what that needs.
 
-    ``triggers`` requests windows outside of the schedule. ``phase`` returns the running phase, ``total`` the number of
-    steps that the run will have, None: unknown; ``optimizers`` are those that have stepped so far.
+    ``triggers`` requests windows outside of the schedule. ``total`` returns the number of steps that the run will have,
+    None: unknown; ``optimizers`` are those that have stepped so far.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class StepPlan:
         recording: RankRecording,
         triggers: TriggerWatch,
         *,
-        phase: Callable[[], Phase],
+        clock: StepClock,
         total: Callable[[], int | None],
         optimizers: list[Any],
     ) -> None:
@@ -89,7 +90,8 @@ class StepPlan:
         detect = options.detect_syncs
         self._memory = MemoryStepsRecorder(options, recording, optimizers) if options.memory else None
         self.extras = ExtraSteps(
-            phase=phase,
+            phase=lambda: clock.phase,
+            ended_at=lambda: clock.paused_at,
             optimizers=optimizers,
             # Asked when it is due: a program starts to use CUDA after perfkit.
             dry=lambda: detect == "dry" or (detect == "auto" and not _env.cuda_in_use()),
@@ -97,7 +99,7 @@ class StepPlan:
             note=recording.note,
             memory=self._memory,
         )
-        self.rare = RareStepTracer(phase)
+        self.rare = RareStepTracer(lambda: clock.phase, ended_at=lambda: clock.paused_at)
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
         self._action = TriggeredSchedule(_never, warmup=0, active=1)
@@ -133,6 +135,8 @@ class StepPlan:
         """These steps have ended."""
         if self.timed:
             self._triggers.check_steps(closed)
+        else:
+            self.extras.add(closed[-1].wall_ns, self.rare.typical_ns)
         self.rare.add(closed, timed=self.timed)
 
     def advance(self, step: int) -> bool:

@@ -264,8 +264,8 @@ def test_a_worker_that_starts_while_lines_are_recorded_is_not_recorded(tmp_path:
             (there,) = DataLoader(Watched(), num_workers=1, batch_size=None) if here else (False,)
             found[number] = (here, there)
 
-    # The window, the step for lines after it, and the one that is traced by line.
-    assert [number for number, (here, _) in found.items() if here] == [3, 4, 6, 7]
+    # The window, the step for lines after it, and those that are traced by line: two, as starting a worker takes long.
+    assert [number for number, (here, _) in found.items() if here] == [3, 4, 6, 7, 8]
     assert not any(there for _, there in found.values())
 
 

@@ -144,3 +144,27 @@ def test_without_rare_steps_nothing_more_is_traced(tmp_path: Path) -> None:
 
     lines = msgspec.json.decode((tmp_path / "run" / "rank-0" / "lines.json").read_bytes(), type=Lines)
     assert lines.rare_step is None
+
+
+def test_a_traced_step_that_does_what_others_do_not_is_followed_by_another(tmp_path: Path) -> None:
+    model, scene = nn.Linear(4, 4), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def evaluate() -> None:
+        time.sleep(0.2)
+        model(scene)
+
+    schedule = perfkit.schedule(wait=2, warmup=1, active=1, repeat=1)
+    with perfkit.profile(tmp_path / "run", schedule=schedule, quiet=True) as profiler:
+        for number in profiler.steps(range(20)):
+            if number == 6:
+                evaluate()
+            model(scene).sum().backward()
+            optimizer.step()
+            time.sleep(0.002)
+
+    lines = msgspec.json.decode((tmp_path / "run" / "rank-0" / "lines.json").read_bytes(), type=Lines)
+    kinds = {row.step: row.kind for row in rows_of(tmp_path / "run")}
+    assert (kinds[6], kinds[7]) == ("lines", "lines")
+    assert lines.traced
+    assert not any(row.function.endswith("evaluate") for row in lines.traced)

@@ -81,6 +81,8 @@ class StepClock:
         #: Called with the number of each step that ends, in no phase, for what must be read after every step.
         self.at_close: Callable[[int], None] | None = None
         self._events = self._paused_ns = 0
+        #: When the running pause began; None in a step.
+        self.paused_at: int | None = None
         self._event_ns = 0.0
         #: The same boundaries on a device; set between two steps, once the program uses one.
         self.device: DeviceClock | None = None
@@ -267,6 +269,7 @@ class StepClock:
         stack[:] = _FETCHING
 
     def _pause(self, began: int) -> None:
+        self.paused_at = began
         self._read_thread(self.step_num)
         self.running = False
         self.due = self.step_num + self._batch
@@ -275,6 +278,7 @@ class StepClock:
             self.hand_over()
             everyday = self._on_due(self.step_num)
         finally:
+            self.paused_at = None
             self.start()
             if everyday:
                 self._paused_ns += self._sums.start_ns - began

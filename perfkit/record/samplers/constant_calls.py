@@ -18,8 +18,8 @@ import ast
 import dis
 import inspect
 import random
-import time
 import weakref
+from collections.abc import Callable
 from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -65,14 +65,14 @@ class _Open:
 
     __slots__ = ("arguments", "before", "constant", "site", "started_ns", "state")
 
-    def __init__(self, site: Site, arguments: _Arguments, before: int) -> None:
+    def __init__(self, site: Site, arguments: _Arguments, before: int, started_ns: int) -> None:
         self.site = site
         self.arguments = arguments
         self.constant = True
         #: How many constant calls had ended before it began: those after it are parts of it.
         self.before = before
         self.state = _random_state()
-        self.started_ns = time.perf_counter_ns()
+        self.started_ns = started_ns
 
 
 class _Ended(NamedTuple):
@@ -86,9 +86,13 @@ class _Ended(NamedTuple):
 
 
 class ConstantCallLog:
-    """The calls with a constant result that `LineTracer` sees in one step; keeps no tensor alive."""
+    """The calls with a constant result that `LineTracer` sees in one step; keeps no tensor alive.
 
-    def __init__(self) -> None:
+    ``now_ns`` is its clock.
+    """
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
         self._open: dict[FrameType, _Open] = {}
         #: Those that ended, outermost only.
         self._ended: list[_Ended] = []
@@ -107,7 +111,7 @@ class ConstantCallLog:
             arguments = _fixed_arguments(frame, attributes)
             if arguments is not None:
                 self._calls += 1
-                self._open[frame] = _Open(site, arguments, len(self._ended))
+                self._open[frame] = _Open(site, arguments, len(self._ended), self._now_ns())
 
     def spoil(self) -> None:
         """Something ran whose answer may change: a module, or a function that reads what changes."""
@@ -120,7 +124,7 @@ class ConstantCallLog:
         call = self._open.pop(frame, None)
         if call is None:
             return
-        took_ns = time.perf_counter_ns() - call.started_ns
+        took_ns = self._now_ns() - call.started_ns
         if call.constant and _is_constant(result) and _random_state() == call.state:
             del self._ended[call.before :]
             self._ended.append(_Ended(call.site, frame.f_code, call.arguments, took_ns, _sample_of(result)))

@@ -23,7 +23,7 @@ from torch import autograd
 from torch.nn import Module
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
+from perfkit._code_owner import USER, does_own_work, frames_outwards, function_name, line_of, owner_of
 from perfkit._raised_signals import signal_of
 from perfkit.ranges import dynamo
 from perfkit.record.samplers.carried_names import carrying_loops
@@ -50,6 +50,8 @@ def stops_at_error(follow: Any) -> Callable[..., _Trace | None]:
     """A trace function that stops tracing where an error would reach the program whose lines it follows."""
 
     def guarded(tracer: LineTracer, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        began_ns = time.perf_counter_ns()
+        tracer.now_ns = began_ns - tracer.own_ns
         try:
             result: _Trace | None = follow(tracer, frame, event, arg)
         except Exception as error:
@@ -58,6 +60,8 @@ def stops_at_error(follow: Any) -> Callable[..., _Trace | None]:
                 raise
             tracer.refused = f"{type(error).__name__}: {error}"
             return None
+        if tracer.ended_at() is None:
+            tracer.own_ns += time.perf_counter_ns() - began_ns
         return result
 
     # The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
@@ -77,13 +81,19 @@ class LineTracer:
     """Counts and times user lines on the calling thread between `start` and `stop`.
 
     It ends early after ``max_events`` lines or ``max_calls`` calls of modules (None: any number), and all times are
-    until then.
+    until then. ``ended_at`` returns when the step ended that is traced, where that was before `stop`; None: now.
     """
 
     def __init__(
-        self, phase: Callable[[], Phase], *, max_events: int = _MAX_EVENTS, max_calls: int | None = None
+        self,
+        phase: Callable[[], Phase],
+        *,
+        max_events: int = _MAX_EVENTS,
+        max_calls: int | None = None,
+        ended_at: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._phase = phase
+        self.ended_at = ended_at
         self._max_events, self._max_calls = max_events, max_calls
         #: Whether all of it was traced.
         self.complete = True
@@ -93,8 +103,12 @@ class LineTracer:
         self._line_of: dict[tuple[Phase, int, int], list[int]] = {}
         #: Keeps these ids from being used again.
         self._kept: list[CodeType] = []
-        self._modules = ModuleCallLog()
-        self._constants = ConstantCallLog()
+        #: perfkit's own time in the step so far, and the time without it: when the running trace function began.
+        self.own_ns = self.now_ns = 0
+        #: The frame that does perfkit's own work, with what it calls, and when it began.
+        self._own_frame: tuple[FrameType, int] | None = None
+        self._modules = ModuleCallLog(lambda: self.now_ns)
+        self._constants = ConstantCallLog(lambda: self.now_ns)
         self._module_call = _code_of(Module.__call__)
         self._grad = _code_of(autograd.grad)
         self._backward = {_code_of(autograd.backward), self._grad}
@@ -136,11 +150,13 @@ class LineTracer:
         for frame, before in self._running_frames:
             frame.f_trace = before
         self._running_frames.clear()
+        # The line that ends a step leads to what perfkit does between two steps.
+        self.now_ns = (self.ended_at() or time.perf_counter_ns()) - self.own_ns
         self._close_all()
 
     def _close_all(self) -> None:
         for frame in list(self._open):
-            self._close_line(frame, time.perf_counter_ns())
+            self._close_line(frame)
         self._calls.clear()
         self._outermost.clear()
 
@@ -184,6 +200,10 @@ class LineTracer:
         code = frame.f_code
         if code is self._module_call:
             return self._module_called(frame)
+        if does_own_work(code) and self._own_frame is None:
+            self._own_frame = frame, self.now_ns
+            frame.f_trace_lines = False
+            return self._own_returned
         if code.co_name in _COUNTED:
             self._modules.backwards += code in self._backward
             self._modules.grads += code is self._grad
@@ -198,16 +218,24 @@ class LineTracer:
         self._enter_beneath(frame, caller, self._phase())
         return self._line
 
+    @stops_at_error
+    def _own_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        if event == "return" and self._own_frame is not None and self._own_frame[0] is frame:
+            if self.ended_at() is None:
+                self.own_ns += self.now_ns - self._own_frame[1]
+            self._own_frame = None
+        return self._own_returned
+
     def _enter_beneath(self, frame: FrameType, caller: FrameType | None, phase: Phase) -> None:
         """A module or a function of the user's is called: from a line that began before tracing, its time counts."""
         if caller is not None and caller not in self._open and not self._outermost:
             site = (caller.f_code, line_of(caller))
-            self._outermost[frame] = (site, phase, time.perf_counter_ns())
+            self._outermost[frame] = (site, phase, self.now_ns)
 
     def _leave_beneath(self, frame: FrameType) -> None:
         if (called := self._outermost.pop(frame, None)) is not None:
             site, phase, started_ns = called
-            took_ns = time.perf_counter_ns() - started_ns
+            took_ns = self.now_ns - started_ns
             self._beneath[site, phase] = self._beneath.get((site, phase), 0) + took_ns
 
     def _module_called(self, frame: FrameType) -> _Trace | None:
@@ -252,8 +280,7 @@ class LineTracer:
 
     @stops_at_error
     def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
-        now = time.perf_counter_ns()
-        self._close_line(frame, now)
+        self._close_line(frame)
         if event == "return":
             self._constants.leave(frame, arg)
             self._leave_beneath(frame)
@@ -268,15 +295,16 @@ class LineTracer:
                 line = self._lines.setdefault((phase, code, number), [0, 0, not self._modules.started])
                 self._line_of[phase, id(code), number] = line
                 self._kept.append(code)
-            self._open[frame] = line, time.perf_counter_ns()
+            self._open[frame] = line, self.now_ns
         return self._line
 
-    def _close_line(self, frame: FrameType, now: int) -> None:
+    def _close_line(self, frame: FrameType) -> None:
         opened = self._open.pop(frame, None)
         if opened is not None:
             line, started_ns = opened
             line[0] += 1
-            line[1] += now - started_ns
+            # The step's end is read before a few calls that are traced still.
+            line[1] += max(0, self.now_ns - started_ns)
 
     def rows(self) -> tuple[TracedLine, ...]:
         """The traced lines, most runs first, with the loop around each; none where tracing ended early by an error."""

@@ -1,6 +1,6 @@
 """The extra steps, once per run: one is traced by line, in two ops are counted, two are the dry run for syncs.
 
-Where memory is asked for, its steps are among them.
+Where memory is asked for, its steps are among them. If the step that is traced takes long, another one is traced.
 
 They come after the first window or, if no window will come, after a few steps. They are slower than others and are
 marked in steps.jsonl, so that no timing includes them.
@@ -9,6 +9,7 @@ marked in steps.jsonl, so that no timing includes them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from perfkit.ranges import dynamo
@@ -29,11 +30,17 @@ from perfkit.syncs import SyncDetector, detect_syncs
 _STEPS: dict[StepKind, int] = {"ops": 2, "memory": memory_steps.STEPS, "dry": 2}
 
 
+#: A step that is traced by line and takes more than so many times the typical one does what others do not (an
+#: evaluation), or is Python, which tracing slows up to ten times: another one is traced, and the shorter one is kept.
+_MUCH_LONGER = 4.0
+_TRACES = 2
+
+
 class ExtraSteps:
     """Runs the extra steps one after the other; `advance` returns what the coming step is.
 
-    ``fits`` is called with a step and a number of steps: whether those may be extra steps. ``memory`` records the steps
-    for memory, None: they are not asked for.
+    ``fits`` is called with a step and a number of steps: whether those may be extra steps. ``ended_at`` returns when
+    the step ended, between two steps. ``memory`` records the steps for memory, None: they are not asked for.
     """
 
     def __init__(
@@ -44,11 +51,16 @@ class ExtraSteps:
         dry: Callable[[], bool],
         fits: Callable[[int, int], bool],
         note: Callable[[str], None],
+        ended_at: Callable[[], int | None] = lambda: None,
         memory: MemoryStepsRecorder | None = None,
     ) -> None:
         #: Whether `advance` is called from now on.
         self.begun = False
-        self._tracer = LineTracer(phase)
+        self._new_tracer = partial(LineTracer, phase, ended_at=ended_at)
+        self._tracer = self._new_tracer()
+        #: The time of each step that was traced by line, and its lines; whether another one is to be traced.
+        self._traces: list[tuple[int, LineTracer]] = []
+        self._traces_again = False
         self._counter = FlopCounter(phase)
         self._constants = ConstantOpLog(phase)
         #: Operations of one step; None until they were counted.
@@ -69,6 +81,12 @@ class ExtraSteps:
     def done(self) -> bool:
         """Whether all of them are over."""
         return not self._todo and self._current is None
+
+    def add(self, wall_ns: int, typical_ns: float) -> None:
+        """A step that is no ordinary one has ended after this time; an ordinary one takes ``typical_ns``."""
+        if self._current == "lines":
+            self._traces.append((wall_ns, self._tracer))
+            self._traces_again = wall_ns > _MUCH_LONGER * typical_ns > 0 and len(self._traces) < _TRACES
 
     def advance(self, step: int) -> StepKind | None:
         """Step ``step`` begins; returns what it is, None for an ordinary step."""
@@ -103,6 +121,8 @@ class ExtraSteps:
         return self._current
 
     def _trace(self) -> str | None:
+        if self._traces:
+            self._tracer = self._new_tracer()
         self._tracer.start()
         return self._not_traced()
 
@@ -149,6 +169,9 @@ class ExtraSteps:
             self._tracer.stop()
             if (problem := self._not_traced()) is not None:
                 self._note(problem)
+            elif self._traces_again:
+                self._todo.insert(0, "lines")
+            self._tracer = min(self._traces, key=lambda trace: trace[0], default=(0, self._tracer))[1]
         elif ending == "ops":
             self._end_count()
         elif ending == "memory" and self._memory is not None:

@@ -34,7 +34,8 @@ class RareStepForecast:
     """Forecasts the steps of a rhythm of long steps, from the newest ones: of all, or of the longest alone."""
 
     def __init__(self) -> None:
-        self._typical_ns = 0.0
+        #: The median time of a step; 0 before any has ended.
+        self.typical_ns = 0.0
         self._walls: list[int] = []
         #: Number and time of the long steps.
         self._long: list[tuple[int, int]] = []
@@ -46,7 +47,7 @@ class RareStepForecast:
         walls = [one.wall_ns for one in closed]
         if len(self._walls) < _MAX_TYPICAL:
             self._walls.extend(walls[: _MAX_TYPICAL - len(self._walls)])
-            self._typical_ns = median(self._walls)
+            self.typical_ns = median(self._walls)
         if not self.is_long(max(walls)):
             return
         self._long.extend((one.step, one.wall_ns) for one in closed if self.is_long(one.wall_ns))
@@ -60,19 +61,19 @@ class RareStepForecast:
             return None
         gaps = [after - step for (step, _), (after, _) in itertools.pairwise(long)]
         last, period = long[-1][0], min(gaps)
-        each_ns = median(ns for _, ns in long) - self._typical_ns
+        each_ns = median(ns for _, ns in long) - self.typical_ns
         # A step of the rhythm is missing where a window was open.
         regular = period > 1 and all(gap % period == 0 for gap in gaps) and gaps.count(period) >= len(gaps) - 1
         if len(long) < _TIMES:
             # The steps count from 0 or from 1.
-            regular &= last % period in (0, period - 1) and min(ns for _, ns in long) > _MUCH_LONGER * self._typical_ns
-        if not regular or each_ns < _SHARE * (each_ns + period * self._typical_ns):
+            regular &= last % period in (0, period - 1) and min(ns for _, ns in long) > _MUCH_LONGER * self.typical_ns
+        if not regular or each_ns < _SHARE * (each_ns + period * self.typical_ns):
             return None
         return last, period
 
     def is_long(self, wall_ns: int) -> bool:
         """Whether a step of this time is long."""
-        return wall_ns > _LONG * self._typical_ns
+        return wall_ns > _LONG * self.typical_ns
 
     def next_step(self, step: int) -> int:
         """The first step of the rhythm from ``step`` on; `sys.maxsize` as long as none is known."""
@@ -83,10 +84,14 @@ class RareStepForecast:
 
 
 class RareStepTracer:
-    """Traces the first rare step that can be foreseen; ``phase`` returns the running phase."""
+    """Traces the first rare step that can be foreseen.
 
-    def __init__(self, phase: Callable[[], Phase]) -> None:
+    ``phase`` returns the running phase, ``ended_at`` when the step ended, between two steps.
+    """
+
+    def __init__(self, phase: Callable[[], Phase], ended_at: Callable[[], int | None] = lambda: None) -> None:
         self._phase = phase
+        self._ended_at = ended_at
         self._forecast = RareStepForecast()
         self._tracer: LineTracer | None = None
         self._step = self._tries = 0
@@ -103,6 +108,11 @@ class RareStepTracer:
             self._was_long = self._forecast.is_long(closed[-1].wall_ns)
             self._done = self._was_long or self._tries == _MAX_TRIES
 
+    @property
+    def typical_ns(self) -> float:
+        """The median time of an ordinary step; 0 before any has ended."""
+        return self._forecast.typical_ns
+
     def next_step(self, step: int) -> int:
         """The first step from ``step`` on that `advance` must be called for."""
         return sys.maxsize if self._done or self._running else self._forecast.next_step(step)
@@ -113,7 +123,7 @@ class RareStepTracer:
             return False
         self._step, self._running = step, True
         self._tries += 1
-        self._tracer = LineTracer(self._phase, max_events=_MAX_EVENTS, max_calls=_MAX_CALLS)
+        self._tracer = LineTracer(self._phase, max_events=_MAX_EVENTS, max_calls=_MAX_CALLS, ended_at=self._ended_at)
         self._tracer.start()
         return True
 

@@ -39,6 +39,7 @@ from perfkit.record.watchers.growing_calls import GrowingCalls
 from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.process_group import ReducedModels
 from perfkit.record.watchers.processor_energy import ProcessorEnergy
+from perfkit.record.watchers.recomputed_outputs import RecomputedOutputWatch
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.record.watchers.unused_gradients import UnusedGradientWatch
@@ -82,6 +83,7 @@ class Attachments:
         self.batches = BatchWatch(clock)
         self._growing = GrowingCalls(phase, lambda: clock.step_num)
         self.evaluation = EvaluationGraphs()
+        self._recomputed = RecomputedOutputWatch(optimizers, lambda: clock.step_num)
         self.unused = UnusedGradientWatch(optimizers)
         self.cleared = ClearedGradientWatch(optimizers)
         self.garbage = GarbageWatch(clock, recording.trouble)
@@ -153,6 +155,7 @@ class Attachments:
         try:
             if (tensor := self.batches.add_call(inputs)) is not None:
                 self._growing.add(module, tensor)
+            self._recomputed.add_call(module, inputs)
             self.unused.add_call(module, inputs)
             self.cleared.add_call(module, inputs)
         except Exception as error:  # noqa: BLE001 - tensors of any kind: of a subclass, without sizes or elements
@@ -199,6 +202,7 @@ class Attachments:
             self._loaders_before, self._boundary_before = self.loaders, self.boundary
             self.hooks = None
         guarded("detaching from parts of models", self.unused.stop)
+        guarded("detaching from frozen parts of models", self._recomputed.stop)
         guarded("detaching from optimizers", self.cleared.stop)
         PROGRAM_PROFILERS.unwatch()
         self.garbage.detach()
@@ -359,9 +363,10 @@ class Attachments:
             ignored_targets=extras.inputs.ignored_targets.rows(),
             subnormal_inputs=extras.inputs.subnormal_inputs(),
             wide_broadcasts=extras.inputs.wide_broadcasts(),
-            dropped_rows=extras.inputs.dropped_rows.rows(),
+            dropped_rows=extras.inputs.dropped_rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
+            recomputed_outputs=self._recomputed.rows(),
             paths=paths,
             fillings=find_fillings(rows),
             training_inputs=find_training_inputs(places) if places is not None else (),

@@ -25,6 +25,7 @@ INDEPENDENT = {
     "elements": "for i in range(9):\n    out[i] = a[i] * b[i]",
     "the same element": "for i in range(9):\n    out[i] = out[i] + b[i]",
     "names of one iteration": "for i in range(9):\n    y = a[i]\n    z = y * 2\n    out.append(z)",
+    "its own item": "for old, new in pairs:\n    old.data = old.data * 0.9 + new.data",
     "a counter": "while n < 9:\n    out.append(a[n])\n    n += 1",
     "no loop": "h = f(h)",
 }

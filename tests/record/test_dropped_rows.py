@@ -17,6 +17,7 @@ ROWS, PICKED = 200, 30
 NET = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 8))
 NORM = nn.BatchNorm1d(8)
 CATALOGUE = torch.randn(ROWS, 8)
+HEAD = nn.Linear(8, 100)
 IDS = torch.arange(PICKED) * 2
 MASK = torch.zeros(ROWS, dtype=torch.bool).index_fill(0, IDS, True)
 
@@ -27,7 +28,7 @@ def found(step: Callable[[], Any], phase: Phase = "forward") -> tuple[DroppedRow
         log.start()
         step()
         log.stop()
-    return log.inputs.dropped_rows.rows()
+    return log.inputs.dropped_rows()
 
 
 def encoded(rows: torch.Tensor) -> torch.Tensor:
@@ -106,3 +107,49 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
 )
 def test_rows_that_are_needed_are_none(step: Callable[[], Any]) -> None:
     assert found(step) == ()
+
+
+class TestPartsOfScores:
+    """A view of the scores of a vocabulary is all that is read of them."""
+
+    SAMPLES, PLACES, WORDS = 4, 20, 100
+
+    @staticmethod
+    def scores() -> torch.Tensor:
+        hidden = torch.randn(TestPartsOfScores.SAMPLES, TestPartsOfScores.PLACES, 8)
+        return HEAD(hidden)  # computes them
+
+    @pytest.mark.parametrize(
+        ("read", "picked"),
+        [
+            (lambda scores: scores[:, -1].exp(), SAMPLES),
+            (lambda scores: F.cross_entropy(scores[:, -1], torch.zeros(4, dtype=torch.int64)), SAMPLES),
+            (lambda scores: (scores.float() / 2)[:, -1].argmax(-1), SAMPLES),
+            (lambda scores: (scores[:, -1].exp(), scores[:, 0].exp(), scores[:, 0].log()), 2 * SAMPLES),
+        ],
+        ids=["the last place", "a loss", "after ops of elements", "two places"],
+    )
+    def test_what_is_read_counts_as_rows(self, read: Callable[[torch.Tensor], Any], picked: int) -> None:
+        [row] = found(lambda: read(self.scores()))
+
+        assert (row.rows, row.columns, row.picked) == (self.SAMPLES * self.PLACES, self.WORDS, picked)
+        assert [at.line for at in row.made_at] == [self.scores.__code__.co_firstlineno + 3]
+
+    @pytest.mark.parametrize(
+        "read",
+        [
+            lambda scores: F.cross_entropy(scores.flatten(0, 1), torch.zeros(80, dtype=torch.int64)),
+            lambda scores: [part.exp() for part in scores.chunk(4, dim=-1)],
+            lambda scores: (scores[:, -1].exp(), scores.sum()),
+            lambda scores: scores.sum(-1)[:, -1].exp(),
+            lambda scores: scores[:, 5:].exp(),
+        ],
+        ids=["all places", "all in parts", "all of them too", "their sums", "most of them"],
+    )
+    def test_scores_that_are_needed_are_not_reported(self, read: Callable[[torch.Tensor], Any]) -> None:
+        assert found(lambda: read(self.scores())) == ()
+
+    def test_what_a_layer_computes_for_other_places_is_no_vocabulary(self) -> None:
+        layer = nn.TransformerEncoderLayer(16, 2, 64, batch_first=True)
+
+        assert found(lambda: layer(torch.randn(4, 20, 16))[:, 0].exp()) == ()

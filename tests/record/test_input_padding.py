@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfkit.record.samplers.input_padding import common_padding
+from perfkit.record.samplers.input_padding import common_padding, padding_of_longest
 
 
 def words(*lengths: int, to: int = 10, pad: int = 0) -> torch.Tensor:
@@ -38,7 +38,9 @@ def frames(*lengths: int, to: int = 20, features: int = 4) -> torch.Tensor:
     ids=["words", "one is as long", "one column", "another number", "frames", "one as long", "turned", "half", "none"],
 )
 def test_the_share_is_of_the_longest_row(tensor: torch.Tensor, share: float) -> None:
-    assert common_padding(tensor) == pytest.approx(share)
+    found = common_padding(tensor)
+    assert found is not None
+    assert found[1] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,15 @@ def test_the_share_is_of_the_longest_row(tensor: torch.Tensor, share: float) -> 
 )
 def test_other_tensors_have_no_length(tensor: torch.Tensor) -> None:
     assert common_padding(tensor) is None
+
+
+def test_a_mask_as_long_as_the_words_has_to_be_padding_too() -> None:
+    assert padding_of_longest([words(4, 6), torch.ones(2, 10, dtype=torch.int64)]) == 0.0
+
+
+def test_a_shorter_input_without_padding_changes_nothing() -> None:
+    assert padding_of_longest([frames(5, 5, to=5), words(4, 6)]) == pytest.approx(0.4)
+
+
+def test_inputs_without_a_length_have_no_padding() -> None:
+    assert padding_of_longest([torch.zeros(4, 8), torch.zeros(())]) is None

@@ -130,3 +130,18 @@ def test_an_op_whose_inputs_cannot_be_looked_at_is_counted_as_all_others(monkeyp
 
     [row] = log.rows()
     assert (row.line, row.called.function) == (step.__code__.co_firstlineno + 1, table.__qualname__)
+
+
+def test_a_state_that_decays_step_by_step_is_looked_at_in_some_of_its_products() -> None:
+    def step() -> None:
+        state = torch.full((100,), 1e-39)
+        for _ in range(64):
+            state = state * 0.99
+
+    rows = [row for row in inputs(step).subnormal_inputs() if row.op == "aten::mul"]
+
+    [row] = rows
+    assert row.line == step.__code__.co_firstlineno + 3
+    # The first eight and one in sixteen of the others; the factor is no tensor.
+    assert row.looked_at == 100 * (8 + 4)
+    assert row.subnormal == row.looked_at

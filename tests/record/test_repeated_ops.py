@@ -72,3 +72,14 @@ def test_a_recurrence_noise_and_equal_elements_repeat_nothing() -> None:
         return state.exp() + total
 
     assert repeated(step) == ()
+
+
+def test_what_adds_nothing_to_a_state_repeats_no_op() -> None:
+    def step(rain: Tensor) -> Tensor:
+        state = torch.randn(20)
+        for day in rain:
+            state = state + day
+        return state
+
+    assert repeated(lambda: step(torch.zeros(12, 20))) == ()
+    assert repeated(lambda: step(torch.randn(12, 20))) == ()

@@ -24,11 +24,14 @@ def _carries(loop: ast.For | ast.While) -> bool:
     known = {name for name, _ in _names(loop.target, ast.Store)} if isinstance(loop, ast.For) else set[str]()
     # A number that counts the iterations is known in each.
     known |= {name for statement in statements if (name := _summed(statement)) is not None and _counts(statement)}
+    own_items = tuple(f"{name}." for name in known)
     for statement in statements:
         own, written = _summed(statement), _written(statement)
         for name, node in _names(statement, ast.Load):
             # A sum reads itself, and so does an element that is changed.
-            if name not in known and name != own and name in assigned_somewhere and ast.dump(node) not in written:
+            if name in known or name == own or name.startswith(own_items):
+                continue
+            if name in assigned_somewhere and ast.dump(node) not in written:
                 return True
         if own is None:
             known |= {name for name, _ in _names(statement, ast.Store)}

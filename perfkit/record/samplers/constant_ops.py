@@ -151,7 +151,7 @@ class ConstantOpLog:
             self._changing.update(between)
             self._changing_sites.update(path[:1])
             with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in _tensors(inputs))
-            self.repeated.add(func, out, path, took_ns, with_graph=with_graph)
+            self.repeated.add(func, inputs[0], out, path, took_ns, with_graph=with_graph)
         # Last: tensors without memory or strides raise there.
         self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
 

@@ -20,14 +20,14 @@ from perfkit.record.samplers.module_calls import Site, location_of
 from perfkit.run.records import DroppedRows
 
 #: Fewer rows are not looked at: a choice among them saves little (chosen).
-_FEW = 16
+FEW_ROWS = 16
 #: Tensors that are followed in a step, and elements of an index whose different ones are counted: 3.5 ms for so many on
 #: one CPU, 42 for ten times as many.
-_MAX_TENSORS, _MAX_INDEX = 10_000, 100_000
+MAX_TENSORS, _MAX_INDEX = 10_000, 100_000
 #: Ops that compute rows from rows: the place of the tensor that has them.
 _ROWS_AT = {"mm": 0, "linear": 0, "convolution": 0, "addmm": 1, "embedding": 1}
 #: Ops of elements: their other tensors have as many rows, or the same for all.
-_OF_ELEMENTS = frozenset(
+OF_ELEMENTS = frozenset(
     (
         *("add", "sub", "rsub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "pow", "square", "where"),
         *("relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "softplus", "clamp", "clamp_min", "hardtanh"),
@@ -82,7 +82,7 @@ class DroppedRowCounts:
 
     def _rows_of(self, name: str, arguments: Any, tensors: list[Any], count: int) -> tuple[_Rows | None, _Tensors]:
         """The rows of what the op returned, None where they are not computed row by row; the tensors that have them."""
-        if count < _FEW:
+        if count < FEW_ROWS:
             return None, _Tensors()
         if name in _ROWS_AT:
             source = arguments[_ROWS_AT[name]]
@@ -93,7 +93,7 @@ class DroppedRowCounts:
                 return known, _Tensors((source,))
             self._next_root += 1
             return _Rows(count, frozenset(), frozenset((self._next_root,))), _Tensors((source,))
-        if name not in _OF_ELEMENTS and (name not in _ALONG or _mixes(arguments, _ALONG[name])):
+        if name not in OF_ELEMENTS and (name not in _ALONG or _mixes(arguments, _ALONG[name])):
             return None, _Tensors()
         read = _Tensors(one for one in tensors if one.dim() and one.shape[0] == count)
         known_rows = [known for one in read if (known := self._of(one)) is not None and known.number == count]
@@ -113,7 +113,7 @@ class DroppedRowCounts:
 
     def _set(self, tensor: Any, rows: _Rows | None) -> None:
         address = tensor.untyped_storage().data_ptr()
-        if rows is not None and len(self._known) < _MAX_TENSORS:
+        if rows is not None and len(self._known) < MAX_TENSORS:
             self._known[address] = rows
         else:
             self._known.pop(address, None)

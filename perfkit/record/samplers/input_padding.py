@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,8 +15,18 @@ _REAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _MAX_NUMBERS = 1_000_000
 
 
-def common_padding(tensor: Any) -> float | None:
-    """The share of the length that is padding in all rows, 0 to 1; None for a tensor that has no such length.
+def padding_of_longest(tensors: Iterable[Any]) -> float | None:
+    """The padding (see `common_padding`) of the longest inputs; None where no input has a length.
+
+    The least of those that are equally long: words are padding where their mask and their segments are too.
+    """
+    known = [found for one in tensors if (found := common_padding(one)) is not None]
+    length = max((length for length, _ in known), default=0)
+    return min((share for one, share in known if one == length), default=None)
+
+
+def common_padding(tensor: Any) -> tuple[int, float] | None:
+    """The length, and the share of it that is padding in all rows, 0 to 1; None for a tensor that has no length.
 
     Rows are (samples, length) of whole numbers, of which the last columns are one and the same number; or (samples,
     length, features) or (samples, features, length), the longer of both, of frames, of which the last ones are zero.
@@ -34,4 +45,4 @@ def common_padding(tensor: Any) -> float | None:
     if length < 2:
         return None
     run = length - 1 - int(used.nonzero()[-1]) if bool(used.any()) else length
-    return run / length if 1 < run < length else 0.0
+    return length, run / length if 1 < run < length else 0.0

@@ -18,9 +18,9 @@ not compared. It does not count
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.input_slices import slices_of, version_of
 from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in, without_modes
-from perfkit.record.samplers.input_padding import common_padding
+from perfkit.record.samplers.input_padding import padding_of_longest
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 
@@ -138,9 +138,10 @@ class _SiteSums:
 
 
 class ModuleCallLog:
-    """The calls of modules that `LineTracer` sees in one step; keeps no tensor alive."""
+    """The calls of modules that `LineTracer` sees in one step; keeps no tensor alive. ``now_ns`` is its clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
         self._first_calls: dict[tuple[Any, ...], _FirstCall] = {}
         #: Inputs whose first call drew random numbers.
         self._drew: set[tuple[Any, ...]] = set()
@@ -175,7 +176,7 @@ class ModuleCallLog:
         except Exception as error:  # noqa: BLE001 - source of any form, modules with attributes of any kind
             leave_to_program(error)
             call.items = None
-        call.started_ns = time.perf_counter_ns()
+        call.started_ns = self._now_ns()
         return call
 
     def _find_loop(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
@@ -199,10 +200,9 @@ class ModuleCallLog:
         call.samples = rows[0][0] if rows else None
         call.positions = rows[0] if rows and all(positions > 1 for _, positions in rows) else None
         call.parts = slices_of(tensors)
-        # Words are padding where their mask and their segments are too.
-        call.padded = min((share for one in tensors if (share := common_padding(one)) is not None), default=None)
+        call.padded = padding_of_longest(tensors)
         module = call.module
-        random = _has_active_dropout(module)
+        random = has_active_dropout(module)
         key = (id(module), module.training, *map(fingerprint, values))
         version = sum(parameter._version for parameter in module.parameters())
         first = self._first_calls.get(key)
@@ -230,7 +230,7 @@ class ModuleCallLog:
     @unseen
     def leave(self, call: ModuleCall) -> None:
         """The call has ended."""
-        took_ns = time.perf_counter_ns() - call.started_ns
+        took_ns = self._now_ns() - call.started_ns
         if call.key is not None and (call.random_state is None or call.random_state != random_state()):
             self._drew.add(call.key)
         passed = (self.backwards, self.fetches)
@@ -386,7 +386,8 @@ def fingerprint(value: Any) -> Any:
     return object()  # equal to nothing
 
 
-def _has_active_dropout(module: Any) -> bool:
+def has_active_dropout(module: Any) -> bool:
+    """Whether a module, or one in it, drops elements at random now."""
     return any(
         one.training and vars(one).get("p", vars(one).get("dropout", 0))
         for one in module.modules()

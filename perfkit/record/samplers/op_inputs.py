@@ -20,8 +20,9 @@ from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.dropped_rows import DroppedRowCounts
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
-from perfkit.run.records import SubnormalInputs, WideBroadcast
+from perfkit.run.records import DroppedRows, SubnormalInputs, WideBroadcast
 
 #: Elements of an input that are looked at, evenly spaced: enough to tell a share of 1%.
 _SAMPLED = 8_192
@@ -38,6 +39,12 @@ _PRODUCTS = frozenset(
         torch.ops.aten.convolution.default,
     }
 )
+#: Ops of elements whose inputs are looked at too, and elements of each: a state that decays is multiplied in every time
+#: step. Of a line's calls the first ones and then one in sixteen are.
+_DECAYS = frozenset(getattr(torch.ops.aten, name) for name in ("mul", "add", "sub", "div", "addcmul", "lerp"))
+_FEW_SAMPLED, _FIRST, _ONE_IN = 1_024, 8, 16
+#: Ends a product of a layer without a bias; its result has the memory of its input, as that of a view.
+_VIEW = "_unsafe_view"
 #: Ops of two tensors for which losses and metrics are made of a prediction and its target.
 _PAIRED = frozenset(
     getattr(torch.ops.aten, name)
@@ -57,12 +64,15 @@ class OpInputs:
     def __init__(self) -> None:
         #: Of losses that no library computes.
         self.ignored_targets = IgnoredTargetCounts()
-        self.dropped_rows = DroppedRowCounts()
+        self._dropped_rows = DroppedRowCounts()
+        self._unread_scores = UnreadScoreCounts()
         self.weight_penalties = WeightPenaltyCounts()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
         self._products = 0
+        #: Calls of ops of elements, by line and op.
+        self._decays: Counter[tuple[Site, str]] = Counter()
         #: (line, op, shapes of the inputs, shape of the result) -> calls.
         self._wide: Counter[tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
 
@@ -74,18 +84,25 @@ class OpInputs:
             self._look_at_shapes(func, arguments[0], arguments[1], site)
         elif not in_library:
             self.ignored_targets.add(func, arguments, site)
+        if func.overloadpacket in _DECAYS:
+            place = site, func.overloadpacket.__name__
+            self._decays[place] = calls = self._decays[place] + 1
+            if calls <= _FIRST or not calls % _ONE_IN:
+                self._look_for_subnormals(func, arguments, site, _FEW_SAMPLED)
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
-        self.dropped_rows.add(func, arguments, out, site)
+        if func.overloadpacket.__name__ != _VIEW:
+            self._dropped_rows.add(func, arguments, out, site)
+            self._unread_scores.add(func, arguments, out, site)
 
-    def _look_for_subnormals(self, func: Any, arguments: Any, site: Site) -> None:
+    def _look_for_subnormals(self, func: Any, arguments: Any, site: Site, most: int = _SAMPLED) -> None:
         self._products += 1
         if self._products > _MAX_PRODUCTS:
             return
         key = site, f"aten::{func.overloadpacket.__name__}"
         for value in arguments[:3]:
             if is_tensor(value) and value.device.type == "cpu" and value.dtype in (torch.float32, torch.float64):
-                looked_at, subnormal = _subnormal_of(value)
+                looked_at, subnormal = _subnormal_of(value, most)
                 self._looked_at[key] += looked_at
                 self._subnormal[key] += subnormal
 
@@ -103,6 +120,10 @@ class OpInputs:
         if _without_ones(shapes[0]) == _without_ones(shapes[1]) and (is_loss or one.dim() != other.dim()):
             self._wide[site, name, shapes[0], shapes[1], wide] += 1
 
+    def dropped_rows(self) -> tuple[DroppedRows, ...]:
+        """The lines that pick some of the rows, or read a part of the scores, that others computed."""
+        return (*self._dropped_rows.rows(), *self._unread_scores.rows())
+
     def subnormal_inputs(self) -> tuple[SubnormalInputs, ...]:
         """The lines whose products have subnormal inputs."""
         return tuple(
@@ -119,7 +140,7 @@ class OpInputs:
         )
 
 
-def _subnormal_of(tensor: Any) -> tuple[int, int]:
+def _subnormal_of(tensor: Any, most: int) -> tuple[int, int]:
     """How many elements were looked at, and how many of those are subnormal."""
     with without_modes():
         values = tensor.detach()
@@ -127,7 +148,7 @@ def _subnormal_of(tensor: Any) -> tuple[int, int]:
             if values.numel() > _MAX_COPIED:
                 return 0, 0
             values = values.contiguous()
-        values = values.view(-1)[:: max(1, values.numel() // _SAMPLED)]
+        values = values.view(-1)[:: max(1, values.numel() // most)]
         small = (values != 0) & (values.abs() < torch.finfo(values.dtype).tiny)
         return values.numel(), int(small.sum())
 

@@ -7,6 +7,16 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from perfkit._location import CodeLine, Location
+from perfkit.run.records.needless_work import (
+    ConstantOps,
+    DroppedRows,
+    IgnoredTargets,
+    RecomputedOutputs,
+    RepeatedOps,
+    SubnormalInputs,
+    WeightPenalty,
+    WideBroadcast,
+)
 from perfkit.run.records.steps import Count, Phase
 from perfkit.run.records.version import SCHEMA
 
@@ -120,7 +130,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
         growing: Calls with the samples of the call before and one position more, as of a text that is written word by
             word. ``growing_ns`` is their time without that of one position each, if time follows the length.
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
-            end, if time follows their length; None where no input had a length (`common_padding`) on a CPU.
+            end, if time follows their length; None where no input had a length (`padding_of_longest`) on a CPU.
         builds_graph: Whether gradients were enabled in the first call.
     """
 
@@ -188,90 +198,6 @@ class RareStep(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
-class ConstantOps(CodeLine, frozen=True, kw_only=True):
-    """Ops below one user line that compute the same in each step: see `perfkit.record.samplers.constant_ops`.
-
-    Attributes:
-        called: The function that the line calls, all of whose ops are such; None where the line itself has them.
-        busiest: The line that takes most of their time, this one or one of that function.
-        ops: How many there are per step, and ``host_ns`` their time, in a step that other work did not slow down but
-            in which ops were listened to.
-    """
-
-    phase: Phase
-    called: Location | None = None
-    busiest: Location
-    ops: Count
-    host_ns: Count
-
-
-class RepeatedOps(CodeLine, frozen=True, kw_only=True):
-    """Ops below one line that compute what was computed before in the same step.
-
-    See `perfkit.record.samplers.repeated_ops`.
-
-    Attributes:
-        busiest: The line that takes most of their time, this one or one that it leads to.
-        ops: How many there are in a step, and ``host_ns`` their time, in which ops were listened to; of all ops that
-            are neither the same in each step nor of the backward or the optimizer, ``of_ns``.
-        most: How often a result was computed at most.
-        builds_graph: Whether a backward may follow most of them.
-    """
-
-    busiest: Location
-    ops: Count
-    host_ns: Count
-    of_ns: Count
-    most: Count
-    builds_graph: bool
-
-
-class IgnoredTargets(CodeLine, frozen=True, kw_only=True):
-    """Losses over ``classes`` in one line: of ``targets`` in a step they ignore ``ignored``, as those of padding."""
-
-    targets: Count
-    ignored: Count
-    classes: Count
-
-
-class SubnormalInputs(CodeLine, frozen=True, kw_only=True):
-    """Products of one line: of ``looked_at`` elements of their inputs in a step ``subnormal`` are subnormal numbers."""
-
-    op: str
-    looked_at: Count
-    subnormal: Count
-
-
-class WideBroadcast(CodeLine, frozen=True, kw_only=True):
-    """An op in one line on two tensors of as many elements, of shapes ``one`` and ``other``, that pairs each element
-    of one with each of the other: its result has the shape ``wide``. ``calls`` is its number in a step."""
-
-    op: str
-    calls: Count
-    one: tuple[int, ...]
-    other: tuple[int, ...]
-    wide: tuple[int, ...]
-
-
-class DroppedRows(CodeLine, frozen=True, kw_only=True):
-    """A line that picks ``picked`` of the ``rows`` rows that the lines ``made_at`` computed in the same step."""
-
-    rows: Count
-    picked: Count
-    made_at: tuple[Location, ...]
-
-
-class WeightPenalty(CodeLine, frozen=True, kw_only=True):
-    """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
-
-    ``shapes`` are the different shapes of these, the first 64 of them.
-    """
-
-    parameters: Count
-    elements: Count
-    shapes: tuple[tuple[int, ...], ...] = ()
-
-
 class StepInterval(CodeLine, frozen=True, kw_only=True):
     """A sampled line, or one that leads to it, which runs in every N-th step, and the line that sets N."""
 
@@ -313,8 +239,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
     rows, ``weight_penalties`` one per line that sums up squares of parameters, ``regrown_inputs`` one per line, phase
-    and module. ``paths`` has the samples of ``rows`` without those in
-    workers; None: none, or recorded before version 0.2.
+    and module, ``recomputed_outputs`` one per frozen module that gets the same inputs again. ``paths`` has the samples
+    of ``rows`` without those in workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
     training that reads the values of tensors.
@@ -338,6 +264,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     dropped_rows: tuple[DroppedRows, ...] = ()
     weight_penalties: tuple[WeightPenalty, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
+    recomputed_outputs: tuple[RecomputedOutputs, ...] = ()
     paths: CallPaths | None = None
     fillings: tuple[Filling, ...] = ()
     training_inputs: tuple[Location, ...] = ()

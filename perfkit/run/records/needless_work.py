@@ -1,0 +1,110 @@
+"""What the lines of a program compute, and need not: a part of lines.json, from the ops and inputs of some steps."""
+
+from __future__ import annotations
+
+from perfkit._location import CodeLine, Location
+from perfkit.run.records.steps import Count, Phase
+
+
+class ConstantOps(CodeLine, frozen=True, kw_only=True):
+    """Ops below one user line that compute the same in each step: see `perfkit.record.samplers.constant_ops`.
+
+    Attributes:
+        called: The function that the line calls, all of whose ops are such; None where the line itself has them.
+        busiest: The line that takes most of their time, this one or one of that function.
+        ops: How many there are per step, and ``host_ns`` their time, in a step that other work did not slow down but
+            in which ops were listened to.
+    """
+
+    phase: Phase
+    called: Location | None = None
+    busiest: Location
+    ops: Count
+    host_ns: Count
+
+
+class RepeatedOps(CodeLine, frozen=True, kw_only=True):
+    """Ops below one line that compute what was computed before in the same step.
+
+    See `perfkit.record.samplers.repeated_ops`.
+
+    Attributes:
+        busiest: The line that takes most of their time, this one or one that it leads to.
+        ops: How many there are in a step, and ``host_ns`` their time, in which ops were listened to; of all ops that
+            are neither the same in each step nor of the backward or the optimizer, ``of_ns``.
+        most: How often a result was computed at most.
+        builds_graph: Whether a backward may follow most of them.
+    """
+
+    busiest: Location
+    ops: Count
+    host_ns: Count
+    of_ns: Count
+    most: Count
+    builds_graph: bool
+
+
+class IgnoredTargets(CodeLine, frozen=True, kw_only=True):
+    """Losses over ``classes`` in one line: of ``targets`` in a step they ignore ``ignored``, as those of padding."""
+
+    targets: Count
+    ignored: Count
+    classes: Count
+
+
+class SubnormalInputs(CodeLine, frozen=True, kw_only=True):
+    """Products of one line: of ``looked_at`` elements of their inputs in a step ``subnormal`` are subnormal numbers."""
+
+    op: str
+    looked_at: Count
+    subnormal: Count
+
+
+class WideBroadcast(CodeLine, frozen=True, kw_only=True):
+    """An op in one line on two tensors of as many elements, of shapes ``one`` and ``other``, that pairs each element
+    of one with each of the other: its result has the shape ``wide``. ``calls`` is its number in a step."""
+
+    op: str
+    calls: Count
+    one: tuple[int, ...]
+    other: tuple[int, ...]
+    wide: tuple[int, ...]
+
+
+class DroppedRows(CodeLine, frozen=True, kw_only=True):
+    """A line that picks ``picked`` of the ``rows`` rows that the lines ``made_at`` computed in the same step.
+
+    ``columns`` is None for all that these lines compute of those rows; else it is only a product whose result has so
+    many columns, and ``picked`` how many rows as much is as is read of it.
+    """
+
+    rows: Count
+    picked: Count
+    columns: Count | None = None
+    made_at: tuple[Location, ...]
+
+
+class WeightPenalty(CodeLine, frozen=True, kw_only=True):
+    """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
+
+    ``shapes`` are the different shapes of these, the first 64 of them.
+    """
+
+    parameters: Count
+    elements: Count
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+class RecomputedOutputs(CodeLine, frozen=True, kw_only=True):
+    """Calls of a module whose parameters nothing changes, from one line, in the whole run.
+
+    Of ``inputs`` rows that it got, it had had ``again`` in an earlier step. ``of`` is the class of the model that the
+    module is a part of, None where it is called by itself. ``called_from`` is the line from which the line's function
+    was called when an input came again first.
+    """
+
+    module: str
+    of: str | None = None
+    inputs: Count
+    again: Count
+    called_from: Location | None = None

@@ -352,3 +352,26 @@ def test_a_graph_of_a_gradient_and_a_checkpointed_one_are_gone_through_once(tmp_
 
     assert recorded(tmp_path, again).retained is None
     assert recorded(tmp_path, penalty).retained is None
+
+
+def test_writes_to_slices_are_counted_at_the_line_that_writes(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(8, 8)
+
+    def step(slices: bool = True) -> None:
+        state = layer(torch.randn(8))
+        series = torch.zeros(10, 8)
+        if slices:
+            for t in range(10):
+                series[t] = state * t
+        else:
+            series = torch.stack([state * t for t in range(10)])
+        series.square().sum().backward()
+
+    writes = recorded(tmp_path, step).slice_writes
+
+    assert writes is not None
+    assert writes.count == 10
+    assert writes.ns > 0
+    assert writes.at is not None
+    assert writes.at.function.endswith("step")
+    assert recorded(tmp_path, lambda: step(slices=False)).slice_writes is None

@@ -20,6 +20,7 @@ from perfkit.measures.ops._op_calls import OpCalls
 from perfkit.measures.ops._optimizer_updates import find_updates
 from perfkit.measures.ops._repeated_forwards import find_repeated_forwards
 from perfkit.measures.ops._retained_graphs import find_retained_graph
+from perfkit.measures.ops._slice_writes import find_slice_writes
 from perfkit.measures.ops._tensor_arguments import TensorArgumentReader
 from perfkit.measures.ops._unfused_attention import find_attention
 from perfkit.measures.ops._wide_dtypes import find_wide_dtypes
@@ -49,6 +50,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
         repeated=find_repeated_forwards(calls),
         retained=find_retained_graph(calls),
+        slice_writes=find_slice_writes(calls),
         tables=_longest(find_embedding_gradients(calls, arguments, inner)) if shapes else (),
         updates=find_updates(calls, calls.typical.updates),
         collectives=find_host_collectives(calls, calls.typical.waited),

@@ -117,6 +117,10 @@ class RetainedGraph(Pattern, frozen=True, kw_only=True):
     most: int
 
 
+class SliceWrites(Pattern, frozen=True, kw_only=True):
+    """Nodes of the backward that writes to parts of tensors made; ``at`` is the line that writes most of them."""
+
+
 class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """One optimizer's step: host time of its range, by its typical share of a step, and its ops, per step.
 
@@ -198,6 +202,7 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     biases: tuple[BiasBeforeNorm, ...] = ()
     repeated: RepeatedForwards | None = None
     retained: RetainedGraph | None = None
+    slice_writes: SliceWrites | None = None
     updates: tuple[OptimizerUpdate, ...] = ()
     tables: tuple[EmbeddingGradient, ...] = ()
     collectives: tuple[HostCollective, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfkit._location import Location
 from perfkit.findings import Confidence, Evidence, Finding
-from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
+from perfkit.ledger.step_budget import StepBudget, shows_amount
 from perfkit.measures.results.host import HostKind, HostLine, HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.run.records import LineRow, Phase
@@ -31,7 +31,8 @@ def work_of(works: Sequence[HostWork], kind: HostKind, loop: LoopTime | None = N
 
 
 def _is_enough(work: HostWork, places: set[tuple[str, int | None]]) -> bool:
-    return work.samples >= MIN_SAMPLES or any((line.file, line.line) in places for line in work.lines)
+    in_place = any((line.file, line.line) in places for line in work.lines)
+    return in_place or shows_amount(work.samples, work.total_samples)
 
 
 def time_of(work: HostWork | None, phase: Phase, step: StepBudget) -> int:
@@ -47,7 +48,7 @@ def less_often(
     samples = work.samples if work is not None else None
     return step.finding(
         cost=cost,
-        saving=(LESS_OFTEN * cost, step.maximum_saving(cost, samples=samples)),
+        saving=(step.minimum_saving(LESS_OFTEN * cost, samples=samples), step.maximum_saving(cost, samples=samples)),
         spent=work.lines[0] if work is not None else None,
         change=change,
         message=message,

@@ -55,7 +55,9 @@ def of_line(line: int | None, self_ns: int, op_ns: int, function: str = "main") 
 
 def measured(*rows: LineRow, steps: int = 10, **parts: Any) -> dict[str, HostWork]:
     """Host work by kind; samples are 10 ms apart, over 10 steps."""
-    known = parts.pop("source", source())
+    # A step that ran these functions, and no op in them.
+    ran = (of_line(1, 0, 0, function=name) for name in {one.function for one in rows})
+    known = parts.pop("source", source(*ran))
     run_steps = parts.pop("run_steps", steps)
     every = parts.pop("every", None)
     lines = Lines(**{"period_ns": 10 * MS, "steps": steps, "rows": rows, **parts})
@@ -297,7 +299,7 @@ def test_the_forward_begins_at_the_model_and_what_prepares_its_inputs_is_other()
     lines = Lines(period_ns=10 * MS, steps=10, rows=(buffer, model, log), traced=(traced(5, True), traced(7, False)))
     mean = mean_step(forward=10, backward=5, other=3)
 
-    works = measure_host_work(lines, source(), 10, mean)
+    works = measure_host_work(lines, source(of_line(1, 0, 0)), 10, mean)
     step = without_preparation(mean, works, mean)
 
     assert step is not None
@@ -323,3 +325,14 @@ def test_a_line_that_is_seen_to_wait_in_nearly_half_of_its_samples_waits_in_all(
     assert [work.samples for work in measured(sleeps).values()] == [100]
     assert "waiting" in measured(sleeps)
     assert measured(fetches)["waiting"].samples == 20
+
+
+def test_nothing_is_known_of_a_function_that_the_step_for_lines_did_not_run() -> None:
+    rare = row(64, {"": 30}, function="rank_tracks")
+
+    assert "python" not in measured(rare, source=source(of_line(12, MS, 0)))
+    assert "python" in measured(rare, source=source(of_line(60, MS, 0, function="rank_tracks")))
+
+
+def test_what_a_tensor_looks_like_as_text_is_logging() -> None:
+    assert "logging" in measured(row(12, {"torch._tensor > torch._tensor_str": 9}))

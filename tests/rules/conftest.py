@@ -113,14 +113,14 @@ class Build:
         )
         return Ops(steps=steps, count=1, wall_ns=1, rows=times, floor_ns=None)
 
-    def work(self, kind: HostKind, ms: float, samples: int = 100, **fields: Any) -> HostWork:
-        """Host work of one line."""
+    def work(self, kind: HostKind, ms: float, samples: int = 100, total: int = 1000, **fields: Any) -> HostWork:
+        """Host work of one line, in ``samples`` of ``total`` samples."""
         line = HostLine(
             **{"file": "train.py", "line": 12, "function": "prepare", "phase": "forward", **fields},
             samples=samples,
             host_ns=round(ms * MS),
         )
-        return HostWork(kind=kind, samples=samples, host_ns=line.host_ns, lines=(line,))
+        return HostWork(kind=kind, samples=samples, total_samples=total, host_ns=line.host_ns, lines=(line,))
 
     def patterns(self, *, step_ms: float | None = None, **parts: Any) -> Patterns:
         """Patterns of a step of ``step_ms`` on the host, of a device where it is None."""

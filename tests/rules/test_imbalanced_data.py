@@ -10,7 +10,7 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.results.steps import BatchTime, Ranks, RankSummary
 from perfkit.rules.data import imbalanced_data
-from perfkit.run.records import RANK_SLICE, LineRow, Lines, Phases, TracedLine
+from perfkit.run.records import RANK_SLICE, CallPaths, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
 
@@ -106,3 +106,13 @@ def test_padding_costs_the_time_of_its_elements(build: Any) -> None:
 )
 def test_batches_without_padding_that_costs_are_not_reported(healthy: dict[str, Any], build: Any) -> None:
     assert build.findings(imbalanced_data, build.step(60, data=1, forward=59), batches(**healthy)) == []
+
+
+def test_texts_that_the_model_writes_itself_are_for_information(build: Any) -> None:
+    def found(function: str) -> Any:
+        frames = (Location(file="transformers", line=None, function=function),)
+        paths = CallPaths(frames=frames, frame=(0,), parent=(-1,), phase=("other",), samples=(9,))
+        return build.findings(imbalanced_data, build.step(20), batches(), Lines(period_ns=MS, steps=40, paths=paths))
+
+    assert [one.severity for one in found("GenerationMixin.generate")] == ["info"]
+    assert [one.severity for one in found("Trainer.train")] == ["critical"]

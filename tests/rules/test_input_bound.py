@@ -385,3 +385,14 @@ def test_a_new_iterator_for_each_batch_is_the_cause_and_its_line_the_place(build
     assert (found.spent.line, found.change) == (26, None)  # one line is both
     slow_dataset = build.findings(input_bound, step, rank(batches=3000, iterators=40), sampled("PIL"))
     assert not [one for one in (*by_epoch, *whole_dataset, *slow_dataset) if "iterator" in one.message]
+
+
+def test_an_array_of_an_npz_file_is_to_be_read_once_in_the_line_that_reads_it(build: Any) -> None:
+    reads = msgspec.structs.replace(line(60, "__getitem__", 90), within={"numpy > zipfile": 8, "numpy": 1})
+    lines = Lines(period_ns=MS, steps=10, rows=(reads,))
+    step = build.step(60, data=40, forward=20)
+
+    [finding] = build.findings(input_bound, step, build.rank(workers=0), lines)
+
+    assert (finding.spent.line, finding.change, finding.edit) == (60, None, None)
+    assert finding.advice.startswith("Read the arrays of the .npz file once")

@@ -130,7 +130,7 @@ def test_claimed_and_limit_and_unexplained_are_the_step_exactly(seed: int, build
         results.append(LIMITS)
     if draw.random() < 0.5:
         line = HostLine(file="train.py", line=3, function="f", phase="other", samples=9, host_ns=draw.randint(0, 10**9))
-        results.append(HostWork(kind="python", samples=9, host_ns=line.host_ns, lines=(line,)))
+        results.append(HostWork(kind="python", samples=9, total_samples=90, host_ns=line.host_ns, lines=(line,)))
     rules = ["a", "b", "c", "d"]
     findings = [problem(draw.choice(rules), draw.uniform(0, 1500), draw.choice([None, 3, 7])) for _ in range(6)]
     selectors = {"a": (Selector(owner="computing"),), "b": None, "c": (), "d": (Selector(phase="other"),)}
@@ -165,7 +165,7 @@ def test_an_op_has_its_overhead_and_its_limit_apart() -> None:
 
 def test_time_outside_of_ops_belongs_to_the_sampled_lines() -> None:
     line = HostLine(file="train.py", line=3, function="f", phase="forward", samples=30, host_ns=25 * MS)
-    python = HostWork(kind="python", samples=30, host_ns=25 * MS, lines=(line,))
+    python = HostWork(kind="python", samples=30, total_samples=90, host_ns=25 * MS, lines=(line,))
 
     rows = ledger_of(
         step(100, forward=100), work(op("aten::mm", 60)), OpShares(shares={"forward": 0.6}), LIMITS, python
@@ -203,7 +203,7 @@ def test_what_recording_adds_outside_of_ops_is_no_python_of_the_step(build: Any)
 def test_python_that_was_sampled_in_other_steps_stays_and_so_do_shares_whose_speed_is_not_known(build: Any) -> None:
     typical = step(100, forward=40, backward=60)
     line = HostLine(file="train.py", line=3, function="f", phase="forward", samples=30, host_ns=10 * MS)
-    python = HostWork(kind="python", samples=30, host_ns=10 * MS, lines=(line,))
+    python = HostWork(kind="python", samples=30, total_samples=90, host_ns=10 * MS, lines=(line,))
 
     assert outside_ops(typical, window(forward=(0.6, 60), backward=(1.0, 60)), python) == 10
     assert outside_ops(typical, OpShares(shares={"forward": 0.6, "backward": 1.0})) == 16

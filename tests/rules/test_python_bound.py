@@ -33,6 +33,25 @@ def test_the_saving_allows_for_the_error_of_sampling(build: Any) -> None:
     assert many.saving_low_ns == round(6.8 * MS)
 
 
+@pytest.mark.parametrize(
+    ("samples", "total", "shown"),
+    [(10, 1000, True), (9, 1000, False), (9, 40, True), (4, 12, True), (4, 20, False), (3, 3, False)],
+)
+def test_few_samples_are_enough_where_they_are_certainly_a_tenth(
+    build: Any, samples: int, total: int, shown: bool
+) -> None:
+    found = build.findings(python_bound, build.step(20), build.work("python", 8, samples=samples, total=total))
+
+    assert bool(found) == shown
+
+
+def test_the_saving_of_few_samples_is_wide_to_both_sides(build: Any) -> None:
+    [finding] = build.findings(python_bound, build.step(20), build.work("python", 8, samples=4, total=10))
+
+    assert finding.saving_low_ns == round(6.8 * (1 - 1 / 2) * MS)
+    assert finding.saving_high_ns == round(8 * (1 + math.hypot(1 / 2, 0.25, 0.15)) * MS)
+
+
 def test_noise_of_other_programs_in_the_mean_step_is_removed(build: Any) -> None:
     [finding] = build.findings(python_bound, build.step(20), build.mean_step(40), build.work("python", 8))
 

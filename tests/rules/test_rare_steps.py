@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
@@ -15,6 +16,7 @@ from perfkit.run.records import (
     Lines,
     ModuleCalls,
     RareStep,
+    RecomputedOutputs,
     RegrownInputs,
     StepBoundary,
     StepInterval,
@@ -192,6 +194,29 @@ def test_a_rare_step_that_calls_a_model_with_the_same_input_is_mended_where_that
     assert finding.change.line == 30
     assert "Call Net once per input" in finding.advice
     assert any(one.name == "most of one such step" and one.value == 85 for one in finding.evidence)
+
+
+@pytest.mark.parametrize(("callers", "edited"), [((12, 30), 30), ((12,), None)])
+def test_a_rare_step_that_asks_a_frozen_module_again_is_mended_where_the_inputs_come_again(
+    build: Any, callers: tuple[int, ...], edited: int | None
+) -> None:
+    calls = ModuleCalls(module="Net", calls=30, host_ns=190 * MS, builds_graph=False)
+    outputs = RecomputedOutputs(
+        file="train.py", line=40, function="Policy.act", owner="user", module="Net", inputs=300, again=200,
+        called_from=Location(file="train.py", line=30, function="score"),
+    )  # fmt: skip
+    lines = looked_at(
+        traced(12, "rollout", 198, 88),
+        traced(30, "score", 190, 12),
+        traced(40, "Policy.act", 190, *callers, runs=30, modules=(calls,)),
+    )
+    lines = msgspec.structs.replace(lines, recomputed_outputs=(outputs,))
+
+    [finding] = found(build, loop(ROLLOUT), lines)
+
+    assert finding.change is not None
+    assert finding.change.line == (edited or 40)
+    assert "most of them with inputs that it had in an earlier step, and nothing trains it" in finding.message
 
 
 def test_the_line_that_has_most_of_a_rare_step_is_the_one_to_edit(build: Any) -> None:

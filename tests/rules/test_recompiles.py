@@ -79,3 +79,13 @@ def test_lengths_are_changed_at_torch_compile_and_a_counter_where_it_is_read(bui
     ]
 
     assert found == [compiled, guarded, None]
+
+
+def test_compiling_in_each_epoch_recurs_although_few_steps_do_it(build: Any) -> None:
+    compiles = msgspec.structs.replace(cost(late_graphs=4, late_ms=1_200), late_steps=120, late_wall_ns=3_000 * MS)
+
+    [finding] = build.findings(recompiles, build.step(15, forward=15), build.rank(compilations=(FORWARD,)), compiles)
+
+    assert "again in one of 30 steps, 10.0 ms of 25.0 ms" in finding.message
+    fewer = msgspec.structs.replace(compiles, late_graphs=3)
+    assert build.findings(recompiles, build.step(15, forward=15), fewer) == []

@@ -12,7 +12,7 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.python import repeated_work
-from perfkit.run.records import ConstantCalls, ConstantOps, Lines, Phase, TracedLine
+from perfkit.run.records import ConstantCalls, ConstantOps, Lines, ModuleCalls, Phase, RecomputedOutputs, TracedLine
 
 MS = 1_000_000
 
@@ -105,3 +105,30 @@ def test_ops_cost_wall_time_where_other_programs_had_the_core(build: Any) -> Non
 
     assert finding.cost_ns == 16 * MS
     assert list(repeated_work.check(step, constant)) == []
+
+
+def frozen(again: int, *, ms: int = 30, **fields: Any) -> Lines:
+    """A forward of 60 ms, ``ms`` of which a frozen encoder takes, and what came again of its 100 inputs."""
+    place: dict[str, Any] = {"file": "model.py", "line": 20, "function": "forward", "owner": "user"}
+    calls = ModuleCalls(module="Encoder", calls=1, host_ns=ms * MS)
+    traced = TracedLine(**place, phase="forward", runs=1, host_ns=60 * MS, modules=(calls,))
+    outputs = RecomputedOutputs(**place, module="Encoder", inputs=100, again=again)
+    return Lines(period_ns=MS, steps=40, traced=(traced,), recomputed_outputs=(outputs,), **fields)
+
+
+def test_a_frozen_module_costs_the_share_of_its_inputs_that_came_again(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+
+    [finding] = build.findings(repeated_work, step, frozen(80))
+
+    assert (finding.spent.line, finding.cost_ns) == (20, 24 * MS)
+    assert "Encoder, which nothing trains, got 80% of its inputs in an earlier step already" in finding.message
+    assert build.findings(repeated_work, step, frozen(10)) == []
+
+
+def test_ops_that_are_the_same_in_each_step_are_said_once(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+
+    [finding] = build.findings(repeated_work, step, frozen(80, constant_ops=(ops(20, "forward", 20),)))
+
+    assert "computes the same in every step" in finding.message

@@ -48,7 +48,7 @@ def test_the_products_of_the_line_cost_what_they_take_beyond_twice_their_limit(b
     assert finding.cost_ns == pytest.approx(13 * MS)
     assert finding.saving_low_ns == pytest.approx(6.5 * MS)
     assert finding.spent == FILTER
-    assert "3% of what goes into this line's products" in finding.message
+    assert "3% of what goes into this line's ops" in finding.message
     assert "15 times their limit" in finding.message
 
 

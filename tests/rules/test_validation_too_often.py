@@ -121,3 +121,49 @@ def test_a_validation_that_asks_a_model_the_same_again_is_mended_where_it_does(b
     assert finding.change.line == 95
     assert "Net is called 40 times in one, many of them with an input that it had before." in finding.message
     assert "Call Net once per input" in finding.advice
+
+
+NET = ModuleCalls(module="Net", calls=4, host_ns=10 * MS)
+
+
+def in_closure(calls: int = 4, optimizer: Any = "optimizer", graph: bool = False) -> Lines:
+    """A step of an optimizer that calls a closure, which evaluates the model after each backward."""
+
+    def traced(line: int, function: str, ms: int, runs: int, caller: Location, *modules: ModuleCalls) -> TracedLine:
+        return TracedLine(
+            file="train.py", line=line, function=function, owner="user", phase="forward", runs=runs, host_ns=ms * MS,
+            callers=(caller,), modules=modules,
+        )  # fmt: skip
+
+    return Lines(
+        period_ns=MS,
+        steps=40,
+        rows=(row(63, "closure", "backward", 30), row(69, "main", optimizer, 9)),
+        traced=(
+            traced(62, "closure", 10, calls, location(69, "main"), NET),
+            traced(65, "closure", 30, calls, location(69, "main")),
+            traced(
+                51, "error", 30, calls, location(65, "closure"),
+                ModuleCalls(module="Net", calls=calls, host_ns=30 * MS, builds_graph=graph),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def test_an_evaluation_in_each_call_of_a_closure_is_to_be_taken_out_of_it(build: Any) -> None:
+    step = build.step(60, forward=40, backward=20)
+
+    [finding] = build.findings(validation_too_often, step, build.mean_step(60, forward=40, backward=20), in_closure())
+
+    assert (finding.spent.line, finding.change.line) == (51, 65)
+    assert finding.cost_ns == 30 * MS
+    assert finding.saving_low_ns == round(0.75 * 0.75 * 30 * MS)
+    assert finding.message.startswith("error evaluates Net without gradients 4 times per step")
+
+
+def test_few_calls_a_loss_and_calls_from_outside_of_a_closure_are_no_evaluation(build: Any) -> None:
+    step = build.step(60, forward=40, backward=20)
+    every = build.mean_step(60, forward=40, backward=20)
+
+    for lines in (in_closure(calls=2), in_closure(optimizer="other"), in_closure(graph=True)):
+        assert build.findings(validation_too_often, step, every, lines) == []

@@ -71,7 +71,8 @@ def measure_host_work(
             pieces[kind].append(piece._replace(samples=piece.samples * share, before_model=before_model))
     _join_functions(pieces)
     sample_ns = _sample_times(lines, every, pieces)
-    works = [_work(kind, found, sample_ns, line_times) for kind, found in pieces.items() if found]
+    total = sum(row.samples for row in lines.rows if row.worker is None)
+    works = [_work(kind, found, total, sample_ns, line_times) for kind, found in pieces.items() if found]
     return tuple(sorted(works, key=lambda work: -work.host_ns))
 
 
@@ -85,7 +86,8 @@ class _LineTimes:
         self._source = source
         #: Own time of a line, its time in ops, and its time with the user's functions that it called.
         self._times: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-        #: Functions with ops whose line is not known.
+        #: Functions that ran in that step, and those with ops whose line is not known.
+        self._ran: set[_Function] = set()
         self._vague: set[_Function] = set()
         self._op_ns: dict[_Function, int] = defaultdict(int)
         #: The user's functions that a line or a function calls.
@@ -96,6 +98,7 @@ class _LineTimes:
                 self._called[by.file, by.function].add((row.file, row.function))
         for line in source.lines if source is not None else ():
             self._op_ns[line.file, line.function] += line.op_ns
+            self._ran.add((line.file, line.function))
             if line.line is not None:
                 times = self._times[line.file, line.line]
                 for i, ns in enumerate((line.self_ns, line.op_ns, line.total_ns)):
@@ -113,7 +116,9 @@ class _LineTimes:
             return 0.0
         times = self._times.get((row.file, row.line))
         if times is None:
-            return 1.0 if self._source.complete and (row.file, row.function) not in self._vague else 0.0
+            # Nothing is known of a function that only rare steps call.
+            function = (row.file, row.function)
+            return 1.0 if self._source.complete and function in self._ran - self._vague else 0.0
         own, ops, total = times
         share = ops / own if own else 0.0
         if share > _CALLS_OPS and (called := self._called_below(row)):
@@ -211,7 +216,7 @@ def _final(phase: Phase) -> Phase:
 
 
 def _work(
-    kind: HostKind, pieces: list[_Piece], sample_ns: Callable[[Phase], float], line_times: _LineTimes
+    kind: HostKind, pieces: list[_Piece], total: int, sample_ns: Callable[[Phase], float], line_times: _LineTimes
 ) -> HostWork:
     samples: dict[Location, float] = defaultdict(float)
     times: dict[Location, float] = defaultdict(float)
@@ -248,4 +253,10 @@ def _work(
         )
         for row, within, _, _, before_model in (largest[at] for at in sorted(samples, key=order))
     )
-    return HostWork(kind=kind, samples=round(sum(samples.values())), host_ns=round(sum(times.values())), lines=rows)
+    return HostWork(
+        kind=kind,
+        samples=round(sum(samples.values())),
+        total_samples=total,
+        host_ns=round(sum(times.values())),
+        lines=rows,
+    )

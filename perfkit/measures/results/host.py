@@ -215,12 +215,13 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
     ``checkpoint`` are known by the libraries they are in. ``waiting`` is what neither of those is and uses no
     processor: a sleep, a lock, a socket, a file, another process. Garbage collections are part of none. ``lines`` are
     the hottest function's first, within each function by samples and the traced step together; ``samples`` and
-    ``host_ns`` of the lines sum to those of the work.
+    ``host_ns`` of the lines sum to those of the work. ``total_samples`` are all of the training thread.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "samples of source lines: perfkit run, or perfkit.profile"
 
     kind: HostKind
     samples: int
+    total_samples: int
     host_ns: int
     lines: tuple[HostLine, ...]

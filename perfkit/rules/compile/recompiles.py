@@ -3,8 +3,8 @@
 Problem: compiled code is valid for what it was compiled for: shapes, Python numbers, flags. Where one of them changes
 in every step, every step compiles, which takes a hundred to many thousand times as long as running.
 
-How it shows: graphs are still compiled in the second half of the run's steps, in at least one of twenty. Compiling in
-the first steps is normal for torch.compile.
+How it shows: graphs are still compiled in the second half of the run's steps, in at least one of twenty, or four times.
+Compiling in the first steps is normal for torch.compile.
 
 Causes: a length that differs in every batch with `dynamic=False`; a Python number that the model increments
 (`self.calls += 1`); a learning rate or a flag that is read as a number; a raised `recompile_limit` that hides the
@@ -22,7 +22,7 @@ the rest of the step then finds its caches as it left them. At least 70% of it: 
 shapes) is slower than code for one shape.
 
 Source: torch's recompilation guide; the reason and the times are Dynamo's own. The threshold is 5% of the step. Fewer
-than one step of twenty does not recur. 70% was chosen.
+than one step of twenty, and than four (as in each epoch), do not recur. 70% was chosen.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from perfkit.run.records import Compilation, Rank
 ID = "recompiles"
 CLAIMS = (*COMPUTING, *PYTHON)
 
-#: The share of the second half's steps with compiling from which on it recurs.
-_RECURS = 0.05
+#: The share of the second half's steps with compiling from which on it recurs, and the number of graphs (chosen): a
+#: number of the epoch compiles once in each.
+_RECURS, _MANY = 0.05, 4
 #: The share of the compile time that is saved at least: chosen.
 _MINIMUM = 0.7
 #: A guard on the size of a tensor, as Dynamo words it.
@@ -54,7 +55,7 @@ _OF_SIZE = re.compile(r"size mismatch|stride mismatch|\.size\(\)|\.stride\(\)")
 def check(typical: StepBudget, compiles: CompileCost, rank: Rank | None = None) -> Iterator[Finding]:
     """Find compiling that continues, what is compiled again and why, and the time it takes."""
     steps, graphs = compiles.late_steps, compiles.late_graphs
-    if not steps or graphs < max(2, _RECURS * steps):
+    if not steps or graphs < min(_MANY, max(2, _RECURS * steps)):
         return
     # Compiling makes single steps long, so it is counted against the mean of the same steps, not the typical one.
     source = f"steps.jsonl, the last {steps} steps"
@@ -83,13 +84,18 @@ def check(typical: StepBudget, compiles: CompileCost, rank: Rank | None = None) 
         spent=worst.called_from if worst is not None else None,
         change=_changes(worst) if worst is not None else None,
         message=(
-            f"torch.compile compiles {compiled} again {times(graphs / steps)} per step, {ms(cost)} of "
+            f"torch.compile compiles {compiled} again {_how_often(graphs, steps)}, {ms(cost)} of "
             f"{ms(step.wall_ns)}{because}."
         ),
         advice="Keep what changes out of the guards: dynamic=True or mark_dynamic for lengths, a tensor for a counter.",
         confidence="high",
         evidence=tuple(evidence),
     )
+
+
+def _how_often(graphs: int, steps: int) -> str:
+    """Per step, or once in so many steps."""
+    return f"{times(graphs / steps)} per step" if 2 * graphs >= steps else f"in one of {round(steps / graphs)} steps"
 
 
 def _changes(worst: Compilation) -> Location | None:

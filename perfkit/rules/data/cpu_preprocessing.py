@@ -30,8 +30,9 @@ Line to edit: the call, as all of its work can be done elsewhere; the line itsel
 a function that is called once in the step, because that loop is what one call per batch replaces.
 
 Source: time is sampled every 10 ms outside windows; the step that is traced by line shows which lines run before the
-model. The thresholds are 5% of the step and 10 samples. 70% was chosen. A tokenizer of transformers written in Python
-took 5 times as long as the compiled one for the same tokens (transformers 5.23, BERT, 64 texts of 200 words, 2 CPUs).
+model. The thresholds are 5% of the step and 10 samples, or fewer that are certainly a tenth of all. 70% was chosen. A
+tokenizer of transformers written in Python took 5 times as long as the compiled one for the same tokens (transformers
+5.23, BERT, 64 texts of 200 words, 2 CPUs).
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ def check(
     slow_tokenizer = any(_SLOW_TOKENIZER in (row.within or "").split(" > ") for row in work.lines)
     yield step.finding(
         cost=cost,
-        saving=(min(cost, max(hidden, _MINIMUM * cost)), step.maximum_saving(cost, samples=work.samples)),
+        saving=(
+            step.minimum_saving(min(cost, max(hidden, _MINIMUM * cost)), samples=work.samples),
+            step.maximum_saving(cost, samples=work.samples),
+        ),
         spent=line,
         change=None if loops_over_batch(line, lines) else call_of(line, lines),
         message=(

@@ -44,6 +44,8 @@ from perfkit.run.records import Lines, Rank
 ID = "imbalanced-data"
 CLAIMS = ()
 
+#: Functions of transformers that write texts.
+_WRITES = frozenset(("GenerationMixin.generate", "GenerationMixin._sample"))
 #: The share of padding from which on it is reported.
 _PADDED = 0.2
 #: The rank correlation of time and size from which on time follows size: in one process, and between ranks.
@@ -69,7 +71,7 @@ def check(
         # The padding is computed where the model is, whoever added it.
         called_at = step.counted_by.called_at if step.counted_by is not None else None
         spent = called_at or busiest_line(lines, "forward") or _collating_line(lines, rank)
-        yield from _padding(batches, step, spent, change)
+        yield from _padding(batches, step, spent, change, lines)
     if ranks is not None:
         change = data_of_a_rank(rank, lines, loader.change if loader is not None else None)
         # Ranks wait where gradients are averaged.
@@ -77,7 +79,7 @@ def check(
 
 
 def _padding(
-    batches: BatchTime, step: StepBudget, spent: Location | None, change: Location | None
+    batches: BatchTime, step: StepBudget, spent: Location | None, change: Location | None, lines: Lines | None
 ) -> Iterator[Finding]:
     # Lengths make single steps long: sorting changes the mean of all steps.
     padded = batches.padded_share
@@ -90,6 +92,8 @@ def _padding(
         return
     steps = f"{batches.steps} steps"
     yield step.finding(
+        # How long a text that the model writes itself becomes is known once it is written.
+        severity="info" if _writes_texts(lines) else None,
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=spent,
@@ -106,6 +110,12 @@ def _padding(
             Evidence("time follows size", round(batches.follows, 2), "", "rank correlation"),
         ),
     )
+
+
+def _writes_texts(lines: Lines | None) -> bool:
+    """Whether transformers generates texts in the loop, as where a model is trained on what it wrote."""
+    frames = lines.paths.frames if lines is not None and lines.paths is not None else ()
+    return any(frame.file == "transformers" and frame.function in _WRITES for frame in frames)
 
 
 def _in_turn(ranks: Ranks, spent: Location | None, change: Location | None) -> Iterator[Finding]:

@@ -7,9 +7,10 @@ How it shows: the "data" phase takes 5% of the step or more. On a GPU only the p
 idle counts.
 
 Causes: no loader workers, or too few for the cost of a sample; per-sample Python where one vectorized call per batch
-would do; the same files decoded again in every epoch; slow storage; workers that start again in every epoch; a new
-iterator for each batch, `next(iter(loader))`, which shuffles the whole dataset and starts all workers for one batch;
-a batch that takes long now and then, for which the queue of the workers is too short.
+would do; the same files decoded again in every epoch, or an `.npz` file of which each access to an array reads it all;
+slow storage; workers that start again in every epoch; a new iterator for each batch, `next(iter(loader))`, which
+shuffles the whole dataset and starts all workers for one batch; a batch that takes long now and then, for which the
+queue of the workers is too short.
 
 Fix: let processes prepare batches while the step computes, and give them less to do per sample.
 
@@ -62,6 +63,8 @@ from perfkit.run.records import SHARED, LineRow, Lines
 
 ID = "input-bound"
 WHAT_IF = ("hide-loader", None)
+#: How `numpy.lib.npyio.NpzFile` reads an array, as the sampler names libraries.
+_ARCHIVE = "numpy > zipfile"
 #: While a rank waits for a later one, its own wait for data costs nothing.
 FOLLOWS = ("slow-rank",)
 CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
@@ -128,14 +131,13 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=_shared(hottest, loader)
-        or _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
+        change=_change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."
         ),
         advice=(_CHEAP if cheap else _HANDOVER) if unavoidable else _advice(loader, advised, hottest, hidden_ns),
-        edit=None if unavoidable else _edit(loader, advised, hidden_ns),
+        edit=None if unavoidable or _reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),
@@ -249,6 +251,13 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     return min(ns, cost), assumption
 
 
+def _reads_archive(hottest: LineRow | None) -> bool:
+    """Whether most of the time is spent in reading an array of an .npz file, which numpy keeps none of."""
+    if hottest is None:
+        return False
+    return sum(count for within, count in hottest.within.items() if _ARCHIVE in within) > MAJORITY * hottest.samples
+
+
 def _shared(hottest: LineRow | None, loader: LoaderUse) -> Location | None:
     """The line that makes a manager, where workers spend most of the fetch asking another process for its objects."""
     if hottest is None or hottest.within.get(SHARED, 0) <= MAJORITY * hottest.samples:
@@ -261,7 +270,12 @@ def _change(
 ) -> Location | None:
     """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), or where no
     line of the user's makes batches but the loop only waits for them; else the call whose work could be done once.
+    Of objects that a manager's process keeps it is the line that makes the manager, of an .npz file the line itself.
     """
+    if _reads_archive(hottest):
+        return None
+    if (manager := _shared(hottest, loader)) is not None:
+        return manager
     if loader.restarted and hottest is not None:
         return hottest.at
     arguments = loader.num_workers < advised if loader.num_workers else alone
@@ -300,6 +314,11 @@ def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: 
 
 
 def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns: int) -> str:
+    if _reads_archive(hottest):
+        return (
+            "Read the arrays of the .npz file once, in __init__: each access reads and decompresses a whole array. Or "
+            "save them as .npy, and open that with np.load(..., mmap_mode='r')."
+        )
     if loader.restarted:
         return (
             "Make one iterator before the loop, batches = iter(loader), and take next(batches) in the step; make a new "

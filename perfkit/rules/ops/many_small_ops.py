@@ -20,7 +20,7 @@ Fix: one call over the whole tensor.
     y = torch.cumsum(x, dim=1)                      # not: for t in range(T): total = total + x[:, t]
 
 Where an iteration needs the result of the one before, as the loop's source shows: torch.compile, an RNN module, or a
-scan. Such a loop may be what the algorithm takes, so that it counts one level less.
+scan. Such a loop may be what the algorithm takes: it is information, and on a GPU it counts one level less.
 
 Saving: n iterations become one, so (loop + backward) x (1 - 1/n), from the loop's first op to its last and with the
 backward of its ops. High end: all of it, on a CPU 15% more because the rest of the step gets faster too. Low end: what
@@ -138,7 +138,7 @@ def _slow_loops(
                 f"far from what the machine can do: {step.shown(cost)}, backward included."
             ),
             advice=_RECURRENCE if loop.recurrent else _CARRIED if loop.carries else _WHOLE,
-            severity=_of_carried(step.severity(cost)) if loop.carries and not loop.recurrent else None,
+            severity=_of_carried(step, cost) if loop.carries and not loop.recurrent else None,
             confidence="medium",
             evidence=(
                 Evidence("iterations per step", loop.iterations, "", "the step traced by line"),
@@ -191,15 +191,15 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
             advice=_ANOTHER if in_library else _CARRIED if carries else _WHOLE,
-            severity="info" if in_library else _of_carried(step.severity(cost)) if carries else None,
+            severity="info" if in_library else _of_carried(step, cost) if carries else None,
             confidence="low" if loop is None and (in_library or caller is None) else "medium",
             evidence=tuple(_evidence(repeat, overhead, f"trace, {ops.steps} steps")),
         )
 
 
-def _of_carried(severity: Severity) -> Severity:
-    """One level less: each iteration needs the one before, so that the loop may be what the algorithm takes."""
-    return "warning" if severity == "critical" else "info"
+def _of_carried(step: StepBudget, cost: float) -> Severity:
+    """Each iteration needs the one before, so that the loop may be what the algorithm takes."""
+    return "warning" if step.on_device and step.severity(cost) == "critical" else "info"
 
 
 def _saving(repeat: Repeat, overhead: int, step: StepBudget) -> tuple[int, int]:

@@ -1,11 +1,11 @@
-"""Products compute with subnormal numbers, which take the processor many times as long as others.
+"""Ops compute with subnormal numbers, which take the processor many times as long as others.
 
 Problem: many processors are slow with numbers closer to zero than the smallest normal one (1.2e-38 in float32). With 1%
 of them in its input a product took 2.5 times as long on an Intel Xeon, with 10% 15 times, in the forward and in the
 backward.
 
-How it shows: at least 1% of the elements that go into the products of a line are subnormal, these products take more
-than four times their limit on this machine, and what is beyond is 5% of the step or more.
+How it shows: at least 1% of the elements that go into the products, or the arithmetic, of a line are subnormal, these
+ops take more than four times their limit on this machine, and what is beyond is, in a function, 5% of the step or more.
 
 Causes: `exp(-gamma * d * d)` over distances (radial basis functions, Gaussian kernels); probabilities multiplied over
 many steps; states, momenta or activations that decay towards zero.
@@ -16,10 +16,10 @@ Fix: let the processor round them to zero, in each process that computes, or kee
 
     basis = torch.exp((-gamma * d * d).clamp(min=-80))
 
-Saving: what the products of the line take beyond twice their limit, as products of normal numbers do. At least half of
-it.
+Saving: what these ops take beyond twice their limit, as those of normal numbers do, and beyond it no more than 1,000
+times the share of subnormal elements. At least half of it.
 
-Source: the inputs of the products of one step, 8,192 elements of each; a product of 4,000 x 64 and 64 x 96, timed with
+Source: the inputs of the ops of one step, up to 8,192 elements of each; a product of 4,000 x 64 and 64 x 96, timed with
 0 to 30% of such numbers (CALIBRATION.md). The other thresholds were chosen. Of one program 57% of the step was said,
 and 54% of the processor time saved.
 """
@@ -28,9 +28,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from perfkit._format import percent
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import NEAR_LIMIT
 from perfkit.ledger.rows import COMPUTING
@@ -48,7 +50,22 @@ _MANY = 0.01
 _SLOW = 4.0
 #: The share of the cost that is saved at least (chosen).
 _MINIMUM = 0.5
-_PRODUCTS = re.compile(r"aten::(?:addmm|mm|linear|matmul|bmm|baddbmm|\w*convolution\w*|conv\d[a-z]*)$")
+#: So many times longer an op takes at most, times the share of subnormal elements in its inputs: 150 was measured in a
+#: product, and the share is the mean of a line's ops. What takes longer has another reason.
+_PER_ELEMENT = 1_000
+_OPS = re.compile(
+    r"aten::(?:addmm|mm|linear|matmul|bmm|baddbmm|\w*convolution\w*|conv\d[a-z]*|mul_?|add_?|sub_?|div_?|addcmul_?|lerp_?)$"
+)
+
+
+class _Slow(NamedTuple):
+    """The slow ops of a line: their time and their limit, and the elements of their inputs that were looked at."""
+
+    at: Location
+    subnormal: int
+    looked_at: int
+    taken_ns: float
+    limit_ns: float
 
 
 def check(step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits) -> Iterator[Finding]:
@@ -56,35 +73,59 @@ def check(step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits)
     places: dict[tuple[str, int], list[SubnormalInputs]] = defaultdict(list)
     for one in lines.subnormal_inputs:
         places[one.file, one.line].append(one)
+    functions: dict[tuple[str, str], list[_Slow]] = defaultdict(list)
     for place, found in places.items():
-        subnormal, looked_at = (sum(getattr(one, name) for one in found) for name in ("subnormal", "looked_at"))
-        rows = [row for row in work.rows if _is_at(row, place) and row.ns > _SLOW * _limit_ns(row, limits)]
-        taken, limit = sum(row.ns for row in rows), sum(_limit_ns(row, limits) for row in rows)
+        if (slow := _slow_ops(place, found, work, limits)) is not None:
+            functions[slow.at.file, found[0].function].append(slow)
+    for of_function in functions.values():
+        taken, limit = (sum(getattr(one, name) for one in of_function) for name in ("taken_ns", "limit_ns"))
         cost = (taken - limit / NEAR_LIMIT) * step.wall_ns / max(1, work.step_ns)
-        if subnormal < _MANY * looked_at or step.is_negligible(cost):
+        if step.is_negligible(cost):
             continue
+        worst = max(of_function, key=lambda one: one.taken_ns)
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
-            spent=found[0].at,
+            spent=worst.at,
             message=(
-                f"{percent(subnormal, looked_at)} of what goes into this line's products are subnormal numbers, and "
-                f"they take {taken / max(1.0, limit):.0f} times their limit: {step.shown(cost)}."
+                f"{percent(worst.subnormal, worst.looked_at)} of what goes into this line's ops are subnormal numbers, "
+                f"and they take {taken / max(1.0, limit):.0f} times their limit: {step.shown(cost)}."
             ),
             advice="torch.set_flush_denormal(True) before the training, or keep these numbers from arising (clamp).",
             confidence="medium",
             evidence=(
                 Evidence(
-                    "subnormal elements", subnormal, f"of {looked_at:,}", "the inputs of a step's products, sampled"
+                    "subnormal elements",
+                    worst.subnormal,
+                    f"of {worst.looked_at:,}",
+                    "the inputs of a step's ops, sampled",
                 ),
-                Evidence.ms("these products", taken, f"{work.source}, per step"),
+                Evidence.ms("ops with them", round(taken), f"{work.source}, per step"),
             ),
         )
 
 
+def _slow_ops(
+    place: tuple[str, int], found: Sequence[SubnormalInputs], work: StepWork, limits: MachineLimits
+) -> _Slow | None:
+    """The ops of a line that have such inputs and are slow; None where few of the inputs are."""
+    subnormal, looked_at = (sum(getattr(one, name) for one in found) for name in ("subnormal", "looked_at"))
+    if subnormal < _MANY * looked_at:
+        return None
+    slowest = 1 + _PER_ELEMENT * subnormal / max(1, looked_at)
+    rows = [row for row in work.rows if _is_at(row, place) and row.ns > _SLOW * _limit_ns(row, limits)]
+    return _Slow(
+        found[0].at,
+        subnormal,
+        looked_at,
+        sum(min(row.ns, slowest * _limit_ns(row, limits)) for row in rows),
+        sum(_limit_ns(row, limits) for row in rows),
+    )
+
+
 def _is_at(row: OpWorkTime, place: tuple[str, int]) -> bool:
-    is_product = row.flops is not None and _PRODUCTS.match(row.op) is not None
-    return is_product and row.at is not None and (row.at.file, row.at.line) == place
+    is_known = (row.flops or row.bytes) is not None and _OPS.match(row.op) is not None
+    return is_known and row.at is not None and (row.at.file, row.at.line) == place
 
 
 def _limit_ns(row: OpWorkTime, limits: MachineLimits) -> float:

@@ -1,10 +1,12 @@
 """A step computes rows that nothing in it reads.
 
 Problem: all rows of a catalogue, a graph or a memory bank go through a network, and a batch then picks a few of the
-results by an index. The rest is computed for nothing, and its backward too.
+results by an index; or scores of all words at each place of a text are computed, and those of one place are read. The
+rest is computed for nothing, and its backward too.
 
 How it shows: an index picks at most half of the rows of a tensor that was computed in the same step, row by row, and no
-other op reads that tensor. What the ops on these rows take, by the share that is not picked, is 5% of the step or more.
+other op reads that tensor; or a view of at most half of a product's wide result is all that is read of it. What the ops
+on these rows take, by the share that is not picked, is 5% of the step or more.
 
 Causes: `encode(catalogue)[ids]`; scores of all positions of which a few have a target; features of all nodes for a loss
 over some of them.
@@ -12,7 +14,8 @@ over some of them.
 Fix: pick first.
 
     vectors = encode(catalogue[ids])                 # not: encode(catalogue)[ids]
-    scores = head(hidden[positions])                 # not: head(hidden)[positions]
+    scores = head(hidden[:, -1])                     # not: head(hidden)[:, -1]
+    model(**batch, logits_to_keep=1)                 # the same in transformers
 
 Saving: the share of the rows that is not picked, of the ops on them and their backward; at least 70% of it (chosen):
 what does not follow the number of rows remains.
@@ -52,12 +55,14 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=busiest_place(rows) or one.at,
-            change=one.at,
+            change=one.at if one.columns is None else one.made_at[0],
             message=(
-                f"{one.rows:,} rows are computed, of which {one.picked:,} "
+                f"{one.rows:,} rows {_of_columns(one)}are computed, of which {one.picked:,} "
                 f"({percent(one.picked, one.rows)}) are picked then: the others take {step.shown(cost)}."
             ),
-            advice="Pick the rows first, and compute those only.",
+            advice="Pick the rows first, and compute those only."
+            if one.columns is None
+            else "Pick the places first, and compute scores of those only (in transformers: logits_to_keep).",
             confidence="medium",
             evidence=(
                 Evidence("rows that are picked", one.picked, f"of {one.rows}", "the ops of a step, row by row"),
@@ -70,4 +75,12 @@ def _is_of(row: OpWorkTime, of: DroppedRows) -> bool:
     """Whether an op of one of the lines has an input of as many rows; so has its backward."""
     if row.at is None or (row.at.file, row.at.line) not in {(at.file, at.line) for at in of.made_at}:
         return False
-    return any(shape.split("x", 1)[0] == str(of.rows) for shape in row.shapes.split())
+    shapes = [shape.split("x") for shape in row.shapes.split()]
+    if of.columns is None:
+        return any(shape[0] == str(of.rows) for shape in shapes)
+    # The product and its backward, and what else has the whole result.
+    return any(str(of.columns) in shape for shape in shapes) and any(str(of.rows) in shape for shape in shapes)
+
+
+def _of_columns(rows: DroppedRows) -> str:
+    return "" if rows.columns is None else f"of {rows.columns:,} scores "

@@ -24,22 +24,23 @@ _MIN_CALLS = 8
 #: (chosen).
 _IN_MODELS = 0.1
 #: Kinds of work that a step need not do.
-NOT_NEEDED = ("repeated", "samples")
+NOT_NEEDED = ("repeated", "recomputed", "samples")
 
 
 class RareWork(NamedTuple):
     """Most of a rare step: calls of ``module``, or one line.
 
     Attributes:
-        kind: "repeated" are calls with an input that the module had before, "samples" those with the samples of a
-            collection one by one, "single" others with one sample each: whether one needs the answer of another is not
-            known. "calls" are all others, and "line" is a line that calls no model.
+        kind: "repeated" are calls with an input that the module had before, "recomputed" those of a frozen module most
+            of whose inputs it had in an earlier step, "samples" those with the samples of a collection one by one,
+            "single" others with one sample each: whether one needs the answer of another is not known. "calls" are all
+            others, and "line" is a line that calls no model.
         at: The line to edit: that of the loop for samples, and for repeated calls the one that repeats them.
         calls: Of the module; 0 for a line. With ``and_more`` the step was not traced to its end.
         share: The part (0 to 1) of the rare step's time that this is.
     """
 
-    kind: Literal["repeated", "samples", "single", "calls", "line"]
+    kind: Literal["repeated", "recomputed", "samples", "single", "calls", "line"]
     at: Location
     share: float
     module: str = ""
@@ -56,6 +57,7 @@ class RareWork(NamedTuple):
         """How a model is called; empty where nothing is wrong with that."""
         how = {
             "repeated": "many of them with an input that it had before",
+            "recomputed": "most of them with inputs that it had in an earlier step, and nothing trains it",
             "samples": "one sample at a time",
             "single": "with one sample each",
         }.get(self.kind)
@@ -77,6 +79,8 @@ class RareWork(NamedTuple):
                 f"Call {self.module} once per input and keep its answer; where only dropout differs, compute what "
                 "comes before the first dropout once."
             )
+        if self.kind == "recomputed":
+            return f"Call {self.module} once for each input, before the first such step, and keep its answers."
         return f"Call {self.module} once with all samples, under torch.inference_mode() where it needs no gradients."
 
 
@@ -106,12 +110,19 @@ def rare_validation(lines: Lines | None) -> RareWork | None:
 def _not_needed(called: CalledLines, rows: Iterable[TracedLine], total_ns: int) -> RareWork | None:
     """Calls of these lines, most of ``total_ns``, whose answer was known, or that one call could make."""
     loops: dict[Location, list[ModuleCalls]] = defaultdict(list)
+    known = {(one.file, one.line, one.module): one for one in called.lines.recomputed_outputs}
     for row in rows:
         for calls in row.modules:
             ns = calls.again_ns + calls.same_ns
             if ns > MAJORITY * total_ns:
                 at = calls.again_at or called.repeating_line(row, 1 + calls.same_most)
                 return RareWork("repeated", at, min(1.0, ns / total_ns), calls.module, calls.calls)
+            outputs = known.get((row.file, row.line, calls.module))
+            ns = round(calls.host_ns * outputs.again / outputs.inputs) if outputs is not None else 0
+            if outputs is not None and ns > MAJORITY * total_ns:
+                # Of several lines that call a function, only one may repeat what it does.
+                caller = outputs.called_from if len(row.callers) > 1 else None
+                return RareWork("recomputed", caller or row.at, min(1.0, ns / total_ns), calls.module, calls.calls)
             if (calls.sliced or (calls.items or 0) >= _MIN_CALLS) and calls.calls >= _MIN_CALLS:
                 loops[calling_loop(row, called.lines) or row.at].append(calls)
     for loop, all_calls in loops.items():

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from perfkit._format import shown_function, times
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, Selector
-from perfkit.ledger.step_budget import CRITICAL, MIN_SAMPLES, WARNING, MeanStepBudget
+from perfkit.ledger.step_budget import CRITICAL, WARNING, MeanStepBudget, shows_amount
 from perfkit.measures.host.callers import Function
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
@@ -74,6 +74,7 @@ def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
     """Functions that train nothing and compute values that they read: statistics of weights, of gradients."""
     read = {(at.file, at.line) for at in lines.host_reads}
     training = training_functions(lines)
+    total = sum(row.samples for row in lines.rows if row.worker is None)
     found: dict[Function, list[tuple[LineRow, int]]] = defaultdict(list)
     for row in lines.rows:
         samples = samples_of_reads(row)
@@ -83,14 +84,17 @@ def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
     for function, rows in found.items():
         samples = sum(own for _, own in rows)
         cost = min(step.wall_ns, sum(row.host_ns * own // max(1, row.samples) for row, own in rows))
-        if function in training or samples < MIN_SAMPLES or cost < WARNING * step.wall_ns:
+        if function in training or not shows_amount(samples, total) or cost < WARNING * step.wall_ns:
             continue
         hottest = max(rows, key=lambda one: one[1])[0]
         runs = sum(one.runs for one in lines.traced if (one.file, one.line) == (hottest.file, hottest.line))
         often = f", {times(runs)} per step in line {hottest.line}" if runs else ""
         yield step.finding(
             cost=cost,
-            saving=(LESS_OFTEN * cost, step.maximum_saving(cost, samples=samples)),
+            saving=(
+                step.minimum_saving(LESS_OFTEN * cost, samples=samples),
+                step.maximum_saving(cost, samples=samples),
+            ),
             spent=hottest,
             change=how_often(hottest, lines),
             message=f"{function[1]} computes values that only the host reads{often}: {step.shown(cost)}.",

@@ -23,9 +23,9 @@ Saving: at most all of that time, with the error of sampling and a quarter more,
 right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
 
 Source: time is sampled every 10 ms outside windows. Which lines call ops is known from the step for lines: a line that
-is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples. In a
-rollout it is information: where training reads it in some steps, or where it is in a loop that asks a model without
-gradients. How much of a simulator is needed is not known.
+is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples, or
+fewer that are certainly a tenth of all. In a rollout it is information: where training reads it in some steps, or where
+it is in a loop that asks a model without gradients. How much of a simulator is needed is not known.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def check(
     yield step.finding(
         severity="info" if is_rollout else None,
         cost=cost,
-        saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples, error=_UNSEEN)),
+        saving=(
+            step.minimum_saving((1 - _REMAINS) * cost, samples=work.samples),
+            step.maximum_saving(cost, samples=work.samples, error=_UNSEEN),
+        ),
         spent=work.lines[0],
         # What makes the model's inputs no step can do without: it runs before the model, or training reads its result.
         change=None if lines is not None and call in lines.training_inputs else call,

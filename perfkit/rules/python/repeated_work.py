@@ -4,11 +4,12 @@ Problem: a table of positions, a mask, statistics of the whole dataset, or what 
 is made anew in each step, although it depends on no batch and no weight that is trained.
 
 How it shows: two steps in a row run the same ops on the same tensors: tensors that are not written between them, plain
-arguments that are equal, no random numbers, no graph. Functions of the user's are also seen in the step that is traced
-by line: one that returns the same tensors and reads nothing that changes. It takes 5% of the step or more.
+arguments that are equal, no random numbers, no graph. Over the whole run, a module that nothing changes gets inputs
+that it had in an earlier step, as in each epoch after the first. Functions of the user's are also seen in the step that
+is traced by line: one that returns the same tensors and reads nothing that changes. It takes 5% of the step or more.
 
-Causes: a helper that is called in `forward` instead of in `__init__`; a frozen encoder that runs on the same prompts;
-a mean over the dataset where a batch is drawn.
+Causes: a helper that is called in `forward` instead of in `__init__`; a frozen encoder that runs on the same prompts,
+or on the same samples in each epoch; a mean over the dataset where a batch is drawn.
 
 Fix: compute it once and keep it.
 
@@ -27,18 +28,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import shown_function, times
+from perfkit._format import percent, shown_function, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import ConstantOps, Lines
+from perfkit.run.records import ConstantOps, Lines, RecomputedOutputs
 
 ID = "repeated-work"
 CLAIMS = (*COMPUTING, *PYTHON, Selector(phase="data"))
 
+#: The share of a frozen module's inputs that came before, from which on it is reported (chosen): half of them in two
+#: epochs. A search that asks for some positions again has less.
+_AGAIN = 0.4
 #: The error of shares that come from one traced step: chosen.
 _ERROR = 0.25
 
@@ -71,6 +75,41 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Itera
         inside = ops.called or ops
         if not known & {(ops.file, ops.line), (inside.file, inside.function)}:
             yield from _of_ops(step, ops, ledger)
+        known |= {(ops.file, ops.line), (inside.file, inside.function)}
+    for outputs in lines.recomputed_outputs:
+        if not known & {(outputs.file, outputs.line), (outputs.file, outputs.function)}:
+            yield from _of_outputs(step, outputs, lines)
+
+
+def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines) -> Iterator[Finding]:
+    calls = [
+        (calls.host_ns, row)
+        for row in lines.traced
+        for calls in row.modules
+        if (row.file, row.line, calls.module) == (outputs.file, outputs.line, outputs.module)
+    ]
+    if not calls:
+        return
+    row = calls[0][1]
+    all_ns = cost_of_calls(sum(ns for ns, _ in calls), row, lines, step, backward=False)
+    cost = round(all_ns * outputs.again / outputs.inputs)
+    if step.is_negligible(cost) or outputs.again < _AGAIN * outputs.inputs:
+        return
+    name = outputs.module
+    yield _finding(
+        step,
+        cost,
+        spent=row.at,
+        change=row.at,
+        message=(
+            f"{name}, which nothing trains, got {percent(outputs.again, outputs.inputs)} of its inputs in an earlier "
+            f"step already: {step.shown(cost)}."
+        ),
+        advice=f"Call {name} once for each input, before training, and keep the results where they fit in memory.",
+        evidence=Evidence.ms(
+            f"calls of {name} in line {row.line}", all_ns, f"{outputs.again:,} of {outputs.inputs:,} inputs came again"
+        ),
+    )
 
 
 def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterator[Finding]:

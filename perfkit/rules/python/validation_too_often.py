@@ -3,10 +3,11 @@
 Problem: the validation set is evaluated so often that training mostly waits for it, and two results so close together
 show little more than one.
 
-How it shows: validation takes 20% of the mean step or more, steps with a validation included.
+How it shows: validation takes 20% of the mean step or more, steps with a validation included. Or a function that runs
+several times per step with a backward, as the closure of an L-BFGS step, also calls the model without gradients.
 
-Causes: eval_steps or val_check_interval still as small as in a first trial; a validation set as large as the training
-set; training steps that became faster while validation did not.
+Causes: an error that is computed in the closure; eval_steps or val_check_interval still as small as in a first trial; a
+validation set as large as the training set; training steps that became faster while validation did not.
 
 Fix: validate less often, on a part of the set, or with larger batches, because no activations are kept for a backward.
 
@@ -28,22 +29,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._format import times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.rows import Selector
+from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import interval_of, library_called, trainer_argument
 from perfkit.rules.python._rare_work import rare_validation
+from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, Rank
 
 ID = "validation-too-often"
-CLAIMS = (Selector(owner="validation"),)
+CLAIMS = (Selector(owner="validation"), *COMPUTING)
 
 #: The share of the mean step from which on validation is reported: chosen, it allows a validation set of half the
 #: training set's size (a forward is a third of a step).
 _SHARE = 0.2
+#: Calls per step from which on it is "several times" (chosen): the first of a line search's evaluations is needed.
+_OFTEN = 3
 _ADVICE = "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."
 #: Arguments of a Trainer that decide how often it validates.
 _ARGUMENTS = ("val_check_interval", "check_val_every_n_epoch", "eval_steps", "eval_strategy", "evaluation_strategy")
@@ -53,6 +58,8 @@ def check(
     step: MeanStepBudget, typical: TypicalStep, lines: Lines | None = None, rank: Rank | None = None
 ) -> Iterator[Finding]:
     """Find a large part of the time in validation, in a run that trains."""
+    if lines is not None:
+        yield from _in_closures(step, lines)
     validation = step.phase("validation")
     trains = typical.phases_ns.backward or typical.phases_ns.optimizer
     if validation is None or not trains or validation.ns < _SHARE * step.wall_ns:
@@ -78,6 +85,42 @@ def check(
         confidence="high",
         evidence=(Evidence.ms("validation", cost, step.source), *((work.evidence,) if work is not None else ())),
     )
+
+
+def _in_closures(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
+    """Evaluations of a trained model in what an optimizer's step calls several times, with a backward each time."""
+    trained = {calls.module for row in lines.traced for calls in row.modules if calls.builds_graph}
+    backwards = {(row.file, row.function) for row in lines.rows if row.phase == "backward"}
+    updates = {(row.file, row.line) for row in lines.rows if row.phase == "optimizer"}
+    closures = {
+        (row.file, row.line)
+        for row in lines.traced
+        if row.runs >= _OFTEN
+        and (row.file, row.function) in backwards
+        and any((by.file, by.line) in updates for by in row.callers)
+    }
+    for row in lines.traced:
+        caller = next(iter(row.callers), None)
+        if caller is None or (caller.file, caller.line) not in closures or (row.file, row.function) in backwards:
+            continue
+        for calls in row.modules:
+            if calls.builds_graph or calls.calls < _OFTEN or calls.module not in trained:
+                continue
+            cost = min(step.wall_ns, round(cost_of_calls(calls.host_ns, row, lines, step, backward=False)))
+            if step.is_negligible(cost):
+                continue
+            yield step.finding(
+                cost=cost,
+                saving=(LESS_OFTEN * (1 - 1 / calls.calls) * cost, step.maximum_saving(cost)),
+                spent=row,
+                change=caller,
+                message=(
+                    f"{row.function} evaluates {calls.module} without gradients {times(calls.calls)} per step, as "
+                    f"often as the loss is computed: {step.shown(cost)}."
+                ),
+                advice="Evaluate once per step, after the optimizer's step, or less often.",
+                evidence=(Evidence.ms("calls without gradients", cost, f"{calls.calls} calls in the traced step"),),
+            )
 
 
 def _calling_line(lines: Lines) -> Location | None:

@@ -26,7 +26,7 @@ taking the answer needs some time. That share was chosen.
 
 Source: time is sampled every 10 ms outside windows. In one sample of three perfkit looks whether the thread's processor
 time has changed after 0.2 ms in which it could have had the interpreter lock. Known on Linux only. The thresholds are
-5% of the step and 10 samples.
+5% of the step and 10 samples, or fewer that are certainly a tenth of all.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
     for_what = line.waits_for or library_of(line).removeprefix("in ") or line.function
     yield step.finding(
         cost=cost,
-        saving=((1 - _REMAINS) * cost, step.maximum_saving(cost, samples=work.samples // _LOOKED)),
+        saving=(
+            step.minimum_saving((1 - _REMAINS) * cost, samples=work.samples),
+            step.maximum_saving(cost, samples=work.samples // _LOOKED),
+        ),
         spent=line,
         change=None if polls else call_in_loop(line, lines),
         message=f"The step waits {step.shown(cost)}, most of it for {for_what}; no op and no Python runs then.",

@@ -103,7 +103,7 @@ class LineTracer:
         self._line_of: dict[tuple[Phase, int, int], list[int]] = {}
         #: Keeps these ids from being used again.
         self._kept: list[CodeType] = []
-        #: perfkit's own time in the step so far, and the time without it: when the running trace function began.
+        #: perfkit's own time in the step, until it ended, and the time without it: when the last trace function began.
         self.own_ns = self.now_ns = 0
         #: The frame that does perfkit's own work, with what it calls, and when it began.
         self._own_frame: tuple[FrameType, int] | None = None

@@ -27,8 +27,8 @@ from perfkit.run.records import RecomputedOutputs
 
 #: Elements of a row by which it is known. Pictures of digits differ in few of theirs.
 _COLUMNS = 32
-#: Rows that are kept in mind per module, 32 bytes each: all of a small data set, or the first of an epoch.
-_MAX_ROWS = 50_000
+#: Rows that are kept in mind per module, about 90 bytes each: all of a small data set, or the first of an epoch.
+_MAX_ROWS = 20_000
 #: Modules that are looked at, and frozen parts of one model, the largest: a program has one or two.
 _MAX_MODULES, _MAX_PARTS = 16, 2
 #: The share of a model's elements that a frozen part has at least: a smaller one takes little of the step (chosen).

@@ -30,9 +30,10 @@ from perfkit.syncs import SyncDetector, detect_syncs
 _STEPS: dict[StepKind, int] = {"ops": 2, "memory": memory_steps.STEPS, "dry": 2}
 
 
-#: A step that is traced by line and takes more than so many times the typical one does what others do not (an
-#: evaluation), or is Python, which tracing slows up to ten times: another one is traced, and the shorter one is kept.
-_MUCH_LONGER = 4.0
+#: A step that is traced by line and takes so many times the typical one, without the time of tracing, does what
+#: others do not (an evaluation), or is Python, which tracing slows nevertheless: another one is traced, and the shorter
+#: one is kept.
+_MUCH_LONGER = 5.0
 _TRACES = 2
 
 
@@ -85,6 +86,7 @@ class ExtraSteps:
     def add(self, wall_ns: int, typical_ns: float) -> None:
         """A step that is no ordinary one has ended after this time; an ordinary one takes ``typical_ns``."""
         if self._current == "lines":
+            wall_ns -= self._tracer.own_ns
             self._traces.append((wall_ns, self._tracer))
             self._traces_again = wall_ns > _MUCH_LONGER * typical_ns > 0 and len(self._traces) < _TRACES
 

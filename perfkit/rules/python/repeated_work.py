@@ -21,7 +21,8 @@ Fix: compute it once and keep it.
 Saving: the time of the calls, with an error of a quarter.
 
 Source: two steps whose ops are listened to, on a CPU, and one that is traced by line, in which Python is slower than in
-others. The threshold is 5% of the step. 25% for the error of a single step was chosen, as for unexpected-call-count.
+others; of a frozen module some elements of each sample that it gets. The thresholds are 5% of the step, and 40% of its
+inputs (chosen). 25% for the error of a single step was chosen, as for unexpected-call-count.
 """
 
 from __future__ import annotations

@@ -276,6 +276,7 @@ for _ in range(100_000):
 """
 
 
+@pytest.mark.alone  # beside other work the turns have too few steps
 @pytest.mark.slow
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_a_real_saving_is_measured_in_one_process_and_in_turns(

@@ -10,11 +10,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from perfkit.record.watchers import recomputed_outputs
 from perfkit.record.watchers.recomputed_outputs import RecomputedOutputWatch
 from perfkit.run.records import RecomputedOutputs
 
 #: Enough for rows that differ in each of their elements.
 SAMPLES, BATCH = 64, 16
+
+
+BUDGET_NS = recomputed_outputs._FIRST_NS
+
+
+@pytest.fixture(autouse=True)
+def no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much is looked at does not depend on how busy the machine is."""
+    monkeypatch.setattr(recomputed_outputs, "_FIRST_NS", 10**12)
 
 
 class Loop:
@@ -215,6 +225,18 @@ def test_the_hook_of_a_part_that_is_not_called_again_is_removed() -> None:
     assert not model.backbone._forward_pre_hooks
 
 
+def test_rows_of_a_program_without_steps_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputed_outputs, "_MAX_ROWS", 2 * SAMPLES)
+    loop, model = Loop(), backbone()
+    with torch.no_grad():
+        for _ in range(8):
+            loop.call(model, pictures())
+            loop.step = 0
+
+    [[frozen]] = loop.watch._modules.values()
+    assert (frozen.rows, len(frozen.running)) == (8 * SAMPLES, 2 * SAMPLES)
+
+
 def test_looking_takes_a_fixed_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
 
@@ -222,6 +244,7 @@ def test_looking_takes_a_fixed_share_of_the_time(monkeypatch: pytest.MonkeyPatch
         now[0] += 1_000_000  # as if each reading came a millisecond after the one before
         return now[0]
 
+    monkeypatch.setattr(recomputed_outputs, "_FIRST_NS", BUDGET_NS)
     monkeypatch.setattr(time, "perf_counter_ns", clock)
     loop, model, images = Loop(), backbone(), pictures()
     with torch.no_grad():

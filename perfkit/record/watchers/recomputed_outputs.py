@@ -143,7 +143,8 @@ class RecomputedOutputWatch:
                 frozen.known |= frozen.running
             frozen.running, frozen.step = set(), step
         again = sum(row in frozen.known for row in rows)
-        frozen.running.update(rows)
+        if len(frozen.running) < _MAX_ROWS:
+            frozen.running.update(rows)  # of a program without steps these are all of its rows
         frozen.rows += len(rows)
         frozen.again += again
         if again and frozen.called_at is None and (site := find_callsite(frame := sys._getframe())) is not None:

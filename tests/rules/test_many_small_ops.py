@@ -66,6 +66,15 @@ def test_a_loop_of_small_ops_is_found_at_its_line(build: Any) -> None:
     assert "100 times per step over 3 small ops (select mul add)" in finding.message
 
 
+def test_python_that_computes_between_the_ops_is_no_cost_of_theirs(build: Any) -> None:
+    busy = repeat(host_ns=60 * MS, backward_ns=None)
+
+    [finding] = build.findings(many_small_ops, build.step(80, forward=80), ops(busy))
+
+    # 1.5 ms of ops, and 20 µs for each of 300 of them; one of 100 iterations stays.
+    assert finding.cost_ns == pytest.approx(7.5 * MS * 0.99, rel=0.001)
+
+
 def test_a_norm_of_each_weight_is_a_small_op_and_a_norm_layer_is_none(build: Any) -> None:
     step = build.step(20, forward=20)
     logged = repeat(names=("aten::linalg_vector_norm", "aten::item"))

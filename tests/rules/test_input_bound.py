@@ -350,6 +350,24 @@ def test_a_batch_that_costs_less_than_a_handover_is_for_information(build: Any) 
     assert expensive.severity == "critical"
 
 
+@pytest.mark.parametrize(("busy", "samples", "advised"), [(2, 99, True), (40, 99, False), (2, 9, False)])
+def test_workers_are_advised_against_where_they_make_a_batch_faster_than_they_hand_it_over(
+    build: Any, busy: int, samples: int, advised: bool
+) -> None:
+    workers = Workers(
+        dataset="Reviews", processes=1, samples=samples, alive_ns=100 * MS, busy_ns=busy * MS, cpu_ns=busy * MS
+    )
+    step, lines = build.step(5, data=1.5, forward=3.5), Lines(period_ns=MS, steps=40, workers=(workers,))
+
+    [finding] = build.findings(input_bound, step, build.rank(workers=1, cpus=2), lines)
+
+    assert ("num_workers=0" in (finding.advice or "")) is advised
+    assert ("a worker makes a batch in 100 µs" in finding.message) is advised
+    if advised:
+        assert finding.cost_ns == pytest.approx(1.4 * MS, rel=0.01)
+        assert finding.saving_low_ns == 0
+
+
 def test_workers_that_wait_themselves_can_wait_at_the_same_time(build: Any) -> None:
     workers = Workers(
         dataset="Reviews", processes=1, samples=300, alive_ns=3_000 * MS, busy_ns=2_900 * MS, cpu_ns=100 * MS

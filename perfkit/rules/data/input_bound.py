@@ -10,7 +10,7 @@ Causes: no loader workers, or too few for the cost of a sample; per-sample Pytho
 would do; the same files decoded again in every epoch, or an `.npz` file of which each access to an array reads it all;
 slow storage; workers that start again in every epoch; a new iterator for each batch, `next(iter(loader))`, which
 shuffles the whole dataset and starts all workers for one batch; a batch that takes long now and then, for which the
-queue of the workers is too short.
+queue of the workers is too short; workers for batches that take less to make than to hand over.
 
 Fix: let processes prepare batches while the step computes, and give them less to do per sample.
 
@@ -36,6 +36,7 @@ workers hide less than two thirds, at least two thirds are saved by less work pe
 more than the time in which it was idle for data. A loader that already has workers may wait for a disk: there the
 minimum is 0, unless sampled workers show that they wait. Where workers keep up but a few batches take long: at least
 three quarters of the wait beyond the usual one, with `prefetch_factor` raised by the longest wait / (workers x step).
+Where a worker makes a batch in less than half the time of handing it over, on a CPU: at most the wait without that.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -84,6 +85,9 @@ _HANDOVER = (
 #: measured with four loaders.
 _QUEUED = 0.75
 _CHEAP = "A batch costs less than handing one over from a worker: only less work per batch could save something."
+#: A worker is of no use where it needs this share of the time of handing over to make a batch, or less (chosen: the
+#: training process then waits half as long at most), by this many samples of stacks.
+_NEEDLESS, _NEEDLESS_SAMPLES = 0.5, 20
 
 
 def check(
@@ -100,12 +104,10 @@ def check(
     if bursts is not None and not mean.is_negligible(bursts.cost_ns):
         yield _late_batches(mean, bursts)
         return
-    if loader.starts or loader.late_in_rhythm:
-        # Only the first step of an epoch waits until its workers have started or have a batch, or each n-th one for a
-        # new file: the typical step holds none of that.
-        step = mean
-    wait = _wait(step)
-    if wait is None:
+    # Only the first step of an epoch waits until its workers have started or have a batch, or each n-th one for a new
+    # file: the typical step holds none of that.
+    step = mean if loader.starts or loader.late_in_rhythm else step
+    if (wait := _wait(step)) is None:
         return
     cost = max(0, wait.ns - _READY_NS)
     if loader.starts and step.typical is not None:
@@ -123,6 +125,9 @@ def check(
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
     unavoidable = not (loader.starts or loader.restarted) and ready and cost < CRITICAL * step.wall_ns
+    if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
+        yield _needless(step, wait, loader, workers, fetch_ns)
+        return
     is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted
     alone = f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
@@ -180,6 +185,34 @@ def _late_batches(step: MeanStepBudget, bursts: LoaderBursts) -> Finding:
             Evidence("prefetch_factor", bursts.factor, "", "DataLoader"),
             Evidence("num_workers", bursts.workers, "", "DataLoader"),
         ),
+    )
+
+
+def _needless_ns(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse | None) -> int | None:
+    """What a batch takes its worker, where the training process could make it in less time than it waits for it."""
+    if workers is None or step.on_device or loader.starts or loader.restarted or workers.samples < _NEEDLESS_SAMPLES:
+        return None
+    fetch_ns = round(workers.busy * loader.num_workers * step.wall_ns)
+    return fetch_ns if fetch_ns < _NEEDLESS * min(wait_ns, HANDOVER_NS) else None
+
+
+def _needless(step: StepBudget, wait: StepPart, loader: LoaderUse, workers: WorkerUse | None, fetch_ns: int) -> Finding:
+    """Workers hand over batches that take less to make."""
+    cost = wait.ns - fetch_ns
+    alone = {"persistent_workers": False} if loader.persistent_workers else {}
+    return step.finding(
+        severity="info" if cost < CRITICAL * step.wall_ns else None,
+        cost=cost,
+        saving=(0, step.maximum_saving(cost)),
+        spent=None,
+        change=loader.change,
+        message=(
+            f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per} ({step.percent(wait.ns)}), "
+            f"although a worker makes a batch in {ms(fetch_ns)}: the rest is handing it over."
+        ),
+        advice="Make batches in the training process: DataLoader(..., num_workers=0).",
+        edit=AdvisedEdit.of(loader.change, num_workers=0, **alone),
+        evidence=(Evidence.ms("waiting for data", wait.ns, wait.source), *_evidence(loader, workers, None)),
     )
 
 

@@ -125,6 +125,7 @@ def test_lines_that_take_a_ranks_part_are_found_and_other_slices_are_not(tmp_pat
     "line",
     [
         "ids = tokenizer(texts, padding='max_length')",
+        "ids = tokenizer(texts, padding=padding, max_length=longest)",
         "row += [0] * (width - len(row))",
         "ids[row, : len(tokens)] = tokens",
         "ids[places >= lengths[:, None]] = 0",
@@ -136,6 +137,13 @@ def test_the_line_that_pads_rows_is_found(line: str, tmp_path: Path) -> None:
     file = written(tmp_path, f"{other}def collate(texts):\n    {line}\n")
 
     assert [at.line for at in find_padding((file,))] == [4]
+
+
+def test_of_a_tensor_that_rows_fill_in_part_it_is_the_line_that_makes_it(tmp_path: Path) -> None:
+    text = "def collate(rows):\n    ids = torch.zeros(len(rows), 96)\n    for i, row in enumerate(rows):\n"
+    file = written(tmp_path, text + "        ids[i, : len(row)] = row\n")
+
+    assert [at.line for at in find_padding((file,))] == [2]
 
 
 def test_padding_to_a_width_comes_before_a_call_that_may_pad_to_the_longest(tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def find_double_arrays(files: Iterable[str]) -> tuple[Location, ...]:
     return tuple(found[:_MAX_LINES])
 
 
+#: Of the kinds of padding: a tensor of which each row is filled in part.
+_FILLS_ROWS = 2
 #: Functions that pad to a width.
 _PADS = ("pad_sequence", "pad", "ConstantPad1d", "ljust")
 
@@ -137,13 +139,19 @@ _PADS = ("pad_sequence", "pad", "ConstantPad1d", "ljust")
 def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
     """The lines that pad rows: by a tokenizer's argument, else a list to a width, else a tensor that rows fill in part.
 
-    A pad function comes last: most of those pad a batch to its own longest row. Other than in a model's forward.
+    Of such a tensor it is the line that makes it, as wide as all of its rows will be. A pad function comes last: most
+    of those pad a batch to its own longest row. Other than in a model's forward.
     """
     found: list[tuple[int, Location]] = []
     for file in itertools.islice(files, _MAX_FILES):
+        made: dict[tuple[str, str], int] = {}
         for function, node in _nodes(file):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                made[function, node.targets[0].id] = node.lineno
             if (kind := _kind_of_padding(node)) is not None and not function.endswith("forward"):
                 line = getattr(node, "lineno", 0)
+                if kind == _FILLS_ROWS and isinstance(node, ast.Assign):
+                    line = made.get((function, _last_name(node.targets[0]) or ""), line)
                 found.append((kind, Location(file=file, line=line, function=function)))
     ordered = sorted(found, key=lambda one: one[0])
     return tuple(at for _, at in ordered[:_MAX_LINES])
@@ -151,9 +159,6 @@ def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
 
 def _kind_of_padding(node: ast.AST) -> int | None:
     """How a node pads rows, the surest way first; None where it does not."""
-    if isinstance(node, ast.keyword):
-        given = node.value.value if isinstance(node.value, ast.Constant) else None
-        return 0 if node.arg == "padding" and (given is True or given == "max_length") else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         # row + [0] * (width - len(row))
         sides = (node.left, node.right)
@@ -167,12 +172,21 @@ def _kind_of_padding(node: ast.AST) -> int | None:
         parts = index.elts if isinstance(index, ast.Tuple) else []
         until = [one for one in parts if isinstance(one, ast.Slice) and one.lower is None and one.upper is not None]
         if len(until) == 1 and len(parts) > 1:
-            return 2
+            return _FILLS_ROWS
         named = [(_last_name(one) or "").lower() for one in ast.walk(index)]
         return 3 if isinstance(index, ast.Compare) and any("len" in name for name in named) else None
-    if isinstance(node, ast.Call) and _last_name(node.func) in _PADS:
-        return 4
+    if isinstance(node, ast.Call):
+        return 0 if _tokenizer_pads(node) else 4 if _last_name(node.func) in _PADS else None
     return None
+
+
+def _tokenizer_pads(call: ast.Call) -> bool:
+    """Whether it has ``padding=True`` or "max_length", or with a ``max_length`` anything that is known only later."""
+    given = {one.arg: one.value for one in call.keywords}
+    padding = given.get("padding")
+    if isinstance(padding, ast.Constant):
+        return padding.value is True or padding.value == "max_length"
+    return padding is not None and "max_length" in given
 
 
 def find_fillings(rows: Iterable[LineRow]) -> tuple[Filling, ...]:

@@ -14,7 +14,7 @@ MAX_LEN, VOCAB = 128, 3000
 def collate(batch: list[tuple[list[int], int]]) -> tuple[Tensor, Tensor]:
     longest = max(len(ids) for ids, _ in batch)
     width = longest if FIXED else MAX_LEN  # change: padding-wasted
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    ids = torch.zeros(len(batch), width, dtype=torch.long)  # change: padding-wasted
     for row, (tokens, _) in enumerate(batch):
         ids[row, : len(tokens)] = torch.tensor(tokens)  # change: padding-wasted
     return ids, torch.tensor([label for _, label in batch])

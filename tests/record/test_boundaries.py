@@ -198,6 +198,20 @@ def test_each_backward_is_a_step_where_neither_a_module_nor_an_optimizer_is_used
     assert recording.counted_by == "backward"
 
 
+def test_gradients_of_one_loss_by_each_parameter_are_one_step(clock: Any, recorded: Any) -> None:
+    weights = [torch.ones(3, requires_grad=True) for _ in range(4)]
+    with recorded() as recording:
+        for _ in range(6):
+            clock.pass_ms(10)
+            loss = torch.stack(weights).square().sum()
+            grads = [torch.autograd.grad(loss, weight, retain_graph=True)[0] for weight in weights]
+            for weight, grad in zip(weights, grads, strict=True):
+                update(weight, grad, clock)
+
+    assert recording.walls_ms[1:] == [26] * 4
+    assert recording.counted_by == "backward"
+
+
 def test_a_hand_written_update_with_a_loader_has_a_step_per_batch(clock: Any, recorded: Any) -> None:
     weight = torch.ones(3, requires_grad=True)
     with recorded() as recording:

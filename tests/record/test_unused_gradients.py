@@ -248,6 +248,25 @@ class Layers(nn.Module):
         self.zero_grad()
 
 
+class Tagger(Layers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.words(torch.zeros(len(x), dtype=torch.long))
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_table_of_embeddings_is_no_share_of_what_the_backward_computes(tmp_path: Path) -> None:
+    found = {one.module: one for one in recorded(tmp_path / "run", Tagger().step, steps=3 * STEPS)}
+
+    assert (found["Embedding"].elements, found["Embedding"].share) == (4000, 0.0)
+    assert (found["Linear"].elements, found["Linear"].share) == (60, pytest.approx(0.75))
+
+
 def test_layers_before_the_trained_one_are_found_together_though_their_gradients_are_cleared(tmp_path: Path) -> None:
     model = Layers()
 

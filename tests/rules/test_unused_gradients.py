@@ -14,7 +14,7 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.ops import unused_gradients
-from perfkit.run.records import LineRow, Lines, ModuleCalls, OptimizerFacts, TracedLine, UnusedGradients
+from perfkit.run.records import GradientCalls, LineRow, Lines, ModuleCalls, OptimizerFacts, TracedLine, UnusedGradients
 
 MS = 1_000_000
 AT = Location(file="train.py", line=8, function="distill", owner="user")
@@ -105,6 +105,43 @@ def test_a_model_of_the_programs_own_lines_costs_the_backward_by_its_share_of_th
     assert own.cost_ns == finding.cost_ns
     assert finding.cost_ns == cost * MS
     assert "traced by line" in finding.evidence[-1].source
+
+
+def test_parts_of_a_model_that_a_library_calls_cost_their_share_of_its_backward(build: Any) -> None:
+    row = TracedLine(
+        file="train.py", line=8, function="forward", owner="user", phase="forward", runs=1, host_ns=8 * MS,
+        modules=(ModuleCalls(module="Model", calls=1, host_ns=8 * MS),),
+    )  # fmt: skip
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(30, forward=10, backward=20)))
+    assert step is not None
+    parts = msgspec.structs.replace(teacher(passes_on=True), module="Block", of="Model", parts=3, share=0.75)
+    rank = msgspec.structs.replace(build.rank(), unused_gradients=(parts,))
+
+    [finding] = unused_gradients.check(step, rank, None, Lines(period_ns=MS, steps=40, traced=(row,)))
+
+    assert finding.cost_ns == pytest.approx(20 * MS * 0.75 / 2)
+
+
+@pytest.mark.parametrize(("lines", "spent"), [((4, 12, 30), 12), ((4, 6), 4), ((), 8)])
+def test_the_time_passes_in_the_backward_below_the_call_of_the_model(
+    build: Any, lines: tuple[int, ...], spent: int
+) -> None:
+    traced = tuple(
+        TracedLine(
+            file="train.py", line=number, function="distill", owner="user", phase="other", runs=1, host_ns=MS,
+            gradients=GradientCalls(calls=1, host_ns=(9 - at) * MS),
+        )
+        for at, number in enumerate(lines)
+    )  # fmt: skip
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(10, forward=4, backward=6)))
+    assert step is not None
+    rank = msgspec.structs.replace(build.rank(), unused_gradients=(teacher(),))
+
+    [finding] = unused_gradients.check(step, rank, ledger(*ROWS), Lines(period_ns=MS, steps=40, traced=traced))
+
+    assert finding.spent is not None
+    assert finding.spent.line == spent
+    assert (finding.change or finding.spent).line == 8
 
 
 def test_a_backward_of_next_to_nothing_is_no_finding(build: Any) -> None:

@@ -20,6 +20,7 @@ from perfkit._callsite import find_callsite
 from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.input_slices import InputSlices
 from perfkit.record.live_objects import instances_of, subclasses_of
+from perfkit.record.program_values import is_tensor
 from perfkit.run.records import BoundaryKind, Mode, StepBoundary
 
 #: More updates than this without a fetch in between are steps: a batch that is used several times (the critic of a GAN,
@@ -70,6 +71,8 @@ class StepBoundaries:
         #: Whether it updates its weights by itself.
         self._by_hand = self._has_backward = False
         self._backwards = 0
+        #: The first output of the last ``torch.autograd.grad``, weakly.
+        self._differentiated: weakref.ref[Any] | None = None
         #: Whether it held an optimizer at the second backward.
         self._holds_optimizer = False
         #: Calls of modules since the last fetch, or backward; those of each module since the last step ended.
@@ -156,6 +159,14 @@ class StepBoundaries:
         """The backward is over in which optimizers may have stepped."""
         while self._stepped_inside:
             self.after_optimizer(self._stepped_inside.pop(0))
+
+    def after_grad(self, outputs: Any) -> None:
+        """``torch.autograd.grad`` is over: with the outputs of the call before it belongs to the same update."""
+        first = outputs[0] if type(outputs) in (tuple, list) and outputs else outputs
+        if self._differentiated is not None and self._differentiated() is first:
+            return
+        self._differentiated = weakref.ref(first) if is_tensor(first) else None
+        self.after_backward(by_grad=True)
 
     def after_backward(self, *, by_grad: bool = False) -> None:
         """A backward is over, in a program in which no optimizer has stepped yet.

@@ -323,7 +323,7 @@ class LoopHooks(LoopObserver):
                 # A gradient with a graph is differentiated again: it is part of a loss.
                 with_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
                 if not self._optimizers and not with_graph:
-                    self._bounds.after_backward(by_grad=True)
+                    self._bounds.after_grad(args[0] if args else kwargs.get("outputs"))
 
         return run_grad
 

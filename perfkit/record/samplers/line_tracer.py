@@ -10,7 +10,6 @@ torch whose calls it inspects.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 import time
@@ -28,8 +27,9 @@ from perfkit._raised_signals import signal_of
 from perfkit.ranges import dynamo
 from perfkit.record.samplers.carried_names import carrying_loops
 from perfkit.record.samplers.constant_calls import ConstantCallLog
+from perfkit.record.samplers.gradient_calls import GradientCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Path, Site, location_of
-from perfkit.record.samplers.source_lookup import parsed
+from perfkit.record.samplers.source_loops import innermost_loops, loop_around
 from perfkit.run.records import Phase, TracedLine
 
 #: Line events after which tracing stops: at about 0.5 us each, two million add one second to one step.
@@ -109,6 +109,7 @@ class LineTracer:
         self._own_frame: tuple[FrameType, int] | None = None
         self._modules = ModuleCallLog(lambda: self.now_ns)
         self._constants = ConstantCallLog(lambda: self.now_ns)
+        self._gradients = GradientCallLog()
         self._module_call = _code_of(Module.__call__)
         self._grad = _code_of(autograd.grad)
         self._backward = {_code_of(autograd.backward), self._grad}
@@ -205,9 +206,9 @@ class LineTracer:
             frame.f_trace_lines = False
             return self._own_returned
         if code.co_name in _COUNTED:
-            self._modules.backwards += code in self._backward
-            self._modules.grads += code is self._grad
             self._modules.fetches += code is self._fetch
+            if code in self._backward:
+                return self._differentiated(frame)
         if owner_of(code.co_filename) != USER:
             return None
         callers, caller = self._callers.setdefault(code, {}), user_caller(frame)
@@ -225,6 +226,21 @@ class LineTracer:
                 self.own_ns += self.now_ns - self._own_frame[1]
             self._own_frame = None
         return self._own_returned
+
+    def _differentiated(self, frame: FrameType) -> _Trace:
+        self._modules.backwards += 1
+        self._modules.grads += (is_grad := frame.f_code is self._grad)
+        caller = user_caller(frame)
+        site = (caller.f_code, line_of(caller)) if caller is not None else None
+        self._gradients.enter(frame, site, self.now_ns, is_grad=is_grad)
+        frame.f_trace_lines = False
+        return self._has_gradients
+
+    @stops_at_error
+    def _has_gradients(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+        if event == "return":
+            self._gradients.leave(frame, self.now_ns)
+        return self._has_gradients
 
     def _enter_beneath(self, frame: FrameType, caller: FrameType | None, phase: Phase) -> None:
         """A module or a function of the user's is called: from a line that began before tracing, its time counts."""
@@ -312,7 +328,7 @@ class LineTracer:
             return ()
         loops: dict[str, dict[int, int]] = {}
         carrying: dict[str, frozenset[int]] = {}
-        modules, constants = self._modules.rows(), self._constants.rows()
+        modules, constants, gradients = self._modules.rows(), self._constants.rows(), self._gradients.rows()
         ended = self._end_of_round(modules)
         rows = []
         for at, (phase, (code, line), runs, total_ns, before_model) in enumerate(self._traced(modules, constants)):
@@ -333,6 +349,7 @@ class LineTracer:
                     before_model=before_model and at >= ended if self._modules.started else None,
                     modules=modules.pop((code, line), ()),
                     constants=constants.pop((code, line), ()),
+                    gradients=gradients.pop((code, line), None),
                     callers=tuple(map(location_of, self._callers.get(code, ()))),
                 )
             )
@@ -362,7 +379,7 @@ class LineTracer:
             code, line = site
             seen.add(code)
             begin = next((at for _, one, at in self._lines if one is code), line)
-            if header := _loop_around(code.co_filename, begin, line):
+            if header := loop_around(code.co_filename, begin, line):
                 ended = order.get((code, header), 0)
                 return ended if ended <= order[first] else 0
             site = next(iter(self._callers.get(code, ())), None)
@@ -372,27 +389,3 @@ class LineTracer:
 def _code_of(function: Any) -> CodeType | None:
     # The step clock's hooks wrap these functions.
     return getattr(inspect.unwrap(function), "__code__", None)
-
-
-def _loop_around(file: str, *lines: int) -> int:
-    """The line of the innermost loop statement that contains all these lines; 0 for none."""
-    loops = (node for node in ast.walk(parsed(file)) if isinstance(node, ast.For | ast.While | ast.AsyncFor))
-    around = (loop.lineno for loop in loops if all(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines))
-    return max(around, default=0)
-
-
-def innermost_loops(file: str) -> dict[int, int]:
-    """Line -> line of the innermost ``for``, ``while`` or comprehension around it; {} where there is no source."""
-    found: dict[int, int] = {}
-    # ast.walk goes outside in, so an inner loop overwrites its lines.
-    for node in ast.walk(parsed(file)):
-        if isinstance(
-            node, ast.For | ast.While | ast.AsyncFor | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-        ):
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                found[line] = node.lineno
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            # A function defined inside a loop runs its lines elsewhere.
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                found.pop(line, None)
-    return found

@@ -53,7 +53,7 @@ class _Called:
         #: The step of these numbers, whether they are of the first call, and whether a gradient was computed since.
         self.since, self.as_first = 0, True
         self.graded = False
-        #: Of a part: the class of the model, and its share of the elements of the model's parameters.
+        #: Of a part: the class of the model, and its share of the model's elements that products read.
         self.of: str | None = None
         self.share: float | None = None
 
@@ -77,7 +77,7 @@ class UnusedGradientWatch:
         self._changed: set[int] = set()
         self._due = _FIRST_CHECK
         self._step = 0
-        #: By the id of a part: the model's class, its share of the model's elements, and `_IdlePart.leads`.
+        #: By the id of a part: the model's class, its share of the model's elements in products, `_IdlePart.leads`.
         self._parts: dict[int, tuple[str, float, bool]] = {}
         #: By the id of the part whose next call, or the parameter whose next gradient it waits for.
         self._hooks: dict[int, Any] = {}
@@ -175,13 +175,13 @@ class UnusedGradientWatch:
 
     def _look_at_parts(self, model: Any, updated: set[int], called: _Called) -> None:
         """Wait for the next call of each part of a trained model that nothing trains."""
-        whole = max(1, _elements(model))
+        whole = max(1, _in_products(model))
         parts = sorted(_unused_parts(model, updated, called), key=lambda part: -_elements(part.module))[:_MAX_PARTS]
         for part in parts:
             if id(part.module) not in self._called:
                 self._called[id(part.module)] = None
                 leads = part.leads and not called.passes_on
-                self._parts[id(part.module)] = type(model).__name__, _elements(part.module) / whole, leads
+                self._parts[id(part.module)] = type(model).__name__, _in_products(part.module) / whole, leads
                 # Without keyword arguments: torch (2.13) leaves a part of a hook for those in place.
                 self._hooks[id(part.module)] = part.module.register_forward_pre_hook(self._before_part)
 
@@ -211,6 +211,12 @@ def _trained(module: Any) -> list[Any]:
 
 def _elements(module: Any) -> int:
     return sum(one.numel() for one in _trained(module))
+
+
+def _in_products(module: Any) -> int:
+    """The elements that products read: those of a table of embeddings take no time that follows their number."""
+    tables = (one for one in module.modules() if isinstance(one, torch.nn.Embedding | torch.nn.EmbeddingBag))
+    return max(0, _elements(module) - sum(map(_elements, tables)))
 
 
 def _states(parameters: list[Any]) -> dict[int, _State]:

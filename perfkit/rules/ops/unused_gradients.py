@@ -69,9 +69,9 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)) if cost is not None else None,
-            spent=one.called_at,
+            spent=_backward_line(one, lines) or one.called_at,
             # One part is called without gradients; several are left out where the optimizer gets its parameters.
-            change=next(_made_at(rank), None) if one.parts > 1 else None,
+            change=next(_made_at(rank), None) if one.parts > 1 else one.called_at,
             message=(
                 f"The backward computes gradients of {_name(one)}, "
                 f"{_CLEARED if one.cleared else f'whose {one.elements:,} parameters no optimizer has'}"
@@ -91,6 +91,19 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
                 else Evidence("cost", None, "ms", "the backward of its line was not recorded"),
             ),
         )
+
+
+def _backward_line(one: UnusedGradients, lines: Lines | None) -> Location | None:
+    """The user's line with the backward that goes through the model: the next one below its call, else the longest."""
+    at = one.called_at
+    rows = lines.traced if lines is not None else ()
+    found = [(row, row.gradients) for row in rows if row.gradients is not None and not row.gradients.is_grad]
+    if at is None or not found:
+        return None
+    below = [
+        row for row, _ in found if (row.file, row.function) == (at.file, at.function) and row.line > (at.line or 0)
+    ]
+    return min(below, key=lambda row: row.line).at if below else max(found, key=lambda pair: pair[1].host_ns)[0].at
 
 
 def _made_at(rank: Rank) -> Iterator[Location]:
@@ -137,13 +150,11 @@ def _by_forward(one: UnusedGradients, step: StepBudget, lines: Lines | None) -> 
     at = one.called_at
     if lines is None or at is None:
         return 0
-    calls = [
-        (row, call.host_ns)
-        for row in lines.traced
-        if (row.file, row.line) == (at.file, at.line)
-        for call in row.modules
-        if call.module == one.module
-    ]
+    at_line = [row for row in lines.traced if (row.file, row.line) == (at.file, at.line)]
+    calls = [(row, call.host_ns) for row in at_line for call in row.modules if call.module == one.module]
+    if not calls and one.share:
+        # Parts of the model that the line calls.
+        calls = [(row, round(one.share * call.host_ns)) for row in at_line for call in row.modules]
     forward, both = (
         sum(cost_of_calls(ns, row, lines, step, backward=backward) for row, ns in calls) for backward in (False, True)
     )

@@ -161,6 +161,21 @@ class ConstantCalls(msgspec.Struct, frozen=True, kw_only=True):
     host_ns: Count
 
 
+class GradientCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of ``torch.autograd.grad`` (``is_grad``) or of a backward from one user line, in the step traced by line.
+
+    ``again`` are those with the outputs of an earlier call, differentiated along the same vector: for other inputs.
+    ``again_ns`` is their part of ``host_ns``; ``builds_graph`` is whether gradients can be differentiated again.
+    """
+
+    calls: Count
+    host_ns: Count
+    again: Count = 0
+    again_ns: Count = 0
+    builds_graph: bool = False
+    is_grad: bool = False
+
+
 class TracedLine(CodeLine, frozen=True, kw_only=True):
     """One user line in the step that is traced by line.
 
@@ -174,6 +189,7 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
         modules: The modules that it called.
         constants: The functions that it called whose result does not change.
         callers: The first few of the user's lines from which the line's function was called in that step.
+        gradients: The gradients that it computed; None: none.
     """
 
     phase: Phase
@@ -185,6 +201,7 @@ class TracedLine(CodeLine, frozen=True, kw_only=True):
     modules: tuple[ModuleCalls, ...] = ()
     callers: tuple[Location, ...] = ()
     constants: tuple[ConstantCalls, ...] = ()
+    gradients: GradientCalls | None = None
 
 
 class RareStep(msgspec.Struct, frozen=True, kw_only=True):

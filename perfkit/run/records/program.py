@@ -159,7 +159,7 @@ class UnusedGradients(msgspec.Struct, frozen=True, kw_only=True):
     that called it first. ``passes_on`` is whether its inputs need gradients. ``cleared``: an optimizer has the
     parameters, and their gradients are cleared before it steps. Of parts of a model, ``of`` is the model's class,
     ``parts`` their number (``module`` is the largest) and ``share`` their share of the model's trainable elements, 0
-    to 1.
+    to 1, without tables of embeddings.
     """
 
     module: str

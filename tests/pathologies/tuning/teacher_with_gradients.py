@@ -32,7 +32,7 @@ def main() -> None:
     for x in examples.split(BATCH):
         loss = run.loss(x)
         run.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # spent: unused-gradients
         run.optimizer.step()
     print(f"loss {loss.item():.4f}")
 

@@ -17,6 +17,7 @@ from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.steps import MeanStep, Ranks, StepBreakdown, TypicalStep
 from perfkit.rules._engine import find_rules
+from perfkit.rules._settings import number
 from perfkit.rules.verdicts.unexplained import shown_part
 from perfkit.run.records import PHASES, Phase, Rank
 
@@ -88,17 +89,28 @@ def verdict_of(
     return Verdict(" ".join(part for part in parts if part), outcome)
 
 
-def _other_programs(ledger: ClaimedLedger | None) -> str:
-    """How much of the step other programs took, where that is a quarter of it or more: times are then longer."""
+def _other_programs(found: Measurements, ledger: ClaimedLedger | None) -> str:
+    """How much of the step other programs took, where that is a quarter of it or more: times are then longer.
+
+    On few cores these may be the workers of the program's own loaders.
+    """
     if ledger is None or ledger.ledger.others_ns < CRITICAL * ledger.ledger.wall_ns:
         return ""
     share = percent(ledger.ledger.others_ns, ledger.ledger.wall_ns)
+    rank = found.get(Rank)
+    workers = max((loader.num_workers for loader in rank.loaders), default=0) if rank is not None else 0
+    cores = number(rank, "cpu_affinity") or number(rank, "cpu_count")
+    if cores is not None and workers and workers + (number(rank, "torch.num_threads") or 1) > cores:
+        return (
+            f"Other processes had the core for {share} of the step, the {workers} workers of its own DataLoader among "
+            f"them: there are {cores} cores."
+        )
     return f"Other programs had the core for {share} of the step: a quieter machine shows more."
 
 
 def _conditions(found: Measurements, ledger: ClaimedLedger | None) -> str:
     """How much of the loop the step stands for, and what disturbed it: one sentence."""
-    return _joined(_covered(found), _other_programs(ledger))
+    return _joined(_covered(found), _other_programs(found, ledger))
 
 
 def _joined(first: str, second: str) -> str:

@@ -20,7 +20,7 @@ from perfkit.measures.results.steps import MeanStep, Ranks, StepBreakdown, Typic
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules._engine import Rule, find_rules
 from perfkit.rules.verdicts import compute_bound
-from perfkit.run.records import MachineLimits, Phases, ProcessGroup, Rank, Rate, Waits
+from perfkit.run.records import Loader, MachineLimits, Phases, ProcessGroup, Rank, Rate, Waits
 
 MS = 1_000_000
 TRACES = Path(__file__).resolve().parents[1] / "../shared/traces"
@@ -199,6 +199,35 @@ def test_a_busy_machine_is_named_and_does_not_make_a_step_unhealthy() -> None:
 
     assert diagnosis.outcome == "healthy"
     assert diagnosis.verdict.endswith("Other programs had the core for 50% of the step: a quieter machine shows more.")
+
+
+def test_its_own_workers_are_named_where_there_are_too_few_cores_for_them() -> None:
+    rank = Rank(
+        rank=0,
+        launch_id="x",
+        host="h",
+        pid=1,
+        start_ns=0,
+        core_wait_share=0.5,
+        settings={"cpu_count": "2", "torch.num_threads": "1"},
+        loaders=(
+            Loader(
+                dataset="Keywords",
+                batch_size=24,
+                num_workers=2,
+                pin_memory=False,
+                prefetch_factor=2,
+                persistent_workers=True,
+            ),
+        ),
+    )
+
+    diagnosis = diagnose(Measurements("runs/x", step(200, data=2, forward=120, backward=78), *AT_LIMIT, rank))
+
+    assert diagnosis.verdict.endswith(
+        "Other processes had the core for 50% of the step, the 2 workers of its own DataLoader among them: there are 2 "
+        "cores."
+    )
 
 
 def test_the_outcome_of_a_problem_with_a_cost_is_findings() -> None:

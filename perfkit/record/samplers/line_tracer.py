@@ -234,13 +234,13 @@ class LineTracer:
         site = (caller.f_code, line_of(caller)) if caller is not None else None
         self._gradients.enter(frame, site, self.now_ns, is_grad=is_grad)
         frame.f_trace_lines = False
-        return self._has_gradients
+        return self._gradients_returned
 
     @stops_at_error
-    def _has_gradients(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _gradients_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
         if event == "return":
             self._gradients.leave(frame, self.now_ns)
-        return self._has_gradients
+        return self._gradients_returned
 
     def _enter_beneath(self, frame: FrameType, caller: FrameType | None, phase: Phase) -> None:
         """A module or a function of the user's is called: from a line that began before tracing, its time counts."""

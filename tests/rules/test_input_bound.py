@@ -266,6 +266,22 @@ def test_a_short_wait_for_workers_that_have_time_to_spare_is_no_problem(
     assert ("time to spare" in finding.message) is (severity == "info")
 
 
+@pytest.mark.parametrize("busy", [90, 40])
+def test_workers_that_do_not_keep_up_cost_the_cores_that_training_waits_for(build: Any, busy: int) -> None:
+    # Of two cores training uses 0.4 and each of two workers 0.5: others have 0.6 at most. It waits for 40% of the step.
+    workers = Workers(
+        dataset="Reviews", processes=2, samples=99, alive_ns=200 * MS, busy_ns=2 * busy * MS, cpu_ns=100 * MS
+    )
+    lines = Lines(period_ns=MS, steps=40, workers=(workers,))
+    rank = build.rank(workers=2, cpus=2, core_wait_share=0.4, thread_ns_per_step=40 * MS)
+
+    [finding] = build.findings(input_bound, build.step(100, data=12, forward=88), rank, lines)
+
+    expected = 11.9 + 100 * 0.4 * 1.0 / (1.0 + 0.6) if busy == 90 else 11.9
+    assert finding.cost_ns == pytest.approx(expected * MS, rel=0.01)
+    assert ("for cores that they have" in finding.message) is (busy == 90)
+
+
 def test_lines_of_another_loaders_workers_are_not_reported(build: Any) -> None:
     rows = (line(31, "Reviews.__getitem__", 40), in_worker(8, "Validation.__getitem__", 200))
     lines = Lines(period_ns=MS, steps=40, rows=rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from perfkit.ledger.step_budget import MAJORITY
 from perfkit.measures.results.host import SourceLines
 from perfkit.run.records import LineRow, Lines, TracedLine
 
@@ -15,6 +16,10 @@ _FEW_SAMPLES = 20
 #: Lines with less than this share of the hottest line's samples count only where the step for lines saw them too: a
 #: sample or two belong to the line before or after.
 _STRAY = 0.05
+#: How `numpy.lib.npyio.NpzFile` reads an array, as the sampler names libraries.
+_ARCHIVE = "numpy > zipfile"
+#: Where `LineRow.within` counts the samples of a fetch that no line of the dataset's runs in.
+_LOADER = "torch.utils.data"
 
 
 def fetch_line(lines: Lines, source_lines: SourceLines | None, dataset: str | None) -> LineRow | None:
@@ -58,3 +63,22 @@ def _with_traced(sampled: Sequence[LineRow], traced: Sequence[TracedLine]) -> li
         for at, line in in_phase.items()
         if at not in seen
     ]
+
+
+def is_in_loader(line: LineRow | None) -> bool:
+    """Whether most of a fetch is the loader's own work or wait, and not the dataset's."""
+    if line is None:
+        return False
+    return sum(count for library, count in line.within.items() if library.startswith(_LOADER)) > MAJORITY * line.samples
+
+
+def waits_inside(line: LineRow | None) -> bool:
+    """Whether most of a fetch waits, for a disk, a network or a lock, and needs no CPU meanwhile."""
+    return line is not None and sum((line.waiting or {}).values()) > MAJORITY * line.samples
+
+
+def reads_archive(hottest: LineRow | None) -> bool:
+    """Whether most of the time is spent in reading an array of an .npz file, which numpy keeps none of."""
+    if hottest is None:
+        return False
+    return sum(count for within, count in hottest.within.items() if _ARCHIVE in within) > MAJORITY * hottest.samples

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfkit._location import Location
-from perfkit.ledger.step_budget import MAJORITY
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._places import to_edit
-from perfkit.rules._settings import first_call
+from perfkit.rules._settings import first_call, number
 from perfkit.run.records import Lines, Loader, Rank
 
 #: Arguments of a Trainer that set up its loader.
@@ -27,13 +27,15 @@ class WorkerUse(NamedTuple):
     """What the workers of the training loop's DataLoader did.
 
     ``busy`` is the share of their time in which they prepared batches, ``on_cpu`` the share of that in which they used
-    a CPU (both 0 to 1), None where they were never busy.
+    a CPU (both 0 to 1), None where they were never busy. ``crowds`` is the share of a step in which training waits for
+    a core that they have, at least.
     """
 
     processes: int
     samples: int
     busy: float
     on_cpu: float | None
+    crowds: float = 0.0
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> WorkerUse | None:
@@ -45,7 +47,8 @@ class WorkerUse(NamedTuple):
         if own is None:
             return None
         on_cpu = min(1.0, own.cpu_ns / own.busy_ns) if own.busy_ns else None
-        return cls(own.processes, own.samples, own.busy_ns / own.alive_ns, on_cpu)
+        crowds = _crowding(own.cpu_ns / own.alive_ns * loader.num_workers, found)
+        return cls(own.processes, own.samples, own.busy_ns / own.alive_ns, on_cpu, crowds)
 
     @property
     def keep_up(self) -> bool:
@@ -56,6 +59,18 @@ class WorkerUse(NamedTuple):
     def wait_inside(self) -> bool:
         """Whether they are busy most of the time, and wait for a disk or a network during most of that."""
         return self.on_cpu is not None and self.busy >= MAJORITY and self.on_cpu < MAJORITY
+
+
+def _crowding(cores: float, found: Measurements) -> float:
+    """The share of a step in which training waits for one of these cores: other programs have what is left at most."""
+    rank, step = found.get(Rank), StepBudget.from_measurements(found)
+    cpus = number(rank, "cpu_affinity") or number(rank, "cpu_count")
+    if rank is None or step is None or cpus is None or not rank.core_wait_share or rank.thread_ns_per_step is None:
+        return 0.0
+    trains = min(1.0, rank.thread_ns_per_step / step.wall_ns)
+    waits = min(rank.core_wait_share, 1 - trains)
+    others = max(0.0, cpus - cores - trains)
+    return waits * cores / (cores + others) if cores else 0.0
 
 
 class LoaderUse(NamedTuple):

@@ -37,6 +37,8 @@ more than the time in which it was idle for data. A loader that already has work
 minimum is 0, unless sampled workers show that they wait. Where workers keep up but a few batches take long: at least
 three quarters of the wait beyond the usual one, with `prefetch_factor` raised by the longest wait / (workers x step).
 Where a worker makes a batch in less than half the time of handing it over, on a CPU: at most the wait without that.
+Where workers do not keep up, the cost has in it what the steps wait for cores that they have: of the wait for a core
+the workers' part of the cores that training leaves, if other programs used all the rest.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -56,7 +58,7 @@ from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE, MeanStepBudget,
 from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._places import call_of, phases_of
-from perfkit.rules.data._fetch_line import fetch_line
+from perfkit.rules.data._fetch_line import fetch_line, is_in_loader, reads_archive, waits_inside
 from perfkit.rules.data._loader_bursts import LoaderBursts
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import MAX_WORKERS, Processor
@@ -64,8 +66,6 @@ from perfkit.run.records import SHARED, LineRow, Lines
 
 ID = "input-bound"
 WHAT_IF = ("hide-loader", None)
-#: How `numpy.lib.npyio.NpzFile` reads an array, as the sampler names libraries.
-_ARCHIVE = "numpy > zipfile"
 #: While a rank waits for a later one, its own wait for data costs nothing.
 FOLLOWS = ("slow-rank",)
 CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
@@ -75,8 +75,6 @@ _READY_NS = 100_000
 #: The share that is saved at least where each sample becomes less work, or workers stay: chosen on programs that read
 #: less, cached, or worked per batch, which saved 90 to 110% of the wait.
 _LESS_WORK = 2 / 3
-#: Where `LineRow.within` counts the samples of a fetch that no line of the dataset's runs in.
-_LOADER = "torch.utils.data"
 _HANDOVER = (
     "Workers have time to spare, so more of them save nothing: leave a CPU free for them, hand over less data (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where the cost of samples varies much."
@@ -109,16 +107,13 @@ def check(
     step = mean if loader.starts or loader.late_in_rhythm else step
     if (wait := _wait(step)) is None:
         return
-    cost = max(0, wait.ns - _READY_NS)
-    if loader.starts and step.typical is not None:
-        # Starting processes takes CPUs and memory from the steps meanwhile: a median step holds none of that.
-        cost = max(cost, step.wall_ns - step.typical.median_ns)
+    cost = _cost(step, wait.ns, loader, workers)
     if step.is_negligible(cost):
         return
     in_workers = loader.dataset if loader.num_workers and not (loader.starts or loader.restarted) else None
     hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
-    loader = loader._replace(restarted=loader.restarted and _in_loader(hottest))
-    waits = _waits(hottest)
+    loader = loader._replace(restarted=loader.restarted and is_in_loader(hottest))
+    waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
@@ -128,8 +123,7 @@ def check(
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
-    is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted
-    alone = f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
+    beside = _beside(cost, wait.ns, hidden_ns, loader)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable or _is_meant(loader, cost, step) else None,
@@ -139,10 +133,10 @@ def check(
         change=_change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
-            f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, alone)}."
+            f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
         ),
         advice=(_CHEAP if cheap else _HANDOVER) if unavoidable else _advice(loader, advised, hottest, hidden_ns),
-        edit=None if unavoidable or _reads_archive(hottest) else _edit(loader, advised, hidden_ns),
+        edit=None if unavoidable or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),
@@ -151,6 +145,17 @@ def check(
             *_evidence(loader, workers, hottest),
         ),
     )
+
+
+def _cost(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse | None) -> int:
+    """The wait, and what making batches takes from the steps meanwhile."""
+    cost = max(0, wait_ns - _READY_NS)
+    if loader.starts and step.typical is not None:
+        # Starting processes takes CPUs and memory from the steps: a median step holds none of that.
+        cost = max(cost, step.wall_ns - step.typical.median_ns)
+    if workers is not None and not (workers.keep_up or step.on_device or step.is_negligible(cost)):
+        cost += round(workers.crowds * step.wall_ns)
+    return min(cost, step.wall_ns)
 
 
 def _is_meant(loader: LoaderUse, cost: int, step: StepBudget) -> bool:
@@ -230,18 +235,6 @@ def _wait(step: StepBudget) -> StepPart | None:
     return StepPart(idle_ns, f"{waited.source}; no more than device {device.device} was idle")
 
 
-def _in_loader(line: LineRow | None) -> bool:
-    """Whether most of a fetch is the loader's own work or wait, and not the dataset's."""
-    if line is None:
-        return False
-    return sum(count for library, count in line.within.items() if library.startswith(_LOADER)) > MAJORITY * line.samples
-
-
-def _waits(line: LineRow | None) -> bool:
-    """Whether most of a fetch waits, for a disk, a network or a lock, and needs no CPU meanwhile."""
-    return line is not None and sum((line.waiting or {}).values()) > MAJORITY * line.samples
-
-
 def _hidden(
     step: StepBudget,
     wait_ns: int,
@@ -284,13 +277,6 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     return min(ns, cost), assumption
 
 
-def _reads_archive(hottest: LineRow | None) -> bool:
-    """Whether most of the time is spent in reading an array of an .npz file, which numpy keeps none of."""
-    if hottest is None:
-        return False
-    return sum(count for within, count in hottest.within.items() if _ARCHIVE in within) > MAJORITY * hottest.samples
-
-
 def _shared(hottest: LineRow | None, loader: LoaderUse) -> Location | None:
     """The line that makes a manager, where workers spend most of the fetch asking another process for its objects."""
     if hottest is None or hottest.within.get(SHARED, 0) <= MAJORITY * hottest.samples:
@@ -305,7 +291,7 @@ def _change(
     line of the user's makes batches but the loop only waits for them; else the call whose work could be done once.
     Of objects that a manager's process keeps it is the line that makes the manager, of an .npz file the line itself.
     """
-    if _reads_archive(hottest):
+    if reads_archive(hottest):
         return None
     if (manager := _shared(hottest, loader)) is not None:
         return manager
@@ -330,24 +316,32 @@ def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None
     return AdvisedEdit.of(loader.change, num_workers=advised, **keep)
 
 
-def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: bool, alone: str) -> str:
-    """The end of the message: who prepares batches, and what workers ``alone`` would hide."""
+def _beside(cost: int, wait_ns: int, hidden_ns: int, loader: LoaderUse) -> str:
+    """What workers alone would hide, or what those that there are take from the steps."""
+    if loader.num_workers:
+        return f", and the steps wait {ms(cost - wait_ns)} for cores that they have" if cost > wait_ns else ""
+    is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted
+    return f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
+
+
+def _cause(share: str, loader: LoaderUse, hottest: LineRow | None, unavoidable: bool, beside: str) -> str:
+    """The end of the message: who prepares batches, and what is said ``beside`` that."""
     if loader.dataset is None:
         return f" ({share})"
     if loader.restarted:
         return f" ({share}): each step makes a new iterator of the DataLoader over {loader.dataset} for one batch"
     if not loader.num_workers:
         function = shown_function(hottest) if hottest is not None else loader.dataset
-        return f": {function} runs in the training process, num_workers=0{alone}"
+        return f": {function} runs in the training process, num_workers=0{beside}"
     if loader.starts:
         return f" ({share}), most of it for workers that were started {loader.starts} times"
     workers = f"{loader.num_workers} worker{'s' if loader.num_workers > 1 else ''}"
     spare = " with time to spare" if unavoidable else ""
-    return f" ({share}), although batches are prepared by {workers}{spare}"
+    return f" ({share}), although batches are prepared by {workers}{spare}{beside}"
 
 
 def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns: int) -> str:
-    if _reads_archive(hottest):
+    if reads_archive(hottest):
         return (
             "Read the arrays of the .npz file once, in __init__: each access reads and decompresses a whole array. Or "
             "save them as .npy, and open that with np.load(..., mmap_mode='r')."

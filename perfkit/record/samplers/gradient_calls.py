@@ -52,7 +52,7 @@ class GradientCallLog:
     def __init__(self) -> None:
         self._running: dict[FrameType, tuple[Site | None, _OpenGradient]] = {}
         self._seen: list[_Seen] = []
-        #: Calls, those again, ns, ns of those again, and whether these build a graph.
+        #: Calls, those again, ns, ns of those again, and how many build a graph and are of ``grad``.
         self._sums: dict[Site, list[int]] = {}
 
     def enter(self, frame: FrameType, site: Site | None, now_ns: int, *, is_grad: bool) -> None:

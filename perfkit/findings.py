@@ -81,7 +81,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ``edit`` is the change itself where it is an argument of a call; reports show it as a diff.
     ``what_if`` are the options of `perfkit what-if` whose replay gave the saving; None where the rule gave it.
     ``follows`` is the id of the rule whose finding explains this one: correct that one first. Per step means per
-    mean step, or the whole recording where no steps are marked in it.
+    mean step, or the whole recording where no steps are marked in it. ``of_ns`` is the length of the step that the cost
+    is a part of: of the typical one, or of the mean of all where the cost comes in some steps only; None: not known.
     """
 
     rule: str = ""  # set by the engine: a rule does not name itself
@@ -99,6 +100,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     saving_high_ns: int | None = None
     follows: str | None = None
     what_if: str | None = None
+    of_ns: int | None = None
 
     @property
     def quantified(self) -> bool:

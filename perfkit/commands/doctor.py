@@ -105,7 +105,7 @@ PRIVATE_NAMES = (
         "_dispatch_tls_set_dispatch_key_included _dispatch_key_parse _dispatch_get_all_op_names"
         " _dispatch_has_kernel_for_dispatch_key _get_schema _group_tensors_by_device_and_dtype"
         " _functorch.is_functorch_wrapped_tensor _functorch.get_unwrapped _functorch.peek_interpreter_stack"
-        " TensorBase.untyped_storage DisableTorchFunction",
+        " TensorBase.untyped_storage DisableTorchFunction _current_autograd_node",
         "the dry run of detect_syncs",
     ),
     ("torch._C", "DisableTorchFunction", "programs with function modes of their own"),

@@ -275,6 +275,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
             cost_ns=None if cost is None else round(cost),
             saving_low_ns=None if low is None else round(low),
             saving_high_ns=None if high is None else round(high),
+            of_ns=self.wall_ns if cost is not None else None,
             **others,
         )
 

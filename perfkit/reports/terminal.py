@@ -52,6 +52,8 @@ from perfkit.reports.source_files import SourceFiles
 #: Findings that are printed without ``all``: as many as a person reads at once.
 SHOWN = 5
 
+#: The mean step is named where it is longer than the typical one by this factor: the header has the typical one.
+_LONGER = 1.02
 #: Kernels of a report of Nsight Compute that are shown without ``all``.
 _KERNELS = 10
 
@@ -246,9 +248,10 @@ def _cost(finding: Finding, diagnosis: Diagnosis) -> str:
     if finding.cost_ns is None:
         return "not quantified" if why_unquantified(finding) else ""
     per = "/step" if diagnosis.step is not None else ""
-    wall_ns = diagnosis.figures.wall_ns
-    # A cost that comes in few steps may be more than the typical step.
-    share = f" ({percent(finding.cost_ns, wall_ns)})" if wall_ns and finding.cost_ns <= wall_ns else ""
+    typical_ns = diagnosis.figures.wall_ns
+    wall_ns = finding.of_ns or typical_ns
+    of = " of the mean step" if wall_ns and typical_ns and wall_ns > _LONGER * typical_ns else ""
+    share = f" ({percent(finding.cost_ns, wall_ns)}{of})" if wall_ns and finding.cost_ns <= wall_ns else ""
     saving = shown_saving(finding)
     return f"{ms(finding.cost_ns)}{per}{share}" + (f", saves {saving}" if saving else "")
 

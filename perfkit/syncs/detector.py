@@ -19,7 +19,7 @@ from perfkit.errors import PerfkitWarning, SyncError, UsageError
 from perfkit.run.records import SyncKind
 from perfkit.syncs.arguments import Certainty, DetectionArguments, Mode, OnSync, Threads
 from perfkit.syncs.results import SyncResults, describe, warn_caller
-from perfkit.syncs.sync_log import ENGINE_THREAD, Sync
+from perfkit.syncs.sync_log import ENGINE_THREAD, Sync, SyncLog
 
 if TYPE_CHECKING:
     from perfkit.syncs.dry_run.thread_state import DryRun
@@ -268,6 +268,10 @@ class SyncDetector(SyncResults):
     def step(self) -> None:
         """Mark the end of a training step; `SyncEvent.per_step` counts these."""
         self._steps += 1
+
+    def count_from_here(self) -> None:
+        """Forget the syncs and the steps until now; tensors stay on the simulated device."""
+        self._log, self._steps = SyncLog(), 0
 
     @property
     def observed(self) -> bool:

@@ -279,7 +279,7 @@ def test_workers_that_do_not_keep_up_cost_the_cores_that_training_waits_for(buil
 
     expected = 11.9 + 100 * 0.4 * 1.0 / (1.0 + 0.6) if busy == 90 else 11.9
     assert finding.cost_ns == pytest.approx(expected * MS, rel=0.01)
-    assert ("for cores that they have" in finding.message) is (busy == 90)
+    assert ("for cores that these use" in finding.message) is (busy == 90)
 
 
 def test_lines_of_another_loaders_workers_are_not_reported(build: Any) -> None:
@@ -309,6 +309,20 @@ def test_workers_that_start_in_every_epoch_should_stay(build: Any) -> None:
     assert "workers that were started 16 times" in finding.message
     assert "persistent_workers=True" in (finding.advice or "")
     assert (finding.saving_low_ns, finding.saving_high_ns) == (round(10.9 * MS * 2 / 3), round(1.15 * 10.9 * MS))
+
+
+def test_workers_of_loaders_that_are_made_anew_cannot_stay(build: Any) -> None:
+    workers = Workers(
+        dataset="Reviews", processes=16, samples=300, alive_ns=8_000 * MS, busy_ns=200 * MS, cpu_ns=400 * MS
+    )
+    rank = build.rank(workers=1)
+    rank = msgspec.structs.replace(rank, loaders=(msgspec.structs.replace(rank.loaders[0], iterators=1),))
+    usual, every = build.step(20, data=1, forward=19), build.mean_step(30, data=11, forward=19)
+
+    [finding] = build.findings(input_bound, usual, every, rank, Lines(period_ns=MS, steps=40, workers=(workers,)))
+
+    assert "Make the DataLoader once" in (finding.advice or "")
+    assert "persistent_workers" not in (finding.advice or "")
 
 
 def test_workers_that_start_slow_the_steps_meanwhile_too(build: Any) -> None:

@@ -576,3 +576,13 @@ def test_what_a_dry_run_moved_to_the_device_is_there_in_the_next(run_program: Ca
         run_program("x.sum().item()", x=x)
 
     assert [event.op for event in syncs.events] == ["item"]
+
+
+@pytest.mark.parametrize("name", ["max", "min", "median", "nanmedian"])
+def test_the_backward_of_a_maximum_reads_no_value_on_cuda(name: str) -> None:
+    weight = torch.nn.Parameter(torch.randn(5))
+    with detect_syncs("dry", device_of=weight) as syncs:
+        getattr(weight * 2, name)().backward()
+
+    assert syncs.events == ()
+    assert syncs.observed

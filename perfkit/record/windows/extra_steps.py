@@ -1,4 +1,4 @@
-"""The extra steps, once per run: one is traced by line, in two ops are counted, two are the dry run for syncs.
+"""The extra steps, once per run: one is traced by line, in two ops are counted, three are the dry run for syncs.
 
 Where memory is asked for, its steps are among them. If the step that is traced takes long, another one is traced.
 
@@ -25,9 +25,10 @@ from perfkit.record.windows.model_ranges import trained_modules
 from perfkit.run.records import ConstantOps, Phase, RepeatedOps, StepFlops, StepKind, Syncs, TracedLine
 from perfkit.syncs import SyncDetector, detect_syncs
 
-#: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first includes set-up
-#: and one-off syncs, the second shows what every step has.
-_STEPS: dict[StepKind, int] = {"ops": 2, "memory": memory_steps.STEPS, "dry": 2}
+#: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first is not counted.
+#: What it begins with was computed before it, and is on no device, such as the loss that is read after the update; and
+#: it has set-up. Of the other two, what only one has is rare.
+_STEPS: dict[StepKind, int] = {"ops": 2, "memory": memory_steps.STEPS, "dry": 3}
 
 
 #: A step that is traced by line and takes so many times the typical one, without the time of tracing, does what
@@ -95,7 +96,10 @@ class ExtraSteps:
         if self._current is not None:
             self._remaining -= 1
             if self._current == "dry" and self._detector is not None:
-                self._detector.step()
+                if self._remaining == _STEPS["dry"] - 1:
+                    self._detector.count_from_here()
+                else:
+                    self._detector.step()
             elif self._current == "memory" and self._memory is not None and self._remaining:
                 self._memory.advance()
             elif self._current == "ops" and self._remaining:

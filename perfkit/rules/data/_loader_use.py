@@ -16,6 +16,8 @@ from perfkit.run.records import Lines, Loader, Rank
 _ARGUMENTS = ("dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory")
 #: Workers that were started as often as this are started in every epoch.
 _MIN_STARTS = 3
+#: Workers that were started so many times as often as their loader was gone through are those of several loaders.
+_REMADE = 2
 #: A step that begins a pass of fewer batches may use all of it, as one of a small dataset with accumulation does.
 _MIN_UNUSED = 10
 #: Workers that are busy for less than this share of their time prepare batches faster than training takes them: a queue
@@ -79,7 +81,8 @@ class LoaderUse(NamedTuple):
     ``dataset`` is the type of its dataset, None where no DataLoader was seen. ``starts`` is how often its workers were
     started, 0 where steps do not wait for that. ``restarted`` is whether the steps begin a new pass over it for each
     batch, as ``next(iter(loader))`` does, ``late_in_rhythm`` whether each n-th batch comes late. ``change`` is the line
-    that sets it up, ``manager`` the one that makes a manager, whose objects processes share.
+    that sets it up, ``manager`` the one that makes a manager, whose objects processes share. ``remade`` is whether its
+    workers were started more often than it was gone through: others like it were made.
     """
 
     dataset: str | None = None
@@ -90,6 +93,7 @@ class LoaderUse(NamedTuple):
     late_in_rhythm: bool = False
     change: Location | None = None
     manager: Location | None = None
+    remade: bool = False
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> LoaderUse:
@@ -117,6 +121,7 @@ class LoaderUse(NamedTuple):
             bool(late),
             change,
             manager,
+            loader.iterators is not None and starts >= _REMADE * max(1, loader.iterators),
         )
 
 

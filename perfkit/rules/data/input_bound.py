@@ -310,7 +310,7 @@ def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None
         return None
     keep = {} if loader.persistent_workers else {"persistent_workers": True}
     if loader.starts:
-        return AdvisedEdit.of(loader.change, **keep)
+        return AdvisedEdit.of(loader.change, **({"num_workers": 0} if loader.remade else keep))
     if loader.num_workers >= advised or not (loader.num_workers or hidden_ns):
         return None
     return AdvisedEdit.of(loader.change, num_workers=advised, **keep)
@@ -319,7 +319,7 @@ def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None
 def _beside(cost: int, wait_ns: int, hidden_ns: int, loader: LoaderUse) -> str:
     """What workers alone would hide, or what those that there are take from the steps."""
     if loader.num_workers:
-        return f", and the steps wait {ms(cost - wait_ns)} for cores that they have" if cost > wait_ns else ""
+        return f", and training waits another {ms(cost - wait_ns)} for cores that these use" if cost > wait_ns else ""
     is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted
     return f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
 
@@ -350,6 +350,10 @@ def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns:
         return (
             "Make one iterator before the loop, batches = iter(loader), and take next(batches) in the step; make a new "
             "one where it raises StopIteration. Each one shuffles all samples and starts all workers."
+        )
+    if loader.remade:
+        return (
+            "Make the DataLoader once and go through it again, or use num_workers=0: each one starts its own workers."
         )
     if loader.starts:
         return "Keep the workers over epochs: DataLoader(..., persistent_workers=True), or make the epochs longer."

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfkit._format import ms
+from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MeanStepBudget
@@ -84,10 +84,10 @@ def check(
 
 
 def _steps(growth: StepGrowth) -> str:
-    """How many steps it grows for: ``150 steps, 3 times``."""
+    """How many steps it grows for: ``150 steps and does so 3 times``."""
     if not growth.restarts:
         return f"{growth.steps:,} steps"
-    return f"{growth.knots[-1][0] + 1:,} steps, {len(growth.restarts)} times"
+    return f"{growth.knots[-1][0] + 1:,} steps and does so {times(len(growth.restarts))}"
 
 
 def _per(growth: StepGrowth) -> str:

@@ -62,7 +62,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits 
                 f"A penalty of the squares of {one.elements:,} parameters is computed in "
                 f"the loss: {step.shown(cost)}, its backward included."
             ),
-            advice="Give the optimizer weight_decay= (for l2 * p ** 2 twice l2): SGD and Adam add the same gradient.",
+            advice="Remove it, and give SGD or Adam weight_decay=2 * l2 for l2 * p ** 2: the gradient is the same.",
             confidence="medium",
             evidence=(
                 Evidence.ms("ops on the parameters", sum(row.ns for row in rows), f"{work.source}, per step"),

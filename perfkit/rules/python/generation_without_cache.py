@@ -35,7 +35,7 @@ from perfkit.ledger.step_budget import MeanStepBudget, StepBudget
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules._places import busiest_line
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines, ModuleCalls
+from perfkit.run.records import Lines, ModuleCalls, RegrownInputs
 
 ID = "generation-without-cache"
 CLAIMS = (*COMPUTING, *PYTHON)
@@ -66,9 +66,15 @@ def check(
             evidence = Evidence("of them with one position more", calls.growing, "", "the step traced by line")
             yield from _finding(step, cost, calls.module, calls.calls, row.at, evidence)
     if not found and mean is not None:
+        # A line that generates both in an evaluation and outside has a row for each.
+        by_line: dict[tuple[str, int, str], list[RegrownInputs]] = {}
         for one in lines.regrown_inputs:
-            phase = Evidence("phase", one.phase, "", "of the first of them")
-            yield from _finding(mean, min(one.host_ns, mean.wall_ns), one.module, one.calls, one.at, phase)
+            by_line.setdefault((one.file, one.line, one.module), []).append(one)
+        for rows in by_line.values():
+            phases = Evidence("phase", " ".join(row.phase for row in rows), "", "of the first of them")
+            cost = min(sum(row.host_ns for row in rows), mean.wall_ns)
+            calls_of_line = sum(row.calls for row in rows)
+            yield from _finding(mean, cost, rows[0].module, calls_of_line, rows[0].at, phases)
 
 
 def _grows(calls: ModuleCalls) -> bool:
@@ -100,8 +106,8 @@ def _finding(
             f"{step.shown(cost)}."
         ),
         advice=(
-            "Keep what was computed (past_key_values with use_cache=True, or a recurrent state), and call the model "
-            "with the newest position only."
+            "Pass use_cache=True to generate(). In a loop of your own keep what was computed (past_key_values, or a "
+            "recurrent state), and call the model with the newest position only."
         ),
         confidence="medium",
         evidence=(Evidence("calls", calls, "", "inputs of the model"), *evidence),

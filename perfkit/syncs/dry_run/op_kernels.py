@@ -40,6 +40,12 @@ _KEY: Any = _find_key()
 _Tensor = torch.Tensor
 _without_function_modes = torch._C.DisableTorchFunction
 
+#: The node of a backward that runs on this thread; None: none does, or this torch does not tell.
+_current_node: Any = getattr(torch._C, "_current_autograd_node", lambda: None)
+#: Nodes that ask on the host whether the result is a number, and compute with masks on CUDA
+#: (``evenly_distribute_backward`` in torch/csrc/autograd/FunctionsManual.cpp).
+_OF_HOSTS = frozenset(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"))
+
 #: Op -> positions of the results that are on the host although the inputs are on the device.
 _HOST_RESULTS = {"aten::_pack_padded_sequence": (1,)}
 
@@ -121,7 +127,7 @@ def _at_op(op: _Op, *args: Any, **kwargs: Any) -> Any:
             run.device_uses += 1
             if op.rule is not None:
                 cause = run.apply_rule(op.rule, op.name, args, kwargs)
-                if cause is not None and not _stays_on_device(run, op, args):
+                if cause is not None and not (_stays_on_device(run, op, args) or _is_of_hosts(run)):
                     run.sync(run.name_read(cause) if op.reads_scalar else cause)
             if op.one_device and run.simulate and not run.mutes:
                 for arg in args:
@@ -158,6 +164,12 @@ def _stays_on_device(run: DryRun, op: _Op, args: tuple[Any, ...]) -> bool:
         # C++ copies gradients into buffers that it created unmarked (DDP's buckets).
         mark_on_device(args[0])
     return run.in_backward and op.copies
+
+
+def _is_of_hosts(run: DryRun) -> bool:
+    """Whether a node of a backward runs that reads a value on the host and none on CUDA."""
+    node = _current_node() if run.in_backward else None
+    return node is not None and node.name() in _OF_HOSTS
 
 
 def _mark_results(op: _Op, result: Any) -> None:

@@ -1,0 +1,36 @@
+"""The steps of the dry run for syncs: what each step has, and what only some have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import perfkit
+from perfkit.run.reading import read_run
+
+
+@pytest.mark.parametrize(("every", "per_step"), [(1, 1.0), (100, None)])
+def test_a_loss_that_is_read_after_the_update_is_read_in_each_step(
+    every: int, per_step: float | None, tmp_path: Path
+) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = 0.0
+    with perfkit.profile(tmp_path / "run", quiet=True, report=False, detect_syncs="dry"):
+        for step in range(60):
+            loss = model(torch.ones(2, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % every == every - 1:
+                total += loss.item()
+
+    syncs = read_run(tmp_path / "run").ranks[0].syncs
+    assert syncs is not None
+    assert syncs.steps == 2
+    assert [(event.op, event.per_step, event.in_steps) for event in syncs.events] == (
+        [("item", per_step, 2)] if per_step else []
+    )

@@ -70,6 +70,13 @@ class _Level(NamedTuple):
         return self.readings >= _READINGS and self.full_after is not None and self.full_after < steps
 
 
+#: Where the memory of the process rises, and where that of a device does.
+_ADVICE = (
+    "Find what the program or a library keeps: no tensors that stay alive were seen.",
+    "Find what holds the last step's tensors; perfkit's recorder \"memory\" names who allocated them.",
+)
+
+
 def check(
     rank: Rank | None = None,
     growth: MemoryGrowth | None = None,
@@ -96,7 +103,7 @@ def check(
         yield Finding(
             severity=severity,
             message=f"The {most.name} rises by {size(most.bytes_per_step)} in every step{full}.",
-            advice="Find what holds the last step's tensors; perfkit's recorder \"memory\" names who allocated them.",
+            advice=_ADVICE[most.name == _DEVICE],
             evidence=evidence,
         )
 

@@ -70,6 +70,8 @@ _MIN_OVERHEAD_NS = 2_000
 #: Python between two ops of a loop over small ops: 0.4 to 11 µs in 41 loops of the labelled suite and of others, 70
 #: to 256 µs in four loops that compute something else in Python, which is no time of these ops.
 _PYTHON_NS = 20_000
+#: Ops that no line calls by its name: torch does on the way to a number, or from a list.
+_UNNAMED = ("resolve_conj", "resolve_neg", "lift_fresh")
 #: Layers with parameters of their own; and collectives, whose loops wait for other processes and the link.
 _NOT_A_SMALL_OP = re.compile(
     r"^aten::(linear|addmm|conv|_conv|(?!linalg_)\w+_norm|embedding|lstm|gru|rnn)|^(c10d|_c10d_functional)::"
@@ -176,7 +178,9 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         if loop is not None and (inner := _loop_inside(loop, repeat, all_loops, work)) is not None:
             loop, iterations = inner, max(row.runs for row in all_loops[inner])
             ops_each = repeat.ops / iterations
-        names = " ".join(name.removeprefix("aten::") for name in repeat.names[:4])
+        shown = [name.removeprefix("aten::") for name in repeat.names]
+        shown = [name for name in shown if name not in _UNNAMED] or shown
+        names = " ".join(shown[:4])
         # Each of the user's loops was followed: what is none of them is in a library that one of their lines calls. A
         # line that the traced step did not reach is in a loop that not every step has.
         traced = {(row.file, row.line) for row in lines.traced} if loop is None and lines is not None else set()
@@ -190,7 +194,7 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
             message=(
                 f"A loop{' in a library' if in_library else ''} runs {iterations:.0f} times per step over "
                 f"{ops_each:.0f} small op{'s' if round(ops_each) != 1 else ''} "
-                f"({names}{' ...' if len(repeat.names) > 4 else ''}): "
+                f"({names}{' ...' if len(shown) > 4 else ''}): "
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
             advice=_ANOTHER if in_library else _CARRIED if carries else _WHOLE,

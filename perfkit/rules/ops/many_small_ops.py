@@ -67,7 +67,7 @@ _SMALL = 20
 #: The overhead of an op in a trace, at least (calibrated on one machine). What the trace itself shows are its cheapest
 #: ops, among them views and ops inside ops, and no call in a loop is as cheap as those.
 _MIN_OVERHEAD_NS = 2_000
-#: Python between two ops of a loop over small ops: 0.4 to 11 µs in 41 loops of the labelled suite and of others, 70
+#: Python between two ops of a loop over small ops: 0.4 to 11 µs in 40 loops of the labelled suite and of others, 70
 #: to 256 µs in four loops that compute something else in Python, which is no time of these ops.
 _PYTHON_NS = 20_000
 #: Ops that no line calls by its name: torch does on the way to a number, or from a list.

@@ -72,7 +72,7 @@ def test_syncs_in_the_users_hooks_are_found_by_the_dry_run(lightning: Any) -> No
     schedule = perfkit.schedule(wait=1, warmup=1, active=1, repeat=1)
     prof = lightning.callback(schedule=schedule, recorders=("kineto",), detect_syncs="dry")
 
-    lightning.trainer(prof).fit(lightning.model(training_step=step_that_reads), lightning.batches(10))
+    lightning.trainer(prof).fit(lightning.model(training_step=step_that_reads), lightning.batches(20))
 
     found = [
         f for f in prof.profile.diagnosis.findings if f.rule == "sync-in-step" and f.spent and f.spent.file == __file__

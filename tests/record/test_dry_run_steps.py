@@ -12,9 +12,9 @@ import perfkit
 from perfkit.run.reading import read_run
 
 
-@pytest.mark.parametrize(("every", "per_step"), [(1, 1.0), (100, None)])
-def test_a_loss_that_is_read_after_the_update_is_read_in_each_step(
-    every: int, per_step: float | None, tmp_path: Path
+@pytest.mark.parametrize(("every", "in_steps"), [(1, 2), (2, 1)])
+def test_a_loss_that_is_read_after_the_update_is_counted_in_each_step_that_reads_it(
+    every: int, in_steps: int, tmp_path: Path
 ) -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -31,6 +31,4 @@ def test_a_loss_that_is_read_after_the_update_is_read_in_each_step(
     syncs = read_run(tmp_path / "run").ranks[0].syncs
     assert syncs is not None
     assert syncs.steps == 2
-    assert [(event.op, event.per_step, event.in_steps) for event in syncs.events] == (
-        [("item", per_step, 2)] if per_step else []
-    )
+    assert [(event.op, event.per_step, event.in_steps) for event in syncs.events] == [("item", in_steps / 2, in_steps)]

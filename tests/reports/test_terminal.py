@@ -193,6 +193,17 @@ def test_all_shows_ranges_with_their_time_per_step_and_the_short_form_none(
     assert "layers.0" not in written(print_diagnosis, diagnosis)
 
 
+def test_a_cost_that_comes_in_some_steps_is_a_share_of_the_mean_step(
+    diagnosis: Diagnosis, written: Callable[..., str]
+) -> None:
+    first, *others = diagnosis.findings
+    rare = msgspec.structs.replace(first, of_ns=2 * diagnosis.figures.wall_ns)
+
+    text = written(print_diagnosis, msgspec.structs.replace(diagnosis, findings=(rare, *others)))
+
+    assert "45.0 ms/step (28% of the mean step)" in " ".join(text.split())
+
+
 def test_all_shows_what_perfkit_cost_once_and_per_step(diagnosis: Diagnosis, written: Callable[..., str]) -> None:
     own = Overhead(step_ns=MS // 10, fixed_ns={"start": 200 * MS, "helpers": 400 * MS})
     diagnosis = msgspec.structs.replace(diagnosis, overhead=own)

@@ -68,6 +68,26 @@ def test_a_text_that_is_written_in_a_report_or_a_validation_is_found_by_all_call
     )
 
 
+def test_a_line_that_generates_in_an_evaluation_and_outside_is_said_once(build: Any) -> None:
+    row = RegrownInputs(
+        file="train.py",
+        line=18,
+        function="tell",
+        owner="user",
+        phase="validation",
+        module="Writer",
+        calls=200,
+        host_ns=12 * MS,
+    )
+    outside = msgspec.structs.replace(row, phase="other", calls=40, host_ns=3 * MS)
+    lines = Lines(period_ns=MS, steps=9, regrown_inputs=(row, outside))
+
+    [finding] = build.findings(generation_without_cache, build.step(20), build.mean_step(40, validation=20), lines)
+
+    assert finding.cost_ns == 15 * MS
+    assert [(item.name, item.value) for item in finding.evidence] == [("calls", 240), ("phase", "validation other")]
+
+
 def test_where_the_length_costs_little_nothing_is_reported(build: Any) -> None:
     step = build.step(20, other=20)
 

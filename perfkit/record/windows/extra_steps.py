@@ -31,9 +31,8 @@ from perfkit.syncs import SyncDetector, detect_syncs
 _STEPS: dict[StepKind, int] = {"ops": 2, "memory": memory_steps.STEPS, "dry": 3}
 
 
-#: A step that is traced by line and takes so many times the typical one, without the time of tracing, does what
-#: others do not (an evaluation), or is Python, which tracing slows nevertheless: another one is traced, and the shorter
-#: one is kept.
+#: A step that takes at least this many times the typical one, without the time of tracing, does what others do not (an
+#: evaluation), or is Python, which tracing slows all the same: another one is traced, and the shorter one is kept.
 _MUCH_LONGER = 5.0
 _TRACES = 2
 

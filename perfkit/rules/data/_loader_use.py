@@ -16,7 +16,7 @@ from perfkit.run.records import Lines, Loader, Rank
 _ARGUMENTS = ("dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory")
 #: Workers that were started as often as this are started in every epoch.
 _MIN_STARTS = 3
-#: Workers that were started so many times as often as their loader was gone through are those of several loaders.
+#: Several loaders were made where workers were started at least this often per pass over the one that is known.
 _REMADE = 2
 #: A step that begins a pass of fewer batches may use all of it, as one of a small dataset with accumulation does.
 _MIN_UNUSED = 10

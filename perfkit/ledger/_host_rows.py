@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from perfkit._format import percent
 from perfkit._location import Location
 from perfkit.ledger.rows import LedgerRow, Owner, Partition, apportion
 from perfkit.ledger.step_budget import StepBudget
@@ -30,6 +31,8 @@ _OWNERS: dict[Phase, Owner] = {
 }
 #: Phases in which ops are the phase's own work, and not computing.
 _OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})
+#: A machine that ran below this share of its speed is said to be slower: two runs of one program differ by less.
+_SLOWED = 0.9
 
 
 def host_rows(budget: StepBudget, found: Measurements) -> Partition:
@@ -51,7 +54,8 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
     elif limits is None:
         unknown = "the limits of the machine were not measured (perfkit doctor measures them)"
     else:
-        return Partition(rows, f"measured on {limits.cpu}", None)
+        slower = f", at {percent(limits.speed, 1)} of its speed" if limits.speed < _SLOWED else ""
+        return Partition(rows, f"measured on {limits.cpu}{slower}", None)
     return Partition(rows, None, unknown)
 
 

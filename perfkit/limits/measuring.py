@@ -14,17 +14,21 @@ import itertools
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch import Tensor
 
 from perfkit import _env
 from perfkit.limits.limits_cache import METHOD
-from perfkit.run.records import ACCESSES, FUNCTION_FLOPS, FUNCTIONS, Access, Function, MachineLimits, Rate, Rates
+from perfkit.limits.timed_ops import TimedOps, timed_ops
+from perfkit.run.records import (
+    MachineLimits,
+    Rate,
+    Rates,
+)
 
 try:
     import resource
@@ -49,37 +53,6 @@ _VISIT_S = 0.002
 _THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
 #: Tables of ops that work in blocks, so that a larger one is never slower unless it was disturbed.
 _IN_BLOCKS = ("products", "convolutions", "depths")
-_PRECISIONS = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-#: Length of square matrices.
-_PRODUCTS = (16, 32, 64, 128, 256, 512, 1024)
-#: Samples, channels, and height and width of images: 0.3 MFLOP to 1.8 GFLOP.
-_CONVOLUTIONS = ((1, 8, 16), (4, 16, 32), (8, 32, 32), (8, 64, 28), (8, 64, 56))
-#: Channels, and height and width of eight images, of convolutions whose rate at each depth is measured: 3x3 kernels to
-#: as many channels or 32, on images that a second-level cache holds.
-_DEPTHS = ((1, 32), (3, 32), (8, 32), (16, 16), (32, 16), (64, 16))
-#: Bytes of a tensor that is moved: from the smallest cache to beyond the largest one.
-_TENSORS = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24, 26))
-#: Elements for functions: torch divides an op among threads from 32,768 elements on. A second-level cache holds the
-#: tensors of the second size and not those of the last one.
-_FUNCTION_ELEMENTS = (2**14, 2**18, 2**19)
-
-
-class _Group(NamedTuple):
-    """Ops of which the fastest counts, as one rate of a table.
-
-    ``work`` is what the rate counts, where that is not the size: FLOPs of one op.
-    """
-
-    table: str
-    name: str
-    size: int
-    ops: tuple[Callable[[], Any], ...]
-    work: int | None = None
 
 
 class _Timed:
@@ -154,14 +127,14 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
     gc.disable()
     try:
         with torch.no_grad():
-            rows = [[*row] for row in (*_products(), *_convolutions(), _depths(), *_moves(), *_functions())]
+            rows = [[*row] for row in timed_ops()]
             one = _turns(rows, 1, budget_s / 2 if threads > 1 else budget_s)
             all_ = _turns(rows, threads, budget_s / 2) if threads > 1 else one
     finally:
         gc.enable()
         torch.set_num_threads(before)
     cores = _env.cores()
-    names = ("products", "convolutions", "depths", "functions", "bandwidth")
+    names = ("products", "convolutions", "depths", "functions", "layers", "bandwidth")
     tables: dict[str, dict[str, Rates]] = {name: {} for name in names}
     disturbed = one.disturbed
     for (table, name, size), alone in one.rates.items():
@@ -190,17 +163,18 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
         convolutions=tables["convolutions"],
         depths=tables["depths"],
         functions=tables["functions"],
+        layers=tables["layers"],
         bandwidth=tables["bandwidth"],
     )
 
 
-def _turns(rows: list[list[_Group]], threads: int, budget_s: float) -> _Turns:
+def _turns(rows: list[list[TimedOps]], threads: int, budget_s: float) -> _Turns:
     """Repeat all ops in turns until the time is over; with one thread each at least once."""
     torch.set_num_threads(threads)
     end_s = time.perf_counter() + budget_s
     one, nodes = torch.ones(1), 100
     op, backward = _Timed(one.neg_, threads), _Timed(_backward_of(nodes), threads)
-    groups: list[tuple[_Group, list[_Timed]]] = []
+    groups: list[tuple[TimedOps, list[_Timed]]] = []
     for row in rows:
         for group in row:
             if threads > 1 and time.perf_counter() > end_s:
@@ -226,96 +200,6 @@ def _turns(rows: list[list[_Group]], threads: int, budget_s: float) -> _Turns:
     # Each node negates one element, which takes as long as another op.
     node_s = backward.seconds / nodes - op.seconds
     return _Turns(rates, any(each.disturbed for each in every), op.seconds, node_s)
-
-
-# Each row has the same op in rising sizes; it ends early on a machine where that takes long.
-
-
-def _products() -> Iterator[Iterator[_Group]]:
-    def row(name: str, dtype: torch.dtype) -> Iterator[_Group]:
-        for n in _PRODUCTS:
-            a, b = torch.rand(n, n).to(dtype), torch.rand(n, n).to(dtype)
-            yield _Group("products", name, 2 * n**3, (partial(torch.mm, a, b, out=torch.empty_like(a)),))
-
-    for name, dtype in _PRECISIONS.items():
-        yield row(name, dtype)
-
-
-def _convolutions() -> Iterator[Iterator[_Group]]:
-    def row(name: str, dtype: torch.dtype) -> Iterator[_Group]:
-        for samples, channels, length in _CONVOLUTIONS:
-            images = torch.rand(samples, channels, length, length).to(dtype)
-            weight = torch.rand(channels, channels, 3, 3).to(dtype)
-            flops = 2 * images.numel() * weight[0].numel()
-            last = (images.to(memory_format=torch.channels_last), weight.to(memory_format=torch.channels_last))
-            ops = tuple(partial(torch.conv2d, *given, padding=1) for given in ((images, weight), last))
-            yield _Group("convolutions", name, flops, ops)
-
-    for name in ("float32", "bfloat16"):
-        yield row(name, _PRECISIONS[name])
-
-
-def _depths() -> Iterator[_Group]:
-    for channels, length in _DEPTHS:
-        weights = [(torch.rand(max(32, channels), channels, 3, 3), 1)]
-        if channels == 1:  # one for each channel is as deep
-            weights.append((torch.rand(32, 1, 3, 3), 32))
-        ops: list[Callable[[], Any]] = []
-        for weight, groups in weights:
-            images = torch.rand(8, channels * groups, length, length)
-            for layout in (torch.contiguous_format, torch.channels_last):
-                given = images.to(memory_format=layout), weight.to(memory_format=layout)
-                ops.append(partial(torch.conv2d, *given, padding=1, groups=groups))
-                gradient = torch.rand_like(ops[-1]())
-                ops.append(partial(_weight_gradient, gradient, *given, groups))
-        depth = weights[0][0][0].numel()
-        yield _Group("depths", "float32", depth, tuple(ops), 2 * gradient.numel() * depth)
-
-
-def _weight_gradient(gradient: Tensor, images: Tensor, weight: Tensor, groups: int) -> None:
-    wanted = (False, True, False)
-    torch.ops.aten.convolution_backward(
-        gradient, images, weight, None, (1, 1), (1, 1), (1, 1), False, (0, 0), groups, wanted
-    )
-
-
-def _moves() -> Iterator[Iterator[_Group]]:
-    source, target = torch.ones(_TENSORS[-1] // 4), torch.ones(_TENSORS[-1] // 4)
-
-    def row(name: Access) -> Iterator[_Group]:
-        for size in _TENSORS:
-            a, b = source[: size // 4], target[: size // 4]
-            ops: dict[Access, tuple[Callable[[], Any], ...]] = {
-                "read": (a.sum,),
-                "copy": (partial(b.copy_, a), partial(torch.clamp_min, a, 0.0, out=b)),
-                "update": (partial(b.add_, 1.0),),
-            }
-            yield _Group("bandwidth", name, size if name == "read" else 2 * size, ops[name])
-
-    for name in ACCESSES:
-        yield row(name)
-
-
-def _functions() -> Iterator[Iterator[_Group]]:
-    def row(name: Function) -> Iterator[_Group]:
-        for elements in _FUNCTION_ELEMENTS:
-            given, out = torch.rand(elements) + 0.1, torch.empty(elements)
-            ops: dict[Function, tuple[Callable[[], Any], ...]] = {
-                "exp": (partial(torch.exp, given, out=out), partial(torch.sigmoid, given, out=out)),
-                "log": (partial(torch.log, given, out=out),),
-                "tanh": (partial(torch.tanh, given, out=out),),
-                # oneDNN has a kernel for gelu alone: 2 to 5 times as fast on an AMD EPYC with AVX-512.
-                "erf": (partial(torch.erf, given, out=out), partial(torch.ops.aten.gelu.out, given, out=out)),
-                "pow": (partial(torch.pow, given, 2.5, out=out),),
-                "sqrt": (partial(torch.sqrt, given, out=out), partial(torch.rsqrt, given, out=out)),
-                # It takes longest where both values are equally likely.
-                "bernoulli": (partial(out.bernoulli_, 0.9),),
-                "normal": (partial(out.normal_), partial(out.uniform_)),
-            }
-            yield _Group("functions", name, FUNCTION_FLOPS * elements, ops[name])
-
-    for name in FUNCTIONS:
-        yield row(name)
 
 
 def _backward_of(nodes: int) -> Callable[[], Any]:

@@ -195,7 +195,8 @@ def _measure_run(
     found.add(measure_utilization(flops, typical.median_ns if typical is not None else None))
     found.add((*(part for part in (rank, chosen.lines, chosen.syncs) if part is not None),))
     # A run that is still recording, or one from before limits.json: on its own machine they may be known.
-    found.add(chosen.limits or (cached_limits_of(rank) if rank is not None else None))
+    limits = chosen.limits or (cached_limits_of(rank) if rank is not None else None)
+    found.add(limits.during(rank.settings) if limits is not None and rank is not None else limits)
     steps = rank.steps if rank is not None else None
     mean = found.get(MeanStep)
     found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, mean))

@@ -326,7 +326,7 @@ class RunRecorder:
                 "optimizers": self._settings.optimizers,
                 **self._processor.facts,
                 "process_group": attachments.reduced.group,
-                "calls": self._settings.calls(padded=attachments.batches.is_padded),
+                "calls": self._settings.calls(attachments.batches.is_padded, attachments.unused.models),
                 "evaluated_with_grad": attachments.evaluation.line,
                 "unused_gradients": (*attachments.unused.found(), *attachments.cleared.found()),
                 "kept": self._leaks.leaks,

@@ -13,10 +13,10 @@ from perfkit.run.remote import is_url
 
 #: Rules that a change of `perfkit try` answers (a test compares them with the catalogue, which lies above this layer).
 TRIED = frozenset((
-    "allocator-thrash", "anomaly-detection", "attention-unfused", "blocking-copy", "checkpoint-in-step",
-    "conv-bias-before-norm", "copies-dominate", "cpu-preprocessing", "cuda-graph-candidate", "cudnn-benchmark-off",
-    "deterministic-mode", "exposed-communication", "float64-in-step", "fp32-without-tf32", "gc-pauses",
-    "grad-in-evaluation", "gradients-not-set-to-none", "input-bound", "launch-blocking", "launch-bound",
+    "allocator-thrash", "anomaly-detection", "attention-unfused", "blocking-copy", "channels-first",
+    "checkpoint-in-step", "conv-bias-before-norm", "copies-dominate", "cpu-preprocessing", "cuda-graph-candidate",
+    "cudnn-benchmark-off", "deterministic-mode", "exposed-communication", "float64-in-step", "fp32-without-tf32",
+    "gc-pauses", "grad-in-evaluation", "gradients-not-set-to-none", "input-bound", "launch-blocking", "launch-bound",
     "layout-conversion", "logging-in-step", "low-occupancy", "low-precision-unused", "many-small-ops", "memory-bound",
     "memory-near-limit", "pageable-copy", "python-bound", "recompiles", "small-grid", "sync-in-step", "thread-counts",
     "unfused-elementwise", "unfused-optimizer", "validation-too-often",

@@ -41,6 +41,7 @@ def limits_with() -> Callable[..., MachineLimits]:
             convolutions={"float32": (Rate(10**9, 80e9),)},
             depths={"float32": (Rate(10, 8e9), Rate(1_000, 80e9))},
             functions={"exp": (Rate(10**6, 10e9),)},
+            layers={"max pool": (Rate(10**6, 2e9),), "attention": (Rate(10**6, 1e9),), "softmax": (Rate(10**6, 5e9),)},
             bandwidth={"read": moves, "copy": moves, "update": (Rate(10**6, 200e9), Rate(10**8, 20e9))},
             op_ns=1_000,
             node_ns=2_000,

@@ -31,6 +31,9 @@ Make = Callable[..., MachineLimits]
         (0, 10**6, "float32", "read", 10_000),
         (10**3, 10**8, "float32", "matmul", 5_000_000),  # its bytes take longer, at the fastest access
         (0, 0, "float32", "copy", 0),
+        (10**6, 10**6, "float32", "max pool", 500_000),
+        (10**9, 0, "float64", "attention", 20_000_000),  # its own rate is that of float32: products at best
+        (10**6, 10**8, "bfloat16", "softmax", 5_000_000),  # its bytes take longer than its functions
     ],
 )
 def test_an_op_takes_as_long_as_the_slower_of_its_flops_and_its_bytes_and_its_overhead(
@@ -44,6 +47,21 @@ def test_a_convolution_of_few_channels_takes_longer(limits_with: Make, depth: in
     limit_ns = limits_with().op_limit_ns(10**9, 0, "float32", "convolution", depth)
 
     assert limit_ns == round(expected_ms * 1e6) + 1_000
+
+
+def test_a_machine_that_was_slower_in_a_run_has_lower_limits_there(limits_with: Make) -> None:
+    limits = limits_with()
+    product_ns = limits.op_limit_ns(2 * 256**3, 0, "float32", "matmul")
+    copy_ns = limits.op_limit_ns(0, 2**21, "float32", "copy")
+    measured = {"speed.product_ns": str(2 * product_ns), "speed.copy_ns": str(copy_ns // 2), "speed.op_ns": "4000"}
+
+    during = limits.during(measured)
+
+    assert during.op_limit_ns(10**9, 0, "float32", "matmul") == pytest.approx(20_000_000 + 4_000)
+    # A copy was faster than it ever was when limits were measured: they stay.
+    assert during.op_limit_ns(0, 10**8, "float32", "update") == 5_000_000 + 4_000
+    assert during.speed == pytest.approx(0.5, rel=0.01)
+    assert limits.during({"speed.product_ns": "a few"}) == limits
 
 
 def test_what_was_not_measured_limits_nothing(limits_with: Make) -> None:

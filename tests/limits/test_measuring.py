@@ -15,7 +15,17 @@ import torch
 
 from perfkit import _env
 from perfkit.limits.measuring import measure_limits
-from perfkit.run.records import ACCESSES, FUNCTIONS, MachineLimits, OpKind
+from perfkit.run.records import (
+    ACCESSES,
+    FUNCTION_FLOPS,
+    FUNCTIONS,
+    LAYERS,
+    PROBED_COPY,
+    PROBED_FUNCTION,
+    PROBED_PRODUCT,
+    MachineLimits,
+    OpKind,
+)
 
 #: Name, call, FLOPs, bytes and kind.
 Op = tuple[str, Callable[[], Any], int, int, OpKind]
@@ -53,8 +63,14 @@ def test_every_part_was_measured(limits: MachineLimits) -> None:
     assert "float32" in limits.convolutions
     assert [at.size for at in limits.depths["float32"]] == [9, 27, 72, 144, 288, 576]
     assert [*limits.functions] == [*FUNCTIONS]
+    assert [*limits.layers] == [*LAYERS]
     assert [*limits.bandwidth] == [*ACCESSES]
-    for table in (limits.products, limits.convolutions, limits.depths, limits.functions, limits.bandwidth):
+    tables = (limits.products, limits.convolutions, limits.depths, limits.functions, limits.layers, limits.bandwidth)
+    # What shows the speed of a run is compared with these.
+    assert 2 * PROBED_PRODUCT**3 in {at.size for at in limits.products["float32"]}
+    assert 2 * 4 * PROBED_COPY in {at.size for at in limits.bandwidth["copy"]}
+    assert FUNCTION_FLOPS * PROBED_FUNCTION in {at.size for at in limits.functions["exp"]}
+    for table in tables:
         for rates in table.values():
             assert [at.size for at in rates] == sorted({at.size for at in rates})
     assert (limits.threads, limits.torch, limits.cpu) == (1, _env.package_version("torch"), _env.cpu_name())

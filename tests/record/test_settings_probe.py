@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from perfkit.record.watchers import settings_probe
 from perfkit.record.watchers.settings_probe import SettingsProbe
+from perfkit.run.records import MODELS
 
 
 def test_a_setting_has_the_value_of_most_readings() -> None:
@@ -34,11 +37,42 @@ def test_a_cost_is_the_median_of_eight_readings(monkeypatch: pytest.MonkeyPatch)
     assert next(costs) == 10_000
 
 
+def test_the_speed_of_the_machine_is_measured_in_a_few_readings_and_in_inference_mode_too() -> None:
+    probe = SettingsProbe([])
+    with torch.inference_mode():
+        probe.read()
+    for _step in range(9):
+        probe.read()
+
+    times = {name: int(value) for name, value in probe.settings.items() if name.startswith("speed.")}
+    assert [*times] == ["speed.product_ns", "speed.copy_ns", "speed.exp_ns", "speed.op_ns"]
+    assert times["speed.product_ns"] > times["speed.op_ns"] > 0
+
+
+class Tagger(nn.Module):
+    """A model whose line is looked for."""
+
+
+MADE_AT = sys._getframe().f_lineno + 1
+TAGGER = Tagger()
+
+
+def test_the_lines_that_make_the_models_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_probe, "user_files", lambda: (__file__,))
+    probe = SettingsProbe([])
+    probe.read()
+
+    calls = probe.calls(padded=False, models=frozenset({"Tagger"}))
+
+    assert [(at.line, at.function) for at in calls[MODELS]] == [(MADE_AT, "Tagger(...)")]
+    assert probe.calls(padded=False, models=frozenset({"Tagger"})) == calls
+
+
 def test_there_are_no_settings_before_the_first_reading() -> None:
     probe = SettingsProbe([])
 
     assert probe.settings == {}
-    assert probe.calls(padded=True) == {}
+    assert probe.calls(padded=True, models=frozenset({"Net"})) == {}
 
 
 @pytest.mark.parametrize("to_none", [True, False])

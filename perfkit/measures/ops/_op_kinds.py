@@ -1,4 +1,4 @@
-"""Which limit of a machine an op meets: products, convolutions, moving memory, or functions of each element."""
+"""Which limit of a machine an op meets: products, convolutions, moving memory, functions of each element, or layers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ def _words(names: str) -> str:
 #: The first pattern that an op's name (without ``aten::``) matches decides.
 _KINDS: tuple[tuple[str, OpKind], ...] = (
     (r"conv", "convolution"),
+    (r"dot_product", "attention"),
+    (r"batch_norm(?!.*backward)", "batch norm"),
+    (r"max_pool2d(?!.*backward)", "max pool"),
+    (r"max_pool2d", "max pool gradient"),
+    (r"avg_pool2d", "average pool"),
+    (r"^upsample_nearest2d", "nearest"),
+    (r"^upsample_bilinear2d", "bilinear"),
     # Their backward needs the result only, which is arithmetic.
     (r"^(_softmax|sigmoid|tanh)_backward", "copy"),
-    (_words("b?mm|addmm|baddbmm|addbmm|linear|matmul|addmv|mv|dot|lstm|gru|rnn") + "|dot_product", "matmul"),
+    (r"^_(log_)?softmax", "softmax"),
+    (_words("b?mm|addmm|baddbmm|addbmm|linear|matmul|addmv|mv|dot|lstm|gru|rnn"), "matmul"),
     (_words("gelu|erf"), "erf"),
     (_words("tanh"), "tanh"),
     (_words("exp|sigmoid|silu|softmax|softplus|elu|mish"), "exp"),

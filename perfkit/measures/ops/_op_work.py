@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -253,6 +254,27 @@ def _gradient_like(source: int) -> Formula:
     return formula
 
 
+def _resized(sizes: int) -> Formula:
+    """Images resized to the size in the second argument, or where that is empty by the factors at ``sizes``."""
+
+    def formula(given: Arguments) -> tuple[int, int]:
+        images = given[0]
+        samples, channels, *size = images.shape
+        lengths: list[float] = json.loads(given.values[1] or "[]")
+        if not lengths:
+            factors = json.loads(re.sub(r"\.(?=[,\]])", ".0", given.values[sizes]))
+            lengths = [math.floor(length * factor) for length, factor in zip(size, factors, strict=True)]
+        out = samples * channels * math.prod(int(length) for length in lengths)
+        return out, images.bytes + out * SIZES[images.dtype]
+
+    return formula
+
+
+def _resized_gradient(given: Arguments) -> tuple[int, int]:
+    """The gradient of resized images, from that of the result, to the size in the third argument."""
+    return given[0].elements, given[0].bytes + math.prod(given.ints(2)) * SIZES[given[0].dtype]
+
+
 def _one_per_sample(given: Arguments) -> tuple[int, int]:
     """One element of each row of the first tensor, by the index in the second."""
     return given[1].elements, given[1].elements * SIZES[given[0].dtype] + given[1].bytes
@@ -334,6 +356,9 @@ FORMULAS: dict[str, Formula] = {
     **_named(_FUNCTION, "elu_backward softplus_backward mish_backward binary_cross_entropy_backward"),
     **_named(_REDUCTION, "sum mean max min amax amin argmax argmin prod var std var_mean norm linalg_vector_norm"),
     **_named(_REDUCTION, "any all max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d mse_loss nonzero"),
+    **_named(_resized(2), "upsample_nearest2d"),
+    **_named(_resized(3), "upsample_bilinear2d"),
+    **_named(_resized_gradient, "upsample_nearest2d_backward upsample_bilinear2d_backward"),
     **_named(_one_per_sample, "nll_loss_forward nll_loss2d_forward"),
     **_named(_gradient_like(1), "nll_loss_backward nll_loss2d_backward _adaptive_avg_pool2d_backward"),
     **_named(_gradient_like(1), "avg_pool2d_backward max_pool2d_with_indices_backward"),

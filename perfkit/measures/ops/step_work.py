@@ -25,7 +25,7 @@ from perfkit.trace.intervals import Ints, Union, clip, common, without
 
 _ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
 #: Ops whose kernels depend on which of the images' dimensions is innermost in memory.
-_OF_IMAGES = re.compile(r"conv|pool|batch_norm")
+_OF_IMAGES = re.compile(r"conv|pool|batch_norm|upsample")
 #: Rows that are kept apart, longest first; what is beyond them counts as ops of unknown work in their phase.
 _MAX_ROWS = 400
 
@@ -148,11 +148,18 @@ class _Parts:
             precision=work.precision if work is not None else None,
             kind=op_kind(name) if work is not None else None,
             depth=work.depth if work is not None else None,
-            # A backward has the gradient first, which may be one number expanded, and the images next.
-            channels_first=_OF_IMAGES.search(name) is not None
-            and _has_channels_first(dims, strides, 1 if "backward" in name else 0),
+            channels_first=_OF_IMAGES.search(name) is not None and _has_channels_first(dims, strides, _images_at(name)),
             at=at,
         )
+
+
+def _images_at(name: str) -> int:
+    """The place of the images in an op's arguments.
+
+    A backward has the gradient first, which may be one number expanded, and the images next; that of resizing has only
+    the gradient.
+    """
+    return 1 if "backward" in name and "upsample" not in name else 0
 
 
 def _has_channels_first(dims: Any, strides: Any, place: int) -> bool:

@@ -24,9 +24,10 @@ from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
 from perfkit.record.program_values import unseen
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
+from perfkit.record.watchers.machine_speed import MachineSpeed
 from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.record.windows import torch_profiler
-from perfkit.run.records import PADDING, RANK_SLICE, OptimizerFacts
+from perfkit.run.records import MODELS, PADDING, RANK_SLICE, OptimizerFacts
 
 #: Functions and arguments that are searched in the user's source, so that a finding names the line.
 _CALLS = (
@@ -108,9 +109,12 @@ class SettingsProbe:
         self._gradient: weakref.ref[Any] | None = None
         self._keeps_gradients: bool | None = None
         self._described: dict[int, OptimizerFacts] = {}
+        self._speed = MachineSpeed()
         self._calls: dict[str, tuple[Location, ...]] | None = None
         #: Whether the lines that pad are among them.
         self._padding = False
+        #: The classes of models whose lines are among them.
+        self._models: frozenset[str] = frozenset()
 
     def read(self, *, ordinary: bool = False) -> None:
         """Read the settings between two steps.
@@ -138,10 +142,18 @@ class SettingsProbe:
                 self._add_cost("threads.beyond_ns", _cost_of_threads(threads, cores))
             if anomaly:
                 self._add_cost("anomaly.stack_ns", _stack_cost())
+            self._measure_speed(threads)
         for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
             if id(optimizer) not in self._described:
                 self._described[id(optimizer)] = _describe(optimizer)
                 self.other_devices = trained_on(self._optimizers)
+
+    def _measure_speed(self, threads: int) -> None:
+        if not _env.cuda_in_use():
+            self._speed.read(threads)
+            self._values |= self._speed.times
+        if self._readings == _MEASURED_READINGS:
+            self._speed.end()
 
     def _add_cost(self, name: str, ns: int) -> None:
         """Keep the median of the measurements: a disturbance lasts longer than one reading."""
@@ -173,8 +185,11 @@ class SettingsProbe:
             msgspec.structs.replace(one, keeps_gradients=self._keeps_gradients) for one in self._described.values()
         )
 
-    def calls(self, *, padded: bool) -> dict[str, tuple[Location, ...]]:
-        """The user's lines that change settings, and those that pad if batches are ``padded``; each searched once."""
+    def calls(self, padded: bool, models: frozenset[str]) -> dict[str, tuple[Location, ...]]:
+        """The user's lines that change settings, those that pad if batches are ``padded``, and those that make models.
+
+        ``models`` are the names of their classes. Each is searched once.
+        """
         if self._calls is None and self._readings:
             kinds = _kinds_of_arguments()
             files = user_files()
@@ -187,6 +202,10 @@ class SettingsProbe:
             self._padding = True
             if padding := find_padding(user_files()):
                 self._calls = self._calls | {PADDING: padding}
+        if self._calls is not None and models != self._models:
+            self._models = models
+            made_at = find_calls(models, user_files())
+            self._calls = self._calls | {MODELS: tuple(at for name in sorted(made_at) for at in made_at[name])}
         return self._calls or {}
 
 

@@ -72,6 +72,8 @@ class UnusedGradientWatch:
         self._optimizers = optimizers
         #: By the id of the model; None: nothing of it needs a gradient.
         self._called: dict[int, _Called | None] = {}
+        #: The names of their classes.
+        self.models: frozenset[str] = frozenset()
         self._found: dict[int, UnusedGradients] = {}
         #: Ids of models that something has changed: a teacher may be trained first, and called in another line then.
         self._changed: set[int] = set()
@@ -102,6 +104,8 @@ class UnusedGradientWatch:
                 called = _Called(module, at, passes_on=passes_on, states=_states(parameters))
                 called.since = self._step
                 self._called[id(module)] = called
+                inner = getattr(module, "_orig_mod", module)  # of a compiled model
+                self.models |= {type(inner).__name__}
         return called
 
     def check_if_due(self, step: int) -> None:

@@ -38,6 +38,7 @@ from perfkit.ledger.ledger import NEAR_LIMIT
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules._work_rows import limit_ns
 from perfkit.run.records import Lines, MachineLimits, SubnormalInputs
 
 ID = "subnormal-numbers"
@@ -113,23 +114,16 @@ def _slow_ops(
     if subnormal < _MANY * looked_at:
         return None
     slowest = 1 + _PER_ELEMENT * subnormal / max(1, looked_at)
-    rows = [row for row in work.rows if _is_at(row, place) and row.ns > _SLOW * _limit_ns(row, limits)]
+    rows = [row for row in work.rows if _is_at(row, place) and row.ns > _SLOW * limit_ns(row, limits)]
     return _Slow(
         found[0].at,
         subnormal,
         looked_at,
-        sum(min(row.ns, slowest * _limit_ns(row, limits)) for row in rows),
-        sum(_limit_ns(row, limits) for row in rows),
+        sum(min(row.ns, slowest * limit_ns(row, limits)) for row in rows),
+        sum(limit_ns(row, limits) for row in rows),
     )
 
 
 def _is_at(row: OpWorkTime, place: tuple[str, int]) -> bool:
     is_known = (row.flops or row.bytes) is not None and _OPS.match(row.op) is not None
     return is_known and row.at is not None and (row.at.file, row.at.line) == place
-
-
-def _limit_ns(row: OpWorkTime, limits: MachineLimits) -> float:
-    """What all calls of the row take at the machine's limit."""
-    return row.calls * limits.op_limit_ns(
-        row.flops or 0, row.bytes or 0, row.precision or "float32", row.kind or "matmul"
-    )

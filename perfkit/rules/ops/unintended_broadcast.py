@@ -34,7 +34,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
-from perfkit.rules.ops._work_rows import busiest_place
+from perfkit.rules._work_rows import busiest_place
 from perfkit.run.records import Lines, WideBroadcast
 
 ID = "unintended-broadcast"

@@ -30,6 +30,7 @@ from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE
 from perfkit.measures.host.traced_loop import other_loop
 from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules._work_rows import limit_ns
 from perfkit.rules.verdicts._limits import is_healthy, limit_evidence
 from perfkit.run.records import Lines, MachineLimits
 
@@ -80,8 +81,7 @@ def _advice(ledger: ClaimedLedger, work: StepWork | None, limits: MachineLimits 
 
 def _beyond_limit_ns(row: OpWorkTime, limits: MachineLimits) -> float:
     """What these calls take beyond twice their limit."""
-    limit_ns = limits.op_limit_ns(row.flops or 0, row.bytes or 0, row.precision or "", row.kind or "copy", row.depth)
-    return max(0.0, row.ns - row.calls * limit_ns / NEAR_LIMIT)
+    return max(0.0, row.ns - limit_ns(row, limits) / NEAR_LIMIT)
 
 
 def _sentences(ledger: ClaimedLedger, loop: LoopTime | None, lines: Lines | None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, get_args
 
 import msgspec
@@ -14,13 +15,21 @@ from perfkit.run.records.version import SCHEMA
 Access = Literal["read", "copy", "update"]
 #: Functions of an element that take more time than moving it.
 Function = Literal["exp", "log", "tanh", "erf", "pow", "sqrt", "bernoulli", "normal"]
-#: What limits an op: a product, a convolution, moving memory, or a function of each element.
-OpKind = Literal["matmul", "convolution", Access, Function]
+#: Layers that torch computes in one op of its own, at a rate that neither products nor moving memory tell.
+Layer = Literal[
+    "attention", "softmax", "batch norm", "max pool", "max pool gradient", "average pool", "nearest", "bilinear"
+]
+#: What limits an op: a product, a convolution, moving memory, a function of each element, or a layer of its own.
+OpKind = Literal["matmul", "convolution", Access, Function, Layer]
 
 ACCESSES: tuple[Access, ...] = get_args(Access)
 FUNCTIONS: tuple[Function, ...] = get_args(Function)
+LAYERS: tuple[Layer, ...] = get_args(Layer)
 #: FLOPs that are counted for a function of one element (`perfkit.measures.ops`).
 FUNCTION_FLOPS = 10
+#: The ops that show how fast the machine is during a run (`perfkit.record.watchers.machine_speed`): length of square
+#: matrices, and float32 elements that are copied, and given to a function. Their rates are in the tables of limits.
+PROBED_PRODUCT, PROBED_COPY, PROBED_FUNCTION = 256, 2**18, 2**18
 
 
 class Rate(msgspec.Struct, frozen=True, array_like=True):
@@ -64,11 +73,14 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
         depths: FLOP/s of convolutions by their depth, by precision: the faster of the two memory formats, and of the
             convolution and the gradient of its weight. The size is the depth, not FLOPs.
         functions: FLOP/s of functions of float32 elements, each counted as `FUNCTION_FLOPS`.
+        layers: FLOP/s of layers in float32, as `perfkit.measures.ops` counts their FLOPs; of images the faster of the
+            two memory formats.
         bandwidth: Bytes/s, read and written, by access: sums (read), the faster of copying and a comparison with zero
             (copy), an addition in place (update). The size is what one op moves; repeated calls find it in the
             smallest cache that holds it.
         op_ns: Time of an op on one element, in place: Python's call, dispatch and the loop's set-up.
         node_ns: Time that autograd adds for one node of the backward, beyond the ops in it.
+        speed: The share (0 to 1) of these rates that the machine had in a run, by products; 1 as they were measured.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "a run on a CPU, or perfkit doctor on the machine of the run"
@@ -85,9 +97,42 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
     convolutions: Annotated[dict[str, Rates], _best_each]
     depths: Annotated[dict[str, Rates], _best_each] = {}
     functions: Annotated[dict[str, Rates], _best_each]
+    layers: Annotated[dict[str, Rates], _best_each] = {}
     bandwidth: Annotated[dict[str, Rates], _best_each]
     op_ns: Annotated[int, min]
     node_ns: Annotated[int, min]
+    speed: Annotated[float, max] = 1.0
+
+    def during(self, settings: Mapping[str, str]) -> MachineLimits:
+        """What the machine could do during a run: its limits, slowed as much as ops of known limits were in it.
+
+        ``settings`` are those of a rank. A run without such times, or a machine that was faster, has the limits as they
+        are. Layers but attention are as much slower as functions are.
+        """
+        product, copy, function, op = (
+            _slowed(limit_ns, settings.get(name, ""))
+            for name, limit_ns in (
+                ("speed.product_ns", self.op_limit_ns(2 * PROBED_PRODUCT**3, 0, "float32", "matmul")),
+                ("speed.copy_ns", self.op_limit_ns(0, 2 * 4 * PROBED_COPY, "float32", "copy")),
+                ("speed.exp_ns", self.op_limit_ns(FUNCTION_FLOPS * PROBED_FUNCTION, 0, "float32", "exp")),
+                ("speed.op_ns", self.op_ns),
+            )
+        )
+        layers = {
+            name: _scaled(rates, product if name == "attention" else function) for name, rates in self.layers.items()
+        }
+        return msgspec.structs.replace(
+            self,
+            products=_each_scaled(self.products, product),
+            convolutions=_each_scaled(self.convolutions, product),
+            depths=_each_scaled(self.depths, product),
+            functions=_each_scaled(self.functions, function),
+            layers=layers,
+            bandwidth=_each_scaled(self.bandwidth, copy),
+            op_ns=round(self.op_ns / op),
+            node_ns=round(self.node_ns / op),
+            speed=product,
+        )
 
     def op_limit_ns(
         self, flops: int, bytes_moved: int, precision: str, kind: OpKind = "update", depth: int | None = None
@@ -110,6 +155,10 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
         return round(max(compute_ns, self._memory_ns(bytes_moved, kind))) + self.op_ns
 
     def _compute_ns(self, flops: int, precision: str, kind: OpKind) -> float:
+        if kind in LAYERS:
+            if precision == "float32" and (rates := self.layers.get(kind)):
+                return _time_ns(flops, rates)
+            kind = _MAIN_PART.get(kind, kind)
         if kind in FUNCTIONS:
             # A vector holds half as many elements in double precision; half precision is computed in single.
             factor = 2 if precision == "float64" else 1
@@ -124,6 +173,23 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
             return _time_ns(bytes_moved, self.bandwidth.get(kind, ()))
         # Others mix accesses: the fastest, so that the limit stays one.
         return min((_time_ns(bytes_moved, rates) for rates in self.bandwidth.values()), default=0.0)
+
+
+#: What most of a layer is, where its own rate is not known.
+_MAIN_PART: dict[OpKind, OpKind] = {"attention": "matmul", "softmax": "exp"}
+
+
+def _slowed(limit_ns: int, measured: str) -> float:
+    """The share (0 to 1) of its speed that the machine had, by an op that takes ``limit_ns`` at best."""
+    return min(1.0, limit_ns / max(1, int(measured))) if measured.isdecimal() and limit_ns > 0 else 1.0
+
+
+def _scaled(rates: Rates, share: float) -> Rates:
+    return tuple(Rate(rate.size, rate.per_s * share) for rate in rates)
+
+
+def _each_scaled(table: dict[str, Rates], share: float) -> dict[str, Rates]:
+    return {name: _scaled(rates, share) for name, rates in table.items()}
 
 
 def _time_ns(size: int, rates: Rates) -> float:

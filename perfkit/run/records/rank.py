@@ -29,6 +29,8 @@ from perfkit.run.records.version import SCHEMA
 RANK_SLICE = "[rank:]"
 #: In `Rank.calls`: the lines that pad rows, the most likely first.
 PADDING = "[padding]"
+#: In `Rank.calls`: the lines that make the models that are trained.
+MODELS = "[models]"
 
 #: Ranks that a launch may have; the largest trainings have a tenth as many. More are damage: each missing one is
 #: listed.
@@ -96,7 +98,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         process_group: The processes that this one trains with; None: it trains alone, or in an older run.
         graph_breaks: Why torch.compile broke graphs, and how often.
         calls: The user's lines that call a function which changes a setting, by the function's name,
-            `RANK_SLICE` and `PADDING`.
+            `RANK_SLICE`, `PADDING` and `MODELS`.
         energy: Energy of devices and of the processor during the steps; empty where nothing counts it.
         unused_gradients: Models whose gradients nothing uses.
         evaluated_with_grad: The line of an evaluation whose result carried a graph, or whose call of a module made one.

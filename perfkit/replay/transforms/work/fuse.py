@@ -23,7 +23,7 @@ TAKES = "pattern"
 #: Kernels that are not fused with others: products, and what other libraries run.
 _APART = (*PRODUCTS, "communication", "optimizer", "copy")
 #: Ops of a host that are not.
-_APART_ON_HOST = ("matmul", "convolution")
+_APART_ON_HOST = ("matmul", "convolution", "attention")
 
 
 def describe(pattern: str) -> str:

@@ -14,7 +14,7 @@ from perfkit.trial.patches.edits import BeforeLoop
 from perfkit.trial.site import Site
 
 ID = "channels-last"
-ANSWERS = ("layout-conversion",)
+ANSWERS = ("layout-conversion", "channels-first")
 KIND = "numeric"
 LINES = "model = model.to(memory_format=torch.channels_last); images = images.to(memory_format=torch.channels_last)"
 # The layout of convolutions' weights decides: what comes in takes it at the first one.

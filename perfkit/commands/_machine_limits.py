@@ -14,6 +14,8 @@ from perfkit._stderr import print_message
 from perfkit.limits.limits_cache import all_cached_limits, limits_file, measure_and_keep
 from perfkit.run.records import MachineLimits
 
+#: Bytes between two calls: more than caches near the core hold.
+_OF_OTHERS = 2**23
 #: Sizes of memory that a person reads; the record has more.
 _SHOWN_BYTES = (2**15, 2**17, 2**21, 2**23, 2**25, 2**27)
 _ACCESSES = {"read": "read", "copy": "read and written elsewhere", "update": "read and written in place"}
@@ -56,6 +58,8 @@ def _rows(limits: MachineLimits) -> Iterator[tuple[str, str]]:
             if at.size in _SHOWN_BYTES:
                 yield f"{size(at.size)} {text}", f"{rate(at.per_s / 1e9)} GB/s"
     yield "one op on one element", f"{limits.op_ns / 1e3:.2f} µs"
+    if limits.overheads:
+        yield "the same after ops that took the caches", f"{limits.overhead_ns('op', _OF_OTHERS) / 1e3:.1f} µs"
     yield "one node of a backward", f"{limits.node_ns / 1e3:.2f} µs"
     yield "measured", time.strftime("%Y-%m-%d %H:%M", time.localtime(limits.measured_at_ns / 1e9))
     yield "disturbed by other programs", "yes" if limits.disturbed else "no"

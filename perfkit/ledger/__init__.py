@@ -14,11 +14,14 @@ The step is the device's period if a device did most of the work, else the step 
 
 The limit of a row is what its FLOPs, at the rate of a large matrix product, or its bytes, at the memory's bandwidth,
 take on this machine, whichever is longer; measured on a CPU (perfkit doctor), from the data sheet for a GPU. It is
-known where the shapes of ops are. Each nanosecond is one of three:
+known where the shapes of ops are. The limit of op overhead, and of the Python around ops, is what so many calls cost on
+this machine after ops that touch as much memory. Each nanosecond is one of four:
 
   claimed            a finding accounts for it; no time is claimed by two
   at the limit       not claimed, and at least half as fast as its limit
+  overhead of ops    not claimed, and at most twice what the calls cost
   unexplained        all others: far from the limit, or the limit is not known
 
-Healthy: half of the step is at the limit, less than a quarter unexplained, and no problem without a known cost.
+Healthy: half of the step is at the limit, less than a quarter overhead, less than a quarter unexplained, and no problem
+without a known cost.
 """

@@ -41,7 +41,8 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
     others_ns = _without_a_core(budget, found.get(Rank))
     running = 1 - others_ns / budget.wall_ns
     several = found.get(Ranks) is not None
-    sources = _Sources(work, found.get(OpShares), limits, lines, found.all(HostWork), running, several)
+    overheads = _Overheads(work, limits) if work is not None and limits is not None else None
+    sources = _Sources(work, found.get(OpShares), limits, overheads, lines, found.all(HostWork), running, several)
     rows: list[LedgerRow] = []
     if others_ns:
         rows.append(LedgerRow(owner="other programs", name="waiting for a core", ns=others_ns))
@@ -59,6 +60,36 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
     return Partition(rows, None, unknown)
 
 
+class _Overheads:
+    """What calls cost in this step, whatever they compute: by what ops touch between two calls of the same op.
+
+    That takes what such a call needs of torch and Python from the caches.
+    """
+
+    def __init__(self, work: StepWork, limits: MachineLimits) -> None:
+        self._limits = limits
+        self._calls: dict[str, float] = defaultdict(float)
+        for row in work.rows:
+            self._calls[row.op] += row.calls
+        # Each thread touches its part, and Python runs where one of them did.
+        self._touched = sum(row.calls * (row.bytes or 0) for row in work.rows) / max(1, limits.threads)
+
+    def of_ops(self, row: OpWorkTime) -> float:
+        """The ops of a row, in ns per step."""
+        limits, touched = self._limits, self._between(row)
+        inner_ns = limits.overhead_ns("inner", touched)
+        # The engine calls those of the backward, for which Python's arguments need not be read.
+        from_python = row.outermost if row.phase != "backward" else 0.0
+        return row.ops * inner_ns + from_python * max(0.0, limits.overhead_ns("op", touched) - inner_ns)
+
+    def of_callers(self, rows: Sequence[OpWorkTime]) -> float:
+        """Python's part in the calls of these rows, in ns per step."""
+        return sum(row.outermost * self._limits.overhead_ns("call", self._between(row)) for row in rows)
+
+    def _between(self, row: OpWorkTime) -> float:
+        return self._touched / max(1.0, self._calls[row.op])
+
+
 class _Sources(msgspec.Struct, frozen=True):
     """What is known about the inside of phases; ``running`` is the share of the step in which the thread had a core.
 
@@ -68,6 +99,7 @@ class _Sources(msgspec.Struct, frozen=True):
     work: StepWork | None
     shares: OpShares | None
     limits: MachineLimits | None
+    overheads: _Overheads | None
     lines: Lines | None
     host_work: tuple[HostWork, ...]
     running: float
@@ -129,8 +161,8 @@ def _rows_of_phase(
     own_ns = ns - blocked
     in_ops = min(in_ops, own_ns)
     found = [
-        *_op_rows(phase, in_ops, ops, sources.limits),
-        *_line_rows(phase, own_ns - in_ops, budget, sources, bool(ops)),
+        *_op_rows(phase, in_ops, ops, sources),
+        *_line_rows(phase, own_ns - in_ops, budget, sources, ops),
     ]
     # The line of the loop itself (``optimizer.step()``) is in no function that the step for lines sees begin.
     usual = _hottest_line(phase, sources)
@@ -173,18 +205,19 @@ def _in_step_for_lines(ns: int, ops: Sequence[OpWorkTime], budget: StepBudget, s
     return min(ns, round(sum(op.ns for op in ops) * sources.running * budget.wall_ns / max(1, sources.work.step_ns)))
 
 
-def _op_rows(
-    phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], limits: MachineLimits | None
-) -> Iterator[LedgerRow]:
+def _op_rows(phase: Phase | None, ns: int, ops: Sequence[OpWorkTime], sources: _Sources) -> Iterator[LedgerRow]:
     """The time in ops: each call's overhead, and the rest with its limit."""
+    overheads = sources.overheads
     for op, part in zip(ops, apportion(ns, [op.ns for op in ops]), strict=True):
-        overhead = min(part, round(op.ops * limits.op_ns)) if limits is not None else 0
+        overhead = min(part, round(overheads.of_ops(op))) if overheads is not None else 0
         owner: Owner = _OWNERS[phase] if phase in _OWN_OPS else "computing"
         place: dict[str, Any] = {"phase": phase or op.phase, "at": op.at, "count": op.calls}
-        if overhead:
-            yield LedgerRow(owner="op overhead" if owner == "computing" else owner, name=op.op, ns=overhead, **place)
+        if overhead and owner == "computing":
+            yield LedgerRow(owner="op overhead", name=op.op, ns=overhead, limit_ns=overhead, bound="overhead", **place)
+        elif overhead:
+            yield LedgerRow(owner=owner, name=op.op, ns=overhead, **place)
         if part > overhead:
-            limit_ns = _limit(op, limits)
+            limit_ns = _limit(op, sources.limits)
             limit_ns = None if limit_ns is None else min(part - overhead, limit_ns)
             bound: Literal["arithmetic", "memory"] = "memory" if op.kind in ACCESSES else "arithmetic"
             yield LedgerRow(
@@ -206,11 +239,12 @@ def _limit(op: OpWorkTime, limits: MachineLimits | None) -> int | None:
 
 
 def _line_rows(
-    phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources, has_ops: bool
+    phase: Phase | None, ns: int, budget: StepBudget, sources: _Sources, ops: Sequence[OpWorkTime]
 ) -> Iterator[LedgerRow]:
-    """The time outside of ops, by the sampled lines that run there."""
+    """The time outside of ops, by the sampled lines that run there, and what Python needs to call these ops."""
     if ns <= 0:
         return
+    has_ops = bool(ops)
     owner: Owner = "unrecorded"
     if phase is not None:
         owner = _OWNERS.get(phase, "python")
@@ -228,7 +262,17 @@ def _line_rows(
     if rest := ns - sampled:
         if not (has_ops or lines) and phase == "other":
             owner = "unrecorded"
-        yield LedgerRow(owner=owner, name="outside ops" if has_ops else str(phase), ns=rest, phase=phase)
+        limit_ns = None
+        if has_ops and owner == "python" and sources.overheads is not None:
+            limit_ns = min(rest, round(sources.overheads.of_callers(ops)))
+        yield LedgerRow(
+            owner=owner,
+            name="outside ops" if has_ops else str(phase),
+            ns=rest,
+            phase=phase,
+            limit_ns=limit_ns,
+            bound="overhead" if limit_ns is not None else None,
+        )
 
 
 def _sampled(

@@ -71,11 +71,12 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class RowAccount(msgspec.Struct, frozen=True):
-    """How the time of one row is accounted for; the three parts sum to the row's."""
+    """How the time of one row is accounted for; the four parts sum to the row's."""
 
     row: LedgerRow
     claimed_ns: int
     at_limit_ns: int
+    overhead_ns: int
     unexplained_ns: int
 
 
@@ -97,10 +98,11 @@ def _unclaimed_share(account: RowAccount) -> float:
 
 
 class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger with what findings claimed: ``claimed_ns + at_limit_ns + unexplained_ns`` is the step, exactly.
+    """The ledger with what findings claimed: claimed, at the limit, overhead and unexplained are the step, exactly.
 
-    Nothing is claimed twice. Of what no finding claims, the time of rows up to twice their limit is ``at_limit_ns``.
-    ``unquantified`` are the rules of problems whose cost is not known.
+    Nothing is claimed twice. Of what no finding claims, the time of rows up to twice their limit is ``at_limit_ns``, or
+    ``overhead_ns`` where the limit is what calls cost whatever they compute. ``unquantified`` are the rules of problems
+    whose cost is not known.
     """
 
     AVAILABLE_FROM: ClassVar[str] = Ledger.AVAILABLE_FROM
@@ -119,7 +121,8 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
             rest = row.ns - taken
             # What is claimed and what is not have the same share of the limit.
             explained = min(rest, round((row.limit_ns or 0) * rest / row.ns / NEAR_LIMIT)) if row.ns else 0
-            accounts.append(RowAccount(row, taken, explained, rest - explained))
+            overhead = explained if row.bound == "overhead" else 0
+            accounts.append(RowAccount(row, taken, explained - overhead, overhead, rest - explained))
         return accounts
 
     @property
@@ -129,8 +132,13 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_limit_ns(self) -> int:
-        """Time that no finding claims, of rows up to twice their limit."""
+        """Time that no finding claims, of rows that compute or move memory, up to twice their limit."""
         return sum(account.at_limit_ns for account in self.accounts())
+
+    @property
+    def overhead_ns(self) -> int:
+        """Time that no finding claims and calls cost at least, whatever they compute, up to twice that."""
+        return sum(account.overhead_ns for account in self.accounts())
 
     @property
     def unexplained_ns(self) -> int:
@@ -139,13 +147,14 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_at_limit(self) -> bool:
-        """Whether the step is proven healthy: most of it near its limit, little unexplained, nothing unquantified.
+        """Whether the step is proven healthy: most of it near its limit, little of it overhead or unexplained.
 
-        The time of other programs is left out: it is not the program's.
+        No problem may be of unknown cost. The time of other programs is left out: it is not the program's.
         """
         own_ns = self.ledger.wall_ns - self.ledger.others_ns
         rest_ns = self.unexplained_ns - self.ledger.others_ns
-        return self.at_limit_ns >= MAJORITY * own_ns and rest_ns < CRITICAL * own_ns and not self.unquantified
+        is_little = max(rest_ns, self.overhead_ns) < CRITICAL * own_ns
+        return self.at_limit_ns >= MAJORITY * own_ns and is_little and not self.unquantified
 
     @property
     def memory_ns(self) -> int:
@@ -156,7 +165,11 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
     def limit_share(self) -> float:
         """The share of the limit that the time at the limit reaches on average, `NEAR_LIMIT` to 1; 0.0 without any."""
         total = self.at_limit_ns
-        limits = ((account.row.limit_ns or 0) * _unclaimed_share(account) for account in self.accounts())
+        limits = (
+            (account.row.limit_ns or 0) * _unclaimed_share(account)
+            for account in self.accounts()
+            if account.row.bound != "overhead"
+        )
         return min(1.0, sum(limits) / total) if total else 0.0
 
     def unexplained(self) -> list[Unexplained]:

@@ -28,9 +28,9 @@ class TextTable(NamedTuple):
 
 
 def account_line(ledger: ClaimedLedger) -> str:
-    """The three parts of the step, and how near its limit it runs.
+    """The parts of the step, and how near its limit it runs.
 
-    ``at the limit 41% · claimed by findings 38% · unexplained 21% · the 63% with a known limit runs at 72% of what``
+    ``at the limit 41% · overhead of ops 9% · claimed by findings 38% · unexplained 12% · the 63% with a known limit``
     """
     shown = (f"{name} {percent(ns, ledger.ledger.wall_ns)}" for name, ns in account_parts(ledger).items())
     return " · ".join((*shown, nearness(ledger)))
@@ -42,6 +42,7 @@ def account_parts(ledger: ClaimedLedger) -> dict[str, int]:
     others_ns = sum(one.unexplained_ns for one in ledger.accounts() if one.row.owner == "other programs")
     parts = {
         "at the limit": ledger.at_limit_ns,
+        **({"overhead of ops": overhead} if (overhead := ledger.overhead_ns) else {}),
         "claimed by findings": ledger.claimed_ns,
         "unexplained": ledger.unexplained_ns - others_ns,
     }
@@ -51,7 +52,7 @@ def account_parts(ledger: ClaimedLedger) -> dict[str, int]:
 def nearness(ledger: ClaimedLedger) -> str:
     """How much of the step has a known limit, and how near to it that runs."""
     step = ledger.ledger
-    known = [(row.ns, row.limit_ns) for row in step.rows if row.limit_ns is not None]
+    known = [(row.ns, row.limit_ns) for row in step.rows if row.limit_ns is not None and row.bound != "overhead"]
     if not known:
         return "no limit is known"
     ns, limit_ns = sum(ns for ns, _ in known), sum(limit_ns for _, limit_ns in known)

@@ -37,7 +37,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ``name`` is the op, the kernels' class, or the cause of idle time; ``count`` its calls, kernels or gaps per step.
     ``limit_ns`` is what the row would take at the limit of this machine, None where that is not known; ``bound`` is
-    which limit that is.
+    which limit that is: "overhead" is what so many calls cost at least, whatever they compute.
     """
 
     owner: Owner
@@ -46,7 +46,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase | None = None
     at: Location | None = None
     limit_ns: int | None = None
-    bound: Literal["arithmetic", "memory"] | None = None
+    bound: Literal["arithmetic", "memory", "overhead"] | None = None
     count: float | None = None
 
     @property

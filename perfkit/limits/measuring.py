@@ -20,15 +20,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from perfkit import _env
 from perfkit.limits.limits_cache import METHOD
 from perfkit.limits.timed_ops import TimedOps, timed_ops
-from perfkit.run.records import (
-    MachineLimits,
-    Rate,
-    Rates,
-)
+from perfkit.run.records import CallOverhead, CallOverheads, MachineLimits, Rate, Rates
 
 try:
     import resource
@@ -51,6 +49,12 @@ _VISIT_S = 0.002
 #: Whether a thread's own processor time is known to a microsecond (on Windows only to 16 ms). It is the time of an op
 #: on one thread, without the time in which other programs had the core.
 _THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
+#: Bytes that an op touches before a call: from the smallest cache to beyond a second-level one, and the calls timed
+#: after each. Together they take a second.
+_TOUCHED, _CALLS = tuple(2**power for power in (16, 18, 20, 21, 22, 23)), 12
+#: Layers of the backward that is timed so, and what the profiler records of a node with one op: the node, its function
+#: and the op.
+_LAYERS, _ROWS = 8, 3
 #: Tables of ops that work in blocks, so that a larger one is never slower unless it was disturbed.
 _IN_BLOCKS = ("products", "convolutions", "depths")
 
@@ -130,6 +134,8 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
             rows = [[*row] for row in timed_ops()]
             one = _turns(rows, 1, budget_s / 2 if threads > 1 else budget_s)
             all_ = _turns(rows, threads, budget_s / 2) if threads > 1 else one
+            torch.set_num_threads(1)  # what the thread that calls finds in its caches
+            overheads = _overheads((one.op_s + max(0.0, one.node_s)) * 1e9 / _ROWS)
     finally:
         gc.enable()
         torch.set_num_threads(before)
@@ -165,6 +171,7 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
         functions=tables["functions"],
         layers=tables["layers"],
         bandwidth=tables["bandwidth"],
+        overheads=overheads,
     )
 
 
@@ -200,6 +207,67 @@ def _turns(rows: list[list[TimedOps]], threads: int, budget_s: float) -> _Turns:
     # Each node negates one element, which takes as long as another op.
     node_s = backward.seconds / nodes - op.seconds
     return _Turns(rates, any(each.disturbed for each in every), op.seconds, node_s)
+
+
+def _overheads(row_ns: float) -> dict[str, CallOverheads]:
+    """What a call costs after an op that touches memory, by the size of that: the fastest tenth of the calls.
+
+    ``row_ns`` is what an op or a node costs that torch itself calls, with all that it needs in the caches.
+    """
+    element, leaf = torch.ones(1), torch.ones(1, requires_grad=True)
+    found: dict[str, list[CallOverhead]] = {"op": [], "call": [], "inner": []}
+    warm_s = 0.0
+    with torch.enable_grad():
+        for size in _TOUCHED:
+            memory = torch.ones(size // 4)
+            op_s, node_s = (_after(run, memory) for run in (element.neg_, leaf.neg))
+            found["op"].append(CallOverhead(size, op_s * 1e9))
+            found["call"].append(CallOverhead(size, max(0.0, node_s - op_s) * 1e9))
+            backward_s = _backward_after(memory, _LAYERS) - _backward_after(memory, 0)
+            warm_s = warm_s or backward_s
+            slowed = max(1.0, backward_s / warm_s) if warm_s > 0 else 1.0
+            found["inner"].append(CallOverhead(size, row_ns * slowed))
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
+def _after(run: Callable[[], Any], memory: Tensor) -> float:
+    times = []
+    for _ in range(_CALLS):
+        memory.abs_()
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[_CALLS // 10]
+
+
+class _Touch(torch.autograd.Function):
+    """Touches memory in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, memory: Tensor) -> Tensor:
+        ctx.memory = memory
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.memory.abs_()
+        return gradient, None
+
+
+def _backward_after(memory: Tensor, layers: int) -> float:
+    """The backward through small linear layers, where ``memory`` is touched `_LAYERS` times in it."""
+    given, weight = torch.ones(4, 16, requires_grad=True), torch.ones(16, 16, requires_grad=True)
+    times = []
+    for _ in range(_CALLS):
+        end = given
+        for layer in range(_LAYERS):
+            given_to = functional.linear(end, weight) if layer < layers else end
+            end = _Touch.apply(given_to, memory)  # type: ignore[no-untyped-call]
+        end = end.sum()
+        begin = time.perf_counter()
+        torch.autograd.grad(end, (given, weight) if layers else given)
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[_CALLS // 10]
 
 
 def _backward_of(nodes: int) -> Callable[[], Any]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfkit.run.merging import merged
-from perfkit.run.records import MachineLimits, OpKind, Rate
+from perfkit.run.records import CallOverhead, MachineLimits, OpKind, Rate
 
 Make = Callable[..., MachineLimits]
 
@@ -47,6 +47,16 @@ def test_a_convolution_of_few_channels_takes_longer(limits_with: Make, depth: in
     limit_ns = limits_with().op_limit_ns(10**9, 0, "float32", "convolution", depth)
 
     assert limit_ns == round(expected_ms * 1e6) + 1_000
+
+
+@pytest.mark.parametrize(("touched", "expected_ns"), [(0, 500), (2**20, 500), (2**21, 7_250), (2**30, 14_000)])
+def test_what_a_call_costs_rises_with_the_memory_that_ops_touch_between_calls(
+    limits_with: Make, touched: int, expected_ns: float
+) -> None:
+    rows = (CallOverhead(2**20, 500.0), CallOverhead(2**22, 14_000.0))
+
+    assert limits_with(overheads={"op": rows}).overhead_ns("op", touched) == expected_ns
+    assert [limits_with().overhead_ns(name, touched) for name in ("op", "inner", "call")] == [1_000, 1_000, 0]
 
 
 def test_a_machine_that_was_slower_in_a_run_has_lower_limits_there(limits_with: Make) -> None:

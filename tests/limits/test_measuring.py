@@ -73,6 +73,7 @@ def test_every_part_was_measured(limits: MachineLimits) -> None:
     for table in tables:
         for rates in table.values():
             assert [at.size for at in rates] == sorted({at.size for at in rates})
+    assert [*limits.overheads] == ["op", "call", "inner"]
     assert (limits.threads, limits.torch, limits.cpu) == (1, _env.package_version("torch"), _env.cpu_name())
 
 
@@ -152,3 +153,10 @@ def test_the_limits_come_from_a_process_of_their_own_within_its_bound() -> None:
     assert limits.threads == 2
     # Time of its processor, of two threads, and of the import of torch: a busy machine makes it wait longer.
     assert end.children_user - begin.children_user < 15
+
+
+def test_a_call_costs_several_times_as_much_after_ops_that_take_the_caches(limits: MachineLimits) -> None:
+    for name in ("op", "call", "inner"):
+        warm, cold = limits.overhead_ns(name, 2**16), limits.overhead_ns(name, 2**23)  # type: ignore[arg-type]
+        assert 0 < warm < cold < 200_000
+    assert limits.overhead_ns("op", 2**16) < 3 * limits.op_ns

@@ -18,7 +18,7 @@ from perfkit.measures.results.kernels import Roofline, RooflinePoint
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.steps import Ranks, TypicalStep
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
-from perfkit.run.records import PHASES, MachineLimits, Phases, Rate, Waits
+from perfkit.run.records import PHASES, CallOverhead, MachineLimits, Phases, Rate, Waits
 
 MS = 1_000_000
 RATES = {"float32": (Rate(1000, 1e10),)}
@@ -36,6 +36,15 @@ LIMITS = MachineLimits(
     bandwidth={"copy": (Rate(1000, 1e10),), "update": (Rate(1000, 1e10),)},
     op_ns=2000,
     node_ns=1000,
+)
+
+#: The same, with what calls cost in ns where ops touch 1 MB and 4 MB between them.
+COLD = msgspec.structs.replace(
+    LIMITS,
+    overheads={
+        name: (CallOverhead(2**20, warm), CallOverhead(2**22, cold))
+        for name, (warm, cold) in {"op": (2e3, 2e4), "call": (0, 3e4), "inner": (1e3, 4e3)}.items()
+    },
 )
 
 
@@ -58,7 +67,8 @@ def step(wall: float, **phases: float) -> TypicalStep:
 
 def op(name: str, ms: float, phase: Any = "forward", gflops: float | None = None, **fields: Any) -> OpWorkTime:
     known = {"flops": round(gflops * 1e9), "bytes": 8, "precision": "float32", "kind": "matmul"} if gflops else {}
-    return OpWorkTime(op=name, phase=phase, ns=round(ms * MS), calls=1, ops=1, **{"at": at(7), **known, **fields})
+    usual: dict[str, Any] = {"calls": 1, "ops": 1, "at": at(7), **known}
+    return OpWorkTime(op=name, phase=phase, ns=round(ms * MS), **(usual | fields))
 
 
 def work(*ops: OpWorkTime, step_ms: float = 100) -> StepWork:
@@ -89,13 +99,14 @@ def problem(rule: str, cost_ms: float, line: int | None = None, **fields: Any) -
 def check_sums(claimed: ClaimedLedger) -> None:
     step_ledger = claimed.ledger
     assert sum(row.ns for row in step_ledger.rows) == step_ledger.wall_ns
-    assert claimed.claimed_ns + claimed.at_limit_ns + claimed.unexplained_ns == step_ledger.wall_ns
+    parts = (claimed.claimed_ns, claimed.at_limit_ns, claimed.overhead_ns, claimed.unexplained_ns)
+    assert sum(parts) == step_ledger.wall_ns
     assert all(account.claimed_ns <= account.row.ns for account in claimed.accounts())
     assert all(row.limit_ns is None or 0 <= row.limit_ns <= row.ns for row in step_ledger.rows)
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_claimed_and_limit_and_unexplained_are_the_step_exactly(seed: int, build: Any) -> None:
+def test_claimed_and_limit_and_overhead_and_unexplained_are_the_step_exactly(seed: int, build: Any) -> None:
     draw = random.Random(seed)
     results: list[Any] = []
     names = draw.sample(PHASES, draw.randint(0, len(PHASES)))
@@ -127,7 +138,7 @@ def test_claimed_and_limit_and_unexplained_are_the_step_exactly(seed: int, build
     if draw.random() < 0.5:
         results.append(OpShares(shares={name: draw.random() for name in names}))
     if draw.random() < 0.5:
-        results.append(LIMITS)
+        results.append(draw.choice([LIMITS, COLD]))
     if draw.random() < 0.5:
         line = HostLine(file="train.py", line=3, function="f", phase="other", samples=9, host_ns=draw.randint(0, 10**9))
         results.append(HostWork(kind="python", samples=9, total_samples=90, host_ns=line.host_ns, lines=(line,)))
@@ -161,6 +172,37 @@ def test_an_op_has_its_overhead_and_its_limit_apart() -> None:
     assert [(row.owner, row.ns) for row in rows] == [("computing", 99_998_000), ("op overhead", 2_000)]
     assert rows[0].limit_ns == 60 * MS
     assert rows[0].at == at(7)
+
+
+def test_what_starting_ops_costs_is_overhead_and_more_where_ops_take_the_caches() -> None:
+    def parts(megabytes: float) -> tuple[float, float, float, float]:
+        size = round(megabytes * 2**20)
+        forward = op("aten::linear", 1, ops=4, outermost=1, bytes=size)
+        backward = op("aten::mm", 1, "backward", ops=4, outermost=1, bytes=size)
+        outside = OpShares(shares={"forward": 0.5, "backward": 1.0})
+        found = ledger_of(step(4, forward=2, backward=2), work(forward, backward, step_ms=2), outside, COLD)
+        claimed, _ = claim(found, [], {})
+        overheads = {row.phase: row.ns / 1e3 for row in found.rows if row.owner == "op overhead"}
+        [python] = [(row.limit_ns or 0) / 1e3 for row in found.rows if row.name == "outside ops"]
+        check_sums(claimed)
+        return overheads["forward"], overheads["backward"], python, claimed.overhead_ns / 1e3
+
+    # An op from Python and three that it calls; four of the backward; and Python. Python's may take twice as long.
+    assert parts(0.1) == pytest.approx((2 + 3 * 1, 4 * 1, 0, 9))
+    assert parts(8) == pytest.approx((20 + 3 * 4, 4 * 4, 30, 2 * (32 + 16 + 30) - 48))
+
+
+def test_a_step_of_which_a_quarter_is_overhead_is_not_proven_healthy() -> None:
+    def is_healthy(overhead_ms: int) -> bool:
+        ns = overhead_ms * MS
+        started = LedgerRow(owner="op overhead", name="aten::add", ns=ns, limit_ns=ns, bound="overhead")
+        claimed, _ = claim(rows_ledger(COMPUTE, started), [], {})
+        assert claimed.overhead_ns == ns
+        assert claimed.limit_share == claim(rows_ledger(COMPUTE), [], {})[0].limit_share
+        return claimed.is_at_limit
+
+    assert is_healthy(20)
+    assert not is_healthy(30)
 
 
 def test_time_outside_of_ops_belongs_to_the_sampled_lines() -> None:

@@ -90,30 +90,35 @@ class _Parts:
         self._cost = calls.cost[self._of] * (duration / whole[self._of])
         known_ns = np.minimum(sum_by(self._of, duration, calls.rows.size), whole)
         self._rest = np.where(mine, calls.cost * (1 - known_ns / whole), 0)
-        #: Ops inside of each call, itself included: each has an op's overhead.
+        # Ops inside of each part, itself included, and in the rest of each call: each has an op's overhead.
         ops = np.flatnonzero(trace.is_kind(Kind.OP) & (calls.of >= 0))
-        self._ops = np.bincount(calls.of[ops], minlength=calls.rows.size)
-        self._parts = np.bincount(self._of, minlength=calls.rows.size)
+        is_part = np.zeros(len(trace), bool)
+        is_part[self._rows] = True
+        part_of = nearest_above(trace, ops, is_part)
+        self._ops = 1 + np.bincount(part_of[part_of >= 0], minlength=len(trace))[self._rows]
+        in_calls = np.bincount(calls.of[ops], minlength=calls.rows.size)
+        self._rest_ops = in_calls - np.bincount(self._of, weights=self._ops, minlength=calls.rows.size)
 
     def rows(self) -> tuple[OpWorkTime, ...]:
         calls, trace = self._calls, self._calls.trace
         phases = phases_at(trace, trace.start_ns[calls.rows])
         places = self._places()
-        sums: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        sums: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * 4)
         work: dict[tuple[Any, ...], OpWork | None] = {}
-        for row, code, of, cost in zip(self._rows, self._codes, self._of.tolist(), self._cost.tolist(), strict=True):
+        parts = zip(self._rows, self._codes, self._of.tolist(), self._cost.tolist(), self._ops.tolist(), strict=True)
+        for row, code, of, cost, ops in parts:
             name = trace.names[trace.name[row]]
             if (name, code) not in work:
                 work[name, code] = self._work(name, code)
             key = (name, code if work[name, code] is not None else None, phases[of], places[of])
-            _add(sums[key], cost, 1, float(self._ops[of] / self._parts[of]))
+            _add(sums[key], cost, 1, ops, float(row == calls.rows[of]))
         for of in np.flatnonzero(self._rest > 0).tolist():
             key = (trace.names[trace.name[calls.rows[of]]], None, phases[of], places[of])
-            _add(sums[key], float(self._rest[of]), 1, 0.0 if self._parts[of] else float(self._ops[of]))
+            _add(sums[key], float(self._rest[of]), 1, float(self._rest_ops[of]), 1)
         ordered = sorted(sums.items(), key=lambda one: -one[1][0])
-        rest: dict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        for (_, _, phase, _), (ns, count, ops) in ordered[_MAX_ROWS:]:
-            _add(rest["other ops", None, phase, None], ns, count, ops)
+        rest: dict[Any, list[float]] = defaultdict(lambda: [0.0] * 4)
+        for (_, _, phase, _), amounts in ordered[_MAX_ROWS:]:
+            _add(rest["other ops", None, phase, None], *amounts)
         return tuple(self._row(key, amounts, work) for key, amounts in [*ordered[:_MAX_ROWS], *rest.items()])
 
     def _places(self) -> list[Location | None]:
@@ -132,7 +137,7 @@ class _Parts:
 
     def _row(self, key: Any, amounts: list[float], works: dict[Any, OpWork | None]) -> OpWorkTime:
         name, code, phase, at = key
-        ns, count, ops = (amount / self._calls.steps for amount in amounts)
+        ns, count, ops, outermost = (amount / self._calls.steps for amount in amounts)
         work = works[name, code] if code is not None else None
         dims, _, _, strides = self._values(code) if code is not None else ((), None, None, None)
         shapes = " ".join(shape_text(tuple(dim)) for dim in dims if isinstance(dim, list) and dim and _is_shape(dim))
@@ -142,6 +147,7 @@ class _Parts:
             ns=round(ns),
             calls=count,
             ops=ops,
+            outermost=outermost,
             shapes=shapes,
             flops=work.flops if work is not None else None,
             bytes=work.bytes if work is not None else None,

@@ -13,10 +13,11 @@ from perfkit.run.records import OpKind, Phase
 class OpWorkTime(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one op with the same shapes at one place, on the thread that trains.
 
-    ``ns`` is their time per step with the ops that they call, ``ops`` the number of all these per step. ``flops`` and
-    ``bytes`` are the minimum that one call computes and moves, ``precision`` what it computes in and ``kind`` what
-    limits it; None where the work of the op does not follow from its arguments. ``depth`` is that of a convolution
-    (`MachineLimits.op_limit_ns`), and ``channels_first`` whether an op on images has them in the default layout.
+    ``ns`` is their time per step with the ops that they call, ``ops`` the number of all these per step, ``outermost``
+    of those that no other op calls. ``flops`` and ``bytes`` are the minimum that one call computes and moves,
+    ``precision`` what it computes in and ``kind`` what limits it; None where the work of the op does not follow from
+    its arguments. ``depth`` is that of a convolution (`MachineLimits.op_limit_ns`), and ``channels_first`` whether an
+    op on images has them in the default layout.
     """
 
     op: str
@@ -24,6 +25,7 @@ class OpWorkTime(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
     calls: float
     ops: float
+    outermost: float = 0.0
     shapes: str = ""
     flops: int | None = None
     bytes: int | None = None

@@ -93,7 +93,8 @@ def _owners(accounts: Sequence[RowAccount]) -> tuple[OwnerFigure, ...]:
     sums: dict[Owner, list[int]] = {}
     for account in accounts:
         parts = sums.setdefault(account.row.owner, [0, 0, 0])
-        for at, ns in enumerate((account.claimed_ns, account.at_limit_ns, account.unexplained_ns)):
+        near_limit_ns = account.at_limit_ns + account.overhead_ns
+        for at, ns in enumerate((account.claimed_ns, near_limit_ns, account.unexplained_ns)):
             parts[at] += ns
     return tuple(
         OwnerFigure(name=owner, kind=_KINDS[owner], claimed_ns=claimed, at_limit_ns=at_limit, unexplained_ns=rest)

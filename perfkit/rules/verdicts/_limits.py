@@ -32,17 +32,20 @@ def is_memory_bound(ledger: ClaimedLedger) -> bool:
 def limit_message(ledger: ClaimedLedger, limit: str) -> str:
     """How much of the step runs near its limit, and how near."""
     step = ledger.ledger
+    overhead = f"{percent(ledger.overhead_ns, step.wall_ns)} is overhead of ops, " if ledger.overhead_ns else ""
     return (
         f"{percent(ledger.at_limit_ns, step.wall_ns)} of the {ms(step.wall_ns)} {step.per} runs at "
-        f"{percent(ledger.limit_share, 1)} of the {limit} limit ({step.limits}); "
+        f"{percent(ledger.limit_share, 1)} of the {limit} limit ({step.limits}); {overhead}"
         f"{percent(ledger.unexplained_ns - step.others_ns, step.wall_ns)} is unexplained."
     )
 
 
 def limit_evidence(ledger: ClaimedLedger) -> Iterator[Evidence]:
-    """The three parts of the step, and the longest rows with the share of their limit."""
+    """The parts of the step, and the longest rows with the share of their limit."""
     source = f"ledger of the {ledger.ledger.basis}"
     yield Evidence.ms("at the limit", ledger.at_limit_ns, source)
+    if ledger.overhead_ns:
+        yield Evidence.ms("overhead of ops", ledger.overhead_ns, source)
     yield Evidence.ms("claimed by findings", ledger.claimed_ns, source)
     yield Evidence.ms("unexplained", ledger.unexplained_ns, source)
     for row in ledger.ledger.rows[:_ROWS]:

@@ -3,11 +3,11 @@
 Problem: none. Most of the step is spent in ops that come near what the processor or the device can compute, and nothing
 that perfkit looks for costs more than 5% of it.
 
-How it shows: at least half of the step is time of rows of the ledger up to twice their limit, and less than a quarter
-of it is unexplained: what rows take beyond that, or what has no limit. Steps that do other work in a rhythm take less
-than 15% of the loop, and the recorded steps are of the loop that trains most. The limit of an op is what its FLOPs take
-at the rate of a matrix product, or its bytes at the bandwidth of memory, whichever takes longer: measured on a CPU,
-from the data sheet for a GPU.
+How it shows: at least half of the step is time of rows of the ledger up to twice their limit, less than a quarter is
+overhead of ops, and less than a quarter unexplained: what rows take beyond that, or what has no limit. Steps that do
+other work in a rhythm take less than 15% of the loop, and the recorded steps are of the loop that trains most. The
+limit of an op is what its FLOPs take at the rate of a matrix product, or its bytes at the bandwidth of memory,
+whichever takes longer: measured on a CPU, from the data sheet for a GPU.
 
 Fix: faster training now takes less work or a faster processor and not a better loop: lower precision, a smaller model,
 a larger batch where the device is not full, more devices.

@@ -2,9 +2,9 @@
 
 Problem: a part of the step is far from what this machine can do, or its limit is not known, and no rule knows why.
 
-How it shows: less than half of the step is time of rows of the ledger up to twice their limit, or a quarter of it or
-more is neither that nor claimed by a finding; or a finding's cost is not known; or other work than training takes 15%
-of the loop, in steps of a rhythm; or the recorded steps are of another loop than most of the run.
+How it shows: less than half of the step is time of rows of the ledger up to twice their limit; or a quarter of it or
+more is overhead of ops, or neither that nor claimed by a finding; or a finding's cost is not known; or other work than
+training takes 15% of the loop, in steps of a rhythm; or the recorded steps are of another loop than most of the run.
 
 Causes: something that perfkit has no rule for; a recording without shapes or without the machine's limits.
 
@@ -89,9 +89,13 @@ def _sentences(ledger: ClaimedLedger, loop: LoopTime | None, lines: Lines | None
     step, parts = ledger.ledger, ledger.unexplained()
     yield f"No rule found a problem, but the {step.per} is not proven healthy."
     rest_ns, own_ns = ledger.unexplained_ns - step.others_ns, step.wall_ns - step.others_ns
-    if parts and (ledger.at_limit_ns < MAJORITY * own_ns or rest_ns >= CRITICAL * own_ns):
+    is_far = ledger.at_limit_ns + ledger.overhead_ns < MAJORITY * own_ns
+    if parts and (is_far or rest_ns >= CRITICAL * own_ns):
         share, largest = percent(rest_ns, step.wall_ns), shown_part(parts[0], step.wall_ns)
         yield f"{share} of its {ms(step.wall_ns)} is unexplained, the largest part {largest}."
+    if ledger.overhead_ns >= CRITICAL * own_ns:
+        share = percent(ledger.overhead_ns, step.wall_ns)
+        yield f"{share} is overhead: what so many ops cost on this machine, whatever they compute."
     if loop is not None and loop.rare_share >= RARE:
         yield f"{percent(loop.rare_share, 1)} of the loop is other work than training, in a few steps."
     if other_loop(lines) is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, get_args
 
 import msgspec
@@ -45,6 +46,25 @@ class Rate(msgspec.Struct, frozen=True, array_like=True):
 Rates = tuple[Rate, ...]
 
 
+class CallOverhead(msgspec.Struct, frozen=True, array_like=True):
+    """What a call costs where ops touch ``size`` bytes of memory between it and the call before it."""
+
+    size: Annotated[int, msgspec.Meta(gt=0)]
+    ns: Annotated[float, msgspec.Meta(ge=0)]
+
+
+CallOverheads = tuple[CallOverhead, ...]
+
+
+def _least_each(first: dict[str, CallOverheads], second: dict[str, CallOverheads]) -> dict[str, CallOverheads]:
+    """The lower one at each size of two measurements."""
+    lowest: dict[str, dict[int, float]] = {}
+    for name, rows in (*first.items(), *second.items()):
+        of = lowest.setdefault(name, {})
+        of.update({row.size: min(row.ns, of.get(row.size, row.ns)) for row in rows})
+    return {name: tuple(CallOverhead(size, of[size]) for size in sorted(of)) for name, of in lowest.items()}
+
+
 def _best(first: Rates, second: Rates) -> Rates:
     """The higher rate at each size: other programs only ever make a measurement slower."""
     rates = {rate.size: rate for rate in first}
@@ -80,6 +100,9 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
             smallest cache that holds it.
         op_ns: Time of an op on one element, in place: Python's call, dispatch and the loop's set-up.
         node_ns: Time that autograd adds for one node of the backward, beyond the ops in it.
+        overheads: What starting an op costs by the memory that ops touch between two calls, which takes the caches from
+            torch and Python: an op ("op"), Python's part in a call of one ("call"), and an op or a node of the backward
+            that torch itself calls ("inner").
         speed: The share (0 to 1) of these rates that the machine had in a run, by products; 1 as they were measured.
     """
 
@@ -101,6 +124,7 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: Annotated[dict[str, Rates], _best_each]
     op_ns: Annotated[int, min]
     node_ns: Annotated[int, min]
+    overheads: Annotated[dict[str, CallOverheads], _least_each] = {}
     speed: Annotated[float, max] = 1.0
 
     def during(self, settings: Mapping[str, str]) -> MachineLimits:
@@ -131,8 +155,23 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
             bandwidth=_each_scaled(self.bandwidth, copy),
             op_ns=round(self.op_ns / op),
             node_ns=round(self.node_ns / op),
+            overheads={
+                name: tuple(CallOverhead(row.size, row.ns / op) for row in rows)
+                for name, rows in self.overheads.items()
+            },
             speed=product,
         )
+
+    def overhead_ns(self, name: Literal["op", "call", "inner"], touched: float) -> float:
+        """What starting an op costs where ops touch this many bytes between two calls; see `overheads`.
+
+        Between two sizes it follows the logarithm of the size. Where it was not measured, an op costs `op_ns`.
+        """
+        rows = self.overheads.get(name, ())
+        if not rows:
+            return self.op_ns if name != "call" else 0.0
+        sizes, costs = zip(*((math.log(row.size), row.ns) for row in rows), strict=True)
+        return _between(math.log(max(1.0, touched)), sizes, costs)
 
     def op_limit_ns(
         self, flops: int, bytes_moved: int, precision: str, kind: OpKind = "update", depth: int | None = None
@@ -199,12 +238,14 @@ def _time_ns(size: int, rates: Rates) -> float:
 
 def _rate(size: int, rates: Rates) -> float:
     """The rate at a size: between two sizes by the logarithm of the size, outside of the table that of its end."""
-    low, high = rates[0], rates[-1]
-    size_in = min(max(size, low.size), high.size)
-    for above in rates:
-        if above.size >= size_in:
-            high = above
-            break
-        low = above
-    share = math.log(size_in / low.size) / math.log(high.size / low.size) if low.size < high.size else 0.0
-    return low.per_s + share * (high.per_s - low.per_s)
+    sizes, found = zip(*((math.log(rate.size), rate.per_s) for rate in rates), strict=True)
+    return _between(math.log(size), sizes, found)
+
+
+def _between(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The value at a size, from those at two sizes next to it; outside of them that of the end."""
+    above = bisect.bisect_left(sizes, size)
+    if above == 0 or above == len(sizes):
+        return values[min(above, len(sizes) - 1)]
+    share = (size - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+    return values[above - 1] + share * (values[above] - values[above - 1])

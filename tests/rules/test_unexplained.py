@@ -37,3 +37,12 @@ def test_a_problem_that_could_not_be_quantified_is_named(build: Any) -> None:
     [finding] = build.findings(unexplained, ledger)
 
     assert finding.message.endswith("The cost of sync-in-step is not known.")
+
+
+def test_a_step_that_mostly_starts_ops_is_advised_to_have_fewer(build: Any) -> None:
+    ledger = build.ledger(("computing", 60, 50, "arithmetic"), ("op overhead", 30, 30, "overhead"), ("python", 10, None, None))
+
+    [finding] = build.findings(unexplained, ledger)
+
+    assert "30% is overhead: what so many ops cost on this machine, whatever they compute." in finding.message
+    assert finding.advice.startswith("Fewer and larger ops cost less to start")

@@ -47,6 +47,9 @@ _CHANNELS_LAST = (
     "These convolutions have channels first. See whether channels last is faster: perfkit try --only channels-last."
 )
 
+#: For steps that mostly start ops.
+_FEWER_OPS = "Fewer and larger ops cost less to start: a larger batch, torch.compile, foreach or fused forms."
+
 
 def check(
     ledger: ClaimedLedger,
@@ -76,6 +79,8 @@ def _advice(ledger: ClaimedLedger, work: StepWork | None, limits: MachineLimits 
         share = sum(_beyond_limit_ns(row, limits) for row in work.rows if row.channels_first) / work.step_ns
         if share * ledger.ledger.wall_ns >= MAJORITY * ledger.unexplained_ns:
             return _CHANNELS_LAST
+    if ledger.overhead_ns >= max(CRITICAL * ledger.ledger.wall_ns, ledger.unexplained_ns):
+        return _FEWER_OPS
     return f"Look at the largest part first; perfkit diagnose --all lists where the {per} goes, --html draws it."
 
 

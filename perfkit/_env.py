@@ -142,6 +142,16 @@ def _integer(name: str, default: int) -> int:
         return default
 
 
+#: Rank and number of ranks in a process that a script under ``perfkit run`` has started.
+_spawned: tuple[int, int] = (0, 1)
+
+
+def set_spawned(rank: int, ranks: int) -> None:
+    """Make this process one of ``ranks`` that a script has started; what a launcher or torch says goes before it."""
+    global _spawned
+    _spawned = rank, ranks
+
+
 def rank() -> int:
     """Rank of this process in the run, 0 where it is alone; from torchrun's variable, else from torch.distributed."""
     if "RANK" in os.environ:
@@ -149,7 +159,7 @@ def rank() -> int:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
-    return 0
+    return _spawned[0]
 
 
 def world_size() -> int:
@@ -159,7 +169,7 @@ def world_size() -> int:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
-    return 1
+    return _spawned[1]
 
 
 def local_rank() -> int:

@@ -11,7 +11,8 @@ from perfkit._text import LONGEST_SENTENCE, clean
 _COLOURS = {
     "data": "#d55e00", "transfer": "#c778a8", "forward": "#2a86c0", "backward": "#56b4e9", "optimizer": "#009e73",
     "validation": "#c9a91e", "callbacks": "#8f6bb3", "logging": "#c49a5a", "checkpoint": "#6478c4", "other": "#8c959d",
-    "at the limit": "#009e73", "claimed by findings": "#d55e00", "unexplained": "#78838d", "other programs": "#a3abb2",
+    "at the limit": "#009e73", "overhead of ops": "#5b8fb3", "claimed by findings": "#d55e00", "unexplained": "#78838d",
+    "other programs": "#a3abb2",
 }  # fmt: skip
 _UNKNOWN = "#8c959d"
 #: The bar's height and width in its own units; it is as wide as the notebook.

@@ -8,10 +8,10 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfkit import _env, _import_hook
 from perfkit._code_owner import claim
@@ -21,6 +21,7 @@ from perfkit.errors import Interrupted, PerfkitError, UsageError
 from perfkit.profiler import profile
 from perfkit.run.rank_writer import write_record
 from perfkit.run.records import AppliedChanges
+from perfkit.spawned_ranks import record_spawned_ranks
 
 if TYPE_CHECKING:
     from perfkit.trial.applied import changes
@@ -49,12 +50,23 @@ def find(script: str, module: bool) -> Path:
 
 
 class Additions:
-    """What happens to the program beside its recording: changes are applied, losses logged."""
+    """What happens to the program beside its recording: changes are applied, losses logged, its own ranks recorded.
 
-    def __init__(self, applied: Iterable[changes] = (), log_loss: bool = False) -> None:
+    ``arguments`` of `perfkit.profile` are those with which ranks record that the program starts; None: none do.
+    """
+
+    def __init__(
+        self,
+        applied: Iterable[changes] = (),
+        log_loss: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self._applied = tuple(applied)
         self._log_loss = log_loss
-        self._losses: Patches | None = None
+        self._arguments = arguments
+        #: The file that runs, which is the user's code.
+        self.script = ""
+        self._patches: list[Patches] = []
 
     def start(self, prof: profile) -> None:
         """Apply the changes, once torch is imported, and start the profile.
@@ -72,7 +84,9 @@ class Additions:
         if self._log_loss:
             from perfkit.record.hooks.losses import log_losses  # imports torch
 
-            self._losses = log_losses(prof)
+            self._patches.append(log_losses(prof))
+        if self._arguments is not None:
+            self._patches.append(record_spawned_ranks(prof, self._arguments, self.script))
 
     def stop(self, prof: profile, error: BaseException | None) -> None:
         """Undo the changes, and write what became of them into the run folder; ``error`` ended the program, if any."""
@@ -82,8 +96,8 @@ class Additions:
             print_message(f"writing what became of the changes: {type(trouble).__name__}: {trouble}")
 
     def _stop(self, prof: profile) -> None:
-        if self._losses is not None:
-            self._losses.undo()
+        for patches in self._patches:
+            patches.undo()
         if not self._applied:
             return
         for applied in reversed(self._applied):
@@ -116,6 +130,7 @@ def execute(
     sys.argv = [str(target) if module else script, *arguments]
     prof.started_by = "perfkit run"
     additions = additions or Additions()
+    additions.script = str(target)
     cancel = _import_hook.when_imported("torch", lambda: additions.start(prof)) if not _env.disabled() else lambda: None
     error: BaseException | None = None
     code: int = 0

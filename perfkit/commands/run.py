@@ -81,21 +81,21 @@ def run(
     target = find(script, module)
     if syncs not in ("auto", "dry", "cuda", "off"):
         raise UsageError(f"--syncs must be auto, dry, cuda or off, got {syncs!r}")
-    prof = profile(
-        out,
-        schedule=parse_schedule(schedule),
-        detect_syncs=None if syncs == "off" else _detect_mode(syncs),
-        capture_nvtx=nvtx,
-        memory=memory,
-        triggers=_parse_triggers(trigger),
-        with_stack=with_stack,
-        record_shapes=record_shapes,
-        overwrite=overwrite,
-        stop_after=stop_after,
-        quiet=quiet,
-    )
+    arguments: dict[str, Any] = {
+        "schedule": parse_schedule(schedule),
+        "detect_syncs": None if syncs == "off" else _detect_mode(syncs),
+        "capture_nvtx": nvtx,
+        "memory": memory,
+        "triggers": _parse_triggers(trigger),
+        "with_stack": with_stack,
+        "record_shapes": record_shapes,
+        "overwrite": overwrite,
+        "stop_after": stop_after,
+        "quiet": quiet,
+    }
+    prof = profile(out, **arguments)
     prof.loading_ns = time.process_time_ns() - commands.BEGAN_NS
-    return execute(prof, target, script, [*context.args], module, Additions(_changes(with_), log_loss))
+    return execute(prof, target, script, [*context.args], module, Additions(_changes(with_), log_loss, arguments))
 
 
 def _changes(names: list[str]) -> list[changes]:

@@ -11,7 +11,7 @@ import msgspec
 from perfkit._format import percent
 from perfkit._location import Location
 from perfkit.ledger.rows import LedgerRow, Owner, Partition, apportion
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.steps import Ranks
@@ -31,6 +31,8 @@ _OWNERS: dict[Phase, Owner] = {
 }
 #: Phases in which ops are the phase's own work, and not computing.
 _OWN_OPS: frozenset[Phase] = frozenset({"data", "transfer"})
+#: Phases of training, in which ops run.
+_WITH_OPS: frozenset[Phase] = frozenset({"forward", "backward"})
 #: A machine that ran below this share of its speed is said to be slower: two runs of one program differ by less.
 _SLOWED = 0.9
 
@@ -52,6 +54,10 @@ def host_rows(budget: StepBudget, found: Measurements) -> Partition:
         rows += [*blocked, *_rows_of_phase(phase, ns, sum(row.ns for row in blocked), budget, sources, phases)]
     if work is None:
         unknown = "the shapes of ops were not recorded"
+    elif (
+        sum(phases.get(phase, 0) for phase in _WITH_OPS - {row.phase for row in work.rows}) > MAJORITY * budget.wall_ns
+    ):
+        unknown = "the recorded steps are of another loop than most of the run (--schedule 100,2,3 records later ones)"
     elif limits is None:
         unknown = "the limits of the machine were not measured (perfkit doctor measures them)"
     else:

@@ -134,7 +134,7 @@ def _freed(folder: Path, launch: str, *, overwrite: bool) -> bool:
     if _launches_in(folder) - {launch}:
         if not overwrite or _is_recording(folder):
             return False
-        _clear(folder)
+        clear_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return True
 
@@ -175,7 +175,7 @@ def _is_recording(folder: Path) -> bool:
     return any(rank is not None and rank.ending is None and runs(rank) for rank in ranks)
 
 
-def _clear(folder: Path) -> None:
+def clear_folder(folder: Path) -> None:
     """Remove the files that perfkit wrote into a folder, and nothing else."""
     for rank in folder.glob("rank-*"):
         shutil.rmtree(rank)

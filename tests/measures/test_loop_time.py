@@ -131,6 +131,21 @@ def test_steps_that_are_long_at_random_have_no_rhythm() -> None:
         assert found.of("irregular")
 
 
+def test_one_step_that_takes_most_of_the_loop_is_a_part_of_its_own_and_others_stay_irregular() -> None:
+    times = [10.0] * 80
+    times[50], times[60] = 2_000.0, 90.0
+
+    found = measured(steps(*times, phase="other"))
+
+    [rare] = found.rare
+    assert (rare.steps, rare.every) == (1, None)
+    assert rare.total_ns > 0.6 * found.total_ns
+    assert 0 < found.of("irregular") < 100 * MS
+    assert "% is one step, which takes 198 times as long" in found.sentence()
+    times[50] = 500.0
+    assert measured(steps(*times, phase="other")).rare == ()
+
+
 def test_merged_rows_have_as_many_rare_steps_as_the_rhythm_says() -> None:
     rows = steps(*every(16, 400, 1600))
     merged = [*merged_in_blocks(rows[:800], 4), *rows[800:]]

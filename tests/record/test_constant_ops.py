@@ -71,6 +71,23 @@ def test_an_expression_in_a_function_that_also_does_other_things_is_that_line() 
     assert (row.called, row.ops, row.busiest.line) == (None, 1, row.line)
 
 
+def test_an_average_of_weights_that_are_not_trained_is_written_in_vain() -> None:
+    trained, frozen = torch.randn(SIDE), torch.randn(SIDE)
+    averages = {"trained": trained.clone(), "frozen": frozen.clone()}
+    noise = torch.ones(SIDE)
+
+    def step() -> None:
+        trained.add_(torch.randn(SIDE))
+        averages["trained"].lerp_(trained, 0.1)
+        averages["frozen"].lerp_(frozen, 0.1)
+        noise.fill_(2.0)
+        noise.mul_(0.5)  # what is written twice is needed in between
+
+    row = found(step)
+
+    assert (row.line, row.ops) == (step.__code__.co_firstlineno + 3, 1)
+
+
 def test_a_frozen_model_on_the_same_input_is_one_call() -> None:
     def step() -> Tensor:
         return torch.randn(3, SIDE) @ FROZEN(PROMPTS).T

@@ -143,7 +143,7 @@ def test_the_owners_of_the_page_sum_to_the_step_and_long_ledgers_are_cut(account
 
     assert data.ledger is not None
     owner = data.ledger.owners[0]
-    assert owner.claimed_ns + owner.at_limit_ns + owner.unexplained_ns == data.ledger.wall_ns
+    assert owner.claimed_ns + owner.at_limit_ns + owner.overhead_ns + owner.unexplained_ns == data.ledger.wall_ns
     assert len(data.ledger.rows.rows) == len(data.ledger.excerpt_of_row) == 300
     assert "200 shorter rows take" in data.ledger.rows.note
     assert read_figures(write_figures(tmp_path, data)) == data

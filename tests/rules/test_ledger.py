@@ -205,6 +205,17 @@ def test_a_step_of_which_a_quarter_is_overhead_is_not_proven_healthy() -> None:
     assert not is_healthy(30)
 
 
+def test_steps_that_ran_no_op_where_the_typical_step_trains_have_no_known_limits() -> None:
+    typical, recorded = step(100, forward=40, backward=50, other=10), work(op("aten::mm", 60, "other", gflops=0.6))
+
+    found = ledger_of(typical, recorded, OpShares(shares={"other": 1.0}), LIMITS)
+
+    assert found.unknown is not None
+    assert found.unknown.startswith("the recorded steps are of another loop than most of the run")
+    assert found.limits is None
+    assert ledger_of(typical, work(op("aten::mm", 60, "backward", gflops=0.6)), LIMITS).unknown is None
+
+
 def test_time_outside_of_ops_belongs_to_the_sampled_lines() -> None:
     line = HostLine(file="train.py", line=3, function="f", phase="forward", samples=30, host_ns=25 * MS)
     python = HostWork(kind="python", samples=30, total_samples=90, host_ns=25 * MS, lines=(line,))

@@ -53,6 +53,14 @@ def test_a_rollout_is_reported_at_its_line_and_the_one_that_calls_it_with_its_co
     )
 
 
+def test_a_single_step_that_takes_most_of_the_loop_is_reported(build: Any) -> None:
+    [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, steps=1, every=None, longer=201.0)))
+
+    assert finding.severity == "critical"
+    assert finding.message.startswith("One of 160 steps takes 2.0 s, 201 times as long as the typical one, in rollout:")
+    assert finding.change == CALL
+
+
 def test_two_groups_are_two_findings_and_a_small_one_is_none(build: Any) -> None:
     sampling = msgspec.structs.replace(ROLLOUT, total_ns=800 * MS, every=50, steps=3)
     plot = msgspec.structs.replace(ROLLOUT, total_ns=100 * MS, every=80, steps=2)

@@ -40,7 +40,9 @@ def test_a_problem_that_could_not_be_quantified_is_named(build: Any) -> None:
 
 
 def test_a_step_that_mostly_starts_ops_is_advised_to_have_fewer(build: Any) -> None:
-    ledger = build.ledger(("computing", 60, 50, "arithmetic"), ("op overhead", 30, 30, "overhead"), ("python", 10, None, None))
+    ledger = build.ledger(
+        ("computing", 60, 50, "arithmetic"), ("op overhead", 30, 30, "overhead"), ("python", 10, None, None)
+    )
 
     [finding] = build.findings(unexplained, ledger)
 

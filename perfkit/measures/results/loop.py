@@ -13,7 +13,8 @@ from perfkit.run.records import Phase
 #: What a part of the loop's time is:
 #:
 #: - "typical": the typical step, as often as there were steps; "growth": what steps took beyond the first ones' level;
-#: - "rare": what some steps took beyond that level, in a fixed rhythm; "irregular": the same without a rhythm;
+#: - "rare": what some steps took beyond that level, in a fixed rhythm, or one that took most of the loop; "irregular":
+#:   the same without a rhythm;
 #: - "validation", "checkpoint", "test", "predict": phases and steps of that kind;
 #: - "warm-up": the first steps; "recorded": steps that a window or another recording slowed; "between": outside steps,
 #:   which is perfkit's work and the program's between two loops.
@@ -43,11 +44,11 @@ _NOT_PACE: frozenset[LoopUse] = frozenset({"recorded", "between"})
 class LoopPart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a loop's time: ``total_ns`` over ``steps`` steps.
 
-    ``every`` is the period of rare steps, ``longer`` how many times a typical step one of them takes, and ``phase`` the
-    phase that exceeds its usual time the most. Of ``total_ns``, ``gc_ns`` were garbage collections, ``compile_ns``
-    compilation, and ``training_ns`` in the phases backward and optimizer. ``at`` is the line of the training function
-    in which that time passes, ``called`` the hottest line below it; both are None where samples do not show it.
-    ``for_training`` is whether training reads what that line computes, as of a rollout.
+    ``every`` is the period of rare steps (None: it is one step), ``longer`` how many times a typical step one of them
+    takes, and ``phase`` the phase that exceeds its usual time the most. Of ``total_ns``, ``gc_ns`` were garbage
+    collections, ``compile_ns`` compilation, and ``training_ns`` in the phases backward and optimizer. ``at`` is the
+    line of the training function in which that time passes, ``called`` the hottest line below it; both are None where
+    samples do not show it. ``for_training`` is whether training reads what that line computes, as of a rollout.
     """
 
     use: LoopUse
@@ -138,7 +139,8 @@ _WORDS: dict[LoopUse, str] = {
 def _in_words(part: LoopPart) -> str:
     if part.use == "rare":
         place = f" ({shown_location(part.at)})" if part.at is not None else ""
-        return f"every {ordinal(part.every or 0)} step, which takes {times(part.longer or 0)} as long{place}"
+        which = f"every {ordinal(part.every)} step" if part.every is not None else "one step"
+        return f"{which}, which takes {times(part.longer or 0)} as long{place}"
     if part.use == "irregular":
         return f"{part.steps:,} longer step{'s' if part.steps > 1 else ''} without a rhythm"
     return _WORDS.get(part.use, part.use)

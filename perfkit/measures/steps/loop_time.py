@@ -19,6 +19,8 @@ from perfkit.run.records import PHASES, Lines, Phase, Step
 _LONG = 0.5
 #: It is also so many deviations above the level: few in a rhythm, which chance alone does not have, and more without.
 _IN_RHYTHM, _IRREGULAR = 2, 4
+#: A single step that takes more of the loop is work of its own, by a plain majority.
+_MOST = 0.5
 
 
 def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None) -> LoopTime | None:
@@ -158,7 +160,12 @@ class _TimedParts:
             use="growth", total_ns=grown, steps=steps, phase=self._growth.phase if self._growth is not None else None
         )
         for rhythm, group in groups.items():
-            yield self._part(rhythm, group, lines)
+            # One step that takes most of the loop is what comes after each epoch, of which this loop has one or two.
+            most = [one for one in group if rhythm is None and one[2] > _MOST * total]
+            for one in most:
+                yield self._part(None, [one], lines, is_most=True)
+            if rest := [one for one in group if one not in most]:
+                yield self._part(rhythm, rest, lines)
 
     def _rare(self, piece: _TimedRow, left: int) -> Iterable[tuple[Rhythm | None, int, int]]:
         """The rare steps of a row: their rhythm, their number, and their time beyond the level."""
@@ -174,7 +181,14 @@ class _TimedParts:
                 yield rhythm, count, ns
                 left -= ns
 
-    def _part(self, rhythm: Rhythm | None, group: list[tuple[_TimedRow, int, int]], lines: Lines | None) -> LoopPart:
+    def _part(
+        self,
+        rhythm: Rhythm | None,
+        group: list[tuple[_TimedRow, int, int]],
+        lines: Lines | None,
+        *,
+        is_most: bool = False,
+    ) -> LoopPart:
         steps, total = sum(count for _, count, _ in group), sum(ns for _, _, ns in group)
         single = [piece.row for piece, _, _ in group if piece.row.steps == 1]
         beyond: dict[Phase, float] = {
@@ -184,10 +198,11 @@ class _TimedParts:
         }
         longest = max(beyond, key=lambda one: beyond[one])
         phase = longest if beyond[longest] else None
-        at, called = line_of(lines, phase, total) if rhythm is not None else (None, None)
+        is_rare = rhythm is not None or is_most
+        at, called = line_of(lines, phase, total) if is_rare else (None, None)
         inputs = {(one.file, one.line) for one in lines.training_inputs} if lines is not None else set()
         return LoopPart(
-            use="rare" if rhythm is not None else "irregular",
+            use="rare" if is_rare else "irregular",
             total_ns=total,
             steps=steps,
             every=rhythm.period if rhythm is not None else None,

@@ -3,9 +3,10 @@
 A dispatch mode numbers values (as a compiler's value numbering does, here over two steps): the number of a result is
 made of its op, the plain arguments and the numbers of the tensors that went in. A tensor from before the step has the
 number of its object, its version and a sample of its elements (not every op counts a version up); in the second step
-only if it is the very object of the first. A result whose number came in the first step as well is the same again. No
-number has what draws random numbers, what a graph is built for, what is of a subclass, what is written into a tensor
-from before the step, and what is computed from a tensor without a number.
+only if it is the very object of the first. A result whose number came in the first step as well is the same again. What
+is written into a tensor from before the step has the number of a sample of what is there afterwards: an average of
+weights that are not trained is what it was. No number has what draws random numbers, what a graph is built for, what is
+of a subclass, what is written several times per step, and what is computed from a tensor without a number.
 
 A function of the user's all of whose ops are such is one that could be called once: the line is the one that calls the
 outermost function of this kind. Backward, optimizer and validation are not looked at. Only ops on a CPU count, because
@@ -72,6 +73,8 @@ class ConstantOpLog:
         self._numbers: set[int] = set()
         #: Tensors from before the first step.
         self._known: dict[int, Callable[[], Any]] = {}
+        #: Tensors from before the step that the first step wrote into, and their version after that.
+        self._rewritten: dict[int, tuple[Callable[[], Any], int]] = {}
         #: Tensors of the running step: the tensor, its version, and its number, None where it changes.
         self._values: dict[int, tuple[Callable[[], Any], int, int | None]] = {}
         #: Of tensors of inference mode, where torch says neither: the number of their memory, what they are views of.
@@ -176,11 +179,16 @@ class ConstantOpLog:
             # torch.tensor(values): a new tensor each time, made of Python's values. A large one is data.
             (tensor,) = flat
             return hash((sample_of(tensor), tensor.shape, tensor.dtype)) if tensor.numel() <= SAMPLED else None
-        if not all(map(self._is_made, written)):
-            return None  # what outlives the step is changed
+        outlives = [one for one in written if not self._is_made(one)]
+        if not all(map(self._is_written_once, outlives)):
+            return None
         parts: list[Any] = [func]
         for value in flat:
-            if isinstance(value, torch.Tensor):
+            if any(value is one for one in outlives):
+                if (sample := sample_of(value)) is None:
+                    return None
+                value = (id(value), sample)
+            elif isinstance(value, torch.Tensor):
                 if value.requires_grad and torch.is_grad_enabled():
                     return None
                 value = self._number_of(value)
@@ -201,6 +209,18 @@ class ConstantOpLog:
             return None
         sample = sample_of(tensor)
         return hash((id(tensor), self._version_of(tensor), sample)) if sample is not None else None
+
+    def _is_written_once(self, tensor: Any) -> bool:
+        """Whether nothing else has written into a tensor from before the step since it was written in the first step.
+
+        That is so in the first step, too.
+        """
+        version = self._version_of(tensor)
+        if self._before is None:
+            self._rewritten[id(tensor)] = weakref.ref(tensor), version
+            return True
+        reference, before = self._rewritten.get(id(tensor), (_dead, 0))
+        return reference() is tensor and version == before + 1
 
     def _is_made(self, tensor: Any) -> bool:
         """Whether an op of this step made the tensor."""

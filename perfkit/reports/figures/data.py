@@ -170,12 +170,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnerFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of one owner in the ledger, in its three parts; ``kind`` decides its colour."""
+    """The time of one owner in the ledger, in its four parts; ``kind`` decides its colour."""
 
     name: str
     kind: str
     claimed_ns: int
     at_limit_ns: int
+    overhead_ns: int
     unexplained_ns: int
 
 

@@ -16,6 +16,8 @@ from perfkit.reports.tables._table import Column, Table
 
 #: Rows of the table, the longest ones: more than any step has in which a person finds something.
 _ROWS = 300
+#: What accounts for an owner's time.
+_PARTS = ("claimed_ns", "at_limit_ns", "overhead_ns", "unexplained_ns")
 #: The kind of each owner, which decides its colour: that of the phase or of the device work it resembles.
 _KINDS: dict[Owner, str] = {
     "computing": "compute",
@@ -92,13 +94,12 @@ def _owners(accounts: Sequence[RowAccount]) -> tuple[OwnerFigure, ...]:
     """The parts of each owner over all rows, longest first."""
     sums: dict[Owner, list[int]] = {}
     for account in accounts:
-        parts = sums.setdefault(account.row.owner, [0, 0, 0])
-        near_limit_ns = account.at_limit_ns + account.overhead_ns
-        for at, ns in enumerate((account.claimed_ns, near_limit_ns, account.unexplained_ns)):
-            parts[at] += ns
+        parts = sums.setdefault(account.row.owner, [0] * len(_PARTS))
+        for at, part in enumerate(_PARTS):
+            parts[at] += getattr(account, part)
     return tuple(
-        OwnerFigure(name=owner, kind=_KINDS[owner], claimed_ns=claimed, at_limit_ns=at_limit, unexplained_ns=rest)
-        for owner, (claimed, at_limit, rest) in sorted(sums.items(), key=lambda item: -sum(item[1]))
+        OwnerFigure(name=owner, kind=_KINDS[owner], **dict(zip(_PARTS, parts, strict=True)))
+        for owner, parts in sorted(sums.items(), key=lambda item: -sum(item[1]))
     )
 
 

@@ -66,7 +66,7 @@ const known_kind = new Set([
   "compute", "communication", "copy", "memset", "idle", "step", "range", "op", "api", "python",
   "idle-data", "idle-sync", "idle-allocation", "idle-copy", "idle-launch", "idle-communication", "idle-host",
   "idle-device", "idle-unknown", "idle-profiler", "memory", "neither", "unknown", "dry", "window", "extra",
-  "claimed", "at-limit", "unexplained",
+  "claimed", "at-limit", "overhead", "unexplained",
   "parameters", "buffers", "gradients", "optimizer-state", "activations", "inputs", "temporaries",
 ]);
 // Kinds are classes of the stylesheet: an unknown one must not become a class.

@@ -1,15 +1,16 @@
 // Where the step goes: a bar by what accounts for it, a bar by owner with its parts below, and the rows.
 
-const SPLIT = [["claimed", "claimed by findings", "claimed_ns"], ["at-limit", "at the limit", "at_limit_ns"], ["unexplained", "unexplained", "unexplained_ns"]];
+const SPLIT = [["claimed", "claimed by findings", "claimed_ns"], ["at-limit", "at the limit", "at_limit_ns"], ["overhead", "overhead of ops", "overhead_ns"], ["unexplained", "unexplained", "unexplained_ns"]];
 
 section("ledger", (data) => `Where the ${data.per} goes`, (data) => Boolean(data.ledger), (at, data, page) => {
   const ledger = data.ledger;
   put(at, "p", {}, ledger.summary);
   const whole = ledger.wall_ns || 1;
-  const owners = ledger.owners.map((owner) => ({ ...owner, ns: owner.claimed_ns + owner.at_limit_ns + owner.unexplained_ns }));
+  const owners = ledger.owners.map((owner) => ({ ...owner, ns: SPLIT.reduce((sum, [, , field]) => sum + owner[field], 0) }));
   // The time of other programs is neither explained nor a question about this one.
   const others = owners.filter((owner) => owner.name === "other programs").reduce((sum, owner) => sum + owner.unexplained_ns, 0);
-  const parts = SPLIT.map(([kind, label, field]) => [kind, label, owners.reduce((sum, owner) => sum + owner[field], 0) - (field === "unexplained_ns" ? others : 0)]);
+  const parts = SPLIT.map(([kind, label, field]) => [kind, label, owners.reduce((sum, owner) => sum + owner[field], 0) - (field === "unexplained_ns" ? others : 0)])
+    .filter(([kind, , ns]) => ns || kind !== "overhead");
   if (others) parts.push(["other", "other programs", others]);
   const account = put(at, "div");
   const host = put(at, "div", { class: "ledger" });

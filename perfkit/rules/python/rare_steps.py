@@ -1,10 +1,11 @@
-"""A few long steps take much of the training, in a fixed rhythm.
+"""A few long steps take much of the training, in a fixed rhythm, or a single one most of it.
 
 Problem: every so many steps the loop does something else than train: it plays a rollout, generates samples, draws
 pictures, evaluates by hand. One such step takes as long as many others, and the typical step does not show it.
 
 How it shows: every n-th step, in at least four of five cases and more often than chance explains, takes at least 1.5
-times the typical step, and what these steps take beyond it is 5% of the mean step or more.
+times the typical step, and what these steps take beyond it is 5% of the mean step or more; or one step takes most of
+the loop.
 
 Causes: a rollout or a generation that runs one sample, one token or one environment at a time; a model called again
 and again with the same input; the model called with gradients, or in training mode, where nobody needs a backward; an
@@ -24,9 +25,9 @@ its caches as it left them. At least half of it: half as often, or two samples i
 Source: the step clock; the rhythm is tested against steps that are long by chance. Lines are sampled, and those that an
 ordinary step runs do not count. Below 15% of the mean step it is no warning (chosen), nor where training reads what is
 computed, by the source: how much of a rollout is needed is not known; calls one by one, or with the same input, are
-not needed. One such step is traced by line, where the run has enough of them to foresee the next. Not reported here:
-validation and checkpoints (they have phases of their own), waiting for a loader, garbage collection, compilation,
-logging, and steps that train more (a second network, accumulation).
+not needed. One such step is traced by line, where the run has enough of them to foresee the next. Validation and
+checkpoints (they have phases of their own), loaders, garbage collection, compilation, logging and steps that train
+more (a second network, accumulation) are not reported here.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def check(
         if step.is_negligible(cost) or _has_its_own_rule(part, works, loader) or _is_regrown(part, loop, lines):
             continue
         each = round(part.total_ns / max(1, part.steps))
+        which = f"Every {ordinal(part.every)} step" if part.every is not None else f"One of {loop.steps:,} steps"
         trainer = library_called(part.called or part.at, lines) if part.at is not None else ""
         work = rare_work(part.at, lines) if not trainer else None
         is_needed = part.for_training and (work is None or work.is_needed)
@@ -80,7 +82,7 @@ def check(
             spent=spent,
             change=_to_edit(part, work, lines),
             message=(
-                f"Every {ordinal(part.every or 0)} step takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
+                f"{which} takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
                 f"as long as the typical one{function}: {step.shown(cost)}.{work.sentence if work is not None else ''}"
             ),
             advice=_advice(part, trainer, work),
@@ -90,7 +92,7 @@ def check(
             severity="info" if trainer or calls_are_steps or is_needed or cost < RARE * step.wall_ns else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
-                Evidence("long steps", part.steps, "", f"every {ordinal(part.every or 0)} of {loop.steps} steps"),
+                Evidence("long steps", part.steps, "", f"{which[0].lower()}{which[1:]}, of {loop.steps} in all"),
                 Evidence.ms("typical step", loop.typical_ns, step.source),
                 Evidence.ms("longer by", each, f"the mean of them, most of it in the phase {part.phase}"),
                 *((work.evidence,) if work is not None else ()),
@@ -105,7 +107,7 @@ def _to_edit(part: LoopPart, work: RareWork | None, lines: Lines | None) -> Loca
     if work is not None and not work.is_needed:
         return work.at
     place = work.at if work is not None and work.kind in ("single", "line") else part.at
-    often = not part.for_training and (part.every or 0) < _SELDOM
+    often = not part.for_training and part.every is not None and part.every < _SELDOM
     if not often or (work is not None and work.kind == "line" and not _helps_less_often(row_at(work.at, lines))):
         return place
     return interval_of(lines, part.at, part.called) or place

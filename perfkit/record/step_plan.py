@@ -2,13 +2,15 @@
 
 The schedule and triggers open windows. A step with stacks follows the first window, and others where something is new
 (`LinesDue`). The other extra steps come once, after the first window, or after a few steps where there will be none;
-then one of the steps that come rarely is traced by line (`RareStepTracer`).
+then one of the steps that come rarely is traced by line (`RareStepTracer`). Where training begins after the windows (an
+evaluation came before, or what a reference model answers), another window is opened, and the extra steps come again.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from perfkit import _env
@@ -89,7 +91,8 @@ class StepPlan:
         self._ranges = ModelRanges(optimizers, recording.note)
         detect = options.detect_syncs
         self._memory = MemoryStepsRecorder(options, recording, optimizers) if options.memory else None
-        self.extras = ExtraSteps(
+        self._new_extras = partial(
+            ExtraSteps,
             phase=lambda: clock.phase,
             ended_at=lambda: clock.paused_at,
             optimizers=optimizers,
@@ -99,6 +102,12 @@ class StepPlan:
             note=recording.note,
             memory=self._memory,
         )
+        self.extras = self._new_extras()
+        #: Steps of training so far; whether a window was recorded before the first; and, once one is requested for
+        #: training, the windows before it.
+        self._trained = 0
+        self._recorded_others = False
+        self._before_training: int | None = None
         self.rare = RareStepTracer(lambda: clock.phase, ended_at=lambda: clock.paused_at)
         #: The schedule by itself, and with the windows of triggers.
         self._schedule: Callable[[int], Action] = _never
@@ -133,6 +142,10 @@ class StepPlan:
 
     def add(self, closed: list[ClosedStep]) -> None:
         """These steps have ended."""
+        self._trained += sum(one.mode == "train" for one in closed)
+        if self._recorded_others and self._trained >= _EXTRAS_AT and self._windows is not None:
+            self._recorded_others, self._before_training = False, self._windows.over
+            self._triggers.request("training", "training begins after other steps")
         if self.timed:
             self._triggers.check_steps(closed)
         else:
@@ -159,9 +172,13 @@ class StepPlan:
                 self._memory.wait()
             finished = windows.advance(step, reason or BY_SCHEDULE)
             self.kind, self.window = windows.kind, windows.index
+            self._recorded_others |= windows.index is not None and not self._trained
         if self.timed and self._by_schedule:
             none_will_come = not self._recorders or (self._windows is not None and self._windows.refused)
-            recorded = self._windows is not None and self._windows.over
+            windows_over = self._windows.over if self._windows is not None else 0
+            recorded = windows_over > 0
+            if self._before_training is not None and self.extras.done and windows_over > self._before_training:
+                self.extras, self._before_training = self._new_extras(), None
             if recorded or (none_will_come and step >= _EXTRAS_AT):
                 self.extras.begun = True
             if not self._extra(step) and self.extras.done and self.rare.advance(step):

@@ -49,6 +49,23 @@ def test_the_speed_of_the_machine_is_measured_in_a_few_readings_and_in_inference
     assert times["speed.product_ns"] > times["speed.op_ns"] > 0
 
 
+def test_the_share_of_subnormal_numbers_in_the_largest_states_is_known() -> None:
+    weight = nn.Parameter(torch.ones(1000, 4))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    optimizer.state[weight]["exp_avg"][:250] = 1e-40
+    probe = SettingsProbe([optimizer])
+    for _step in range(8):
+        probe.read()
+
+    # Of two states of that size, one has a quarter.
+    assert float(probe.settings["optimizer.subnormal_share"]) == pytest.approx(0.125, abs=0.001)
+    optimizer.state["odd"] = [1]  # a state that has no tensors by name is no error
+    for _step in range(8):
+        probe.read()
+
+
 class Tagger(nn.Module):
     """A model whose line is looked for."""
 

@@ -61,6 +61,18 @@ def test_a_single_step_that_takes_most_of_the_loop_is_reported(build: Any) -> No
     assert finding.change == CALL
 
 
+def test_a_line_that_sorts_all_for_the_first_few_is_to_be_edited_though_training_needs_it(build: Any) -> None:
+    search = msgspec.structs.replace(ROLLOUT, for_training=True)
+    calls = {"argsort": (Location(file="train.py", line=12, function="argsort(...)"),)}
+
+    [finding] = found(build, loop(search), build.rank(calls=calls))
+    [elsewhere] = found(build, loop(search), build.rank(calls={"argsort": (CALL,)}))
+
+    assert (finding.severity, finding.spent, finding.change) == ("critical", HOT, None)
+    assert finding.advice.startswith("Use topk")
+    assert elsewhere.severity == "info"
+
+
 def test_two_groups_are_two_findings_and_a_small_one_is_none(build: Any) -> None:
     sampling = msgspec.structs.replace(ROLLOUT, total_ns=800 * MS, every=50, steps=3)
     plot = msgspec.structs.replace(ROLLOUT, total_ns=100 * MS, every=80, steps=2)

@@ -74,3 +74,29 @@ def test_nothing_is_said_without_the_limits_of_the_machine_or_the_work_of_ops(bu
     assert not build.findings(subnormal_numbers, step, lines(300), SLOW)
     assert not build.findings(subnormal_numbers, step, lines(300), LIMITS)
     assert not build.findings(subnormal_numbers, step, lines(300), work(of_unknown_work), LIMITS)
+
+
+UPDATE = Location(file="train.py", line=70, function="train_step", owner="user")
+
+
+def of_states(build: Any, share: str, optimizer_ms: float) -> list[Any]:
+    """An update of two ops that take 1 ms each at their limit."""
+    update = product(2, UPDATE, "optimizer", "lerp_")
+    rank = build.rank(settings={"optimizer.subnormal_share": share})
+    step = build.step(100, forward=100 - optimizer_ms, optimizer=optimizer_ms)
+    return list(build.findings(subnormal_numbers, step, lines(0), work(update, update), LIMITS, rank))
+
+
+def test_an_update_with_subnormal_averages_costs_what_it_takes_beyond_twice_its_limit(build: Any) -> None:
+    [finding] = of_states(build, "0.4200", 40)
+
+    assert finding.spent == UPDATE
+    assert finding.cost_ns == pytest.approx(36 * MS)
+    assert finding.message.startswith(
+        "42% of the optimizer's averages are subnormal numbers, and its update takes 20 t"
+    )
+
+
+def test_few_subnormal_averages_or_an_update_near_its_limit_are_no_finding(build: Any) -> None:
+    assert of_states(build, "0.0050", 40) == []
+    assert of_states(build, "0.4200", 7) == []

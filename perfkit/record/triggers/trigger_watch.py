@@ -26,8 +26,8 @@ from perfkit.record.triggers.trigger_sources import Recompiles, SignalListener, 
 from perfkit.record.watchers.compilations import CompileCounter
 from perfkit.record.windows.memory_snapshot import OutOfMemoryWatch
 
-#: A person requests these, and waits: no time must pass since the window before.
-_REQUESTED = ("signal", "file")
+#: A person requests these, and waits, or they come once: no time must pass since the window before.
+_REQUESTED = ("signal", "file", "training")
 #: The file of a run's folder, or of a rank's, whose touch is the "file" trigger.
 FILE = "trigger"
 

@@ -6,6 +6,7 @@ read where steps end: a few microseconds, at most once in ten steps.
 
 from __future__ import annotations
 
+import heapq
 import statistics
 import sys
 import time
@@ -20,14 +21,15 @@ import torch
 
 from perfkit import _env
 from perfkit._location import Location
+from perfkit._raised_signals import errors_dropped
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
-from perfkit.record.program_values import unseen
+from perfkit.record.program_values import is_tensor, unseen
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
 from perfkit.record.watchers.machine_speed import MachineSpeed
 from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.record.windows import torch_profiler
-from perfkit.run.records import MODELS, PADDING, RANK_SLICE, OptimizerFacts
+from perfkit.run.records import EXPENSIVE_CALLS, MODELS, PADDING, RANK_SLICE, OptimizerFacts
 
 #: Functions and arguments that are searched in the user's source, so that a finding names the line.
 _CALLS = (
@@ -59,6 +61,7 @@ _CALLS = (
     # Activation checkpointing of transformers' models.
     "gradient_checkpointing",
     "gradient_checkpointing_enable",
+    *EXPENSIVE_CALLS,
     # Data in float64, as numpy makes it.
     "double",
     "float64",
@@ -89,6 +92,9 @@ _MEASURED_READINGS = 8
 #: measured: 64 MB.
 _GRAIN = 32_768
 _MAX_THREADS = 512
+#: Readings between two looks at the states of optimizers, tensors that are looked at, and elements of each: about
+#: 0.1 ms in 0.4 s.
+_STATE_EVERY, _STATES, _STATE_ELEMENTS = 8, 4, 2048
 #: Optimizers that are described.
 _MAX_OPTIMIZERS = 16
 
@@ -143,6 +149,8 @@ class SettingsProbe:
             if anomaly:
                 self._add_cost("anomaly.stack_ns", _stack_cost())
             self._measure_speed(threads)
+        if self._readings % _STATE_EVERY == 0 and not _env.cuda_in_use():
+            self._look_at_states()
         for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
             if id(optimizer) not in self._described:
                 self._described[id(optimizer)] = _describe(optimizer)
@@ -159,6 +167,26 @@ class SettingsProbe:
         """Keep the median of the measurements: a disturbance lasts longer than one reading."""
         self._costs.setdefault(name, []).append(ns)
         self._values[name] = str(round(statistics.median(self._costs[name])))
+
+    @unseen
+    def _look_at_states(self) -> None:
+        """Find the share of subnormal numbers in the largest states of the optimizers, in a sample of each."""
+        with errors_dropped():  # optimizers of any kind, with states of their own
+            states = (
+                one
+                for optimizer in self._optimizers[:_MAX_OPTIMIZERS]
+                for state in optimizer.state.values()
+                for one in state.values()
+                if is_tensor(one) and one.dtype is torch.float32 and one.device.type == "cpu" and one.is_contiguous()
+            )
+            samples = [
+                one.detach().flatten()[:: max(1, one.numel() // _STATE_ELEMENTS)]
+                for one in heapq.nlargest(_STATES, states, key=torch.Tensor.numel)
+            ]
+            if samples:
+                sizes = torch.cat(samples).abs()
+                share = ((sizes > 0) & (sizes < torch.finfo(torch.float32).tiny)).float().mean()
+                self._values["optimizer.subnormal_share"] = f"{share.item():.4f}"
 
     @unseen
     def _check_gradient(self) -> None:

@@ -35,6 +35,7 @@ from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import StepWork
+from perfkit.rules._cheaper_ops import cheaper_than
 
 ID = "dominating-op"
 CLAIMS = (Selector(owner="computing"),)
@@ -46,34 +47,6 @@ _WORTH = 0.15
 _MAX_CALLS = 20
 #: The least that a cheaper op saves (chosen).
 _LEAST = 0.5
-#: Outermost op -> what to call instead.
-_INSTEAD = tuple(
-    (re.compile(rf"aten::({ops})"), advice)
-    for ops, advice in (
-        (
-            r"linalg_svd\w*|svd|linalg_matrix_norm|nuclear_norm|linalg_pinv|linalg_matrix_rank|linalg_cond",
-            "Compute only the values that are needed: a power iteration for the largest one (spectral_norm), "
-            "torch.svd_lowrank for a few; or decompose every N steps.",
-        ),
-        (
-            r"linalg_eig\w*|linalg_matrix_exp|linalg_qr|linalg_det|linalg_slogdet|logdet",
-            "Decompose every N steps and keep the result, or decompose a smaller matrix: torch.lobpcg finds a few "
-            "values, a Cholesky factor has the determinant of a positive definite matrix.",
-        ),
-        (r"linalg_inv\w*|inverse", "Use torch.linalg.solve, or a factor that is computed once, instead of an inverse."),
-        (r"argsort|sort|msort", "Use topk where the first few are needed; sort once where the data does not change."),
-        (
-            r"unique\w*|_unique2",
-            "Use torch.bincount where the values are small whole numbers; compute it once where they do not change.",
-        ),
-        (
-            r"randperm",
-            "Draw as many as are needed: torch.randint, or one permutation per epoch that is used part by part.",
-        ),
-        (r"multinomial", "Keep the cumulative sum of the weights, and draw with torch.searchsorted."),
-        (r"cdist", "Compare with fewer candidates, or compute squared distances by one matrix product."),
-    )
-)
 
 
 #: The weight of a convolution of each channel by itself, as in shapes: 3x1x23x23.
@@ -99,7 +72,7 @@ def check(step: StepBudget, ledger: Ledger, work: StepWork | None = None) -> Ite
             ns[key] = ns.get(key, 0) + row.ns
             calls[key] = calls.get(key, 0.0) + (row.count or 0.0)
     for (name, at), cost in ns.items():
-        advice = next((text for ops, text in _INSTEAD if ops.fullmatch(name)), filters.get((name, at)))
+        advice = cheaper_than(name) or filters.get((name, at))
         if advice is None or cost < _WORTH * (step.wall_ns - ledger.others_ns) or calls[name, at] > _MAX_CALLS:
             continue
         cost = ledger.as_wall(cost)

@@ -4,11 +4,13 @@ Problem: many processors are slow with numbers closer to zero than the smallest 
 of them in its input a product took 2.5 times as long on an Intel Xeon, with 10% 15 times, in the forward and in the
 backward.
 
-How it shows: at least 1% of the elements that go into the products, or the arithmetic, of a line are subnormal, these
-ops take more than four times their limit on this machine, and what is beyond is, in a function, 5% of the step or more.
+How it shows: at least 1% of the elements that go into the products, or the arithmetic, of a line are subnormal, or of
+the states of optimizers, these ops take more than four times their limit on this machine, and what is beyond is, in a
+function, 5% of the step or more.
 
 Causes: `exp(-gamma * d * d)` over distances (radial basis functions, Gaussian kernels); probabilities multiplied over
-many steps; states, momenta or activations that decay towards zero.
+many steps; states or activations that decay towards zero; averages of an optimizer for weights without gradients
+(pruned ones, rows of a table that are not looked up), 700 steps later.
 
 Fix: let the processor round them to zero, in each process that computes, or keep them from arising.
 
@@ -38,8 +40,8 @@ from perfkit.ledger.ledger import NEAR_LIMIT
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
-from perfkit.rules._work_rows import limit_ns
-from perfkit.run.records import Lines, MachineLimits, SubnormalInputs
+from perfkit.rules._work_rows import busiest_place, limit_ns
+from perfkit.run.records import Lines, MachineLimits, Rank, SubnormalInputs
 
 ID = "subnormal-numbers"
 CLAIMS = COMPUTING
@@ -54,6 +56,8 @@ _MINIMUM = 0.5
 #: So many times longer an op takes at most, times the share of subnormal elements in its inputs: 150 was measured in a
 #: product, and the share is the mean of a line's ops. What takes longer has another reason.
 _PER_ELEMENT = 1_000
+#: Bytes between two ops of an update, after which nothing is in the caches: ops then cost the most.
+_COLD = 2**23
 _OPS = re.compile(
     r"aten::(?:addmm|mm|linear|matmul|bmm|baddbmm|\w*convolution\w*|conv\d[a-z]*|mul_?|add_?|sub_?|div_?|addcmul_?|lerp_?)$"
 )
@@ -69,8 +73,10 @@ class _Slow(NamedTuple):
     limit_ns: float
 
 
-def check(step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits) -> Iterator[Finding]:
-    """Find lines whose products have subnormal inputs, and what these products take beyond their limit."""
+def check(
+    step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits, rank: Rank | None = None
+) -> Iterator[Finding]:
+    """Find lines whose products have subnormal inputs, and optimizers with such states, and what their ops take."""
     places: dict[tuple[str, int], list[SubnormalInputs]] = defaultdict(list)
     for one in lines.subnormal_inputs:
         places[one.file, one.line].append(one)
@@ -78,6 +84,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits)
     for place, found in places.items():
         if (slow := _slow_ops(place, found, work, limits)) is not None:
             functions[slow.at.file, found[0].function].append(slow)
+    yield from _of_states(step, work, limits, rank)
     for of_function in functions.values():
         taken, limit = (sum(getattr(one, name) for one in of_function) for name in ("taken_ns", "limit_ns"))
         cost = (taken - limit / NEAR_LIMIT) * step.wall_ns / max(1, work.step_ns)
@@ -104,6 +111,35 @@ def check(step: StepBudget, lines: Lines, work: StepWork, limits: MachineLimits)
                 Evidence.ms("ops with them", round(taken), f"{work.source}, per step"),
             ),
         )
+
+
+def _of_states(step: StepBudget, work: StepWork, limits: MachineLimits, rank: Rank | None) -> Iterator[Finding]:
+    """Find optimizers whose states are subnormal, as the averages of weights without gradients become in time."""
+    share = float(rank.settings.get("optimizer.subnormal_share", 0)) if rank is not None else 0.0
+    phase, rows = step.phase("optimizer"), [row for row in work.rows if row.phase == "optimizer"]
+    if share < _MANY or phase is None or not rows or step.device is not None:
+        return
+    # The ops were recorded early in the run, where the states need not be subnormal yet; what they move stays the same.
+    limit = sum(limit_ns(row, limits) + row.ops * limits.overhead_ns("op", _COLD) for row in rows)
+    cost = phase.ns - limit / NEAR_LIMIT
+    if phase.ns < _SLOW * limit or step.is_negligible(cost):
+        return
+    yield step.finding(
+        cost=cost,
+        saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+        spent=busiest_place(rows),
+        message=(
+            f"{percent(share, 1)} of the optimizer's averages are subnormal numbers, and its update takes "
+            f"{phase.ns / max(1.0, limit):.0f} times its limit: {step.shown(cost)}."
+        ),
+        advice="torch.set_flush_denormal(True) before the training: what has no gradients decays to such numbers.",
+        confidence="medium",
+        evidence=(
+            Evidence("subnormal elements", round(100 * share, 1), "%", "the optimizers' states between steps, sampled"),
+            Evidence.ms("the update", phase.ns, step.source),
+            Evidence.ms("its limit", round(limit), f"{work.source}, measured on {limits.cpu}"),
+        ),
+    )
 
 
 def _slow_ops(

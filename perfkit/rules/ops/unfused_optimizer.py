@@ -44,6 +44,8 @@ from perfkit.rules._places import to_edit
 from perfkit.run.records import Lines, MachineLimits, Rank
 
 ID = "unfused-optimizer"
+#: Fused updates are as slow with such numbers.
+FOLLOWS_AT_LINE = ("subnormal-numbers",)
 CLAIMS = (Selector(phase="optimizer"), LATE, Selector(names=("optimizer",)))
 
 #: Idle of a device that an optimizer's loop makes: launches have a class of their own.

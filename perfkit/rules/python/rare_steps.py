@@ -40,10 +40,11 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MAJORITY, RARE, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
+from perfkit.rules._cheaper_ops import cheaper_than
 from perfkit.rules._places import interval_of, library_called, row_at
 from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.python._rare_work import RareWork, rare_work
-from perfkit.run.records import LineRow, Lines
+from perfkit.run.records import EXPENSIVE_CALLS, LineRow, Lines, Rank
 
 ID = "rare-steps"
 #: The ledger is of the typical step, which has none of this time.
@@ -62,6 +63,7 @@ def check(
     works: tuple[HostWork, ...] = (),
     loader: LoaderUse | None = None,
     lines: Lines | None = None,
+    rank: Rank | None = None,
 ) -> Iterator[Finding]:
     """Find steps that are long in a rhythm, what they take beyond the others, and the line in which that passes."""
     calls_are_steps = step.counted_by is not None and step.counted_by.module is not None
@@ -73,19 +75,20 @@ def check(
         which = f"Every {ordinal(part.every)} step" if part.every is not None else f"One of {loop.steps:,} steps"
         trainer = library_called(part.called or part.at, lines) if part.at is not None else ""
         work = rare_work(part.at, lines) if not trainer else None
-        is_needed = part.for_training and (work is None or work.is_needed)
+        cheaper = _cheaper(part, work, rank)
+        is_needed = part.for_training and (work is None or work.is_needed) and cheaper is None
         spent = work.at if work is not None and work.kind == "line" else part.called or part.at
         function = f", in {spent.function}" if spent is not None and spent.function and spent != part.at else ""
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=spent,
-            change=_to_edit(part, work, lines),
+            change=_to_edit(part, work, lines) if cheaper is None else None,
             message=(
                 f"{which} takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
                 f"as long as the typical one{function}: {step.shown(cost)}.{work.sentence if work is not None else ''}"
             ),
-            advice=_advice(part, trainer, work),
+            advice=cheaper or _advice(part, trainer, work),
             # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
             # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
             # A rollout is what its algorithm takes, as far as the clock can tell.
@@ -100,6 +103,19 @@ def check(
                 Evidence("the typical step covers", round(100 * loop.covered, 1), "% of the loop", "all rows"),
             ),
         )
+
+
+def _cheaper(part: LoopPart, work: RareWork | None, rank: Rank | None) -> str | None:
+    """What to call instead, where the line that takes most of the step calls an op with a cheaper counterpart."""
+    place = work.at if work is not None and work.kind == "line" else part.called or part.at
+    if rank is None or place is None or (work is not None and work.kind != "line"):
+        return None
+    called = (
+        name
+        for name in EXPENSIVE_CALLS
+        if any((at.file, at.line) == (place.file, place.line) for at in rank.calls.get(name, ()))
+    )
+    return next((text for name in called if (text := cheaper_than(name)) is not None), None)
 
 
 def _to_edit(part: LoopPart, work: RareWork | None, lines: Lines | None) -> Location | None:

@@ -31,6 +31,20 @@ RANK_SLICE = "[rank:]"
 PADDING = "[padding]"
 #: In `Rank.calls`: the lines that make the models that are trained.
 MODELS = "[models]"
+#: Functions of torch that often cost more than what their result is wanted for, whose lines are in `Rank.calls`; not
+#: ``sort``, which lists have as well.
+EXPENSIVE_CALLS = (
+    "argsort",
+    "unique",
+    "randperm",
+    "multinomial",
+    "cdist",
+    "svd",
+    "svdvals",
+    "eigh",
+    "eigvalsh",
+    "pinv",
+)
 
 #: Ranks that a launch may have; the largest trainings have a tenth as many. More are damage: each missing one is
 #: listed.

@@ -189,7 +189,7 @@ def _measure_run(
         missing += [*filter(None, [unwritten_end(rank, chosen.folder)]), *_problems_of(rank, facts)]
     for measure_part in _measures_of(Sequence[Step]):
         found.add(measure_part(rows))
-    found.add(measure_loop_time(rows, chosen.lines))
+    found.add(measure_loop_time(rows, chosen.lines, rank.end_ns if rank is not None else None))
     typical = found.get(TypicalStep)
     flops = rank.flops if rank is not None else None
     found.add(measure_utilization(flops, typical.median_ns if typical is not None else None))

@@ -146,6 +146,19 @@ def test_one_step_that_takes_most_of_the_loop_is_a_part_of_its_own_and_others_st
     assert measured(steps(*times, phase="other")).rare == ()
 
 
+def test_a_program_that_runs_longer_after_its_last_step_than_in_its_loop_ends_early() -> None:
+    rows = steps(*[10.0] * 80)
+    end = rows[-1].start_ns + rows[-1].wall_ns
+
+    short, long = (measure_loop_time(rows, None, end + round(seconds * 1e9)) for seconds in (0.2, 2.5))
+
+    assert short is not None
+    assert long is not None
+    assert (short.ends_early, short.sentence()) == (False, "")
+    assert (long.ends_early, long.sentence()) == (True, "The program ran 2.5 s after its last step.")
+    assert not measured(rows).ends_early
+
+
 def test_merged_rows_have_as_many_rare_steps_as_the_rhythm_says() -> None:
     rows = steps(*every(16, 400, 1600))
     merged = [*merged_in_blocks(rows[:800], 4), *rows[800:]]

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from perfkit._format import percent, shown_location, times
+from perfkit._format import duration, percent, shown_location, times
 from perfkit._location import Location
 from perfkit.run.records import Phase
 
@@ -75,7 +75,7 @@ class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
     """The time from the first step's start to the last one's end, in ``parts`` that sum to ``total_ns`` exactly.
 
     ``steps`` are the timed steps after the warm-up, ``typical_ns`` is the level that the typical step has (with growth:
-    that of the first steps).
+    that of the first steps). ``after_ns`` is how long the program ran on after its last step.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "steps recorded by perfkit run or perfkit.profile"
@@ -84,6 +84,12 @@ class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     typical_ns: int
     parts: tuple[LoopPart, ...]
+    after_ns: int = 0
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether most of the program's time, from its first step on, came after the last one."""
+        return self.after_ns > _MOST * (self.total_ns + self.after_ns)
 
     def of(self, use: LoopUse) -> int:
         """The time (ns) of all parts of this use."""
@@ -119,11 +125,13 @@ class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
             (p for p in self.parts if p.use not in _NOT_PACE | {"typical"} and p.total_ns >= least * self.own_ns),
             key=lambda part: -part.total_ns,
         )
+        after = f"The program ran {duration(self.after_ns)} after its last step." if self.ends_early else ""
         if not others:
-            return ""
+            return after
         shares = (f"{percent(part.total_ns, self.own_ns)} is {_in_words(part)}" for part in others)
         step = "The level of the first steps" if self.of("growth") else "The typical step"
-        return f"{step} covers {percent(self.of('typical'), self.own_ns)} of the loop; {'; '.join(shares)}."
+        sentence = f"{step} covers {percent(self.of('typical'), self.own_ns)} of the loop; {'; '.join(shares)}."
+        return f"{sentence} {after}".rstrip()
 
 
 #: Parts whose name is not what a sentence calls them.

@@ -23,13 +23,13 @@ _IN_RHYTHM, _IRREGULAR = 2, 4
 _MOST = 0.5
 
 
-def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None) -> LoopTime | None:
+def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None, ended_ns: int | None = None) -> LoopTime | None:
     """Divide the loop's time into parts that sum to it exactly; None where no step was timed.
 
     A step counts with the typical level, and what it took beyond that belongs to its group. Validation and checkpoints
     are phases: their time is theirs, in whichever step it passed. A row of merged steps has as many rare ones as the
     rhythm says, and not more than its time shows. The rare step that was traced by line is one of its rhythm, and
-    counts with what the others take.
+    counts with what the others take. ``ended_ns`` is when the program ended, None where it has not.
     """
     timed, _ = timed_rows(rows)
     if not timed:
@@ -52,6 +52,7 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None) -> LoopT
         steps=sum(row.steps for row in timed) + (split.traced is not None),
         typical_ns=typical_ns,
         parts=tuple(found),
+        after_ns=max(0, ended_ns - rows[-1].start_ns - rows[-1].wall_ns) if ended_ns is not None else 0,
     )
 
 

@@ -16,8 +16,8 @@ import torch
 from perfkit.record.program_values import unseen
 from perfkit.run.records import PROBED_COPY, PROBED_FUNCTION, PROBED_PRODUCT
 
-#: The fastest repeat counts, as for the limits: the first ones bring what is read into the cache.
-_REPEATS = 3
+#: The faster repeat counts, as for the limits: the first one brings what is read into the cache.
+_REPEATS = 2
 #: Ops on one element in a repeat, so that reading the clock does not count.
 _OPS = 20
 
@@ -26,7 +26,7 @@ _THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
 
 
 class MachineSpeed:
-    """Times the ops when it is asked to, about 1 ms each time. ``times`` are setting -> median ns of one op."""
+    """Times the ops when it is asked to, about 0.3 ms each time. ``times`` are setting -> median ns of one op."""
 
     def __init__(self) -> None:
         self._ops: dict[str, Callable[[], Any]] = {}

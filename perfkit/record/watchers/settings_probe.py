@@ -88,6 +88,9 @@ _CALLS = (
 _TRIES = 5
 #: Readings at which costs are measured: 50 ms apart or more, so that another process does not disturb all of them.
 _MEASURED_READINGS = 8
+#: Readings at which the machine's speed is measured: a millisecond in all. The sampler of lines has what is left of the
+#: budget, and in runs of a second that is a few milliseconds.
+_SPEED_READINGS = 4
 #: The minimum of numbers that torch gives a thread (at::internal::GRAIN_SIZE), and the maximum of threads that are
 #: measured: 64 MB.
 _GRAIN = 32_768
@@ -157,10 +160,10 @@ class SettingsProbe:
                 self.other_devices = trained_on(self._optimizers)
 
     def _measure_speed(self, threads: int) -> None:
-        if not _env.cuda_in_use():
+        if self._readings <= _SPEED_READINGS and not _env.cuda_in_use():
             self._speed.read(threads)
             self._values |= self._speed.times
-        if self._readings == _MEASURED_READINGS:
+        if self._readings == _SPEED_READINGS:
             self._speed.end()
 
     def _add_cost(self, name: str, ns: int) -> None:

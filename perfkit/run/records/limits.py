@@ -30,7 +30,7 @@ LAYERS: tuple[Layer, ...] = get_args(Layer)
 FUNCTION_FLOPS = 10
 #: The ops that show how fast the machine is during a run (`perfkit.record.watchers.machine_speed`): length of square
 #: matrices, and float32 elements that are copied, and given to a function. Their rates are in the tables of limits.
-PROBED_PRODUCT, PROBED_COPY, PROBED_FUNCTION = 256, 2**18, 2**18
+PROBED_PRODUCT, PROBED_COPY, PROBED_FUNCTION = 128, 2**18, 2**18
 
 
 class Rate(msgspec.Struct, frozen=True, array_like=True):

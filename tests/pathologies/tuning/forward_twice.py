@@ -26,7 +26,7 @@ class Net(nn.Module):
 def main() -> None:
     torch.manual_seed(0)
     pictures, labels = torch.randn(70 * 32, 1, 28, 28), torch.arange(70 * 32) % 10
-    model = Net()
+    model = Net().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     hits = torch.zeros(())
     for x, y in DataLoader(TensorDataset(pictures, labels), batch_size=32):

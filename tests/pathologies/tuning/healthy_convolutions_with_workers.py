@@ -33,7 +33,7 @@ def main() -> None:
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
         nn.Linear(48 * 16, 10),
-    )
+    ).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(Pictures(60 * 16), batch_size=16, num_workers=1, persistent_workers=True)
     for pictures, labels in loader:

@@ -74,7 +74,7 @@ def main() -> None:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(Segmenter(), datamodule=Masks())
+        trainer.fit(Segmenter().to(memory_format=torch.channels_last), datamodule=Masks())
         print(f"validation loss {trainer.callback_metrics['valid'].item():.4f}")
 
 

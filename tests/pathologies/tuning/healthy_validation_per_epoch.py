@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(2592, 8),
-    )
+    ).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for epoch in range(2):
         for x, y in train:

@@ -1,7 +1,6 @@
 """Where the step goes: each nanosecond has one owner, and findings claim what they account for.
 
 The step is the device's period if a device did most of the work, else the step of the thread that trains.
-
   computing          ops and kernels, without what starting each op costs (op overhead)
   copies             between host and device, and what prepares them
   communication      the transfer between ranks that no computing hides; waiting for ranks: for those that come later
@@ -14,14 +13,13 @@ The step is the device's period if a device did most of the work, else the step 
 
 The limit of a row is what its FLOPs, at the rate of a large matrix product, or its bytes, at the memory's bandwidth,
 take on this machine, whichever is longer; measured on a CPU (perfkit doctor), from the data sheet for a GPU. It is
-known where the shapes of ops are. The limit of op overhead, and of the Python around ops, is what so many calls cost on
-this machine after ops that touch as much memory. Each nanosecond is one of four:
+known where the shapes of ops are. That of op overhead, and of Python around ops, is what so many calls cost.
 
-  claimed            a finding accounts for it; no time is claimed by two
+Each nanosecond is one of four; no time is claimed by two findings:
+  claimed            a finding accounts for it
   at the limit       not claimed, and at least half as fast as its limit
   overhead of ops    not claimed, and at most twice what the calls cost
   unexplained        all others: far from the limit, or the limit is not known
-
-Healthy: half of the step is at the limit, less than a quarter overhead, less than a quarter unexplained, and no problem
-without a known cost.
+Healthy: half of the step is at the limit, less than a quarter is overhead, less than a quarter unexplained, and no
+problem is of unknown cost.
 """

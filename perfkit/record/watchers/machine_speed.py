@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from perfkit.record.program_values import unseen
+from perfkit.record.program_values import unseen, without_modes
 from perfkit.run.records import PROBED_COPY, PROBED_FUNCTION, PROBED_PRODUCT
 
 #: The faster repeat counts, as for the limits: the first one brings what is read into the cache.
@@ -41,7 +41,7 @@ class MachineSpeed:
     def read(self, threads: int) -> None:
         """Time each op with this number of threads."""
         # A program may call this in its inference mode, and what is made there is not written to outside of it.
-        with torch.inference_mode():
+        with torch.inference_mode(), without_modes():
             self._ops = self._ops or _ops()
             clock = time.thread_time_ns if threads == 1 and _THREAD_CLOCK else time.perf_counter_ns
             for name, run in self._ops.items():

@@ -24,7 +24,7 @@ from perfkit._location import Location
 from perfkit._raised_signals import errors_dropped
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
-from perfkit.record.program_values import is_tensor, unseen
+from perfkit.record.program_values import is_tensor, unseen, without_modes
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
 from perfkit.record.watchers.machine_speed import MachineSpeed
 from perfkit.record.watchers.step_memory import peak_resident_bytes
@@ -174,7 +174,7 @@ class SettingsProbe:
     @unseen
     def _look_at_states(self) -> None:
         """Find the share of subnormal numbers in the largest states of the optimizers, in a sample of each."""
-        with errors_dropped():  # optimizers of any kind, with states of their own
+        with errors_dropped(), without_modes():  # optimizers of any kind, with states of their own
             states = (
                 one
                 for optimizer in self._optimizers[:_MAX_OPTIMIZERS]

@@ -67,6 +67,11 @@ def test_a_line_that_sorts_all_for_the_first_few_is_to_be_edited_though_training
 
     [finding] = found(build, loop(search), build.rank(calls=calls))
     [elsewhere] = found(build, loop(search), build.rank(calls={"argsort": (CALL,)}))
+    # The search also calls a model, and that is not most of it.
+    module = ModuleCalls(module="Tower", calls=1, host_ns=2 * MS, samples=64)
+    lines = looked_at(traced(88, "main", 9, modules=(module,)))
+    [with_model] = found(build, loop(search), build.rank(calls=calls), lines)
+    assert (with_model.severity, with_model.advice) == (finding.severity, finding.advice)
 
     assert (finding.severity, finding.spent, finding.change) == ("critical", HOT, None)
     assert finding.advice.startswith("Use topk")

@@ -108,7 +108,7 @@ def check(
 def _cheaper(part: LoopPart, work: RareWork | None, rank: Rank | None) -> str | None:
     """What to call instead, where the line that takes most of the step calls an op with a cheaper counterpart."""
     place = work.at if work is not None and work.kind == "line" else part.called or part.at
-    if rank is None or place is None or (work is not None and work.kind != "line"):
+    if rank is None or place is None or (work is not None and not work.is_needed):
         return None
     called = (
         name

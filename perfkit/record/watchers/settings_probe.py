@@ -88,8 +88,7 @@ _CALLS = (
 _TRIES = 5
 #: Readings at which costs are measured: 50 ms apart or more, so that another process does not disturb all of them.
 _MEASURED_READINGS = 8
-#: Readings at which the machine's speed is measured: two milliseconds in all. The sampler of lines has what is left of the
-#: budget, and in runs of a second that is a few milliseconds.
+#: Readings at which the machine's speed is measured: two milliseconds in all, of runs that may be over in a second.
 _SPEED_READINGS = 3
 #: The minimum of numbers that torch gives a thread (at::internal::GRAIN_SIZE), and the maximum of threads that are
 #: measured: 64 MB.

@@ -20,7 +20,7 @@ from perfkit.run.records import MachineLimits, Rank
 
 #: Version of how limits are measured; those of another one are measured again.
 METHOD = 6
-#: Seconds for one measurement: 3 of its own, the import of torch, and as long again for a busy machine.
+#: Seconds for one measurement: 5 of its own, the import of torch, and as long again for a busy machine.
 _TIMEOUT_S = 20.0
 #: Limits are some kB.
 _MAX_BYTES = 2**20

@@ -31,7 +31,7 @@ _TENSORS = tuple(2**power for power in (12, 14, 16, 18, 20, 22, 24, 26))
 #: tensors of the second size and not those of the last one.
 _FUNCTION_ELEMENTS = (2**14, 2**18, 2**19)
 #: Samples, channels, and height and width of images that are pooled, resized and normalized: 131,072 and 401,408
-#: elements. With fewer than 8 channels the layouts take equally long.
+#: elements. With 3 channels the layouts take equally long.
 _IMAGES = ((8, 16, 32), (8, 64, 28))
 #: Samples times heads, length, and width of a head, of attention.
 _ATTENTION = ((32, 64, 32), (32, 128, 64), (16, 256, 64))

@@ -111,14 +111,8 @@ def call_in_loop(row: LineRow | HostLine | None, lines: Lines | None) -> Locatio
     """
     if row is None or lines is None:
         return None
-    callers, training = _callers(lines), training_functions(lines)
-    for name in list(training):
-        for _ in range(_DEEP):
-            outer = callers.get(name)
-            if outer is None or outer.function == "<module>":
-                break
-            name = (outer.file, outer.function)
-            training.add(name)
+    callers = _callers(lines)
+    training = _loop_functions(lines, callers)
     at: Location | None = row.at
     caller, below = row.called_from, row.at
     for _ in range(_DEEP):
@@ -161,11 +155,25 @@ def training_functions(lines: Lines) -> set[tuple[str, str | None]]:
     return sampled | {(one.file, one.function) for one in lines.traced if _trains(one)}
 
 
+def _loop_functions(lines: Lines, callers: dict[Function, Location]) -> set[Function]:
+    """The functions that train, and those that call them, one of which has the loop."""
+    functions: set[Function] = set(training_functions(lines))
+    for name in list(functions):
+        for _ in range(_DEEP):
+            outer = callers.get(name)
+            if outer is None or outer.function == "<module>":
+                break
+            name = (outer.file, outer.function)
+            functions.add(name)
+    return functions
+
+
 def _from_outside(function: str, caller: Location, lines: Lines | None) -> Location:
     """The call of a method from outside of its class, or in the training function; of a function its caller."""
     if lines is None or not (owner := _class_of(function)):
         return caller
-    callers, training = _callers(lines), training_functions(lines)
+    callers = _callers(lines)
+    training = _loop_functions(lines, callers)
     for _ in range(_DEEP):
         outer = callers.get((caller.file, caller.function))
         if _class_of(caller.function) != owner or (caller.file, caller.function) in training or outer is None:

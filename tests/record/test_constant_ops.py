@@ -336,6 +336,25 @@ def test_a_library_s_function_that_computes_the_same_is_named_at_the_line_below_
     assert Path(row.file).name == Path(__file__).name
 
 
+def test_of_a_module_of_a_library_that_computes_the_same_the_line_that_makes_it_is_known(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "graphs.py"
+    library.parent.mkdir()
+    library.write_text(
+        "import torch\ndef norm(table):\n    return table.exp().sum(0)\nclass GraphConv(torch.nn.Module):\n"
+        "    def forward(self, x, table):\n        return (x * norm(table)).relu()\n"
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(library.read_text(), str(library), "exec"), scope)
+    GraphConv = scope["GraphConv"]
+    conv = GraphConv()  # the line that makes it
+
+    row = found(lambda: conv(torch.randn(SIDE), TABLE))
+
+    assert row.made_at is not None
+    assert row.made_at.line is not None
+    assert "the line that makes it" in Path(__file__).read_text().splitlines()[row.made_at.line - 1]
+
+
 def test_zeros_that_are_filled_in_each_step_cannot_be_kept() -> None:
     def step() -> Tensor:
         part, whole = torch.zeros(64, 64), torch.zeros(64, 64)

@@ -14,7 +14,16 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.ops import unused_gradients
-from perfkit.run.records import GradientCalls, LineRow, Lines, ModuleCalls, OptimizerFacts, TracedLine, UnusedGradients
+from perfkit.run.records import (
+    MODELS,
+    GradientCalls,
+    LineRow,
+    Lines,
+    ModuleCalls,
+    OptimizerFacts,
+    TracedLine,
+    UnusedGradients,
+)
 
 MS = 1_000_000
 AT = Location(file="train.py", line=8, function="distill", owner="user")
@@ -172,3 +181,46 @@ def test_parts_that_are_not_trained_cost_their_share_and_are_changed_where_the_o
 
     assert (finding.cost_ns, finding.change) == (3 * MS, made)
     assert finding.message.startswith("The backward computes gradients of Block and 2 other parts of Model, whose ")
+
+
+def test_a_frozen_model_is_edited_where_it_is_made_and_one_that_is_only_asked_where_it_is_called(build: Any) -> None:
+    made = Location(file="train.py", line=3, function="Teacher(...)")
+    calls = {MODELS: (Location(file="train.py", line=2, function="Student(...)"), made)}
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(10, forward=10)))
+    assert step is not None
+
+    def change(one: UnusedGradients) -> Location | None:
+        rank = msgspec.structs.replace(build.rank(), unused_gradients=(one,), calls=calls)
+        [finding] = unused_gradients.check(step, rank, ledger(*ROWS))
+        return finding.change
+
+    assert change(teacher(passes_on=True)) == made
+    assert change(teacher()) is None  # the call, which is where the time passes in this recording
+
+
+@pytest.mark.parametrize(("backwards", "line"), [((12,), 8), ((12, 20), 10)])
+def test_what_two_backwards_need_is_detached_where_the_first_of_them_does(
+    build: Any, backwards: tuple[int, ...], line: int
+) -> None:
+    critic = TracedLine(
+        file="train.py", line=10, function="distill", owner="user", phase="forward", runs=1, host_ns=MS,
+        modules=(ModuleCalls(module="Critic", calls=1, host_ns=MS),),
+    )  # fmt: skip
+    traced = tuple(
+        TracedLine(
+            file="train.py", line=at, function="distill", owner="user", phase="backward", runs=1, host_ns=MS,
+            gradients=GradientCalls(calls=1, host_ns=MS),
+        )
+        for at in backwards
+    )  # fmt: skip
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(10, forward=10)))
+    assert step is not None
+    generator = msgspec.structs.replace(teacher(), cleared=True)
+    rank = msgspec.structs.replace(build.rank(), unused_gradients=(generator,))
+
+    [finding] = unused_gradients.check(
+        step, rank, ledger(*ROWS), Lines(period_ns=MS, steps=40, traced=(critic, *traced))
+    )
+
+    assert finding.change is not None
+    assert finding.change.line == line

@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -36,6 +36,7 @@ from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
 from perfkit.record.samplers.repeated_ops import RepeatedOpLog
+from perfkit.record.samplers.source_lookup import find_calls, user_files
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
@@ -96,6 +97,8 @@ class ConstantOpLog:
         #: The library's functions between the user's line and the op, outermost first.
         self._library_codes: Counter[tuple[Path, tuple[CodeType, ...]]] = Counter()
         self._library_ops: Counter[tuple[Path, tuple[CodeType, ...]]] = Counter()
+        #: The outermost of these -> the class of the module whose method it is.
+        self._library_modules: dict[CodeType, str] = {}
 
     def start(self) -> None:
         """The first or the second step begins."""
@@ -137,7 +140,7 @@ class ConstantOpLog:
             number = None
         if self._before is None or schema_of(func).is_view or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
-        path, between = _users_path()
+        path, between, module = _users_path()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         if number in self._before and not _on_device(out):
@@ -145,6 +148,8 @@ class ConstantOpLog:
             self._count(path, between, took_ns, 1)
             if between:
                 self._of_library.add(path)
+                if module is not None:
+                    self._library_modules[between[0]] = module
             self._kept.update((id(one), (weakref.ref(one), path, between, took_ns)) for one in _tensors(out))
         else:
             for tensor in written:
@@ -300,6 +305,7 @@ class ConstantOpLog:
             for key in keys:
                 spent[key[0][0]] += self._library_codes[key]
             at = location_of(spent.most_common(1)[0][0])
+            module = self._library_modules.get(keys[0][1][0])
             yield ConstantOps(
                 **msgspec.structs.asdict(at) | {"owner": USER},
                 phase=self._phases[keys[0][0]],
@@ -309,6 +315,7 @@ class ConstantOpLog:
                     function=function_name(called),
                     owner=owner_of(called.co_filename),
                 ),
+                made_at=_made_at(module) if module is not None else None,
                 busiest=at,
                 ops=sum(self._library_ops[key] for key in keys),
                 host_ns=sum(self._library_codes[key] for key in keys),
@@ -355,10 +362,14 @@ def _dead() -> Any:
     return None
 
 
-def _users_path() -> tuple[Path, tuple[CodeType, ...]]:
-    """The user's lines that lead to the op, innermost first; a library's functions below them, outermost first."""
+def _users_path() -> tuple[Path, tuple[CodeType, ...], str | None]:
+    """The user's lines that lead to the op, innermost first; a library's functions below them, outermost first.
+
+    And the class of the module whose method the outermost of those is.
+    """
     path: list[Site] = []
     between: list[CodeType] = []
+    outermost: FrameType | None = None
     for frame in frames_outwards(sys._getframe(2)):
         owner = owner_of(frame.f_code.co_filename)
         if owner == USER:
@@ -367,7 +378,15 @@ def _users_path() -> tuple[Path, tuple[CodeType, ...]]:
                 break
         elif not path and owner not in _BENEATH:
             between.append(frame.f_code)
-    return tuple(path), tuple(reversed(between))
+            outermost = frame
+    module = outermost.f_locals.get("self") if outermost is not None else None
+    name = type(module).__name__ if isinstance(module, torch.nn.Module) else None
+    return tuple(path), tuple(reversed(between)), name
+
+
+def _made_at(module: str) -> Location | None:
+    """The user's first line that makes a module of this class."""
+    return next(iter(find_calls({module}, user_files()).get(module, ())), None)
 
 
 def _tensors(out: Any) -> list[Any]:

@@ -39,7 +39,7 @@ from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import LATE, ON_DEVICE, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines, Rank, UnusedGradients
+from perfkit.run.records import MODELS, Lines, Rank, TracedLine, UnusedGradients
 
 ID = "unused-gradients"
 CLAIMS = (
@@ -70,8 +70,7 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)) if cost is not None else None,
             spent=_backward_line(one, lines) or one.called_at,
-            # One part is called without gradients; several are left out where the optimizer gets its parameters.
-            change=next(_made_at(rank), None) if one.parts > 1 else one.called_at,
+            change=_to_edit(one, rank, lines),
             message=(
                 f"The backward computes gradients of {_name(one)}, "
                 f"{_CLEARED if one.cleared else f'whose {one.elements:,} parameters no optimizer has'}"
@@ -95,20 +94,46 @@ def check(step: StepBudget, rank: Rank, ledger: Ledger | None = None, lines: Lin
 
 def _backward_line(one: UnusedGradients, lines: Lines | None) -> Location | None:
     """The user's line with the backward that goes through the model: the next one below its call, else the longest."""
-    at = one.called_at
-    rows = lines.traced if lines is not None else ()
+    below = _backwards_below(one, lines)
+    if below:
+        return below[0].at
+    rows = lines.traced if lines is not None and one.called_at is not None else ()
     found = [(row, row.gradients) for row in rows if row.gradients is not None and not row.gradients.is_grad]
-    if at is None or not found:
-        return None
-    below = [
-        row for row, _ in found if (row.file, row.function) == (at.file, at.function) and row.line > (at.line or 0)
-    ]
-    return min(below, key=lambda row: row.line).at if below else max(found, key=lambda pair: pair[1].host_ns)[0].at
+    return max(found, key=lambda pair: pair[1].host_ns)[0].at if found else None
 
 
-def _made_at(rank: Rank) -> Iterator[Location]:
-    """The lines that make optimizers."""
-    return (one.created_at for one in rank.optimizers if one.created_at is not None)
+def _backwards_below(one: UnusedGradients, lines: Lines | None) -> list[TracedLine]:
+    """The lines with a backward in the function that calls the model, below that call, in their order."""
+    return [row for row in _below(one, lines) if row.gradients is not None and not row.gradients.is_grad]
+
+
+def _below(one: UnusedGradients, lines: Lines | None) -> list[TracedLine]:
+    """The lines of the function that calls the model that are below that call, in their order."""
+    at = one.called_at
+    rows = (
+        row
+        for row in (lines.traced if lines is not None and at is not None else ())
+        if at is not None and (row.file, row.function) == (at.file, at.function) and row.line > (at.line or 0)
+    )
+    return sorted(rows, key=lambda row: row.line)
+
+
+def _to_edit(one: UnusedGradients, rank: Rank, lines: Lines | None) -> Location | None:
+    """The call that can do without gradients; what is frozen is so where it is made.
+
+    Several parts of a model are left out where the optimizer gets its parameters. What a model returns for two
+    backwards is detached where the first of them needs it: at the first call of another model below.
+    """
+    if one.parts > 1:
+        return next((made.created_at for made in rank.optimizers if made.created_at is not None), None)
+    if one.passes_on and not one.cleared:
+        made_at = rank.calls.get(MODELS, ())
+        return next((at for at in made_at if at.function == f"{one.module}(...)"), one.called_at)
+    backwards = _backwards_below(one, lines)
+    if one.cleared and len(backwards) > 1:
+        calls = [row for row in _below(one, lines) if row.modules and row.line < backwards[0].line]
+        return calls[0].at if calls else one.called_at
+    return one.called_at
 
 
 def _name(one: UnusedGradients) -> str:

@@ -120,16 +120,22 @@ def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterat
         return
     what = shown_function(ops.called) if ops.called is not None else f"line {ops.line}"
     kept = f"Call {what}" if ops.called is not None else f"Compute this part of {what}"
+    by_module = (
+        f"Let the module keep it where it can (cached=True of PyG's convolutions); else {kept[0].lower()}{kept[1:]}"
+    )
     yield _finding(
         step,
         cost,
         spent=ops.busiest,
-        change=ops.at,
+        change=ops.made_at or ops.at,
         message=(
             f"{what[0].upper() + what[1:] if ops.called is None else what} computes the same in every step, in "
             f"{ops.ops} op{'s' if ops.ops > 1 else ''} on tensors that do not change: {step.shown(cost)}."
         ),
-        advice=f"{kept} once, before the loop, and keep the result (a buffer of the module, a cache).",
+        advice=(
+            f"{kept if ops.made_at is None else by_module} once, before the loop, and keep the result "
+            "(a buffer of the module, a cache)."
+        ),
         evidence=Evidence.ms(f"constant ops below line {ops.line}", cost, f"{ops.ops} ops, equal in two steps"),
     )
 

@@ -11,6 +11,7 @@ class ConstantOps(CodeLine, frozen=True, kw_only=True):
 
     Attributes:
         called: The function that the line calls, all of whose ops are such; None where the line itself has them.
+        made_at: The line that makes the module whose method that is, where the module is of a library.
         busiest: The line that takes most of their time, this one or one of that function.
         ops: How many there are per step, and ``host_ns`` their time, in a step that other work did not slow down but
             in which ops were listened to.
@@ -18,6 +19,7 @@ class ConstantOps(CodeLine, frozen=True, kw_only=True):
 
     phase: Phase
     called: Location | None = None
+    made_at: Location | None = None
     busiest: Location
     ops: Count
     host_ns: Count

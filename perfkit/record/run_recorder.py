@@ -311,6 +311,7 @@ class RunRecorder:
     def _parts(self) -> Parts:
         """The contents of rank.json, lines.json, ranges.npz and syncs.json now."""
         attachments, plan, rows = self.attachments, self.plan, self._rows
+        padded = attachments.batches.is_padded or plan.extras.reads_padding
         self._keep_budget()
         return Parts(
             facts={
@@ -326,7 +327,7 @@ class RunRecorder:
                 "optimizers": self._settings.optimizers,
                 **self._processor.facts,
                 "process_group": attachments.reduced.group,
-                "calls": self._settings.calls(attachments.batches.is_padded, attachments.unused.models),
+                "calls": self._settings.calls(padded, attachments.unused.models),
                 "evaluated_with_grad": attachments.evaluation.line,
                 "unused_gradients": (*attachments.unused.found(), *attachments.cleared.found()),
                 "kept": self._leaks.leaks,

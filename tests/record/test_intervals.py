@@ -9,7 +9,8 @@ import pytest
 
 from perfkit._location import Location
 from perfkit.record.samplers.intervals import find_intervals
-from perfkit.record.samplers.user_source import HotPlaces
+from perfkit.record.samplers.user_source import HotPlaces, hot_places
+from perfkit.run.records import CallPaths
 
 LOOP = """def main(config, every=7):
     for step in range(99):
@@ -83,3 +84,18 @@ def test_a_function_that_returns_in_most_steps_runs_in_every_nth(tmp_path: Path)
     other = tmp_path / "other"
     other.mkdir()
     assert set_at(other, text.replace("            return", "            note()")) is None
+
+
+def test_a_line_of_an_optimizer_of_the_programs_own_has_an_interval_too(tmp_path: Path) -> None:
+    text = (
+        "class Shampoo(Optimizer):\n    def step(self):\n        if state['step'] % group['every'] == 0:\n"
+        "            root = inverse(state)\noptimizer = Shampoo(every=1)\n"
+    )
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    at = Location(file=str(file), line=4, function="Shampoo.step", owner="user")
+    paths = CallPaths(frames=(at,), frame=(0,), parent=(-1,), phase=("optimizer",), samples=(40,))
+
+    [interval] = find_intervals(hot_places(paths))
+
+    assert interval.set_at.line == 5

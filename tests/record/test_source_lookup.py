@@ -13,9 +13,10 @@ from perfkit.record.samplers.source_lookup import (
     find_double_arrays,
     find_filling_lines,
     find_filling_of,
+    find_fillings,
     find_padding,
 )
-from perfkit.run.records import RANK_SLICE
+from perfkit.run.records import RANK_SLICE, LineRow
 
 
 def written(folder: Path, text: str) -> str:
@@ -144,6 +145,31 @@ def test_of_a_tensor_that_rows_fill_in_part_it_is_the_line_that_makes_it(tmp_pat
     file = written(tmp_path, text + "        ids[i, : len(row)] = row\n")
 
     assert [at.line for at in find_padding((file,))] == [2]
+
+
+@pytest.mark.parametrize("made", ["torch.zeros(len(rows), width)", "torch.full((len(rows), width, 3), PAD)"])
+def test_of_a_tensor_whose_width_the_function_sets_it_is_that_line(made: str, tmp_path: Path) -> None:
+    text = f"def collate(rows):\n    width = LONGEST\n    ids = {made}\n    for i, row in enumerate(rows):\n"
+    file = written(tmp_path, text + "        ids[i, : len(row)] = row\n")
+
+    assert [at.line for at in find_padding((file,))] == [2]
+
+
+@pytest.mark.parametrize(
+    "text", ["generate(x, use_cache=False)", 'kept = {"use_cache": False}', "dict(use_cache=False)"]
+)
+def test_an_argument_that_is_set_to_false_is_found_by_that(text: str, tmp_path: Path) -> None:
+    found = find_calls(["use_cache=False", "use_cache"], [written(tmp_path, f"x = 1\n{text}\nuse(use_cache=None)\n")])
+
+    assert {name: [at.line for at in places] for name, places in found.items()} == {"use_cache=False": [2]}
+
+
+def test_the_line_that_registers_hooks_adds_to_what_a_hook_takes(tmp_path: Path) -> None:
+    text = "def tap(model):\n    def hook(m, x, y):\n        kept[0] = y.abs()\n    model.register_forward_hook(hook)\n"
+    file = written(tmp_path, text)
+    row = LineRow(file=file, line=3, function="tap.<locals>.hook", owner="user", phase="forward", samples=9, host_ns=1)
+
+    assert [one.filled.line for one in find_fillings([row])] == [4]
 
 
 def test_padding_to_a_width_comes_before_a_call_that_may_pad_to_the_longest(tmp_path: Path) -> None:

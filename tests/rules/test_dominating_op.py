@@ -15,6 +15,7 @@ from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import dominating_op
+from perfkit.run.records import Lines, StepInterval
 
 MS = 1_000_000
 LINE = Location(file="train.py", line=34, function="penalty")
@@ -81,3 +82,15 @@ def test_a_large_filter_of_each_channel_takes_two_passes_of_one_dimension(build:
 )
 def test_other_convolutions_are_no_filters(build: Any, shapes: tuple[str, ...], backward: bool) -> None:
     assert not found(build, ledger("aten::convolution", 40), convolutions(*shapes, backward=backward))
+
+
+def test_an_op_that_runs_in_every_nth_step_is_to_be_edited_where_the_program_says_how_often(build: Any) -> None:
+    every = Location(file="train.py", line=9, function="main")
+    interval = StepInterval(file="train.py", line=34, function="penalty", owner="user", set_at=every)
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(100, forward=100)))
+    assert step is not None
+    lines = Lines(period_ns=MS, steps=40, intervals=(interval,))
+
+    [finding] = dominating_op.check(step, ledger("aten::linalg_eigh", 79), None, lines)
+
+    assert (finding.spent, finding.change) == (LINE, every)

@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules.python import generation_without_cache
-from perfkit.run.records import Lines, ModuleCalls, RegrownInputs, StepBoundary
+from perfkit.run.records import LineRow, Lines, ModuleCalls, RegrownInputs, StepBoundary
 
 MS = 1_000_000
 CALLED = Location(file="write.py", line=18, function="answer")
@@ -94,3 +94,23 @@ def test_where_the_length_costs_little_nothing_is_reported(build: Any) -> None:
     assert not build.findings(generation_without_cache, step, growing(0.04))
     assert not build.findings(generation_without_cache, step, growing(0.9, share=0.05))
     assert not build.findings(generation_without_cache, step)
+
+
+def test_a_library_that_generates_is_told_where_the_program_turns_the_cache_off(build: Any) -> None:
+    called = ModuleCalls(module="Play", calls=40, host_ns=16 * MS, growing=39, growing_ns=12 * MS)
+    loop = build.loop("write.py", line=18, loop_line=17, runs=40)
+    row = msgspec.structs.replace(loop.traced[0], host_ns=20 * MS, modules=(called,))
+    off = Location(file="write.py", line=3, function="use_cache=")
+    rank = msgspec.structs.replace(build.rank(), calls={"use_cache=False": (off,)})
+
+    def change(within: str) -> Location | None:
+        sampled = LineRow(
+            file=row.file, line=row.line, function="f", owner="user", phase="forward", samples=9, host_ns=9,
+            within={within: 9},
+        )  # fmt: skip
+        lines = msgspec.structs.replace(loop, traced=(row,), rows=(sampled,))
+        [finding] = build.findings(generation_without_cache, build.step(20, forward=20), lines, rank)
+        return finding.change
+
+    assert change("transformers > torch") == off
+    assert change("") is None

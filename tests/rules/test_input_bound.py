@@ -435,6 +435,19 @@ def test_a_new_iterator_for_each_batch_is_the_cause_and_its_line_the_place(build
     assert not [one for one in (*by_epoch, *whole_dataset, *slow_dataset) if "iterator" in one.message]
 
 
+def test_of_two_loaders_the_one_with_a_new_iterator_for_each_batch_is_the_cause(build: Any) -> None:
+    first = msgspec.structs.replace(build.rank().loaders[0], batches=40, iterators=2)
+    second = msgspec.structs.replace(first, dataset="Unlabelled", batches=3000, iterators=40)
+    row = msgspec.structs.replace(line(26, "main", 60), within={"torch.utils.data": 9})
+    lines = Lines(period_ns=MS, steps=40, rows=(row,))
+
+    [found] = build.findings(
+        input_bound, build.step(100, data=60, forward=40), build.rank(loaders=(first, second)), lines
+    )
+
+    assert "new iterator" in found.message
+
+
 def test_an_array_of_an_npz_file_is_to_be_read_once_in_the_line_that_reads_it(build: Any) -> None:
     reads = msgspec.structs.replace(line(60, "__getitem__", 90), within={"numpy > zipfile": 8, "numpy": 1})
     lines = Lines(period_ns=MS, steps=10, rows=(reads,))

@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.rules.python import python_bound, waiting_in_step
-from perfkit.run.records import Lines, TracedLine
+from perfkit.run.records import HeldLock, Lines, TracedLine
 
 MS = 1_000_000
 
@@ -75,3 +75,16 @@ def test_a_sleep_in_a_loop_of_its_own_is_changed_there(build: Any) -> None:
     assert found(loop_line=11).change is None
     assert found(loop_line=11).advice.startswith("Wait for an event")
     assert found(loop_line=None).advice.startswith("Start time.sleep(0.03) earlier")
+
+
+def test_of_a_lock_the_line_that_holds_it_is_to_be_edited(build: Any) -> None:
+    wait = build.work("waiting", 8)
+    holder = Location(file="bench.py", line=138, function=None)
+    held = HeldLock(file=wait.lines[0].file, line=wait.lines[0].line, function="step", owner="user", held_at=holder)
+
+    [finding] = build.findings(
+        waiting_in_step, build.step(20, forward=20), wait, Lines(period_ns=MS, steps=40, held_locks=(held,))
+    )
+
+    assert finding.change == holder
+    assert "line 138" in finding.advice

@@ -16,9 +16,9 @@ from perfkit.run.records import StepInterval
 
 
 def find_intervals(places: HotPlaces) -> tuple[StepInterval, ...]:
-    """The hottest lines outside of training, and those that lead to them, which run in every N-th step."""
+    """The hottest lines that run in every N-th step, and those that lead to them: outside of training, in an update."""
     found = []
-    for (file, line), at in places.others.items():
+    for (file, line), at in (places.others | places.updates).items():
         if (set_at := _set_at(read_source(file), line)) is not None:
             place = Location(file=file, line=set_at, function=at.function)
             found.append(StepInterval(**msgspec.structs.asdict(at.at) | {"set_at": place}))

@@ -57,11 +57,13 @@ def user_files() -> tuple[str, ...]:
 def find_calls(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[Location, ...]]:
     """Name -> the lines that call a function or set an argument of that name, except to False or None.
 
+    ``name=False`` stands for an argument that is set to False.
+
     A location's function is what stands there: ``set_num_threads(...)``, or ``deterministic=`` for an argument, which
     may also be the key of a dictionary.
     """
     wanted, found = frozenset(names), defaultdict[str, list[Location]](list)
-    words = "|".join(map(re.escape, wanted))
+    words = "|".join(re.escape(name.partition("=")[0]) for name in wanted)
     named = re.compile(rf"\b(?:{words})\b|(?i:rank\b)" if RANK_SLICE in wanted else rf"\b(?:{words})\b")
     for file in itertools.islice(files, _MAX_FILES):
         source = linecache.getlines(file)
@@ -89,8 +91,8 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         # A type, as in x.to(torch.float64).
         yield from _attributes_in(*node.args, *(keyword.value for keyword in node.keywords))
         for keyword in node.keywords:
-            if keyword.arg is not None and not _is_off(keyword.value):
-                yield keyword.arg, keyword.value.lineno, f"{keyword.arg}="
+            if keyword.arg is not None:
+                yield f"{keyword.arg}{_off(keyword.value)}", keyword.value.lineno, f"{keyword.arg}="
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         yield from _attributes_in(node.value)
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.lower is not None:
@@ -100,8 +102,8 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
             yield RANK_SLICE, node.lineno, ast.unparse(node)
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str) and not _is_off(value):
-                yield key.value, key.lineno, f"{key.value}="
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield f"{key.value}{_off(value)}", key.lineno, f"{key.value}="
 
 
 def _attributes_in(*values: ast.expr) -> Iterator[tuple[str, int, str]]:
@@ -139,15 +141,15 @@ _PADS = ("pad_sequence", "pad", "ConstantPad1d", "ljust")
 def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
     """The lines that pad rows: by a tokenizer's argument, else a list to a width, else a tensor that rows fill in part.
 
-    Of such a tensor it is the line that makes it, as wide as all of its rows will be. A pad function comes last: most
-    of those pad a batch to its own longest row. Other than in a model's forward.
+    Of such a tensor it is the line that sets its width, as wide as all of its rows will be, else the one that makes it.
+    A pad function comes last: most of those pad a batch to its own longest row. Other than in a model's forward.
     """
     found: list[tuple[int, Location]] = []
     for file in itertools.islice(files, _MAX_FILES):
         made: dict[tuple[str, str], int] = {}
         for function, node in _nodes(file):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                made[function, node.targets[0].id] = node.lineno
+                made[function, node.targets[0].id] = _width_set_at(node.value, function, made) or node.lineno
             if (kind := _kind_of_padding(node)) is not None and not function.endswith("forward"):
                 line = getattr(node, "lineno", 0)
                 if kind == _FILLS_ROWS and isinstance(node, ast.Assign):
@@ -155,6 +157,14 @@ def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
                 found.append((kind, Location(file=file, line=line, function=function)))
     ordered = sorted(found, key=lambda one: one[0])
     return tuple(at for _, at in ordered[:_MAX_LINES])
+
+
+def _width_set_at(value: ast.expr, function: str, made: dict[tuple[str, str], int]) -> int | None:
+    """Of ``torch.zeros(len(rows), width)`` the line of the function that assigns ``width``; None where none does."""
+    sizes = value.args if isinstance(value, ast.Call) else []
+    sizes = sizes[0].elts if sizes and isinstance(sizes[0], ast.Tuple | ast.List) else sizes
+    named = (made.get((function, one.id)) for one in sizes[1:] if isinstance(one, ast.Name))
+    return next((line for line in named if line is not None), None)
 
 
 def _kind_of_padding(node: ast.AST) -> int | None:
@@ -200,8 +210,18 @@ def find_fillings(rows: Iterable[LineRow]) -> tuple[Filling, ...]:
     return tuple(
         Filling(file=file, line=line, function=at.function or "", owner=USER, filled=filled)
         for (file, line), at in places.items()
-        if (filled := find_filling_of(file, line)) is not None
+        if (filled := find_filling_of(file, line) or _registered_at(file, at.function or "")) is not None
     )
+
+
+def _registered_at(file: str, hook: str) -> Location | None:
+    """The line that registers hooks in the function in which a hook is defined, as often as that is called."""
+    outer = hook.partition(".<locals>.")[0] if ".<locals>." in hook else None
+    for function, node in _nodes(file) if outer is not None else ():
+        name = _last_name(node.func) or "" if isinstance(node, ast.Call) else ""
+        if function == outer and name.startswith("register_") and name.endswith("_hook"):
+            return Location(file=file, line=getattr(node, "lineno", 0), function=function)
+    return None
 
 
 @functools.lru_cache(maxsize=256)  # the same lines are hot in each report
@@ -326,6 +346,11 @@ def _last_name(node: ast.AST) -> str | None:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
+
+
+def _off(node: ast.AST) -> str:
+    """``=False`` or ``=None`` of these values."""
+    return f"={node.value!r}" if isinstance(node, ast.Constant) and _is_off(node) else ""
 
 
 def _is_off(node: ast.AST) -> bool:

@@ -73,16 +73,21 @@ def span_of(node: ast.stmt) -> range:
 
 
 class HotPlaces(NamedTuple):
-    """The user's lines in which training passes, with those that lead to them, and the hottest of all others."""
+    """The user's lines in which training passes, with those that lead to them, and the hottest of all others.
+
+    ``updates`` are the hottest lines of an optimizer of the program's own.
+    """
 
     training: frozenset[Place]
     others: dict[Place, Location]
+    updates: dict[Place, Location] = {}
 
 
 def hot_places(paths: CallPaths) -> HotPlaces:
     """The lines of a run's samples."""
     training: set[Place] = set()
     below: Counter[Place] = Counter()
+    updating: Counter[Place] = Counter()
     at: dict[Place, Location] = {}
     for node, count in enumerate(paths.samples):
         if not count:
@@ -94,10 +99,14 @@ def hot_places(paths: CallPaths) -> HotPlaces:
             at.setdefault(place, frame)
             if paths.phase[node] in _TRAINING:
                 training.add(place)
+                updating[place] += count if paths.phase[node] == "optimizer" else 0
             else:
                 below[place] += count
     others = [place for place, _ in below.most_common() if place not in training][:_MAX_PLACES]
-    return HotPlaces(frozenset(training), {place: at[place] for place in others})
+    updates = [place for place, count in updating.most_common(_MAX_PLACES) if count]
+    return HotPlaces(
+        frozenset(training), {place: at[place] for place in others}, {place: at[place] for place in updates}
+    )
 
 
 def _outwards(paths: CallPaths, node: int) -> Iterator[Location]:

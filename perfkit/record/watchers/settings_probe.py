@@ -52,6 +52,8 @@ _CALLS = (
     "_attn_implementation",
     "from_pretrained",
     "from_config",
+    # Texts that are written without a cache.
+    "use_cache=False",
     # A profiler that the program runs itself.
     "with_stack",
     "profile_memory",

@@ -190,6 +190,11 @@ class ExtraSteps:
         return self._tracer.rows()
 
     @property
+    def reads_padding(self) -> bool:
+        """Whether a module of the traced step read rows that all end in padding."""
+        return any(call.padded_ns for row in self.lines for call in row.modules)
+
+    @property
     def constant_ops(self) -> tuple[ConstantOps, ...]:
         """The lines below which ops compute the same in each step."""
         return self._constants.rows()

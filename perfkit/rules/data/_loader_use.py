@@ -133,6 +133,10 @@ def _restarted(loader: Loader, rank: Rank | None) -> bool:
 
 
 def training_loader(found: Measurements) -> Loader | None:
-    """The DataLoader that training reads from; None where none was recorded."""
+    """The DataLoader that training reads from; None where none was recorded.
+
+    Of several the first, or the first one of which each step begins a new pass: that takes the most.
+    """
     rank = found.get(Rank)
-    return next((loader for loader in (rank.loaders if rank is not None else ()) if loader.role == "train"), None)
+    loaders = [loader for loader in (rank.loaders if rank is not None else ()) if loader.role == "train"]
+    return next((loader for loader in loaders if _restarted(loader, rank)), next(iter(loaders), None))

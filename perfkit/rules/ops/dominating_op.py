@@ -18,6 +18,8 @@ Fix: the cheaper call, fewer elements, or not in every step.
 
 Saving: from half of the time in the op to all of it.
 
+Line to edit: where the program sets how often the line runs (the N of ``if step % N == 0``), if it does; else the line.
+
 Source: which op has which counterpart is from torch's documentation; 15% and half were chosen. A filter of each channel
 by itself is named from kernels of 7 x 7 on, where nothing of it is trained. On a CPU only: on a device the time of an
 op is that of its kernels, which the kernels' tables show.
@@ -36,6 +38,8 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import StepWork
 from perfkit.rules._cheaper_ops import cheaper_than
+from perfkit.rules._places import interval_of, row_at
+from perfkit.run.records import Lines
 
 ID = "dominating-op"
 CLAIMS = (Selector(owner="computing"),)
@@ -59,7 +63,9 @@ _IN_TWO_PASSES = (
 )
 
 
-def check(step: StepBudget, ledger: Ledger, work: StepWork | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget, ledger: Ledger, work: StepWork | None = None, lines: Lines | None = None
+) -> Iterator[Finding]:
     """Find ops with a cheaper counterpart that take much of the step."""
     if step.device is not None:
         return
@@ -76,11 +82,14 @@ def check(step: StepBudget, ledger: Ledger, work: StepWork | None = None) -> Ite
         if advice is None or cost < _WORTH * (step.wall_ns - ledger.others_ns) or calls[name, at] > _MAX_CALLS:
             continue
         cost = ledger.as_wall(cost)
+        sampled = row_at(at, lines)
         called = f", called {times(round(calls[name, at]))} per step" if calls[name, at] >= 1 else ""
         yield step.finding(
             cost=cost,
             saving=(_LEAST * cost, cost),
             spent=at,
+            # What runs in every N-th step can run less often.
+            change=interval_of(lines, at, sampled.called_from if sampled is not None else None),
             message=f"{name}{called}, takes {step.shown(cost)}.",
             advice=advice,
             evidence=(Evidence.ms(f"{name} in one line", cost, "the ledger"),),

@@ -28,14 +28,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import MeanStepBudget, StepBudget
 from perfkit.measures.results.steps import GrowingInputs
-from perfkit.rules._places import busiest_line
+from perfkit.rules._places import busiest_line, library_called
+from perfkit.rules._settings import first_call
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines, ModuleCalls, RegrownInputs
+from perfkit.run.records import Lines, ModuleCalls, Rank, RegrownInputs
 
 ID = "generation-without-cache"
 CLAIMS = (*COMPUTING, *PYTHON)
@@ -51,13 +54,21 @@ def check(
     growing: GrowingInputs | None = None,
     lines: Lines | None = None,
     mean: MeanStepBudget | None = None,
+    rank: Rank | None = None,
 ) -> Iterator[Finding]:
     """Find calls that grow by one position, and what all but the newest position take."""
     if growing is not None:
-        yield from _calls_that_are_steps(step, growing, lines)
-        return
-    if lines is None:
-        return
+        found = _calls_that_are_steps(step, growing, lines)
+    else:
+        found = _calls_in_steps(step, lines, mean) if lines is not None else iter(())
+    for one in found:
+        # A library's generate is told so in an argument, which may stand elsewhere.
+        by_library = one.spent is not None and library_called(one.spent, lines) and rank is not None
+        off = first_call(rank, "use_cache=False") if by_library and rank is not None else None
+        yield msgspec.structs.replace(one, change=off) if off is not None else one
+
+
+def _calls_in_steps(step: StepBudget, lines: Lines, mean: MeanStepBudget | None) -> Iterator[Finding]:
     found = {(row.file, row.line): (row, calls) for row in lines.traced for calls in row.modules if _grows(calls)}
     for row, calls in found.values():
         # What the model calls grows with it.

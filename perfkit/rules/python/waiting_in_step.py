@@ -33,13 +33,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.measures.results.host import HostWork
+from perfkit.measures.results.host import HostLine, HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
 from perfkit.rules._places import call_in_loop, is_in_own_loop
-from perfkit.run.records import Lines
+from perfkit.run.records import LineRow, Lines
 
 ID = "waiting-in-step"
 CLAIMS = (Selector(owner="waiting"),)
@@ -66,6 +67,7 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
         return
     line = work.lines[0]
     polls = _POLLS in line.waits_for and is_in_own_loop(line, lines)
+    held_at = _held_at(line, lines)
     for_what = line.waits_for or library_of(line).removeprefix("in ") or line.function
     yield step.finding(
         cost=cost,
@@ -74,15 +76,27 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
             step.maximum_saving(cost, samples=work.samples // _LOOKED),
         ),
         spent=line,
-        change=None if polls else call_in_loop(line, lines),
+        change=held_at or (None if polls else call_in_loop(line, lines)),
         message=f"The step waits {step.shown(cost)}, most of it for {for_what}; no op and no Python runs then.",
-        advice="Wait for an event, a queue or a message in place of this loop, or look more often."
-        if polls
-        else f"Start {for_what} earlier, in another thread or process, and take its result when it has come; "
-        "or leave it out.",
+        advice=_advice(for_what, held_at, polls=polls),
         confidence=confidence_in(work),
         evidence=(
             *evidence_of(work),
             Evidence("minimum saving", 85, "% of it", "handing over and taking the result leaves at most 15%"),
         ),
     )
+
+
+def _advice(for_what: str, held_at: Location | None, *, polls: bool) -> str:
+    if held_at is not None:
+        return f"Hold the lock only while its data is read or written: line {held_at.line} holds it during other calls."
+    if polls:
+        return "Wait for an event, a queue or a message in place of this loop, or look more often."
+    what = f"Start {for_what} earlier, in another thread or process, and take its result when it has come"
+    return f"{what}; or leave it out."
+
+
+def _held_at(line: LineRow | HostLine, lines: Lines | None) -> Location | None:
+    """Where another part of the program holds the lock for which a line waits."""
+    held = lines.held_locks if lines is not None else ()
+    return next((one.held_at for one in held if (one.file, one.line) == (line.file, line.line)), None)

@@ -221,6 +221,12 @@ class StepInterval(CodeLine, frozen=True, kw_only=True):
     set_at: Location
 
 
+class HeldLock(CodeLine, frozen=True, kw_only=True):
+    """A sampled line that waits for a lock, and the other line of the program that holds it longest, by its source."""
+
+    held_at: Location
+
+
 class RegrownInputs(CodeLine, frozen=True, kw_only=True):
     """Calls of a model from one line, each with one position more than the call before it.
 
@@ -260,7 +266,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     of ``rows`` without those in workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
-    training that reads the values of tensors.
+    training that reads the values of tensors, ``held_locks`` one per line that waits for a lock.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -287,6 +293,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     training_inputs: tuple[Location, ...] = ()
     intervals: tuple[StepInterval, ...] = ()
     host_reads: tuple[Location, ...] = ()
+    held_locks: tuple[HeldLock, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

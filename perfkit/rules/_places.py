@@ -56,7 +56,9 @@ def interval_of(lines: Lines | None, *places: Location | None) -> Location | Non
 def library_called(place: Location, lines: Lines | None) -> str:
     """The library with a Trainer that a line calls; empty where it calls none."""
     rows = [row for row in lines.rows if _same_line(row, place)] if lines is not None else []
-    called = (within.split(" > ")[0].split(".")[0] for row in rows for within in row.within)
+    # torch.no_grad() and the like, as decorators, call the library's function.
+    called = (within.removeprefix("torch.utils._contextlib > ").split(".")[0] for row in rows for within in row.within)
+    called = (name.split(" > ")[0] for name in called)
     return next((library for library in called if library in _SET_UP), "")
 
 

@@ -149,8 +149,9 @@ def test_of_a_tensor_that_rows_fill_in_part_it_is_the_line_that_makes_it(tmp_pat
 
 @pytest.mark.parametrize("made", ["torch.zeros(len(rows), width)", "torch.full((len(rows), width, 3), PAD)"])
 def test_of_a_tensor_whose_width_the_function_sets_it_is_that_line(made: str, tmp_path: Path) -> None:
-    text = f"def collate(rows):\n    width = LONGEST\n    ids = {made}\n    for i, row in enumerate(rows):\n"
-    file = written(tmp_path, text + "        ids[i, : len(row)] = row\n")
+    text = "def collate(rows):\n    width = LONGEST\n    if exact:\n        width = max(map(len, rows))\n"
+    text += f"    ids = {made}\n    for i, row in enumerate(rows):\n        ids[i, : len(row)] = row\n"
+    file = written(tmp_path, text)
 
     assert [at.line for at in find_padding((file,))] == [2]
 

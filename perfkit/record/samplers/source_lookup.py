@@ -149,7 +149,9 @@ def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
         made: dict[tuple[str, str], int] = {}
         for function, node in _nodes(file):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                made[function, node.targets[0].id] = _width_set_at(node.value, function, made) or node.lineno
+                name = node.targets[0].id
+                if (function, name) not in made or not _is_longest(node.value):
+                    made[function, name] = _width_set_at(node.value, function, made) or node.lineno
             if (kind := _kind_of_padding(node)) is not None and not function.endswith("forward"):
                 line = getattr(node, "lineno", 0)
                 if kind == _FILLS_ROWS and isinstance(node, ast.Assign):
@@ -157,6 +159,11 @@ def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
                 found.append((kind, Location(file=file, line=line, function=function)))
     ordered = sorted(found, key=lambda one: one[0])
     return tuple(at for _, at in ordered[:_MAX_LINES])
+
+
+def _is_longest(value: ast.expr) -> bool:
+    """Whether a value is the longest of a batch's own rows."""
+    return any(isinstance(one, ast.Call) and _last_name(one.func) in ("max", "amax") for one in ast.walk(value))
 
 
 def _width_set_at(value: ast.expr, function: str, made: dict[tuple[str, str], int]) -> int | None:

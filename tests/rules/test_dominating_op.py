@@ -94,3 +94,13 @@ def test_an_op_that_runs_in_every_nth_step_is_to_be_edited_where_the_program_say
     [finding] = dominating_op.check(step, ledger("aten::linalg_eigh", 79), None, lines)
 
     assert (finding.spent, finding.change) == (LINE, every)
+
+
+@pytest.mark.parametrize(("shapes", "is_long"), [("1x8x18399 8x1x6400", True), ("4x4x9000 8x4x512", False)])
+def test_a_convolution_with_thousands_of_taps_is_a_product_of_spectra(build: Any, shapes: str, is_long: bool) -> None:
+    row = OpWorkTime(op="aten::convolution", phase="forward", ns=79 * MS, calls=1, ops=1, at=LINE, shapes=shapes)
+    work = StepWork(source="x", step_ns=100 * MS, rows=(row,))
+
+    findings = found(build, ledger("aten::convolution", 79, count=1), work)
+
+    assert ["rfft" in one.advice for one in findings] == ([True] if is_long else [])

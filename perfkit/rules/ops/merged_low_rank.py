@@ -1,0 +1,166 @@
+"""A product of two thin matrices is computed as a whole weight in each forward, as by an adapter that merges itself.
+
+Problem: an update of low rank (LoRA) is `B @ A`, of size `out x in`, although both factors are thin. Where a forward
+adds it to the weight, it makes, scales and adds tensors of the whole weight's size, and the backward computes the
+gradient of a whole weight, as if all of it were trained, only to multiply it with the factors again.
+
+How it shows: a product whose inner size is at most an eighth of both others, and whose result, or what is made of it,
+is then the weight of a layer. All that takes 5% of the step or more.
+
+Causes: `F.linear(x, weight + scale * (B @ A))` in the forward of an adapter; a layer in two factors that is multiplied
+out before it is used.
+
+Fix: apply the factors one after the other, and merge them once, for inference.
+
+    return self.base(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
+
+Saving: the ops that make the weight, forward and backward, and where the whole weights are not trained their gradients
+too; without twice what the products with the factors take at the machine's limit (chosen, for their thin shapes). At
+least 70% of that (chosen).
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021), section 4.1, applies the factors to the
+input. The shapes of one step. Of a program that was called healthy 39% of the step is said, 29% was saved.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules._work_rows import busiest_place
+from perfkit.run.records import MachineLimits, Rank
+
+ID = "merged-low-rank"
+CLAIMS = COMPUTING
+#: A weight that is the same in every step needs no other layer, but to be kept.
+FOLLOWS_AT_LINE = ("repeated-work",)
+
+#: Both sizes are this many times the inner one (chosen): LoRA's factors have 4 to 64 of hundreds or thousands.
+_LOW = 8
+#: The share of the saving that is left at least, and what thin products take of their limit (both chosen).
+_MINIMUM, _THIN = 0.7, 2
+_PRODUCTS = ("aten::mm", "aten::addmm")
+#: Products of a layer's forward and backward: of its input, of the gradient of that, and of the factor's gradient.
+_OF_A_FACTOR = 3
+
+_Shape = tuple[int, int]
+
+
+class _Merged(NamedTuple):
+    """A weight that a line makes of two factors: its sizes, the inner one, how often per step, and in what numbers."""
+
+    sizes: _Shape
+    inner: int
+    calls: float
+    precision: str
+
+
+def check(
+    step: StepBudget, work: StepWork, rank: Rank | None = None, limits: MachineLimits | None = None
+) -> Iterator[Finding]:
+    """Find lines that make whole weights of two thin factors, and what the ops on them take."""
+    lines: dict[Location, list[_Merged]] = defaultdict(list)
+    for row in work.rows:
+        if row.at is not None and (merged := _merged(row)) is not None and _inputs(merged, work.rows):
+            lines[row.at].append(merged)
+    for at, weights in lines.items():
+        made = [row for row in work.rows if row.at == at and any(_makes(row, one) for one in weights)]
+        graded = [row for row in work.rows if any(_grades(row, one) for one in weights)]
+        graded = graded if _are_frozen(weights, rank) else []
+        spent_ns = sum(row.ns for row in (*made, *graded))
+        cost = spent_ns * step.wall_ns / max(1, work.step_ns)
+        if step.is_negligible(cost):
+            continue
+        after_ns = sum(_after_ns(one, work.rows, limits) for one in weights)
+        saving = max(0.0, cost - after_ns * cost / max(1, spent_ns))
+        largest = max(weights, key=lambda one: one.sizes[0] * one.sizes[1])
+        (rows, columns), inner = largest.sizes, largest.inner
+        yield step.finding(
+            cost=cost,
+            saving=(_MINIMUM * saving, step.maximum_saving(saving)),
+            spent=busiest_place([*made, *graded]),
+            change=at,
+            message=(
+                f"Each forward multiplies {rows}x{inner} by {inner}x{columns} to a weight of {rows}x{columns}"
+                f"{', which then gets a whole gradient' if graded else ''}: {step.shown(cost)}."
+            ),
+            advice="Apply the factors one after the other: base(x) + scale * F.linear(F.linear(x, A), B).",
+            confidence="medium",
+            evidence=(
+                Evidence.ms("making the weights", sum(row.ns for row in made), f"{work.source}, per step"),
+                Evidence.ms("their gradients", sum(row.ns for row in graded), f"{work.source}, per step"),
+            ),
+        )
+
+
+def _merged(row: OpWorkTime) -> _Merged | None:
+    """The weight that a row may make of two thin factors."""
+    factors = _matrices(row)
+    if row.op != "aten::mm" or row.phase == "backward" or len(factors) != 2 or len(row.shapes.split()) != 2:
+        return None
+    (rows, inner), (_, columns) = factors
+    if inner * _LOW > min(rows, columns):
+        return None
+    return _Merged((rows, columns), inner, row.calls, row.precision or "float32")
+
+
+def _inputs(merged: _Merged, rows: Sequence[OpWorkTime]) -> int:
+    """How many rows of input a layer with this weight reads; 0: it is no weight of a layer."""
+    for row in rows:
+        factors = _matrices(row)
+        if row.op in _PRODUCTS and row.phase != "backward" and len(factors) > 1:
+            first, second = factors[-2:]
+            # A product with the weight has its whole inner size: the one that makes it has the low rank.
+            if merged.inner not in (first[1], second[0]) and _is(second, merged):
+                return first[0]
+    return 0
+
+
+def _makes(row: OpWorkTime, merged: _Merged) -> bool:
+    """Whether an op makes the weight, or takes its gradient apart: all of its tensors are the weight or a factor."""
+    rows, columns = merged.sizes
+    thin = {(rows, merged.inner), (columns, merged.inner)}
+    shapes = _matrices(row)
+    known = (_is(one, merged) or one in thin or one[::-1] in thin for one in shapes)
+    return bool(shapes) and len(shapes) == len(row.shapes.split()) and all(known)
+
+
+def _grades(row: OpWorkTime, merged: _Merged) -> bool:
+    """Whether an op computes the gradient of the whole weight, from the inputs and the gradients of the layer."""
+    factors = _matrices(row)
+    if row.op != "aten::mm" or row.phase != "backward" or len(factors) != 2:
+        return False
+    (rows, inner), (_, columns) = factors
+    return inner != merged.inner and _is((rows, columns), merged)
+
+
+def _are_frozen(weights: Sequence[_Merged], rank: Rank | None) -> bool:
+    """Whether the optimizers have fewer elements than these weights: then these are not trained."""
+    trained = sum(one.elements for one in rank.optimizers) if rank is not None else 0
+    return 0 < trained < sum(one.calls * one.sizes[0] * one.sizes[1] for one in weights)
+
+
+def _after_ns(merged: _Merged, rows: Sequence[OpWorkTime], limits: MachineLimits | None) -> float:
+    """What the products with the factors take at the machine's limit, twice; 0: not known."""
+    if limits is None:
+        return 0.0
+    inputs, thin = _inputs(merged, rows), sum(merged.sizes)
+    flops = _OF_A_FACTOR * 2 * inputs * merged.inner * thin
+    moved = _OF_A_FACTOR * 4 * (merged.inner * (thin + 2 * inputs) + inputs * thin)
+    return _THIN * merged.calls * limits.op_limit_ns(flops, moved, merged.precision, "matmul")
+
+
+def _is(shape: _Shape, merged: _Merged) -> bool:
+    return shape in (merged.sizes, merged.sizes[::-1])
+
+
+def _matrices(row: OpWorkTime) -> list[_Shape]:
+    """The inputs of an op that are matrices: (rows, columns)."""
+    shapes = (tuple(map(int, text.split("x"))) for text in row.shapes.split() if text.replace("x", "").isdigit())
+    return [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]

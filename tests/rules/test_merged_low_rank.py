@@ -61,6 +61,7 @@ def test_the_gradient_of_a_weight_that_is_trained_is_needed(build: Any) -> None:
         (*MADE, GRADIENT),  # scores of all pairs, which no layer reads
         (op("mm", "512x64 64x256", 4), *MADE[1:], LAYER),  # an inner size as that of the layers
         (op("mm", "512x128 128x256", 4), LAYER),  # factors that are not thin
+        (*MADE, op("softmax", "512x256", 3, USE), LAYER),  # similarities, which are no linear map of the factors
     ],
 )
 def test_other_products_are_none(build: Any, rows: tuple[OpWorkTime, ...]) -> None:

@@ -24,6 +24,7 @@ input. The shapes of one step. Of a program that was called healthy 39% of the s
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -45,6 +46,8 @@ FOLLOWS_AT_LINE = ("repeated-work",)
 _LOW = 8
 #: The share of the saving that is left at least, and what thin products take of their limit (both chosen).
 _MINIMUM, _THIN = 0.7, 2
+#: What a forward may do with the product. After anything else (a softmax of similarities) two factors cannot replace it.
+_LINEAR = re.compile(r"^aten::(mm|add|sub|mul|div|neg|t|clone|copy_|_to_copy|to|contiguous)_?$")
 _PRODUCTS = ("aten::mm", "aten::addmm")
 #: Products of a layer's forward and backward: of its input, of the gradient of that, and of the factor's gradient.
 _OF_A_FACTOR = 3
@@ -67,7 +70,10 @@ def check(
     """Find lines that make whole weights of two thin factors, and what the ops on them take."""
     lines: dict[Location, list[_Merged]] = defaultdict(list)
     for row in work.rows:
-        if row.at is not None and (merged := _merged(row)) is not None and _inputs(merged, work.rows):
+        merged = _merged(row) if row.at is not None else None
+        if row.at is None or merged is None or not _inputs(merged, work.rows):
+            continue
+        if all(map(_LINEAR.match, _forward_ops(row.at, merged, work.rows))):
             lines[row.at].append(merged)
     for at, weights in lines.items():
         made = [row for row in work.rows if row.at == at and any(_makes(row, one) for one in weights)]
@@ -120,6 +126,18 @@ def _inputs(merged: _Merged, rows: Sequence[OpWorkTime]) -> int:
             if merged.inner not in (first[1], second[0]) and _is(second, merged):
                 return first[0]
     return 0
+
+
+def _forward_ops(at: Location, merged: _Merged, rows: Sequence[OpWorkTime]) -> Iterator[str]:
+    """The ops of a line's function on tensors that are the weight's size, or its factors, and no others."""
+    return (
+        row.op
+        for row in rows
+        if row.phase != "backward"
+        and row.at is not None
+        and (row.at.file, row.at.function) == (at.file, at.function)
+        and _makes(row, merged)
+    )
 
 
 def _makes(row: OpWorkTime, merged: _Merged) -> bool:

@@ -46,7 +46,7 @@ FOLLOWS_AT_LINE = ("repeated-work",)
 _LOW = 8
 #: The share of the saving that is left at least, and what thin products take of their limit (both chosen).
 _MINIMUM, _THIN = 0.7, 2
-#: What a forward may do with the product. After anything else (a softmax of similarities) two factors cannot replace it.
+#: What a forward may do with the product: after anything else (a softmax of similarities) factors cannot replace it.
 _LINEAR = re.compile(r"^aten::(mm|add|sub|mul|div|neg|t|clone|copy_|_to_copy|to|contiguous)_?$")
 _PRODUCTS = ("aten::mm", "aten::addmm")
 #: Products of a layer's forward and backward: of its input, of the gradient of that, and of the factor's gradient.

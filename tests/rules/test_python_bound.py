@@ -10,7 +10,7 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.python import python_bound
-from perfkit.run.records import LineRow, Lines, ModuleCalls, TracedLine
+from perfkit.run.records import LineRow, Lines, ModuleCalls, StepInterval, TracedLine
 
 MS = 1_000_000
 
@@ -137,8 +137,14 @@ def test_a_loop_over_many_elements_is_changed_itself_and_not_the_call_of_its_fun
         sampled(12, "prepare", "other", place(85, "main")),
     )
 
-    def change(runs: int) -> Location | None:
-        lines = Lines(period_ns=10 * MS, steps=50, rows=rows, traced=(traced(10, 2, None), traced(12, runs, 11)))
+    def change(runs: int, *intervals: StepInterval) -> Location | None:
+        lines = Lines(
+            period_ns=10 * MS,
+            steps=50,
+            rows=rows,
+            traced=(traced(10, 2, None), traced(12, runs, 11)),
+            intervals=intervals,
+        )
         work = build.work("python", 8, called_from=place(85, "main"))
         [finding] = build.findings(python_bound, build.step(20), work, lines)
         found: Location | None = finding.change
@@ -146,6 +152,9 @@ def test_a_loop_over_many_elements_is_changed_itself_and_not_the_call_of_its_fun
 
     assert change(runs=4) == place(85, "main")
     assert change(runs=64) is None
+    # The program says how often it is called.
+    every = StepInterval(file="train.py", line=85, function="main", owner="user", set_at=place(70, "main"))
+    assert change(64, every) == change(4, every) == place(70, "main")
 
 
 @pytest.mark.parametrize(

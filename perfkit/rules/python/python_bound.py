@@ -40,7 +40,7 @@ from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
 from perfkit.rules._loops import is_in_rollout
-from perfkit.rules._places import call_in_loop, repeats_in_call
+from perfkit.rules._places import call_in_loop, interval_of, repeats_in_call
 from perfkit.run.records import Lines
 
 ID = "python-bound"
@@ -69,7 +69,9 @@ def check(
         return
     function = shown_function(work.lines[0])
     in_loop = repeats_in_call(work.lines[0], lines)
-    call = None if work.lines[0].before_model or in_loop else call_in_loop(work.lines[0], lines)
+    called = call_in_loop(work.lines[0], lines)
+    every = interval_of(lines, called)
+    call = None if work.lines[0].before_model or in_loop else called
     # A simulator, or a game: how much of a rollout is needed is not known.
     rollouts = [part for part in (loop.rare if loop is not None else ()) if part.for_training]
     functions = {(at.file, at.function) for part in rollouts for at in (part.at, part.called) if at is not None}
@@ -83,7 +85,7 @@ def check(
         ),
         spent=work.lines[0],
         # What makes the model's inputs no step can do without: it runs before the model, or training reads its result.
-        change=None if lines is not None and call in lines.training_inputs else call,
+        change=every or (None if lines is not None and call in lines.training_inputs else call),
         message=f"Plain Python takes {step.shown(cost)}, most of it in {function}; no op runs meanwhile.",
         advice=f"Do the work of {function} in one call over all items, once before training, or less often.",
         confidence=confidence_in(work),

@@ -39,7 +39,7 @@ def test_it_is_the_block_of_the_same_name_that_calls_most(tmp_path: Path) -> Non
     file = tmp_path / "bench.py"
     file.write_text(SOURCE)
 
-    [held] = find_held_locks([row(file, 15)], [str(file)])
+    [held] = find_held_locks([row(file, 15)], (str(file),))
 
     assert (held.line, held.held_at.line) == (15, 4)
 
@@ -48,11 +48,13 @@ def test_a_line_that_does_not_wait_or_holds_no_lock_has_none(tmp_path: Path) -> 
     file = tmp_path / "bench.py"
     file.write_text(SOURCE)
 
-    assert find_held_locks([row(file, 15, waits=False), row(file, 17), row(file, 15, worker="Rows")], [str(file)]) == ()
+    assert (
+        find_held_locks([row(file, 15, waits=False), row(file, 17), row(file, 15, worker="Rows")], (str(file),)) == ()
+    )
 
 
 def test_a_lock_that_nothing_else_holds_during_calls_has_none(tmp_path: Path) -> None:
     file = tmp_path / "alone.py"
     file.write_text("def one():\n    with lock:\n        f()\ndef two():\n    with lock:\n        x = 1\n")
 
-    assert find_held_locks([row(file, 2)], [str(file)]) == ()
+    assert find_held_locks([row(file, 2)], (str(file),)) == ()

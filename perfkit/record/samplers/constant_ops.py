@@ -15,6 +15,7 @@ on a device the time of an op's call is not that of the op.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import time
@@ -384,6 +385,7 @@ def _users_path() -> tuple[Path, tuple[CodeType, ...], str | None]:
     return tuple(path), tuple(reversed(between)), name
 
 
+@functools.lru_cache(maxsize=64)  # the same modules are in each report
 def _made_at(module: str) -> Location | None:
     """The user's first line that makes a module of this class."""
     return next(iter(find_calls({module}, user_files()).get(module, ())), None)

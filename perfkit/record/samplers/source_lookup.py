@@ -221,6 +221,7 @@ def find_fillings(rows: Iterable[LineRow]) -> tuple[Filling, ...]:
     )
 
 
+@functools.lru_cache(maxsize=256)  # as below
 def _registered_at(file: str, hook: str) -> Location | None:
     """The line that registers hooks in the function in which a hook is defined, as often as that is called."""
     outer = hook.partition(".<locals>.")[0] if ".<locals>." in hook else None

@@ -96,11 +96,13 @@ def _print_savings(before_ns: int, corrected: list[tuple[list[Finding], int]], c
     table.add_column("corrected")
     for column in ("step", "predicted saving", "measured saving"):
         table.add_column(column, justify="right")
-    for findings, after_ns in corrected:
+    *single, everything = corrected
+    rows = [(findings[0].rule, findings, ns) for findings, ns in single] + [("everything", *everything)]
+    for name, findings, after_ns in rows:
         low_ns = sum(finding.saving_low_ns or 0 for finding in findings)
         high_ns = min(before_ns, sum(finding.saving_high_ns or 0 for finding in findings))
         table.add_row(
-            findings[0].rule if len(findings) == 1 else "everything",
+            name,
             ms(after_ns),
             ms_range(low_ns, high_ns),
             f"{ms(before_ns - after_ns)} ({percent(before_ns - after_ns, before_ns)})",

@@ -67,6 +67,8 @@ class Additions:
         #: The file that runs, which is the user's code.
         self.script = ""
         self._patches: list[Patches] = []
+        #: Whether the program's ranks took over: what becomes of the changes is theirs to say.
+        self._handed_over = False
 
     def start(self, prof: profile) -> None:
         """Apply the changes, once torch is imported, and start the profile.
@@ -86,7 +88,12 @@ class Additions:
 
             self._patches.append(log_losses(prof))
         if self._arguments is not None:
-            self._patches.append(record_spawned_ranks(prof, self._arguments, self.script))
+            self._patches.append(record_spawned_ranks(prof, self._arguments, self.script, self._for_rank))
+
+    def _for_rank(self) -> Additions:
+        """What happens to each rank of the program beside its recording: the same, in its own process."""
+        self._handed_over = True
+        return Additions(self._applied, self._log_loss)
 
     def stop(self, prof: profile, error: BaseException | None) -> None:
         """Undo the changes, and write what became of them into the run folder; ``error`` ended the program, if any."""
@@ -102,6 +109,8 @@ class Additions:
             return
         for applied in reversed(self._applied):
             applied.__exit__(None, None, None)
+        if self._handed_over:
+            return
         report = tuple(one for applied in self._applied for one in applied.report())
         if prof.folder is not None and (rank := prof.folder / f"rank-{_env.rank()}").is_dir():
             write_record(rank, AppliedChanges(changes=report))

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from perfkit import _env
 from perfkit._code_owner import claim
@@ -20,11 +20,29 @@ from perfkit.profiler import profile
 from perfkit.run.folder_claim import clear_folder
 
 
+class RankAdditions(Protocol):
+    """What happens to a rank beside its recording: see `perfkit.script.Additions`."""
+
+    def start(self, prof: profile) -> None:
+        """Apply the changes, and start the profile."""
+
+    def stop(self, prof: profile, error: BaseException | None) -> None:
+        """Undo them, and write what became of them."""
+
+
 class SpawnedRank:
     """What a rank runs in place of the script's function; it is pickled, and called with the rank's number first."""
 
-    def __init__(self, function: Callable[..., Any], ranks: int, arguments: Mapping[str, Any], script: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        ranks: int,
+        arguments: Mapping[str, Any],
+        script: str,
+        additions: RankAdditions,
+    ) -> None:
         self._function, self._ranks, self._arguments, self._script = function, ranks, arguments, script
+        self._additions = additions
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, index: int, *args: Any) -> Any:
@@ -33,7 +51,7 @@ class SpawnedRank:
         claim(self._script)
         prof = profile(**self._arguments)
         prof.started_by = "perfkit run"
-        prof.start()
+        self._additions.start(prof)
         error: BaseException | None = None
         try:
             return self._function(index, *args)
@@ -42,12 +60,16 @@ class SpawnedRank:
             raise
         finally:
             prof.stop(error)
+            self._additions.stop(prof, error)
 
 
-def record_spawned_ranks(prof: profile, arguments: Mapping[str, Any], script: str) -> Patches:
+def record_spawned_ranks(
+    prof: profile, arguments: Mapping[str, Any], script: str, for_rank: Callable[[], RankAdditions]
+) -> Patches:
     """Let the ranks that the script starts record into the folder of ``prof``, until the patches are undone.
 
-    ``arguments`` are those of `perfkit.profile` but for the folder.
+    ``arguments`` are those of `perfkit.profile` but for the folder; ``for_rank`` makes what happens to each rank
+    beside its recording.
     """
 
     def around(start_processes: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +77,8 @@ def record_spawned_ranks(prof: profile, arguments: Mapping[str, Any], script: st
         def wrapper(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if (folder := _hand_over(prof)) is not None:
                 given = inspect.signature(start_processes).bind(fn, *args, **kwargs).arguments
-                fn = SpawnedRank(fn, given.get("nprocs", 1), {**arguments, "run": folder, "overwrite": False}, script)
+                of_ranks = {**arguments, "run": folder, "overwrite": False}
+                fn = SpawnedRank(fn, given.get("nprocs", 1), of_ranks, script, for_rank())
             return start_processes(fn, *args, **kwargs)
 
         return wrapper

@@ -51,6 +51,10 @@ class changes:
     ) -> None:
         self._undo()
 
+    def __reduce__(self) -> tuple[type[changes], tuple[str, ...]]:
+        # For a process that applies them itself, such as a rank that the program starts.
+        return changes, tuple(map(str, self._chosen))
+
     def suspend(self) -> None:
         """Switch the changes off: the program goes on as without them, until `resume`.
 

@@ -68,6 +68,15 @@ def test_ranks_that_a_script_spawns_are_recorded_into_its_folder(cli: Cli, scrip
     assert "2 ranks train over gloo" in " ".join(ran.stderr.split())
 
 
+def test_a_change_applies_in_the_ranks_which_say_what_became_of_it(cli: Cli, script: str, tmp_path: Path) -> None:
+    ran = cli("run", "--out", "run", "--with", "fused-optimizer", script)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "had no effect" not in ran.stderr
+    found = [rank.changes.changes for rank in read_run(tmp_path / "run").ranks.values() if rank.changes is not None]
+    assert [[(one.change, one.count) for one in changes] for changes in found] == [[("fused-optimizer", 1)]] * 2
+
+
 def test_an_error_of_a_rank_is_the_scripts_own(cli: Cli, script: str, tmp_path: Path) -> None:
     ran = cli("run", "--out", "run", script, "raise")
 

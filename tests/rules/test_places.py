@@ -14,6 +14,7 @@ from perfkit.rules._places import (
     call_in_loop,
     call_of,
     helper_call,
+    how_often,
     library_called,
     loops_over_batch,
     to_edit,
@@ -22,7 +23,7 @@ from perfkit.rules._places import (
 from perfkit.rules.data import input_bound
 from perfkit.rules.ops import float64_in_step, unfused_optimizer
 from perfkit.rules.python import checkpoint_in_step, validation_too_often
-from perfkit.run.records import LineRow, Lines, OptimizerFacts, Phase, Rank, TracedLine
+from perfkit.run.records import LineRow, Lines, OptimizerFacts, Phase, Rank, StepInterval, TracedLine
 from tests.rules.test_float64_in_step import wide
 from tests.rules.test_unfused_optimizer import update
 
@@ -116,26 +117,31 @@ def place(line: int, function: str) -> Location:
     return Location(file="train.py", line=line, function=function)
 
 
-def test_a_method_is_called_less_often_where_another_class_calls_it() -> None:
-    write, uses = place(14, "RunLog.write"), place(26, "Loop.after_step")
+@pytest.mark.parametrize(("function", "called"), [("RunLog.write", None), ("write", place(23, "Loop.fit"))])
+def test_a_method_is_changed_itself_and_a_function_where_it_is_called(function: str, called: Location | None) -> None:
+    steps = (traced(22, "Loop.fit", "optimizer"), traced(23, "Loop.fit"))
+    hot = row(function, "other", called_from=place(23, "Loop.fit"))
+
+    assert call_of(hot, lines(steps=steps)) == called
+
+
+def test_how_often_a_line_runs_may_be_set_anywhere_between_it_and_the_loop_that_trains() -> None:
+    write, after, fit, every = (
+        place(14, "RunLog.write"), place(26, "Loop.after_step"), place(23, "Loop.fit"), place(3, "<module>")
+    )  # fmt: skip
     steps = (
-        traced(14, "RunLog.write", callers=(uses,)),
-        traced(26, "Loop.after_step", callers=(place(23, "Loop.fit"),)),
-        traced(22, "Loop.fit", "optimizer"),
+        traced(14, "RunLog.write", callers=(after,)),
+        traced(26, "Loop.after_step", callers=(fit,)),
+        traced(22, "Loop.fit", "optimizer", callers=(place(50, "main"),)),
     )
+    hot = row("RunLog._flush", "other", called_from=write)
 
-    assert call_of(row("RunLog._flush", "other", called_from=write), lines(steps=steps)) == uses
+    def found(at: Location) -> Location | None:
+        interval = StepInterval(file=at.file, line=at.line or 0, function=at.function or "", owner="user", set_at=every)
+        return how_often(hot, msgspec.structs.replace(lines(steps=steps), intervals=(interval,)))
 
-
-def test_a_method_of_the_class_that_trains_is_called_in_its_loop() -> None:
-    logs = place(23, "Loop.fit")
-    steps = (
-        traced(22, "Loop.fit", "optimizer", callers=(place(50, "<module>"),)),
-        traced(23, "Loop.fit"),
-        traced(31, "Loop.write", callers=(logs,)),
-    )
-
-    assert call_of(row("Loop.write", "other", called_from=logs), lines(steps=steps)) == logs
+    assert found(after) == found(fit) == every
+    assert found(place(50, "main")) is None  # once per epoch
 
 
 def test_what_a_loop_over_callbacks_calls_is_changed_there_and_not_where_all_of_them_are_called() -> None:

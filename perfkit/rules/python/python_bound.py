@@ -40,7 +40,7 @@ from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
 from perfkit.rules._loops import is_in_rollout
-from perfkit.rules._places import call_in_loop, interval_of, repeats_in_call
+from perfkit.rules._places import call_in_loop, interval_of, is_method, repeats_in_call
 from perfkit.run.records import Lines
 
 ID = "python-bound"
@@ -71,7 +71,7 @@ def check(
     in_loop = repeats_in_call(work.lines[0], lines)
     called = call_in_loop(work.lines[0], lines)
     every = interval_of(lines, called)
-    call = None if work.lines[0].before_model or in_loop else called
+    call = None if work.lines[0].before_model or in_loop or is_method(work.lines[0]) else called
     # A simulator, or a game: how much of a rollout is needed is not known.
     rollouts = [part for part in (loop.rare if loop is not None else ()) if part.for_training]
     functions = {(at.file, at.function) for part in rollouts for at in (part.at, part.called) if at is not None}

@@ -39,7 +39,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostLine, HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
-from perfkit.rules._places import call_in_loop, is_in_own_loop
+from perfkit.rules._places import call_in_loop, is_in_own_loop, is_method
 from perfkit.run.records import LineRow, Lines
 
 ID = "waiting-in-step"
@@ -76,7 +76,7 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
             step.maximum_saving(cost, samples=work.samples // _LOOKED),
         ),
         spent=line,
-        change=held_at or (None if polls else call_in_loop(line, lines)),
+        change=held_at or (None if polls or is_method(line) else call_in_loop(line, lines)),
         message=f"The step waits {step.shown(cost)}, most of it for {for_what}; no op and no Python runs then.",
         advice=_advice(for_what, held_at, polls=polls),
         confidence=confidence_in(work),

@@ -365,6 +365,7 @@ class Attachments:
             subnormal_inputs=extras.inputs.subnormal_inputs(),
             wide_broadcasts=extras.inputs.wide_broadcasts(),
             dropped_rows=extras.inputs.dropped_rows(),
+            gated_rows=extras.inputs.gated_rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

@@ -61,6 +61,13 @@ def test_where_another_test_is_enough_the_condition_is_what_to_change(tmp_path: 
     assert set_at(tmp_path, text) == "if verbose or step % EVERY == 0:"
 
 
+@pytest.mark.parametrize("other", ["step == last", "step < 5"])
+def test_a_step_that_is_compared_besides_leaves_n_to_decide(other: str, tmp_path: Path) -> None:
+    text = "EVERY = 16\n" + LOOP.format(every="EVERY").replace(" == 0:", f" == 0 or {other}:")
+
+    assert set_at(tmp_path, text) == "EVERY = 16"
+
+
 def test_what_runs_in_every_step_or_where_the_source_is_gone_has_none(tmp_path: Path) -> None:
     assert set_at(tmp_path, "def main():\n    for step in range(9):\n        report()  # hot\n") is None
     assert set_at(tmp_path, LOOP.format(every="9").replace("% 9 ==", ">")) is None

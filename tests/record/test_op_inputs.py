@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from perfkit.record.samplers.constant_ops import ConstantOpLog
@@ -145,3 +145,23 @@ def test_a_state_that_decays_step_by_step_is_looked_at_in_some_of_its_products()
     # The first eight and one in sixteen of the others; the factor is no tensor.
     assert row.looked_at == 100 * (8 + 4)
     assert row.subnormal == row.looked_at
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        (torch.tensor([1.0, 0, 0, 0]).repeat(10).unsqueeze(1), (40, 10, 1)),
+        (torch.ones(40, 1), None),  # none is zero
+        (torch.zeros(40, 64), None),  # one for each element
+        (torch.zeros(4, 1), None),  # too few rows
+    ],
+)
+def test_rows_that_are_multiplied_by_zero_are_counted_in_their_line(factors: Tensor, expected: Any) -> None:
+    rows = torch.randn(len(factors), 64)
+
+    def step() -> None:
+        factors * rows
+
+    found = inputs(step).gated_rows()
+
+    assert [(one.rows, one.used, one.calls) for one in found] == ([expected] if expected else [])

@@ -95,6 +95,14 @@ def test_where_a_helper_repeats_a_call_the_line_that_calls_the_helper_is_to_be_c
     assert (finding.spent.line, finding.change.line) == (7, 38)
 
 
+def test_of_a_method_that_several_lines_call_the_first_of_them_is_to_be_changed(build: Any) -> None:
+    several = msgspec.structs.replace(line(7, "other", 20, calls(15)), callers=(location(38), location(41)))
+
+    [finding] = found(build, several)
+
+    assert finding.change == location(38)
+
+
 def test_short_calls_and_calls_that_were_needed_are_not_reported(build: Any) -> None:
     assert not found(build, FORWARD, line(38, "other", 20, calls(3.9)))
     assert not found(build, line(38, "other", 20, calls(20, again=0)))

@@ -9,7 +9,8 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import unused_rows
-from perfkit.run.records import DroppedRows, Lines, Phase
+from perfkit.run.records import DroppedRows, Lines, ModuleCalls, Phase, TracedLine
+from perfkit.run.records.needless_work import GatedRows
 
 MS = 1_000_000
 ENCODES, PICKS = (
@@ -54,3 +55,38 @@ def test_the_ops_on_all_rows_cost_the_share_that_is_not_picked(build: Any) -> No
 def test_rows_most_of_which_are_picked_are_no_finding(build: Any) -> None:
     assert found(build, 3100) == []
     assert len(found(build, 3000)) == 1
+
+
+@pytest.mark.parametrize(("line", "found_it"), [(30, True), (31, True), (29, False)])
+def test_experts_whose_rows_are_multiplied_by_zero_cost_the_share_of_those(
+    build: Any, line: int, found_it: bool
+) -> None:
+    experts = tuple(ModuleCalls(module="Expert", calls=1, host_ns=2 * MS) for _ in range(8))
+    called = TracedLine(
+        file="train.py", line=30, function="batch", owner="user", phase="forward", runs=8, host_ns=16 * MS,
+        modules=experts,
+    )  # fmt: skip
+    others = TracedLine(
+        file="train.py", line=40, function="batch", owner="user", phase="forward", runs=1, host_ns=4 * MS
+    )
+    gated = GatedRows(file="train.py", line=line, function="batch", owner="user", rows=8 * 640, used=2 * 640, calls=8)
+    lines = Lines(period_ns=MS, steps=40, gated_rows=(gated,), traced=(called, others))
+
+    findings = build.findings(unused_rows, build.step(40, forward=20, backward=20), lines)
+
+    assert len(findings) == found_it
+    for finding in findings:
+        # 16 of 20 ms of the forward, and as much of the backward; three quarters of it.
+        assert finding.cost_ns == pytest.approx(24 * MS)
+        assert finding.message.startswith("Expert computes 640 rows in each of 8 calls, and 75% of them are multiplied")
+
+
+def test_experts_most_of_whose_rows_count_are_no_finding(build: Any) -> None:
+    gated = GatedRows(file="train.py", line=30, function="batch", owner="user", rows=640, used=400, calls=1)
+    called = TracedLine(
+        file="train.py", line=30, function="batch", owner="user", phase="forward", runs=1, host_ns=16 * MS,
+        modules=(ModuleCalls(module="Expert", calls=1, host_ns=16 * MS),),
+    )  # fmt: skip
+    lines = Lines(period_ns=MS, steps=40, gated_rows=(gated,), traced=(called,))
+
+    assert build.findings(unused_rows, build.step(40, forward=40), lines) == []

@@ -41,9 +41,16 @@ def _set_at(source: UserSource, line: int) -> int | None:
     if not around:
         return None
     condition, every = around[-1]
-    # Where one of two tests is enough, N alone decides nothing.
-    name = _name_of(every) if not isinstance(condition.test, ast.BoolOp) else None
+    name = _name_of(every) if _decides(condition.test) else None
     return next(_settings(source.tree, name), condition.lineno) if name is not None else condition.lineno
+
+
+def _decides(test: ast.expr) -> bool:
+    """Whether N decides: not where another test may be enough in each step, other than one of the step's own number."""
+    if not isinstance(test, ast.BoolOp):
+        return True
+    others = [one for one in test.values if _divisor(one) is None]
+    return isinstance(test.op, ast.Or) and all(isinstance(one, ast.Compare) for one in others)
 
 
 def _leaves_before(condition: ast.If, statement: ast.stmt | None) -> bool:

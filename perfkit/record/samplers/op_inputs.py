@@ -1,7 +1,7 @@
 """What goes into the ops of one step that makes them slow or useless.
 
-That is subnormal numbers, shapes that broadcast by mistake, targets that a loss ignores, rows that nothing reads, and
-parameters in a penalty.
+That is subnormal numbers, shapes that broadcast by mistake, targets that a loss ignores, rows that nothing reads or
+that are multiplied by zero, and parameters in a penalty.
 
 `ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
 """
@@ -17,12 +17,12 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
-from perfkit.record.samplers.dropped_rows import DroppedRowCounts
+from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
-from perfkit.run.records import DroppedRows, SubnormalInputs, WideBroadcast
+from perfkit.run.records import DroppedRows, GatedRows, SubnormalInputs, WideBroadcast
 
 #: Elements of an input that are looked at, evenly spaced: enough to tell a share of 1%.
 _SAMPLED = 8_192
@@ -54,6 +54,8 @@ _PAIRED = frozenset(
     )
     if hasattr(torch.ops.aten, name)
 )
+#: Rows with fewer elements each are not worth leaving out: their factor is as large as they are (chosen).
+_FEATURES = 8
 #: A result this many times as large as each input is made by mistake, if the inputs have as many elements (chosen).
 _WIDE = 16
 
@@ -73,6 +75,8 @@ class OpInputs:
         self._products = 0
         #: Calls of ops of elements, by line and op.
         self._decays: Counter[tuple[Site, str]] = Counter()
+        #: Line -> rows that it multiplies by a factor each, those whose factor is not zero, and calls.
+        self._gated: dict[Site, tuple[int, int, int]] = {}
         #: (line, op, shapes of the inputs, shape of the result) -> calls.
         self._wide: Counter[tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
 
@@ -84,6 +88,8 @@ class OpInputs:
             self._look_at_shapes(func, arguments[0], arguments[1], site)
         elif not in_library:
             self.ignored_targets.add(func, arguments, site)
+        if func.overloadpacket is torch.ops.aten.mul and len(arguments) > 1:
+            self._look_at_factors(arguments[0], arguments[1], site)
         if func.overloadpacket in _DECAYS:
             place = site, func.overloadpacket.__name__
             self._decays[place] = calls = self._decays[place] + 1
@@ -119,6 +125,27 @@ class OpInputs:
         is_loss = "loss" in name or "logits" in name
         if _without_ones(shapes[0]) == _without_ones(shapes[1]) and (is_loss or one.dim() != other.dim()):
             self._wide[site, name, shapes[0], shapes[1], wide] += 1
+
+    def _look_at_factors(self, one: Any, other: Any, site: Site) -> None:
+        if not (is_tensor(one) and is_tensor(other)) or one.device.type != "cpu" or other.device.type != "cpu":
+            return
+        factors, rows = sorted((one, other), key=lambda tensor: int(tensor.numel()))
+        if not rows.dim() or rows.shape[-1] < _FEATURES or factors.shape != (*rows.shape[:-1], 1):
+            return
+        if not FEW_ROWS <= factors.numel() <= _MAX_COPIED:
+            return
+        with without_modes():
+            used = int(torch.count_nonzero(factors.detach()))
+        before = self._gated.get(site, (0, 0, 0))
+        self._gated[site] = before[0] + int(factors.numel()), before[1] + used, before[2] + 1
+
+    def gated_rows(self) -> tuple[GatedRows, ...]:
+        """The lines that multiply rows by factors some of which are zero."""
+        return tuple(
+            GatedRows(**_place(site), rows=rows, used=used, calls=calls)
+            for site, (rows, used, calls) in self._gated.items()
+            if used < rows
+        )
 
     def dropped_rows(self) -> tuple[DroppedRows, ...]:
         """The lines that pick some of the rows, or read a part of the scores, that others computed."""

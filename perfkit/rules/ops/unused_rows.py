@@ -2,11 +2,13 @@
 
 Problem: all rows of a catalogue, a graph or a memory bank go through a network, and a batch then picks a few of the
 results by an index; or scores of all words at each place of a text are computed, and those of one place are read. The
-rest is computed for nothing, and its backward too.
+rest is computed for nothing, and its backward too. Or each expert of a mixture computes all rows, and those that it is
+not chosen for are multiplied by zero.
 
 How it shows: an index picks at most half of the rows of a tensor that was computed in the same step, row by row, and no
 other op reads that tensor; or a view of at most half of a product's wide result is all that is read of it. What the ops
-on these rows take, by the share that is not picked, is 5% of the step or more.
+on these rows take, by the share that is not picked, is 5% of the step or more. Or a model's rows are multiplied by a
+factor each, and at least half of these are zero.
 
 Causes: `encode(catalogue)[ids]`; scores of all positions of which a few have a target; features of all nodes for a loss
 over some of them.
@@ -14,6 +16,7 @@ over some of them.
 Fix: pick first.
 
     vectors = encode(catalogue[ids])                 # not: encode(catalogue)[ids]
+    out.index_add_(0, rows, gate[rows, None] * expert(x[rows]))    # rows = gate.nonzero().squeeze(-1)
     scores = head(hidden[:, -1])                     # not: head(hidden)[:, -1]
     model(**batch, logits_to_keep=1)                 # the same in transformers
 
@@ -34,7 +37,8 @@ from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules._work_rows import busiest_place
-from perfkit.run.records import DroppedRows, Lines
+from perfkit.rules.python._traced_calls import cost_of_calls
+from perfkit.run.records import DroppedRows, GatedRows, Lines, TracedLine
 
 ID = "unused-rows"
 CLAIMS = COMPUTING
@@ -43,8 +47,62 @@ CLAIMS = COMPUTING
 _PICKED, _MINIMUM = 0.5, 0.7
 
 
-def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
-    """Find rows that are computed and not picked, and what the ops on them take."""
+def check(step: StepBudget, lines: Lines, work: StepWork | None = None) -> Iterator[Finding]:
+    """Find rows that are computed and not picked, or multiplied by zero, and what the ops on them take."""
+    yield from _gated(step, lines)
+    if work is not None:
+        yield from _dropped(step, lines, work)
+
+
+def _gated(step: StepBudget, lines: Lines) -> Iterator[Finding]:
+    """What a model takes whose rows are multiplied by a factor each, most of which are zero."""
+    trained = step.phase("backward") is not None
+    for one in lines.gated_rows:
+        called = _calls_of(one, lines)
+        if called is None or one.used > _PICKED * one.rows:
+            continue
+        row, calls = called, max(called.modules, key=lambda calls: calls.host_ns)
+        all_ns = cost_of_calls(sum(calls.host_ns for calls in row.modules), row, lines, step, backward=trained)
+        cost = (1 - one.used / one.rows) * all_ns
+        if step.is_negligible(cost):
+            continue
+        unused = percent(one.rows - one.used, one.rows)
+        yield step.finding(
+            cost=cost,
+            saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+            spent=row.at,
+            change=one.at,
+            message=(
+                f"{calls.module} computes {one.rows // one.calls:,} rows in each of {one.calls} calls, and "
+                f"{unused} of them are multiplied by zero: {step.shown(cost)}{', its backward included' * trained}."
+            ),
+            advice=(
+                f"Call {calls.module} with the other rows only: rows = gate.nonzero().squeeze(-1), "
+                "out.index_add(0, rows, gate[rows, None] * expert(x[rows]))."
+            ),
+            confidence="medium",
+            evidence=(
+                Evidence("rows with a factor of zero", unused, "", "the ops of one step"),
+                Evidence.ms(f"{calls.module} in line {row.line}", round(all_ns), "the step that was traced by line"),
+            ),
+        )
+
+
+def _calls_of(one: GatedRows, lines: Lines) -> TracedLine | None:
+    """The line that calls the model whose rows these are: the same, else the next one above with as many calls."""
+    own = [
+        row
+        for row in lines.traced
+        if row.modules
+        and (row.file, row.function) == (one.file, one.function)
+        and row.line <= one.line
+        and (row.line == one.line or sum(calls.calls for calls in row.modules) == one.calls)
+    ]
+    return max(own, key=lambda row: row.line, default=None)
+
+
+def _dropped(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
+    """What the ops on rows take that nothing picks."""
     for one in lines.dropped_rows:
         rows = [row for row in work.rows if _is_of(row, one)]
         spent_ns = sum(row.ns for row in rows)

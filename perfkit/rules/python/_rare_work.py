@@ -139,11 +139,31 @@ def _longest_below(called: CalledLines, place: Location, total_ns: int) -> RareW
     last = chain[-1]
     share = min(1.0, called.ns[last.file, last.line] / total_ns)
     if not last.modules:
-        return RareWork("line", last.at, share)
+        return _single_below(called, last, share) or RareWork("line", last.at, share)
     calls = max(last.modules, key=lambda one: one.host_ns)
     single = calls.samples == 1 and calls.calls >= _MIN_CALLS
     at = _outermost_loop(chain) if single else last.at
     return RareWork("single" if single else "calls", at, share, calls.module, calls.calls)
+
+
+def _single_below(called: CalledLines, line: TracedLine, share: float) -> RareWork | None:
+    """Calls of models with one sample each below a line, by functions none of which has most of its time.
+
+    What a comprehension calls for each item does not need the answer for another one.
+    """
+    single = [
+        calls
+        for row in called.below(line.at)
+        for calls in row.modules
+        if calls.samples == 1 and calls.calls >= _MIN_CALLS
+    ]
+    if sum(calls.host_ns for calls in single) <= _IN_MODELS * called.ns[line.file, line.line]:
+        return None
+    longest = max(single, key=lambda calls: calls.host_ns)
+    # A comprehension has the line of its statement, and is a function of its own.
+    runs = [row.runs for row in called.rows_at[line.file, line.line]]
+    is_comprehension = max(runs) >= _MIN_CALLS * max(1, min(runs))
+    return RareWork("samples" if is_comprehension else "single", line.at, share, longest.module, longest.calls)
 
 
 def _outermost_loop(chain: Sequence[TracedLine]) -> Location:

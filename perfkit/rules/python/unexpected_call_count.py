@@ -35,6 +35,7 @@ from perfkit._format import ms, shown_function, times
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.rules._places import helper_call
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines
 
@@ -63,7 +64,8 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
         cost=cost,
         saving=((1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)),
         spent=row,
-        change=calls.again_at or row,
+        # A line that many lead to is not what calls it again.
+        change=helper_call((calls.again_at or row).at, lines) or calls.again_at or row,
         message=(
             f"{calls.module} is called {times(count)} more per step on an input that it already had: "
             f"{step.shown(cost)}{backward}."

@@ -86,6 +86,17 @@ class DroppedRows(CodeLine, frozen=True, kw_only=True):
     made_at: tuple[Location, ...]
 
 
+class GatedRows(CodeLine, frozen=True, kw_only=True):
+    """A line that multiplies each row of a tensor by a number of its own, in ``calls`` calls in a step.
+
+    Of the ``rows`` rows of all calls together the factors of ``used`` are not zero.
+    """
+
+    rows: Count
+    used: Count
+    calls: Count
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

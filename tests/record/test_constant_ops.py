@@ -336,6 +336,26 @@ def test_a_library_s_function_that_computes_the_same_is_named_at_the_line_below_
     assert Path(row.file).name == Path(__file__).name
 
 
+def test_a_function_that_computes_something_else_elsewhere_is_constant_where_its_input_is() -> None:
+    def block(x: Tensor) -> Tensor:
+        return x.exp().sum(0)
+
+    def encode(x: Tensor) -> Tensor:
+        return block(block(x).unsqueeze(0)).relu()  # mostly
+
+    def step() -> None:
+        encoded = encode(TABLE)  # once
+        block(torch.randn(SIDE, SIDE) + encoded)
+
+    row = found(step)
+
+    assert "# once" in Path(__file__).read_text().splitlines()[row.line - 1]
+    assert row.called is not None
+    assert (row.called.function or "").endswith("encode")
+    assert row.ops == 5
+    assert "# mostly" in Path(__file__).read_text().splitlines()[(row.busiest.line or 0) - 1]
+
+
 def test_of_a_module_of_a_library_that_computes_the_same_the_line_that_makes_it_is_known(tmp_path: Path) -> None:
     library = tmp_path / "site-packages" / "graphs.py"
     library.parent.mkdir()

@@ -15,38 +15,32 @@ on a device the time of an op's call is not that of the op.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import sys
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
+from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tracing, sample_of, unseen
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
+from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op
 from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
 from perfkit.record.samplers.repeated_ops import RepeatedOpLog
-from perfkit.record.samplers.source_lookup import find_calls, user_files
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
 _MAX_OPS = 100_000
-#: Lines that lead to an op.
-_MAX_PATH = 16
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-#: Owners of frames between an op and who asked for it.
-_BENEATH = ("torch", "python", "perfkit")
 #: Libraries whose models and loops nobody edits, and whose modules have no argument to keep what they compute.
 _FRAMEWORKS = (
     "transformers",
@@ -85,9 +79,11 @@ class ConstantOpLog:
         self._writes: Counter[int] = Counter()
         self._next_memory = itertools.count()
         self._ops = 0
-        #: Of the second step: the user's lines that led to each constant op, and its time; the code that ran others.
+        #: Of the second step: the user's lines that led to each constant op, and its time; the calls and the libraries'
+        #: functions in which others ran.
         self._constant: Counter[Path] = Counter()
         self._counts: Counter[Path] = Counter()
+        self._changing_calls: set[Path] = set()
         self._changing: set[CodeType] = set()
         self._phases: dict[Path, Phase] = {}
         #: Results of constant ops: the tensor, the lines that led to the op, the library's functions, and its time.
@@ -141,7 +137,7 @@ class ConstantOpLog:
             number = None
         if self._before is None or schema_of(func).is_view or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
-        path, between, module = _users_path()
+        path, between, module = path_of_op()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         if number in self._before and not _on_device(out):
@@ -156,7 +152,8 @@ class ConstantOpLog:
             for tensor in written:
                 self._uncount(tensor)
                 self._uncount(self._base_of(tensor))
-            self._changing.update(code for code, _ in path)
+            if next(calls_on(path)) not in self._changing_calls:
+                self._changing_calls.update(calls_on(path))
             self._changing.update(between)
             self._changing_sites.update(path[:1])
             with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in _tensors(inputs))
@@ -281,7 +278,7 @@ class ConstantOpLog:
         for path in (path for path, ops in self._counts.items() if ops):
             if path in self._of_library and path[0] in self._changing_sites:
                 continue  # a part of what a library does for this line: see `_rows_of_libraries`
-            depth = next((at for at, (code, _) in enumerate(path) if code in self._changing), None)
+            depth = next((at for at, call in enumerate(calls_on(path)) if call in self._changing_calls), None)
             if depth is not None:
                 found.setdefault((path[depth], path[depth - 1][0] if depth else None), []).append(path)
         rows = [self._row(site, called, paths) for (site, called), paths in found.items()]
@@ -316,7 +313,7 @@ class ConstantOpLog:
                     function=function_name(called),
                     owner=owner_of(called.co_filename),
                 ),
-                made_at=_made_at(module) if module is not None else None,
+                made_at=made_at(module) if module is not None else None,
                 busiest=at,
                 ops=sum(self._library_ops[key] for key in keys),
                 host_ns=sum(self._library_codes[key] for key in keys),
@@ -325,8 +322,11 @@ class ConstantOpLog:
     def _row(self, site: Site, called: CodeType | None, paths: list[Path]) -> ConstantOps:
         code, line = site
         spent: Counter[Site] = Counter()
+        elsewhere = {call[0][0] for call in self._changing_calls}
         for path in paths:
-            spent[path[0]] += self._constant[path]
+            # Not a line of a function that computes something else elsewhere.
+            own = next((one for one in path if one[0] not in elsewhere), path[0])
+            spent[own] += self._constant[path]
         return ConstantOps(
             file=code.co_filename,
             line=line,
@@ -361,34 +361,6 @@ class _ListeningMode(TorchDispatchMode):
 def _dead() -> Any:
     """Stands for the reference to a tensor that is not known."""
     return None
-
-
-def _users_path() -> tuple[Path, tuple[CodeType, ...], str | None]:
-    """The user's lines that lead to the op, innermost first; a library's functions below them, outermost first.
-
-    And the class of the module whose method the outermost of those is.
-    """
-    path: list[Site] = []
-    between: list[CodeType] = []
-    outermost: FrameType | None = None
-    for frame in frames_outwards(sys._getframe(2)):
-        owner = owner_of(frame.f_code.co_filename)
-        if owner == USER:
-            path.append((frame.f_code, line_of(frame)))
-            if len(path) == _MAX_PATH:
-                break
-        elif not path and owner not in _BENEATH:
-            between.append(frame.f_code)
-            outermost = frame
-    module = outermost.f_locals.get("self") if outermost is not None else None
-    name = type(module).__name__ if isinstance(module, torch.nn.Module) else None
-    return tuple(path), tuple(reversed(between)), name
-
-
-@functools.lru_cache(maxsize=64)  # the same modules are in each report
-def _made_at(module: str) -> Location | None:
-    """The user's first line that makes a module of this class."""
-    return next(iter(find_calls({module}, user_files()).get(module, ())), None)
 
 
 def _tensors(out: Any) -> list[Any]:

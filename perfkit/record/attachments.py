@@ -366,6 +366,7 @@ class Attachments:
             wide_broadcasts=extras.inputs.wide_broadcasts(),
             dropped_rows=extras.inputs.dropped_rows(),
             gated_rows=extras.inputs.gated_rows(),
+            rebuilt_buffers=extras.rebuilt_buffers,
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

@@ -29,7 +29,6 @@ _INSTEAD = tuple(
             "Draw as many as are needed: torch.randint, or one permutation per epoch that is used part by part.",
         ),
         (r"multinomial", "Keep the cumulative sum of the weights, and draw with torch.searchsorted."),
-        (r"cdist", "Compare with fewer candidates, or compute squared distances by one matrix product."),
     )
 )
 

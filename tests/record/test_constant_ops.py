@@ -389,3 +389,24 @@ def test_zeros_that_are_filled_in_each_step_cannot_be_kept() -> None:
         log.stop()
 
     assert [row.ops for row in log.rows()] == [2]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["a memory", "a batch of its own"])
+def test_a_memory_that_is_joined_anew_in_each_step_is_counted_at_its_line(keeps: bool) -> None:
+    memory = torch.zeros(10_000, 8)
+
+    def step() -> None:
+        nonlocal memory
+        joined = torch.cat([memory[1:], torch.randn(1, 8)])  # joins
+        memory = joined if keeps else torch.randn(10_000, 8)
+
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        step()
+        log.stop()
+
+    found = log.buffers.rows()
+    assert [(one.calls, one.elements, one.added) for one in found] == ([(1, 80_000, 8)] if keeps else [])
+    for one in found:
+        assert "# joins" in Path(__file__).read_text().splitlines()[one.line - 1]

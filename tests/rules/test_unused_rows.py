@@ -9,8 +9,7 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import unused_rows
-from perfkit.run.records import DroppedRows, Lines, ModuleCalls, Phase, TracedLine
-from perfkit.run.records.needless_work import GatedRows
+from perfkit.run.records import DroppedRows, GatedRows, Lines, ModuleCalls, Phase, TracedLine
 
 MS = 1_000_000
 ENCODES, PICKS = (

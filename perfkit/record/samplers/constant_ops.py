@@ -35,6 +35,7 @@ from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op
 from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
+from perfkit.record.samplers.rebuilt_buffers import RebuiltBuffers
 from perfkit.record.samplers.repeated_ops import RepeatedOpLog
 from perfkit.run.records import ConstantOps, Phase
 
@@ -52,6 +53,7 @@ _FRAMEWORKS = (
     "pytorch_lightning",
     "lightning_fabric",
 )
+_JOINS = torch.ops.aten.cat.default
 _NOT_LOOKED_AT = ("backward", "optimizer", "validation")
 
 
@@ -64,6 +66,7 @@ class ConstantOpLog:
         #: Of the second step.
         self.inputs = OpInputs()
         self.repeated = RepeatedOpLog()
+        self.buffers = RebuiltBuffers()
         #: The numbers of the first step's results; None: it has not begun.
         self._before: set[int] | None = None
         self._numbers: set[int] = set()
@@ -135,6 +138,7 @@ class ConstantOpLog:
         except Exception as error:  # noqa: BLE001 - arguments of any kind, tensors without versions or memory
             leave_to_program(error)
             number = None
+        is_rebuilt = func is _JOINS and self.buffers.is_next(inputs[0][0], out, self._base_of)
         if self._before is None or schema_of(func).is_view or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
         path, between, module = path_of_op()
@@ -158,6 +162,8 @@ class ConstantOpLog:
             self._changing_sites.update(path[:1])
             with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in _tensors(inputs))
             self.repeated.add(func, inputs[0], out, path, took_ns, with_graph=with_graph)
+        if is_rebuilt:
+            self.buffers.add(inputs[0][0], out, path[0])
         # Last: tensors without memory or strides raise there.
         self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
 

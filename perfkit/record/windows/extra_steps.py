@@ -22,7 +22,16 @@ from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.windows import memory_steps
 from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import trained_modules
-from perfkit.run.records import ConstantOps, Phase, RepeatedOps, StepFlops, StepKind, Syncs, TracedLine
+from perfkit.run.records import (
+    ConstantOps,
+    Phase,
+    RebuiltBuffer,
+    RepeatedOps,
+    StepFlops,
+    StepKind,
+    Syncs,
+    TracedLine,
+)
 from perfkit.syncs import SyncDetector, detect_syncs
 
 #: Steps of a kind, where it has several. Ops: the first is compared with the second. Dry run: the first is not counted.
@@ -198,6 +207,11 @@ class ExtraSteps:
     def constant_ops(self) -> tuple[ConstantOps, ...]:
         """The lines below which ops compute the same in each step."""
         return self._constants.rows()
+
+    @property
+    def rebuilt_buffers(self) -> tuple[RebuiltBuffer, ...]:
+        """The lines that copy a buffer to add to it."""
+        return self._constants.buffers.rows()
 
     @property
     def repeated_ops(self) -> tuple[RepeatedOps, ...]:

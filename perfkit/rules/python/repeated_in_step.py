@@ -42,6 +42,7 @@ CLAIMS = (*COMPUTING, *PYTHON)
 #: Modules that are called again are known by their calls.
 FOLLOWS = ("unexpected-call-count",)
 FOLLOWS_IN_FUNCTION = ("repeated-work",)
+FOLLOWS_AT_LINE = ("rebuilt-buffer",)
 
 #: The error of shares that come from one step: chosen.
 _ERROR = 0.25

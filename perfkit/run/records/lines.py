@@ -12,6 +12,7 @@ from perfkit.run.records.needless_work import (
     DroppedRows,
     GatedRows,
     IgnoredTargets,
+    RebuiltBuffer,
     RecomputedOutputs,
     RepeatedOps,
     SubnormalInputs,
@@ -262,10 +263,11 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``repeated_ops`` at most one, for a line below which they compute the same several times in a step,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
-    rows, ``gated_rows`` one per line that multiplies rows by factors some of which are zero, ``weight_penalties`` one
-    per line that sums up squares of parameters, ``regrown_inputs`` one per line, phase and module,
-    ``recomputed_outputs`` one per frozen module that gets the same inputs again. ``paths`` has the samples of ``rows``
-    without those in workers; None: none, or recorded before version 0.2.
+    rows, ``gated_rows`` one per line that multiplies rows by factors some of which are zero, ``rebuilt_buffers`` one
+    per line that copies a buffer to add to it, ``weight_penalties`` one per line that sums up squares of parameters,
+    ``regrown_inputs`` one per line, phase and module, ``recomputed_outputs`` one per frozen module that gets the same
+    inputs again. ``paths`` has the samples of ``rows`` without those in workers; None: none, or recorded before version
+    0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
     training that reads the values of tensors, ``held_locks`` one per line that waits for a lock.
@@ -288,6 +290,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     wide_broadcasts: tuple[WideBroadcast, ...] = ()
     dropped_rows: tuple[DroppedRows, ...] = ()
     gated_rows: tuple[GatedRows, ...] = ()
+    rebuilt_buffers: tuple[RebuiltBuffer, ...] = ()
     weight_penalties: tuple[WeightPenalty, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
     recomputed_outputs: tuple[RecomputedOutputs, ...] = ()

@@ -97,6 +97,14 @@ class GatedRows(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class RebuiltBuffer(CodeLine, frozen=True, kw_only=True):
+    """A line that copies a buffer to add to it: ``added`` of the ``elements`` of its ``calls`` results in a step."""
+
+    calls: Count
+    elements: Count
+    added: Count
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

@@ -1,0 +1,59 @@
+"""Buffers that are copied as a whole to add a few elements: ``memory = torch.cat([memory[1:], new])`` in each step.
+
+`ConstantOpLog` hands on each ``cat`` of two steps. What one has returned, and the next one copies nearly alone, is a
+buffer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perfkit._code_owner import USER
+from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.run.records import RebuiltBuffer
+
+#: The share of the result that comes from the buffer, and its elements (chosen): less is no copy worth a word.
+_SHARE, _ELEMENTS = 0.9, 50_000
+
+
+class RebuiltBuffers:
+    """Counts them by line; keeps no tensor alive."""
+
+    def __init__(self) -> None:
+        #: The results of calls, by their id.
+        self._results: dict[int, Callable[[], Any]] = {}
+        #: Line -> calls, elements of their results, and those that were added.
+        self._found: dict[Site, tuple[int, int, int]] = {}
+
+    def is_next(self, tensors: Sequence[Any], out: Any, base_of: Callable[[Any], Any]) -> bool:
+        """Whether a ``cat`` of these tensors copies what an earlier one has returned; its result is known from then."""
+        largest = max(tensors, key=lambda tensor: int(tensor.numel()))
+        base = base_of(largest)
+        source = largest if base is None else base
+        is_known = self._results.get(id(source), _gone)() is source
+        self._results[id(out)] = weakref.ref(out)
+        return bool(is_known and out.numel() >= _ELEMENTS and largest.numel() >= _SHARE * out.numel())
+
+    def add(self, tensors: Sequence[Any], out: Any, site: Site) -> None:
+        """Such a call came from a line of the user's."""
+        added = int(out.numel()) - max(int(tensor.numel()) for tensor in tensors)
+        calls, elements, before = self._found.get(site, (0, 0, 0))
+        self._found[site] = calls + 1, elements + int(out.numel()), before + added
+
+    def rows(self) -> tuple[RebuiltBuffer, ...]:
+        """The lines with such calls."""
+        return tuple(
+            RebuiltBuffer(
+                file=at.file, line=at.line or 0, function=at.function or "", owner=USER,
+                calls=calls, elements=elements, added=added,
+            )
+            for site, (calls, elements, added) in self._found.items()
+            for at in (location_of(site),)
+        )  # fmt: skip
+
+
+def _gone() -> Any:
+    """Stands for the reference to a tensor that is not known."""
+    return None

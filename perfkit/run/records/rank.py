@@ -38,7 +38,6 @@ EXPENSIVE_CALLS = (
     "unique",
     "randperm",
     "multinomial",
-    "cdist",
     "svd",
     "svdvals",
     "eigh",

@@ -80,11 +80,14 @@ def test_experts_whose_rows_are_multiplied_by_zero_cost_the_share_of_those(
         assert finding.message.startswith("Expert computes 640 rows in each of 8 calls, and 75% of them are multiplied")
 
 
-def test_experts_most_of_whose_rows_count_are_no_finding(build: Any) -> None:
-    gated = GatedRows(file="train.py", line=30, function="batch", owner="user", rows=640, used=400, calls=1)
+@pytest.mark.parametrize(("experts", "used"), [(4, 400), (1, 100)], ids=["most rows count", "one model"])
+def test_experts_most_of_whose_rows_count_and_the_places_of_a_loss_are_no_finding(
+    build: Any, experts: int, used: int
+) -> None:
+    gated = GatedRows(file="train.py", line=30, function="batch", owner="user", rows=640, used=used, calls=experts)
     called = TracedLine(
         file="train.py", line=30, function="batch", owner="user", phase="forward", runs=1, host_ns=16 * MS,
-        modules=(ModuleCalls(module="Expert", calls=1, host_ns=16 * MS),),
+        modules=(ModuleCalls(module="Expert", calls=1, host_ns=16 * MS // experts),) * experts,
     )  # fmt: skip
     lines = Lines(period_ns=MS, steps=40, gated_rows=(gated,), traced=(called,))
 

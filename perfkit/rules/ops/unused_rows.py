@@ -7,8 +7,8 @@ not chosen for are multiplied by zero.
 
 How it shows: an index picks at most half of the rows of a tensor that was computed in the same step, row by row, and no
 other op reads that tensor; or a view of at most half of a product's wide result is all that is read of it. What the ops
-on these rows take, by the share that is not picked, is 5% of the step or more. Or a model's rows are multiplied by a
-factor each, and at least half of these are zero.
+on these rows take, by the share that is not picked, is 5% of the step or more. Or a line calls several modules of one
+class, whose rows are multiplied by a factor each, and at least half of these are zero.
 
 Causes: `encode(catalogue)[ids]`; scores of all positions of which a few have a target; features of all nodes for a loss
 over some of them.
@@ -38,7 +38,7 @@ from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules._work_rows import busiest_place
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import DroppedRows, GatedRows, Lines, TracedLine
+from perfkit.run.records import DroppedRows, GatedRows, Lines, ModuleCalls, TracedLine
 
 ID = "unused-rows"
 CLAIMS = COMPUTING
@@ -55,48 +55,58 @@ def check(step: StepBudget, lines: Lines, work: StepWork | None = None) -> Itera
 
 
 def _gated(step: StepBudget, lines: Lines) -> Iterator[Finding]:
-    """What a model takes whose rows are multiplied by a factor each, most of which are zero."""
+    """What the experts of a mixture take whose rows are multiplied by a factor each, most of which are zero."""
     trained = step.phase("backward") is not None
     for one in lines.gated_rows:
-        called = _calls_of(one, lines)
-        if called is None or one.used > _PICKED * one.rows:
+        row = _calls_of(one, lines)
+        if row is None or one.used > _PICKED * one.rows:
             continue
-        row, calls = called, max(called.modules, key=lambda calls: calls.host_ns)
-        all_ns = cost_of_calls(sum(calls.host_ns for calls in row.modules), row, lines, step, backward=trained)
+        experts = _experts(row)
+        all_ns = cost_of_calls(sum(calls.host_ns for calls in experts), row, lines, step, backward=trained)
         cost = (1 - one.used / one.rows) * all_ns
         if step.is_negligible(cost):
             continue
-        unused = percent(one.rows - one.used, one.rows)
+        name, unused = experts[0].module, percent(one.rows - one.used, one.rows)
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=row.at,
             change=one.at,
             message=(
-                f"{calls.module} computes {one.rows // one.calls:,} rows in each of {one.calls} calls, and "
+                f"{name} computes {one.rows // one.calls:,} rows in each of {one.calls} calls, and "
                 f"{unused} of them are multiplied by zero: {step.shown(cost)}{', its backward included' * trained}."
             ),
             advice=(
-                f"Call {calls.module} with the other rows only: rows = gate.nonzero().squeeze(-1), "
+                f"Call {name} with the other rows only: rows = gate.nonzero().squeeze(-1), "
                 "out.index_add(0, rows, gate[rows, None] * expert(x[rows]))."
             ),
             confidence="medium",
             evidence=(
                 Evidence("rows with a factor of zero", unused, "", "the ops of one step"),
-                Evidence.ms(f"{calls.module} in line {row.line}", round(all_ns), "the step that was traced by line"),
+                Evidence.ms(f"{name} in line {row.line}", round(all_ns), "the step that was traced by line"),
             ),
         )
 
 
+def _experts(row: TracedLine) -> list[ModuleCalls]:
+    """The modules of one class that a line calls, where they are several; none else.
+
+    One model whose rows are multiplied is no mixture: its loss may be of some places only, and rows may need each other.
+    """
+    longest = max(row.modules, key=lambda calls: calls.host_ns, default=None)
+    alike = [calls for calls in row.modules if longest is not None and calls.module == longest.module]
+    return alike if len(alike) > 1 else []
+
+
 def _calls_of(one: GatedRows, lines: Lines) -> TracedLine | None:
-    """The line that calls the model whose rows these are: the same, else the next one above with as many calls."""
+    """The line that calls the experts whose rows these are: the same, else the next one above with as many calls."""
     own = [
         row
         for row in lines.traced
-        if row.modules
-        and (row.file, row.function) == (one.file, one.function)
+        if (row.file, row.function) == (one.file, one.function)
         and row.line <= one.line
-        and (row.line == one.line or sum(calls.calls for calls in row.modules) == one.calls)
+        and (experts := _experts(row))
+        and (row.line == one.line or sum(calls.calls for calls in experts) == one.calls)
     ]
     return max(own, key=lambda row: row.line, default=None)
 

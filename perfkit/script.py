@@ -67,7 +67,7 @@ class Additions:
         #: The file that runs, which is the user's code.
         self.script = ""
         self._patches: list[Patches] = []
-        #: Whether the program's ranks took over: what becomes of the changes is theirs to say.
+        #: Whether ranks that the program has started took over: they report what the changes did, and not this process.
         self._handed_over = False
 
     def start(self, prof: profile) -> None:
@@ -91,7 +91,7 @@ class Additions:
             self._patches.append(record_spawned_ranks(prof, self._arguments, self.script, self._for_rank))
 
     def _for_rank(self) -> Additions:
-        """What happens to each rank of the program beside its recording: the same, in its own process."""
+        """What each rank that the program starts runs beside its recording: the same changes and log of losses."""
         self._handed_over = True
         return Additions(self._applied, self._log_loss)
 

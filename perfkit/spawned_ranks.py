@@ -43,7 +43,12 @@ class SpawnedRank:
     ) -> None:
         self._function, self._ranks, self._arguments, self._script = function, ranks, arguments, script
         self._additions = additions
+        #: Whether it came to another process by pickling; a forked one has the script's process with its changes.
+        self._pickled = False
         functools.update_wrapper(self, function, updated=())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pickled": True}
 
     def __call__(self, index: int, *args: Any) -> Any:
         """Run the script's function as rank ``index``, and record it."""
@@ -51,7 +56,10 @@ class SpawnedRank:
         claim(self._script)
         prof = profile(**self._arguments)
         prof.started_by = "perfkit run"
-        self._additions.start(prof)
+        if self._pickled:
+            self._additions.start(prof)
+        else:
+            prof.start()
         error: BaseException | None = None
         try:
             return self._function(index, *args)

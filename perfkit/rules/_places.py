@@ -66,8 +66,8 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     """The line that calls a line's function within the step: the call to do less often, once, or elsewhere.
 
     Of a fetch it is the outermost one, in the dataset's or the collate function itself: what is called there for each
-    sample can be done once. None of a method, and where no function of the user's that runs in the step does: a
-    framework or a module calls it.
+    sample can be done once. None where the line is in a method (other than in a fetch), or where a framework or a
+    module calls its function.
     """
     if row is None or row.called_from is None or row.function.endswith("forward"):
         return None
@@ -94,14 +94,14 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
 def is_method(row: LineRow | HostLine) -> bool:
     """Whether a line is in a method: a class can keep what it computes, a function's work is its caller's to move.
 
-    Of ten programs with a slow line in a method that runs in each step their authors named the method as what to change
-    in all, of seven with one in a function the call of that in six.
+    Of ten programs with a slow line in a method all ten authors named the method as what to change; of seven with one
+    in a function six named the call.
     """
     return bool(_class_of(row.function))
 
 
 def how_often(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
-    """The line that sets how often a line runs, where that is in every N-th step; else the call of its function."""
+    """The line that sets N, where a line runs in every N-th step; else the call of its function (`call_of`)."""
     return interval_of(lines, *_below_the_loop(row, lines)) or call_of(row, lines)
 
 

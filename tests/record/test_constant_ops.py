@@ -391,22 +391,34 @@ def test_zeros_that_are_filled_in_each_step_cannot_be_kept() -> None:
     assert [row.ops for row in log.rows()] == [2]
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["a memory", "a batch of its own"])
-def test_a_memory_that_is_joined_anew_in_each_step_is_counted_at_its_line(keeps: bool) -> None:
-    memory = torch.zeros(10_000, 8)
-
-    def step() -> None:
-        nonlocal memory
-        joined = torch.cat([memory[1:], torch.randn(1, 8)])  # joins
-        memory = joined if keeps else torch.randn(10_000, 8)
-
+def buffers(step: Callable[[], Any]) -> list[tuple[int, int, int]]:
     log = ConstantOpLog(lambda: "forward")
     for _ in range(2):
         log.start()
         step()
         log.stop()
+    return [(one.calls, one.elements, one.added) for one in log.buffers.rows()]
 
-    found = log.buffers.rows()
-    assert [(one.calls, one.elements, one.added) for one in found] == ([(1, 80_000, 8)] if keeps else [])
-    for one in found:
-        assert "# joins" in Path(__file__).read_text().splitlines()[one.line - 1]
+
+@pytest.mark.parametrize(
+    ("keeps", "times", "expected"), [(True, 1, [(1, 80_000, 8)]), (True, 3, [(3, 240_000, 24)]), (False, 1, [])]
+)
+def test_a_memory_that_is_joined_anew_in_each_step_is_counted(keeps: bool, times: int, expected: list[Any]) -> None:
+    memory = torch.zeros(10_000, 8)
+
+    def step() -> None:
+        nonlocal memory
+        for _ in range(times):
+            joined = torch.cat([memory[1:], torch.randn(1, 8)])
+            memory = joined if keeps else torch.randn(10_000, 8)
+
+    assert buffers(step) == expected
+
+
+def test_features_that_a_forward_joins_one_after_the_other_are_no_memory() -> None:
+    def step() -> None:
+        x = torch.randn(100, 1000)
+        for _ in range(3):
+            x = torch.cat([x, x[:, :9].relu()], dim=1)
+
+    assert buffers(step) == []

@@ -58,3 +58,14 @@ def test_a_lock_that_nothing_else_holds_during_calls_has_none(tmp_path: Path) ->
     file.write_text("def one():\n    with lock:\n        f()\ndef two():\n    with lock:\n        x = 1\n")
 
     assert find_held_locks([row(file, 2)], (str(file),)) == ()
+
+
+def test_the_lock_of_another_classs_self_is_another_lock(tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(
+        f"{SOURCE}\nclass Plant:\n    def stop(self):\n        with self.lock:\n            f(), f(), f()\n"
+    )
+
+    [held] = find_held_locks([row(file, 7)], (str(file),))
+
+    assert held.held_at.line == 4

@@ -56,16 +56,18 @@ def test_it_is_found_where_the_number_stands_else_where_it_is_tested(
 
 
 def test_where_another_test_is_enough_the_condition_is_what_to_change(tmp_path: Path) -> None:
-    text = "EVERY = 16\n" + LOOP.format(every="EVERY").replace("if step", "if verbose or step")
+    for other in ("verbose", "loss < best"):
+        text = "EVERY = 16\n" + LOOP.format(every="EVERY").replace("if step", f"if {other} or step")
 
-    assert set_at(tmp_path, text) == "if verbose or step % EVERY == 0:"
+        assert set_at(tmp_path, text) == f"if {other} or step % EVERY == 0:"
 
 
 @pytest.mark.parametrize("other", ["step == last", "step < 5"])
 def test_a_step_that_is_compared_besides_leaves_n_to_decide(other: str, tmp_path: Path) -> None:
-    text = "EVERY = 16\n" + LOOP.format(every="EVERY").replace(" == 0:", f" == 0 or {other}:")
+    for both in ("or", "and"):
+        text = "EVERY = 16\n" + LOOP.format(every="EVERY").replace(" == 0:", f" == 0 {both} {other}:")
 
-    assert set_at(tmp_path, text) == "EVERY = 16"
+        assert set_at(tmp_path, text) == "EVERY = 16"
 
 
 def test_what_runs_in_every_step_or_where_the_source_is_gone_has_none(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -290,3 +291,42 @@ def test_calls_that_may_need_the_answer_before_or_have_no_single_sample_are_not(
 
 def test_a_model_that_keeps_a_state_has_no_samples_for_themselves() -> None:
     assert items(in_a_comprehension, Stateful().eval()) is None
+
+
+class Policy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 2)
+
+    def step(self, seen: Tensor) -> Tensor:
+        return self.body(seen).softmax(-1)
+
+
+def test_a_model_is_asked_for_the_rows_of_an_array_by_a_method_called_step() -> None:
+    seen, model = np.zeros((ITEMS, 4), dtype=np.float32), Policy()
+    tracer = LineTracer(lambda: "forward")
+    with torch.no_grad():
+        tracer.start()
+        [model.step(torch.from_numpy(one).unsqueeze(0)) for one in seen]
+        tracer.stop()
+
+    [found] = [calls for row in tracer.rows() for calls in row.modules]
+    assert (found.module, found.items) == ("Linear", ITEMS)
+
+
+def test_what_a_simulator_is_asked_next_needs_the_answer_before() -> None:
+    class Simulator:
+        seen = torch.zeros(1, 4)
+
+        def step(self, action: Tensor) -> None:
+            self.seen = self.seen + action.sum()
+
+    simulator, model = Simulator(), Policy()
+    tracer = LineTracer(lambda: "forward")
+    with torch.no_grad():
+        tracer.start()
+        [simulator.step(model.step(simulator.seen)) for _ in range(ITEMS)]
+        tracer.stop()
+
+    [found] = [calls for row in tracer.rows() for calls in row.modules]
+    assert found.items is None

@@ -94,6 +94,7 @@ def test_an_op_that_runs_in_every_nth_step_is_to_be_edited_where_the_program_say
     [finding] = dominating_op.check(step, ledger("aten::linalg_eigh", 79), None, lines)
 
     assert (finding.spent, finding.change) == (LINE, every)
+    assert finding.advice.startswith("Run it less often: raise N in line 9.")
 
 
 @pytest.mark.parametrize(("shapes", "is_long"), [("1x8x18399 8x1x6400", True), ("4x4x9000 8x4x512", False)])
@@ -104,3 +105,13 @@ def test_a_convolution_with_thousands_of_taps_is_a_product_of_spectra(build: Any
     findings = found(build, ledger("aten::convolution", 79, count=1), work)
 
     assert ["rfft" in one.advice for one in findings] == ([True] if is_long else [])
+
+
+def test_the_samples_of_a_signal_are_no_taps_in_the_backward(build: Any) -> None:
+    shapes = "8x16x16000 8x16x16000 16x16x3"
+    row = OpWorkTime(
+        op="aten::convolution_backward", phase="backward", ns=79 * MS, calls=1, ops=1, at=LINE, shapes=shapes
+    )
+    work = StepWork(source="x", step_ns=100 * MS, rows=(row,))
+
+    assert found(build, ledger("aten::convolution_backward", 79, count=1), work) == []

@@ -30,7 +30,7 @@ def test_the_copies_at_its_line_are_the_cost(build: Any) -> None:
     # A recorded step is twice as long as an ordinary one.
     assert (finding.cost_ns, finding.spent.line) == (10 * MS, 70)
     assert finding.saving_low_ns == 7 * MS
-    assert finding.message.startswith("A buffer of 100,000 elements is copied 4 times per step to add")
+    assert finding.message.startswith("torch.cat copies a buffer of 100,000 elements 4 times per step, of which")
 
 
 def test_copies_that_take_little_are_no_finding(build: Any) -> None:

@@ -111,6 +111,7 @@ class ConstantOpLog:
         if mode is not None:
             mode.__exit__(None, None, None)
             self._before, self._numbers = self._numbers, set()
+            self.buffers.end_step()
             self._values.clear()
             self._memory = {key: known for key, known in self._memory.items() if known[0]() is not None}
             self._ops = 0
@@ -330,7 +331,7 @@ class ConstantOpLog:
         spent: Counter[Site] = Counter()
         elsewhere = {call[0][0] for call in self._changing_calls}
         for path in paths:
-            # Not a line of a function that computes something else elsewhere.
+            # Skips lines of functions that another call runs with changing results.
             own = next((one for one in path if one[0] not in elsewhere), path[0])
             spent[own] += self._constant[path]
         return ConstantOps(

@@ -46,11 +46,13 @@ def _set_at(source: UserSource, line: int) -> int | None:
 
 
 def _decides(test: ast.expr) -> bool:
-    """Whether N decides: not where another test may be enough in each step, other than one of the step's own number."""
-    if not isinstance(test, ast.BoolOp):
+    """Whether N sets how often the block runs: no other test is enough by itself but a comparison of the same step."""
+    if not isinstance(test, ast.BoolOp) or isinstance(test.op, ast.And):
         return True
+    remainders = (one for one in ast.walk(test) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod))
+    steps = {ast.unparse(one.left) for one in remainders}
     others = [one for one in test.values if _divisor(one) is None]
-    return isinstance(test.op, ast.Or) and all(isinstance(one, ast.Compare) for one in others)
+    return all(isinstance(one, ast.Compare) and ast.unparse(one.left) in steps for one in others)
 
 
 def _leaves_before(condition: ast.If, statement: ast.stmt | None) -> bool:

@@ -54,7 +54,7 @@ _PAIRED = frozenset(
     )
     if hasattr(torch.ops.aten, name)
 )
-#: Rows with fewer elements each are not worth leaving out: their factor is as large as they are (chosen).
+#: Rows of fewer elements are not looked at: to leave them out saves little (chosen).
 _FEATURES = 8
 #: A result this many times as large as each input is made by mistake, if the inputs have as many elements (chosen).
 _WIDE = 16

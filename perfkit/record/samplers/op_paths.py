@@ -23,7 +23,7 @@ _BENEATH = ("torch", "python", "perfkit")
 def path_of_op() -> tuple[Path, tuple[CodeType, ...], str | None]:
     """The user's lines that lead to the op, innermost first; a library's functions below them, outermost first.
 
-    And the class of the module whose method the outermost of those is.
+    Third, the name of the class where the outermost of the libraries' functions is a method of a module.
     """
     path: list[Site] = []
     between: list[CodeType] = []

@@ -1,7 +1,7 @@
 """Buffers that are copied as a whole to add a few elements: ``memory = torch.cat([memory[1:], new])`` in each step.
 
-`ConstantOpLog` hands on each ``cat`` of two steps. What one has returned, and the next one copies nearly alone, is a
-buffer.
+`ConstantOpLog` hands on each ``cat`` of two steps. What one has returned in the first step, and one in the second step
+copies nearly alone, is a buffer, and so is what that returns.
 """
 
 from __future__ import annotations
@@ -17,24 +17,42 @@ from perfkit.run.records import RebuiltBuffer
 #: The share of the result that comes from the buffer, and its elements (chosen): less is no copy worth a word.
 _SHARE, _ELEMENTS = 0.9, 50_000
 
+_Results = dict[int, Callable[[], Any]]
+
 
 class RebuiltBuffers:
     """Counts them by line; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        #: The results of calls, by their id.
-        self._results: dict[int, Callable[[], Any]] = {}
+        #: By their id, what calls returned in the running step, and what is a buffer if a call copies it.
+        self._results: _Results = {}
+        self._before: _Results = {}
         #: Line -> calls, elements of their results, and those that were added.
         self._found: dict[Site, tuple[int, int, int]] = {}
 
+    def end_step(self) -> None:
+        """The first step is over."""
+        self._before, self._results = self._results, {}
+
     def is_next(self, tensors: Sequence[Any], out: Any, base_of: Callable[[Any], Any]) -> bool:
-        """Whether a ``cat`` of these tensors copies what an earlier one has returned; its result is known from then."""
+        """Whether a ``cat`` of these tensors copies a buffer; its result is known from then on.
+
+        Not under autograd: what a graph needs cannot be written over.
+        """
         largest = max(tensors, key=lambda tensor: int(tensor.numel()))
         base = base_of(largest)
         source = largest if base is None else base
-        is_known = self._results.get(id(source), _gone)() is source
         self._results[id(out)] = weakref.ref(out)
-        return bool(is_known and out.numel() >= _ELEMENTS and largest.numel() >= _SHARE * out.numel())
+        is_next = (
+            self._before.get(id(source), _gone)() is source
+            and out.numel() >= _ELEMENTS
+            and largest.numel() >= _SHARE * out.numel()
+            and not out.requires_grad
+            and not any(tensor.requires_grad for tensor in tensors)
+        )
+        if is_next:
+            self._before[id(out)] = weakref.ref(out)
+        return is_next
 
     def add(self, tensors: Sequence[Any], out: Any, site: Site) -> None:
         """Such a call came from a line of the user's."""

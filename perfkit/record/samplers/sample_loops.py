@@ -113,7 +113,9 @@ def _length(node: ast.expr, scope: Mapping[str, Any]) -> int | None:
     value = _value_of(path, scope) if path else None
     if isinstance(value, torch.Tensor):
         return len(value) if value.dim() else None
-    return len(value) if isinstance(value, _COLLECTIONS) else None
+    # An array, without an import of numpy.
+    is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray" and value.ndim
+    return len(value) if is_array or isinstance(value, _COLLECTIONS) else None
 
 
 def _value_of(path: str, scope: Mapping[str, Any]) -> Any:
@@ -175,7 +177,11 @@ def _path(node: ast.AST) -> str:
 def _is_independent(loop: _Loop, call: _Call) -> bool:
     """Whether what is passed to the call follows from the item and from no answer to an item before."""
     nodes = [*ast.walk(loop)]
-    methods = {one.func.attr for one in nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)}
+    methods = {
+        one.func.attr
+        for one in nodes
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and not call.is_made_by(one)
+    }
     if any(isinstance(one, _UNCLEAR) for one in nodes) or not methods.isdisjoint(_CHANGES):
         return False
     if not isinstance(loop, ast.For):

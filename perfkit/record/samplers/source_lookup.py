@@ -223,7 +223,7 @@ def find_fillings(rows: Iterable[LineRow]) -> tuple[Filling, ...]:
 
 @functools.lru_cache(maxsize=256)  # as below
 def _registered_at(file: str, hook: str) -> Location | None:
-    """The line that registers hooks in the function in which a hook is defined, as often as that is called."""
+    """The first line that registers a hook in the function around ``hook``, which is defined in it."""
     outer = hook.partition(".<locals>.")[0] if ".<locals>." in hook else None
     for function, node in _nodes(file) if outer is not None else ():
         name = _last_name(node.func) or "" if isinstance(node, ast.Call) else ""

@@ -75,7 +75,7 @@ def span_of(node: ast.stmt) -> range:
 class HotPlaces(NamedTuple):
     """The user's lines in which training passes, with those that lead to them, and the hottest of all others.
 
-    ``updates`` are the hottest lines of an optimizer of the program's own.
+    ``updates`` are the hottest lines in the phase of the optimizer.
     """
 
     training: frozenset[Place]

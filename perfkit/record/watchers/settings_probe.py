@@ -52,7 +52,7 @@ _CALLS = (
     "_attn_implementation",
     "from_pretrained",
     "from_config",
-    # Texts that are written without a cache.
+    # Generation without a cache of keys and values.
     "use_cache=False",
     # A profiler that the program runs itself.
     "with_stack",

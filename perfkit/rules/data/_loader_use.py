@@ -135,7 +135,7 @@ def _restarted(loader: Loader, rank: Rank | None) -> bool:
 def training_loader(found: Measurements) -> Loader | None:
     """The DataLoader that training reads from; None where none was recorded.
 
-    Of several the first, or the first one of which each step begins a new pass: that takes the most.
+    Of several the first one of which most steps begin a new pass; else the first.
     """
     rank = found.get(Rank)
     loaders = [loader for loader in (rank.loaders if rank is not None else ()) if loader.role == "train"]

@@ -15,7 +15,7 @@ Fix: the cheaper call, fewer elements, or not in every step.
     solved = torch.linalg.solve(a, b)                              # not: torch.linalg.inv(a) @ b
     counts = torch.bincount(labels, minlength=classes)             # not: torch.unique(labels, return_counts=True)
     x = conv2d(conv2d(x, row, groups=3), column, groups=3)         # a Gaussian; not: one kernel of 23 x 23
-    y = torch.fft.irfft(rfft(x, n) * rfft(taps.flip(-1), n), n)    # not: conv1d with thousands of taps
+    y = torchaudio.functional.fftconvolve(x, taps.flip(-1))        # not: conv1d with thousands of taps
 
 Saving: from half of the time in the op to all of it.
 
@@ -63,8 +63,9 @@ _OF_ONE_DIMENSION = re.compile(r"\d+x\d+x\d+ \d+x\d+x(\d+)(?![\dx])")
 #: 4,000 to 16,000 samples, 1 to 32 channels, grouped or not: 2.7 to 27 times with 1,023 taps, 12 to 118 with 4,095.
 _MANY_TAPS = 1000
 _BY_SPECTRA = (
-    "Multiply spectra, which takes the same time for any number of taps: "
-    "torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(kernel.flip(-1), n), n), n at least the length of both."
+    "Convolve by spectra: torchaudio.functional.fftconvolve, or the product of torch.fft.rfft of both with "
+    "n = samples + taps - 1, and irfft of that. conv1d takes a kernel as it is, a convolution the other way round: "
+    "kernel.flip(-1)."
 )
 #: From this size of a kernel on, two passes of one dimension do a third of the work or less.
 _LARGE_KERNEL = 7
@@ -94,15 +95,15 @@ def check(
             continue
         cost = ledger.as_wall(cost)
         sampled = row_at(at, lines)
+        every = interval_of(lines, at, sampled.called_from if sampled is not None else None)
         called = f", called {times(round(calls[name, at]))} per step" if calls[name, at] >= 1 else ""
         yield step.finding(
             cost=cost,
             saving=(_LEAST * cost, cost),
             spent=at,
-            # What runs in every N-th step can run less often.
-            change=interval_of(lines, at, sampled.called_from if sampled is not None else None),
+            change=every,
             message=f"{name}{called}, takes {step.shown(cost)}.",
-            advice=advice,
+            advice=advice if every is None else f"Run it less often: raise N in line {every.line}. Or: {advice}",
             evidence=(Evidence.ms(f"{name} in one line", cost, "the ledger"),),
         )
 
@@ -118,11 +119,13 @@ def _filters(work: StepWork) -> dict[tuple[str, Location | None], str]:
     for row in work.rows:
         if "conv" not in row.op:
             continue
-        taps = _OF_ONE_DIMENSION.match(row.shapes)
+        # A backward has the gradient of the result first.
+        shapes = row.shapes.partition(" ")[2] if row.op.endswith("_backward") else row.shapes
+        taps = _OF_ONE_DIMENSION.match(shapes)
         if taps is not None and int(taps[1]) >= _MANY_TAPS:
             long[row.op, row.at] = _BY_SPECTRA
             continue
-        sizes = _OF_EACH_CHANNEL.match(row.shapes)
+        sizes = _OF_EACH_CHANNEL.match(shapes)
         size = min(map(int, sizes.groups())) if sizes is not None else 0
         if row.phase == "backward" or size < _LARGE_KERNEL:
             # Its backward belongs to the line of the forward, which is then trained or in the way to what is.

@@ -87,16 +87,21 @@ def check(
         saving = max(0.0, cost - after_ns * cost / max(1, spent_ns))
         largest = max(weights, key=lambda one: one.sizes[0] * one.sizes[1])
         (rows, columns), inner = largest.sizes, largest.inner
+        count = round(sum(one.calls for one in weights))
         yield step.finding(
             cost=cost,
             saving=(_MINIMUM * saving, step.maximum_saving(saving)),
             spent=busiest_place([*made, *graded]),
             change=at,
             message=(
-                f"Each forward multiplies {rows}x{inner} by {inner}x{columns} to a weight of {rows}x{columns}"
-                f"{', which then gets a whole gradient' if graded else ''}: {step.shown(cost)}."
+                f"{count} whole weight{'s are' if count > 1 else ' is'} multiplied out of thin factors per step, the "
+                f"largest {rows}x{inner} by {inner}x{columns}{', and get whole gradients' if graded else ''}: "
+                f"{step.shown(cost)}."
             ),
-            advice="Apply the factors one after the other: base(x) + scale * F.linear(F.linear(x, A), B).",
+            advice=(
+                f"Apply the factors one after the other, A of {inner}x{columns} and then B of {rows}x{inner}: "
+                "base(x) + scale * F.linear(F.linear(x, A), B)."
+            ),
             confidence="medium",
             evidence=(
                 Evidence.ms("making the weights", sum(row.ns for row in made), f"{work.source}, per step"),

@@ -119,10 +119,11 @@ def _below(one: UnusedGradients, lines: Lines | None) -> list[TracedLine]:
 
 
 def _to_edit(one: UnusedGradients, rank: Rank, lines: Lines | None) -> Location | None:
-    """The call that can do without gradients; what is frozen is so where it is made.
+    """The line to edit.
 
-    Several parts of a model are left out where the optimizer gets its parameters. What a model returns for two
-    backwards is detached where the first of them needs it: at the first call of another model below.
+    For several parts of a model that is the line that makes the optimizer, which leaves them out; for a model whose
+    inputs need gradients the line that makes it, where it can be frozen; for an output that two backwards use the first
+    call of a model below it, where it can be detached; else the call of the model.
     """
     if one.parts > 1:
         return next((made.created_at for made in rank.optimizers if made.created_at is not None), None)

@@ -16,7 +16,8 @@ over some of them.
 Fix: pick first.
 
     vectors = encode(catalogue[ids])                 # not: encode(catalogue)[ids]
-    out.index_add_(0, rows, gate[rows, None] * expert(x[rows]))    # rows = gate.nonzero().squeeze(-1)
+    rows = gate.nonzero().squeeze(-1)                # of one expert; not: gate[:, None] * expert(x)
+    out.index_add_(0, rows, gate[rows, None] * expert(x[rows]))
     scores = head(hidden[:, -1])                     # not: head(hidden)[:, -1]
     model(**batch, logits_to_keep=1)                 # the same in transformers
 
@@ -55,7 +56,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork | None = None) -> Itera
 
 
 def _gated(step: StepBudget, lines: Lines) -> Iterator[Finding]:
-    """What the experts of a mixture take whose rows are multiplied by a factor each, most of which are zero."""
+    """What the experts of a mixture take whose rows are multiplied by a factor each, half of which or more are zero."""
     trained = step.phase("backward") is not None
     for one in lines.gated_rows:
         row = _calls_of(one, lines)
@@ -77,8 +78,9 @@ def _gated(step: StepBudget, lines: Lines) -> Iterator[Finding]:
                 f"{unused} of them are multiplied by zero: {step.shown(cost)}{', its backward included' * trained}."
             ),
             advice=(
-                f"Call {name} with the other rows only: rows = gate.nonzero().squeeze(-1), "
-                "out.index_add(0, rows, gate[rows, None] * expert(x[rows]))."
+                f"Call {name} with the rows only whose gate is not zero: rows = gate.flatten().nonzero().squeeze(-1); "
+                "out.index_add_(0, rows, gate.flatten()[rows, None] * expert(x.flatten(0, -2)[rows])), where out has "
+                "as many rows of zeros."
             ),
             confidence="medium",
             evidence=(

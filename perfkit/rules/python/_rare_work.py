@@ -147,10 +147,7 @@ def _longest_below(called: CalledLines, place: Location, total_ns: int) -> RareW
 
 
 def _single_below(called: CalledLines, line: TracedLine, share: float) -> RareWork | None:
-    """Calls of models with one sample each below a line, by functions none of which has most of its time.
-
-    What a comprehension calls for each item does not need the answer for another one.
-    """
+    """Calls of models with one sample each below a line, by functions none of which has most of its time."""
     single = [
         calls
         for row in called.below(line.at)
@@ -160,10 +157,7 @@ def _single_below(called: CalledLines, line: TracedLine, share: float) -> RareWo
     if sum(calls.host_ns for calls in single) <= _IN_MODELS * called.ns[line.file, line.line]:
         return None
     longest = max(single, key=lambda calls: calls.host_ns)
-    # A comprehension has the line of its statement, and is a function of its own.
-    runs = [row.runs for row in called.rows_at[line.file, line.line]]
-    is_comprehension = max(runs) >= _MIN_CALLS * max(1, min(runs))
-    return RareWork("samples" if is_comprehension else "single", line.at, share, longest.module, longest.calls)
+    return RareWork("single", line.at, share, longest.module, longest.calls)
 
 
 def _outermost_loop(chain: Sequence[TracedLine]) -> Location:

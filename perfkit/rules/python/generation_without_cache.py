@@ -62,7 +62,7 @@ def check(
     else:
         found = _calls_in_steps(step, lines, mean) if lines is not None else iter(())
     for one in found:
-        # A library's generate is told so in an argument, which may stand elsewhere.
+        # A library's generate() has use_cache=False as an argument, which may be set on another line.
         by_library = one.spent is not None and library_called(one.spent, lines) and rank is not None
         off = first_call(rank, "use_cache=False") if by_library and rank is not None else None
         yield msgspec.structs.replace(one, change=off) if off is not None else one

@@ -121,7 +121,8 @@ def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterat
     what = shown_function(ops.called) if ops.called is not None else f"line {ops.line}"
     kept = f"Call {what}" if ops.called is not None else f"Compute this part of {what}"
     by_module = (
-        f"Let the module keep it where it can (cached=True of PyG's convolutions); else {kept[0].lower()}{kept[1:]}"
+        f"Let the module keep it, if it has an argument for that (PyTorch Geometric: cached=True, where all calls get "
+        f"the same graph); else {kept[0].lower()}{kept[1:]}"
     )
     yield _finding(
         step,

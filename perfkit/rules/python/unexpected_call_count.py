@@ -58,19 +58,21 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
     if step.is_negligible(cost):
         return
     _, calls, row = max(again, key=lambda one: one[0])
+    repeats = calls.again_at or row.at
+    # A helper that several lines call is not to be edited, but one of those.
+    repeats = helper_call(repeats, lines) or repeats
     count = sum(calls.again for _, calls, _ in again)
     backward = ", its backward included" if calls.again_backward else ""
     yield step.finding(
         cost=cost,
         saving=((1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)),
         spent=row,
-        # A line that many lead to is not what calls it again.
-        change=helper_call((calls.again_at or row).at, lines) or calls.again_at or row,
+        change=repeats,
         message=(
             f"{calls.module} is called {times(count)} more per step on an input that it already had: "
             f"{step.shown(cost)}{backward}."
         ),
-        advice=f"Call {calls.module} once per step and pass its answer to {shown_function(calls.again_at or row)}.",
+        advice=f"Call {calls.module} once per step and pass its answer to {shown_function(repeats)}.",
         evidence=tuple(
             Evidence.ms(
                 f"{calls.module} in line {row.line}",

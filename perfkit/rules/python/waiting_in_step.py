@@ -89,7 +89,10 @@ def check(step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = N
 
 def _advice(for_what: str, held_at: Location | None, *, polls: bool) -> str:
     if held_at is not None:
-        return f"Hold the lock only while its data is read or written: line {held_at.line} holds it during other calls."
+        return (
+            "Hold the lock only while its data is read or written: the block in "
+            f"line {held_at.line} makes other calls while it holds one of this name."
+        )
     if polls:
         return "Wait for an event, a queue or a message in place of this loop, or look more often."
     what = f"Start {for_what} earlier, in another thread or process, and take its result when it has come"

@@ -224,7 +224,7 @@ class StepInterval(CodeLine, frozen=True, kw_only=True):
 
 
 class HeldLock(CodeLine, frozen=True, kw_only=True):
-    """A sampled line that waits for a lock, and the other line of the program that holds it longest, by its source."""
+    """A sampled line that waits for a lock, and the other ``with`` on a lock of that name that calls most in it."""
 
     held_at: Location
 

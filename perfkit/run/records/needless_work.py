@@ -11,7 +11,8 @@ class ConstantOps(CodeLine, frozen=True, kw_only=True):
 
     Attributes:
         called: The function that the line calls, all of whose ops are such; None where the line itself has them.
-        made_at: The line that makes the module whose method that is, where the module is of a library.
+        made_at: The user's first line that makes a module of the class whose method the line calls and which leads to
+            ``called``; None where no module of a library does.
         busiest: The line that takes most of their time, this one or one of that function.
         ops: How many there are per step, and ``host_ns`` their time, in a step that other work did not slow down but
             in which ops were listened to.
@@ -89,7 +90,7 @@ class DroppedRows(CodeLine, frozen=True, kw_only=True):
 class GatedRows(CodeLine, frozen=True, kw_only=True):
     """A line that multiplies each row of a tensor by a number of its own, in ``calls`` calls in a step.
 
-    Of the ``rows`` rows of all calls together the factors of ``used`` are not zero.
+    All calls together have ``rows`` rows; for ``used`` of them the factor is not zero.
     """
 
     rows: Count

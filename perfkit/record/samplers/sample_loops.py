@@ -110,11 +110,11 @@ def _length(node: ast.expr, scope: Mapping[str, Any]) -> int | None:
             return _length(inner, scope) if is_len else None
         return _length(node.args[0], scope) if name in _SAME_ITEMS and node.args else None
     path = _path(node)
-    value = _value_of(path, scope) if path else None
+    value: Any = _value_of(path, scope) if path else None
     if isinstance(value, torch.Tensor):
         return len(value) if value.dim() else None
-    # An array, without an import of numpy.
-    is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray" and value.ndim
+    # An array of numpy, which perfkit does not import.
+    is_array = (type(value).__module__, type(value).__name__) == ("numpy", "ndarray") and value.ndim
     return len(value) if is_array or isinstance(value, _COLLECTIONS) else None
 
 

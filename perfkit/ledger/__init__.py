@@ -13,7 +13,7 @@ The step is the device's period if a device did most of the work, else the step 
 
 The limit of a row is what its FLOPs, at the rate of a large matrix product, or its bytes, at the memory's bandwidth,
 take on this machine, whichever is longer; measured on a CPU (perfkit doctor), from the data sheet for a GPU. It is
-known where the shapes of ops are. That of op overhead, and of Python around ops, is what so many calls cost.
+known where the shapes of ops are. That of op overhead, and of Python around ops, is the time that so many calls take.
 
 Each nanosecond is one of four; no time is claimed by two findings:
   claimed            a finding accounts for it

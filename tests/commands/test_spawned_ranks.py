@@ -44,7 +44,8 @@ if __name__ == "__main__":
     if "first" in sys.argv:
         train(0, "", 30)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, args=(folder, 60), nprocs=2)
+        method = "fork" if "fork" in sys.argv else "spawn"
+        mp.start_processes(train, args=(folder, 60), nprocs=2, start_method=method)
     print("all are done")
 """
 
@@ -68,8 +69,11 @@ def test_ranks_that_a_script_spawns_are_recorded_into_its_folder(cli: Cli, scrip
     assert "2 ranks train over gloo" in " ".join(ran.stderr.split())
 
 
-def test_a_change_applies_in_the_ranks_which_say_what_became_of_it(cli: Cli, script: str, tmp_path: Path) -> None:
-    ran = cli("run", "--out", "run", "--with", "fused-optimizer", script)
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_change_applies_in_the_ranks_which_say_what_became_of_it(
+    method: str, cli: Cli, script: str, tmp_path: Path
+) -> None:
+    ran = cli("run", "--out", "run", "--with", "fused-optimizer", script, method)
 
     assert ran.returncode == 0, ran.stderr
     assert "had no effect" not in ran.stderr

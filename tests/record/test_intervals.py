@@ -95,16 +95,22 @@ def test_a_function_that_returns_in_most_steps_runs_in_every_nth(tmp_path: Path)
     assert set_at(other, text.replace("            return", "            note()")) is None
 
 
-def test_a_line_of_an_optimizer_of_the_programs_own_has_an_interval_too(tmp_path: Path) -> None:
+def test_a_line_of_an_optimizer_of_the_programs_own_has_an_interval_but_not_the_loop_that_accumulates(
+    tmp_path: Path,
+) -> None:
     text = (
         "class Shampoo(Optimizer):\n    def step(self):\n        if state['step'] % group['every'] == 0:\n"
         "            root = inverse(state)\noptimizer = Shampoo(every=1)\n"
+        "def main():\n    if step % accumulated == 0:\n        optimizer.step()\n"
     )
     file = tmp_path / "train.py"
     file.write_text(text)
-    at = Location(file=str(file), line=4, function="Shampoo.step", owner="user")
-    paths = CallPaths(frames=(at,), frame=(0,), parent=(-1,), phase=("optimizer",), samples=(40,))
+    hot, called = (Location(file=str(file), line=line, function="f", owner="user") for line in (4, 8))
+    torch_ = Location(file="torch.optim", line=None, function="step", owner="torch")
+    paths = CallPaths(
+        frames=(called, torch_, hot), frame=(0, 1, 2), parent=(-1, 0, 1), phase=("optimizer",) * 3, samples=(0, 9, 40)
+    )
 
     [interval] = find_intervals(hot_places(paths))
 
-    assert interval.set_at.line == 5
+    assert (interval.line, interval.set_at.line) == (4, 5)

@@ -14,7 +14,8 @@ from perfkit._code_owner import USER
 from perfkit.record.samplers.module_calls import Site, location_of
 from perfkit.run.records import RebuiltBuffer
 
-#: The share of the result that comes from the buffer, and its elements (chosen): less is no copy worth a word.
+#: A call copies a buffer if at least this share of its result comes from that, and the result has at least so many
+#: elements (both chosen).
 _SHARE, _ELEMENTS = 0.9, 50_000
 
 _Results = dict[int, Callable[[], Any]]

@@ -25,6 +25,8 @@ BLOCKS = (
 #: Lines that are looked at, those with most samples below them first.
 _MAX_PLACES = 32
 _TRAINING = ("backward", "optimizer")
+#: The library, as paths have it, whose wrapper is around each optimizer's ``step``.
+_RUNS_STEP = "torch.optim"
 
 
 class UserSource(NamedTuple):
@@ -75,7 +77,8 @@ def span_of(node: ast.stmt) -> range:
 class HotPlaces(NamedTuple):
     """The user's lines in which training passes, with those that lead to them, and the hottest of all others.
 
-    ``updates`` are the hottest lines in the phase of the optimizer.
+    ``updates`` are the hottest lines of an optimizer of the program's own, below its ``step``: not those of the loop,
+    where N may be the steps of accumulation.
     """
 
     training: frozenset[Place]
@@ -99,14 +102,25 @@ def hot_places(paths: CallPaths) -> HotPlaces:
             at.setdefault(place, frame)
             if paths.phase[node] in _TRAINING:
                 training.add(place)
-                updating[place] += count if paths.phase[node] == "optimizer" else 0
             else:
                 below[place] += count
+        updating.update(dict.fromkeys(_below_step(paths, node), count))
     others = [place for place, _ in below.most_common() if place not in training][:_MAX_PLACES]
     updates = [place for place, count in updating.most_common(_MAX_PLACES) if count]
     return HotPlaces(
         frozenset(training), {place: at[place] for place in others}, {place: at[place] for place in updates}
     )
+
+
+def _below_step(paths: CallPaths, node: int) -> list[Place]:
+    """The user's lines on a path below the function of torch that runs an optimizer's ``step``; none without that."""
+    inside: list[Place] = []
+    for frame in _outwards(paths, node):
+        if frame.owner == USER and frame.line is not None:
+            inside.append((frame.file, frame.line))
+        elif frame.file == _RUNS_STEP:
+            return inside
+    return []
 
 
 def _outwards(paths: CallPaths, node: int) -> Iterator[Location]:

@@ -19,7 +19,7 @@ too; without twice what the products with the factors take at the machine's limi
 least 70% of that (chosen).
 
 Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021), section 4.1, applies the factors to the
-input. The shapes of one step. Of a program that was called healthy 39% of the step is said, 29% was saved.
+input. The shapes of one step. Of a program that was called healthy the finding states 39%; correcting it saved 29%.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _merged(row: OpWorkTime) -> _Merged | None:
 
 
 def _inputs(merged: _Merged, rows: Sequence[OpWorkTime]) -> int:
-    """How many rows of input a layer with this weight reads; 0: it is no weight of a layer."""
+    """How many rows of input a layer with this weight reads; 0: no layer reads it."""
     for row in rows:
         factors = _matrices(row)
         if row.op in _PRODUCTS and row.phase != "backward" and len(factors) > 1:

@@ -64,7 +64,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
             ),
             advice=(
                 "Make the buffer once, and write new rows over the oldest ones after the backward, under "
-                "torch.no_grad(): buffer[(place + torch.arange(len(new))) % size] = new. What only grows is a list."
+                "torch.no_grad(): buffer[(place + torch.arange(len(new))) % size] = new. A history belongs in a list."
             ),
             confidence="medium",
             evidence=(

@@ -93,7 +93,7 @@ def _gated(step: StepBudget, lines: Lines) -> Iterator[Finding]:
 def _experts(row: TracedLine) -> list[ModuleCalls]:
     """The modules of one class that a line calls, where they are several; none else.
 
-    One model whose rows are multiplied is no mixture: its loss may be of some places, and its rows may need each other.
+    A single model may have a loss at some places only, and may compute each row from the others: all are needed then.
     """
     longest = max(row.modules, key=lambda calls: calls.host_ns, default=None)
     alike = [calls for calls in row.modules if longest is not None and calls.module == longest.module]

@@ -427,3 +427,17 @@ def test_features_that_a_forward_joins_one_after_the_other_are_no_memory() -> No
             x = torch.cat([x, x[:, :9].relu()], dim=1)
 
     assert buffers(step) == []
+
+
+def test_the_library_that_joins_a_cache_anew_is_named() -> None:
+    source = "def update(torch, keys, new):\n    return torch.cat([keys, new])\n"
+    library: dict[str, Any] = {}
+    exec(compile(source, "/x/site-packages/transformers/cache_utils.py", "exec"), library)
+    log = ConstantOpLog(lambda: "forward")
+    keys = torch.zeros(10_000, 8)
+    for _ in range(2):
+        log.start()
+        keys = library["update"](torch, keys, torch.randn(1, 8))
+        log.stop()
+
+    assert [one.library for one in log.buffers.rows()] == ["transformers"]

@@ -164,7 +164,8 @@ class ConstantOpLog:
             with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in _tensors(inputs))
             self.repeated.add(func, inputs[0], out, path, took_ns, with_graph=with_graph)
         if is_rebuilt:
-            self.buffers.add(inputs[0][0], out, path[0])
+            library = owner_of(between[-1].co_filename) if between else None
+            self.buffers.add(inputs[0][0], out, path[0], library)
         # Last: tensors without memory or strides raise there.
         self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
 

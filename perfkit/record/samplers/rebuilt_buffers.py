@@ -28,8 +28,8 @@ class RebuiltBuffers:
         #: By their id, what calls returned in the running step, and what is a buffer if a call copies it.
         self._results: _Results = {}
         self._before: _Results = {}
-        #: Line -> calls, elements of their results, and those that were added.
-        self._found: dict[Site, tuple[int, int, int]] = {}
+        #: Line and library -> calls, elements of their results, and those that were added.
+        self._found: dict[tuple[Site, str | None], tuple[int, int, int]] = {}
 
     def end_step(self) -> None:
         """The first step is over."""
@@ -55,20 +55,20 @@ class RebuiltBuffers:
             self._before[id(out)] = weakref.ref(out)
         return is_next
 
-    def add(self, tensors: Sequence[Any], out: Any, site: Site) -> None:
-        """Such a call came from a line of the user's."""
+    def add(self, tensors: Sequence[Any], out: Any, site: Site, library: str | None) -> None:
+        """Such a call came from a line of the user's, by a function of this library."""
         added = int(out.numel()) - max(int(tensor.numel()) for tensor in tensors)
-        calls, elements, before = self._found.get(site, (0, 0, 0))
-        self._found[site] = calls + 1, elements + int(out.numel()), before + added
+        calls, elements, before = self._found.get((site, library), (0, 0, 0))
+        self._found[site, library] = calls + 1, elements + int(out.numel()), before + added
 
     def rows(self) -> tuple[RebuiltBuffer, ...]:
         """The lines with such calls."""
         return tuple(
             RebuiltBuffer(
                 file=at.file, line=at.line or 0, function=at.function or "", owner=USER,
-                calls=calls, elements=elements, added=added,
+                calls=calls, elements=elements, added=added, library=library,
             )
-            for site, (calls, elements, added) in self._found.items()
+            for (site, library), (calls, elements, added) in self._found.items()
             for at in (location_of(site),)
         )  # fmt: skip
 

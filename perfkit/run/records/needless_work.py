@@ -99,11 +99,15 @@ class GatedRows(CodeLine, frozen=True, kw_only=True):
 
 
 class RebuiltBuffer(CodeLine, frozen=True, kw_only=True):
-    """A line that copies a buffer to add to it: ``added`` of the ``elements`` of its ``calls`` results in a step."""
+    """A line that copies a buffer to add to it: ``added`` of the ``elements`` of its ``calls`` results in a step.
+
+    ``library`` is the import name of the library whose function copies, None where the line itself does.
+    """
 
     calls: Count
     elements: Count
     added: Count
+    library: str | None = None
 
 
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):

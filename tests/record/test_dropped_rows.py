@@ -153,3 +153,39 @@ class TestPartsOfScores:
         layer = nn.TransformerEncoderLayer(16, 2, 64, batch_first=True)
 
         assert found(lambda: layer(torch.randn(4, 20, 16))[:, 0].exp()) == ()
+
+
+LEFT, RIGHT = torch.randn(2, 40, 60), torch.randn(2, 40, 60)
+
+
+@pytest.mark.parametrize(
+    ("read", "rows"),
+    [
+        (lambda: (LEFT[0] @ RIGHT[0].T).diagonal().sum(), 40),
+        (lambda: torch.diag(LEFT[0] @ RIGHT[0].T).exp(), 40),
+        (lambda: ((LEFT[0] @ RIGHT[0].T) / 2).exp().diag().sum(), 40),
+        (lambda: torch.trace(LEFT[0] @ RIGHT[0].T).exp(), 40),
+        (lambda: (LEFT @ RIGHT.mT).diagonal(dim1=-2, dim2=-1).sum(), 80),
+    ],
+    ids=["diagonal", "diag", "after ops of elements", "trace", "of each of a batch"],
+)
+def test_a_square_product_of_which_the_diagonal_alone_is_read_is_counted(
+    read: Callable[[], torch.Tensor], rows: int
+) -> None:
+    [row] = found(read)
+
+    assert (row.is_diagonal, row.rows, row.columns, row.picked) == (True, rows, 40, rows // 40)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda product: product.logsumexp(-1) - product.diagonal(),
+        lambda product: (product[0].exp(), product.diagonal().sum()),
+        lambda product: product[:, 0].exp(),
+        lambda product: torch.linalg.cholesky(product + 1e4 * torch.eye(40)).diagonal().log(),
+    ],
+    ids=["the negatives of a contrastive loss", "a row too", "a column of a product that is not wide", "a factor of it"],
+)
+def test_a_square_product_of_which_more_is_read_is_none(read: Callable[[torch.Tensor], Any]) -> None:
+    assert found(lambda: read(LEFT[0] @ LEFT[0].T)) == ()

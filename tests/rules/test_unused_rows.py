@@ -56,6 +56,25 @@ def test_rows_most_of_which_are_picked_are_no_finding(build: Any) -> None:
     assert len(found(build, 3000)) == 1
 
 
+def test_a_product_of_which_the_diagonal_is_read_costs_all_but_one_row(build: Any) -> None:
+    line = {"file": PICKS.file, "line": PICKS.line, "function": PICKS.function, "owner": PICKS.owner}
+    dropped = DroppedRows(**line, rows=100, columns=100, is_diagonal=True, picked=1, made_at=(ENCODES,))
+    lines = Lines(period_ns=MS, steps=40, dropped_rows=(dropped,))
+    rows = (
+        op("mm", "100x64 64x100", 20),
+        op("mm", "100x100 100x64", 30, phase="backward"),
+        op("mm", "100x64 64x64", 9),
+        op("detach", "", 1),
+    )
+    work = StepWork(source="stacks-0", step_ns=80 * MS, rows=rows)
+
+    [finding] = build.findings(unused_rows, build.step(40, forward=20, backward=20), lines, work)
+
+    assert finding.cost_ns == pytest.approx(0.99 * 25 * MS)
+    assert finding.message.startswith("Of a product of 100 x 100 elements the diagonal alone is read: the others take")
+    assert "(a * b).sum(-1)" in finding.advice
+
+
 @pytest.mark.parametrize(("line", "found_it"), [(30, True), (31, True), (29, False)])
 def test_experts_whose_rows_are_multiplied_by_zero_cost_the_share_of_those(
     build: Any, line: int, found_it: bool

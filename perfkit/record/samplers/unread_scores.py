@@ -2,6 +2,7 @@
 
 The result of a product with many more columns than its input has is followed through ops of elements. Where all that
 is read of it are views of a smaller part, as of the last place, the product could have been made for that part alone.
+Of square products the diagonal alone may be read: ``(a @ b.T).diagonal()`` is ``(a * b).sum(-1)``.
 
 `ConstantOpLog` hands on the ops of a step, without views: a tensor is known by the memory that it shares.
 """
@@ -22,16 +23,25 @@ from perfkit.run.records import DroppedRows
 _WIDER = 2
 #: Products with weights: the place of the tensor that has the rows.
 _PRODUCTS = {"mm": 0, "linear": 0, "addmm": 1}
+#: Products of matrices, whose result may be square.
+_SQUARES = frozenset({*_PRODUCTS, "bmm", "baddbmm"})
+#: Ops that read the diagonal of what they get.
+_DIAGONALS = frozenset({"diagonal_copy", "diag", "trace"})
 _SOFTMAX = frozenset({"_softmax", "_log_softmax"})
 
 
 class _Scores(NamedTuple):
-    """The result of a product: its number, its line, its rows and columns."""
+    """The result of a product: its number, its line, its rows and columns.
+
+    One that is ``square`` and not wide counts only where the diagonal is all that is read of it.
+    """
 
     number: int
     site: Site
     rows: int
     columns: int
+    is_wide: bool
+    is_square: bool
 
 
 class UnreadScoreCounts:
@@ -45,6 +55,8 @@ class UnreadScoreCounts:
         self._needed: set[int] = set()
         #: The number -> the scores, the line that reads a part first, and the elements of each part by its place.
         self._parts: dict[int, tuple[_Scores, Site, dict[Any, int]]] = {}
+        #: The numbers of those of which something else than the diagonal is read.
+        self._beside_diagonal: set[int] = set()
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
@@ -56,9 +68,12 @@ class UnreadScoreCounts:
         is_result = is_tensor(first) and first.device.type == "cpu" and first.dim() > 0
         passed: set[_Scores] = set()
         for tensor, scores in read:
-            if 2 * tensor.numel() <= scores.rows * scores.columns:
+            is_diagonal = scores.is_square and (name in _DIAGONALS or tensor.stride()[-1:] == (scores.columns + 1,))
+            if is_diagonal or 2 * tensor.numel() <= scores.rows * scores.columns:
                 parts = self._parts.setdefault(scores.number, (scores, site, {}))[2]
-                parts[tensor.storage_offset(), tuple(tensor.shape)] = tensor.numel()
+                parts[tensor.storage_offset(), tuple(tensor.shape)] = scores.rows if is_diagonal else tensor.numel()
+                if not is_diagonal:
+                    self._beside_diagonal.add(scores.number)
             elif is_result and first.numel() == tensor.numel() and _keeps_places(name, arguments):
                 passed.add(scores)
             else:
@@ -69,14 +84,16 @@ class UnreadScoreCounts:
             self._set(first, self._made(name, arguments, first, site) or (passed.pop() if len(passed) == 1 else None))
 
     def _made(self, name: str, arguments: Any, out: Any, site: Site) -> _Scores | None:
-        if name not in _PRODUCTS:
+        if name not in _SQUARES:
             return None
         columns = int(out.shape[-1])
         rows = out.numel() // max(1, columns)
-        if columns < _WIDER * arguments[_PRODUCTS[name]].shape[-1] or rows < FEW_ROWS:
+        is_wide = name in _PRODUCTS and columns >= _WIDER * arguments[_PRODUCTS[name]].shape[-1]
+        is_square = columns >= FEW_ROWS and out.shape[-2:] == (columns, columns)
+        if rows < FEW_ROWS or not (is_wide or is_square):
             return None
         self._number += 1
-        return _Scores(self._number, site, rows, columns)
+        return _Scores(self._number, site, rows, columns, is_wide, is_square)
 
     def _set(self, tensor: Any, scores: _Scores | None) -> None:
         address = _address(tensor)
@@ -90,7 +107,8 @@ class UnreadScoreCounts:
         found = []
         for scores, (code, line), parts in self._parts.values():
             picked = -(-sum(parts.values()) // scores.columns)
-            if scores.number not in self._needed and picked < scores.rows:
+            is_diagonal = scores.number not in self._beside_diagonal
+            if scores.number not in self._needed and picked < scores.rows and (is_diagonal or scores.is_wide):
                 found.append(
                     DroppedRows(
                         file=code.co_filename,
@@ -100,6 +118,7 @@ class UnreadScoreCounts:
                         rows=scores.rows,
                         picked=picked,
                         columns=scores.columns,
+                        is_diagonal=is_diagonal,
                         made_at=(location_of(scores.site),),
                     )
                 )

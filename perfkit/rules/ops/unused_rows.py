@@ -1,8 +1,8 @@
 """A step computes rows that nothing in it reads.
 
 Problem: all rows of a catalogue, a graph or a memory bank go through a network, and a batch then picks a few of the
-results by an index; or scores of all words at each place of a text are computed, and those of one place are read. The
-rest is computed for nothing, and its backward too. Or each expert of a mixture computes all rows, and those that it is
+results by an index; or scores of all words at each place of a text are computed, and those of one place are read; or a
+product of matrices is computed, and its diagonal is read. The rest is computed for nothing, and its backward too. Or each expert of a mixture computes all rows, and those that it is
 not chosen for are multiplied by zero.
 
 How it shows: an index picks at most half of the rows of a tensor that was computed in the same step, row by row, and no
@@ -20,6 +20,7 @@ Fix: pick first.
     out.index_add_(0, rows, gate[rows, None] * expert(x[rows]))
     scores = head(hidden[:, -1])                     # not: head(hidden)[:, -1]
     model(**batch, logits_to_keep=1)                 # the same in transformers
+    same = (a * b).sum(-1)                           # not: (a @ b.T).diagonal()
 
 Saving: the share of the rows that is not picked, of the ops on them and their backward; at least 70% of it (chosen):
 what does not follow the number of rows remains.
@@ -126,19 +127,32 @@ def _dropped(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding
             saving=(_MINIMUM * cost, step.maximum_saving(cost)),
             spent=busiest_place(rows) or one.at,
             change=one.at if one.columns is None else one.made_at[0],
-            message=(
-                f"{one.rows:,} rows {_of_columns(one)}are computed, of which {one.picked:,} "
-                f"({percent(one.picked, one.rows)}) are picked then: the others take {step.shown(cost)}."
-            ),
-            advice="Pick the rows first, and compute those only."
-            if one.columns is None
-            else "Pick the places first, and compute scores of those only (in transformers: logits_to_keep).",
+            message=f"{_picked(one)}: the others take {step.shown(cost)}.",
+            advice=_advice(one),
             confidence="medium",
             evidence=(
                 Evidence("rows that are picked", one.picked, f"of {one.rows}", "the ops of a step, row by row"),
                 Evidence.ms("ops on all rows", spent_ns, f"{work.source}, per step"),
             ),
         )
+
+
+def _picked(rows: DroppedRows) -> str:
+    if rows.is_diagonal:
+        return f"Of a product of {rows.columns:,} x {rows.columns:,} elements the diagonal alone is read"
+    of_scores = "" if rows.columns is None else f"of {rows.columns:,} scores "
+    return (
+        f"{rows.rows:,} rows {of_scores}are computed, of which {rows.picked:,} ({percent(rows.picked, rows.rows)}) are "
+        "picked then"
+    )
+
+
+def _advice(rows: DroppedRows) -> str:
+    if rows.is_diagonal:
+        return "Compute the diagonal alone: (a * b).sum(-1) in place of (a @ b.T).diagonal()."
+    if rows.columns is None:
+        return "Pick the rows first, and compute those only."
+    return "Pick the places first, and compute scores of those only (in transformers: logits_to_keep)."
 
 
 def _is_of(row: OpWorkTime, of: DroppedRows) -> bool:
@@ -149,8 +163,8 @@ def _is_of(row: OpWorkTime, of: DroppedRows) -> bool:
     if of.columns is None:
         return any(shape[0] == str(of.rows) for shape in shapes)
     # The product and its backward, and what else has the whole result.
+    if of.is_diagonal:
+        side = str(of.columns)
+        return bool(shapes) and (all(side in one for one in shapes) or any(one[-2:] == [side, side] for one in shapes))
     return any(str(of.columns) in shape for shape in shapes) and any(str(of.rows) in shape for shape in shapes)
 
-
-def _of_columns(rows: DroppedRows) -> str:
-    return "" if rows.columns is None else f"of {rows.columns:,} scores "

@@ -78,12 +78,13 @@ class DroppedRows(CodeLine, frozen=True, kw_only=True):
     """A line that picks ``picked`` of the ``rows`` rows that the lines ``made_at`` computed in the same step.
 
     ``columns`` is None for all that these lines compute of those rows; else it is only a product whose result has so
-    many columns, and ``picked`` how many rows as much is as is read of it.
+    many columns, and ``picked`` how many rows as much is as is read of it: its diagonal where ``is_diagonal``.
     """
 
     rows: Count
     picked: Count
     columns: Count | None = None
+    is_diagonal: bool = False
     made_at: tuple[Location, ...]
 
 

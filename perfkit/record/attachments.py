@@ -367,6 +367,7 @@ class Attachments:
             dropped_rows=extras.inputs.dropped_rows(),
             gated_rows=extras.inputs.gated_rows(),
             rebuilt_buffers=extras.rebuilt_buffers,
+            sparse_inputs=extras.inputs.sparse_inputs.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

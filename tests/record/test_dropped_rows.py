@@ -185,7 +185,12 @@ def test_a_square_product_of_which_the_diagonal_alone_is_read_is_counted(
         lambda product: product[:, 0].exp(),
         lambda product: torch.linalg.cholesky(product + 1e4 * torch.eye(40)).diagonal().log(),
     ],
-    ids=["the negatives of a contrastive loss", "a row too", "a column of a product that is not wide", "a factor of it"],
+    ids=[
+        "the negatives of a contrastive loss",
+        "a row too",
+        "a column of a product that is not wide",
+        "a factor of it",
+    ],
 )
 def test_a_square_product_of_which_more_is_read_is_none(read: Callable[[torch.Tensor], Any]) -> None:
     assert found(lambda: read(LEFT[0] @ LEFT[0].T)) == ()

@@ -1,7 +1,7 @@
 """What goes into the ops of one step that makes them slow or useless.
 
-That is subnormal numbers, shapes that broadcast by mistake, targets that a loss ignores, rows that nothing reads or
-that are multiplied by zero, and parameters in a penalty.
+That is subnormal numbers, matrices of zeros, shapes that broadcast by mistake, targets that a loss ignores, rows that
+nothing reads or that are multiplied by zero, and parameters in a penalty.
 
 `ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
 """
@@ -20,6 +20,7 @@ from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
 from perfkit.run.records import DroppedRows, GatedRows, SubnormalInputs, WideBroadcast
@@ -39,6 +40,7 @@ _PRODUCTS = frozenset(
         torch.ops.aten.convolution.default,
     }
 )
+_OF_MATRICES = _PRODUCTS - {torch.ops.aten.convolution.default}
 #: Ops of elements whose inputs are looked at too, and elements of each: a state that decays is multiplied in every time
 #: step. Of a line's calls the first ones and then one in sixteen are.
 _DECAYS = frozenset(getattr(torch.ops.aten, name) for name in ("mul", "add", "sub", "div", "addcmul", "lerp"))
@@ -69,6 +71,7 @@ class OpInputs:
         self._dropped_rows = DroppedRowCounts()
         self._unread_scores = UnreadScoreCounts()
         self.weight_penalties = WeightPenaltyCounts()
+        self.sparse_inputs = SparseInputCounts()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
@@ -84,6 +87,8 @@ class OpInputs:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
+            if func in _OF_MATRICES:
+                self.sparse_inputs.add(arguments[-2:], site)
         elif func.overloadpacket in _PAIRED and len(arguments) > 1:
             self._look_at_shapes(func, arguments[0], arguments[1], site)
         elif not in_library:

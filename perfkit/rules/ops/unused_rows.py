@@ -2,8 +2,8 @@
 
 Problem: all rows of a catalogue, a graph or a memory bank go through a network, and a batch then picks a few of the
 results by an index; or scores of all words at each place of a text are computed, and those of one place are read; or a
-product of matrices is computed, and its diagonal is read. The rest is computed for nothing, and its backward too. Or each expert of a mixture computes all rows, and those that it is
-not chosen for are multiplied by zero.
+product of matrices is computed, and its diagonal is read. The rest is computed for nothing, and its backward too. Or
+each expert of a mixture computes all rows, and those that it is not chosen for are multiplied by zero.
 
 How it shows: an index picks at most half of the rows of a tensor that was computed in the same step, row by row, and no
 other op reads that tensor; or a view of at most half of a product's wide result is all that is read of it. What the ops
@@ -167,4 +167,3 @@ def _is_of(row: OpWorkTime, of: DroppedRows) -> bool:
         side = str(of.columns)
         return bool(shapes) and (all(side in one for one in shapes) or any(one[-2:] == [side, side] for one in shapes))
     return any(str(of.columns) in shape for shape in shapes) and any(str(of.rows) in shape for shape in shapes)
-

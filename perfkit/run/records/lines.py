@@ -15,6 +15,7 @@ from perfkit.run.records.needless_work import (
     RebuiltBuffer,
     RecomputedOutputs,
     RepeatedOps,
+    SparseInput,
     SubnormalInputs,
     WeightPenalty,
     WideBroadcast,
@@ -264,7 +265,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
     rows, ``gated_rows`` one per line that multiplies rows by factors some of which are zero, ``rebuilt_buffers`` one
-    per line that copies a buffer to add to it, ``weight_penalties`` one per line that sums up squares of parameters,
+    per line that copies a buffer to add to it, ``sparse_inputs`` one per line that multiplies by a matrix of zeros and
+    its shape, ``weight_penalties`` one per line that sums up squares of parameters,
     ``regrown_inputs`` one per line, phase and module, ``recomputed_outputs`` one per frozen module that gets the same
     inputs again. ``paths`` has the samples of ``rows`` without those in workers; None: none, or recorded before version
     0.2.
@@ -291,6 +293,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     dropped_rows: tuple[DroppedRows, ...] = ()
     gated_rows: tuple[GatedRows, ...] = ()
     rebuilt_buffers: tuple[RebuiltBuffer, ...] = ()
+    sparse_inputs: tuple[SparseInput, ...] = ()
     weight_penalties: tuple[WeightPenalty, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
     recomputed_outputs: tuple[RecomputedOutputs, ...] = ()

@@ -111,6 +111,20 @@ class RebuiltBuffer(CodeLine, frozen=True, kw_only=True):
     library: str | None = None
 
 
+class SparseInput(CodeLine, frozen=True, kw_only=True):
+    """A line that multiplies matrices of one ``shape`` (rows, columns), most of whose elements are zero.
+
+    Of the ``elements`` that go into its ``calls`` products in a step, ``nonzero`` are not zero; none or one in each row
+    where it ``is_one_hot``.
+    """
+
+    shape: tuple[Count, Count]
+    elements: Count
+    nonzero: Count
+    calls: Count
+    is_one_hot: bool
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

@@ -35,7 +35,7 @@ def run(
     schedule: str | None = typer.Option(
         None,
         "--schedule",
-        help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs.",
+        help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs and where steps are long.",
     ),
     syncs: str = typer.Option(
         "off",

@@ -30,7 +30,15 @@ from perfkit.record.windows.memory_steps import MemoryStepsRecorder
 from perfkit.record.windows.model_ranges import ModelRanges
 from perfkit.record.windows.range_spans import RangesRecorder
 from perfkit.record.windows.rare_step import RareStepTracer
-from perfkit.record.windows.schedules import Action, Schedule, TriggeredSchedule, default_schedule
+from perfkit.record.windows.schedules import (
+    DEFAULT,
+    EARLY,
+    Action,
+    Schedule,
+    TriggeredSchedule,
+    are_long,
+    default_schedule,
+)
 from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.record.windows.window_selection import BY_SCHEDULE, KEEP, WindowSelection
 from perfkit.run.rank_recording import RankRecording
@@ -115,6 +123,9 @@ class StepPlan:
         self._clear_until = 0
         #: The first step from a step on that the schedule uses, where it can compute that.
         self._next_window: Callable[[int], int] | None = None
+        #: Whether the default schedule may still be replaced by `EARLY`, and the lengths of the latest steps (ns).
+        self._may_be_early = False
+        self._latest: list[int] = []
         #: What the running step is used for, and the index of the window that it belongs to.
         self.kind: StepKind = "timed"
         self.window: int | None = None
@@ -143,6 +154,7 @@ class StepPlan:
     def add(self, closed: list[ClosedStep]) -> None:
         """These steps have ended."""
         self._trained += sum(one.mode == "train" for one in closed)
+        self._latest = [*self._latest, *(one.wall_ns for one in closed)][1 - EARLY.wait :]
         if self._recorded_others and self._trained >= _EXTRAS_AT and self._windows is not None:
             self._recorded_others, self._before_training = False, self._windows.over
             self._triggers.request("training", "training begins after other steps")
@@ -155,6 +167,8 @@ class StepPlan:
     def advance(self, step: int) -> bool:
         """Decide what the next step, ``step``, is used for; returns whether a window that is kept has just ended."""
         # A triggered window only begins after an ordinary step: see `WindowController`.
+        if self._may_be_early and step >= EARLY.wait:
+            self._begin_early(step)
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
         self.kind, self.window = "timed", None
         self.rare.close()
@@ -217,12 +231,20 @@ class StepPlan:
         if not self._foreseeable:
             return sys.maxsize
         if self._next_window is not None:
-            return self._next_window(step + 1)
+            planned = self._next_window(step + 1)
+            return min(planned, max(step + 1, EARLY.wait)) if self._may_be_early else planned
         if self._clear_until <= step:
             self._clear_until = step + 1
             while self._clear_until < step + _AHEAD and self._schedule(self._clear_until) == "none":
                 self._clear_until += 1
         return self._clear_until
+
+    def _begin_early(self, step: int) -> None:
+        """Begin the window with this step, where the default schedule is in use and steps are long."""
+        self._may_be_early = False
+        if step == EARLY.wait and are_long(self._latest):
+            self._schedule, self._next_window = EARLY.action, EARLY.next_window
+            self._action.replace(EARLY.action)
 
     def _begin_triggered(self, step: int) -> str | None:
         """Begin the window that a trigger requests, if possible now; returns why it opens."""
@@ -269,6 +291,7 @@ class StepPlan:
             chosen = given if given is not None else default
             if isinstance(chosen, Schedule) and chosen.every_s is None:
                 self._next_window = chosen.next_window
+            self._may_be_early = chosen is DEFAULT and given is None and self._total() is None
         triggers = self._triggers.settings
         action = self._action = TriggeredSchedule(self._schedule, warmup=triggers.warmup, active=triggers.active)
         self._windows = WindowController(

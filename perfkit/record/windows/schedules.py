@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -133,6 +133,10 @@ class TriggeredSchedule:
         """Whether it must be called for each step: a triggered cycle runs, or one of the schedule is skipped."""
         return self._began is not None or self._skipping
 
+    def replace(self, own: Callable[[int], Action]) -> None:
+        """Another schedule is in place of its own, which has opened no window yet."""
+        self._own = own
+
     def begin(self, step: int) -> None:
         """A triggered cycle begins with ``step``."""
         self._began = step
@@ -196,6 +200,21 @@ def default_schedule(total_steps: int | None) -> Schedule:
     active = max(1, min(3, total_steps // 4))
     warmup = 1 if total_steps >= 3 else 0
     return Schedule(wait=max(0, total_steps // 3 - warmup), warmup=warmup, active=active, repeat=1)
+
+
+#: The default of a run whose length is not known and whose steps are long: it may have no more than ten. By step 10 the
+#: window and the extra steps after it are over; two recorded steps, because a loop may update twice.
+EARLY = Schedule(wait=3, warmup=1, active=2, repeat=1)
+#: From here on a step is long (chosen): ten of them take five seconds.
+_LONG_NS = 500_000_000
+
+
+def are_long(walls: Sequence[int]) -> bool:
+    """Whether the steps before `EARLY`'s window, without the first, took long enough to have it; times in ns.
+
+    Their sum counts: what the first of them begins with may be cut off, and a loop may update twice.
+    """
+    return len(walls) >= EARLY.wait - 1 and sum(walls) >= len(walls) * _LONG_NS
 
 
 def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]:

@@ -35,7 +35,8 @@ def run(
     schedule: str | None = typer.Option(
         None,
         "--schedule",
-        help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs and where steps are long.",
+        help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs and "
+        "where steps are long.",
     ),
     syncs: str = typer.Option(
         "off",

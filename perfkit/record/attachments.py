@@ -368,6 +368,8 @@ class Attachments:
             gated_rows=extras.inputs.gated_rows(),
             rebuilt_buffers=extras.rebuilt_buffers,
             sparse_inputs=extras.inputs.sparse_inputs.rows(),
+            diagonal_matrices=extras.inputs.diagonal_matrices.rows(),
+            slow_ffts=extras.inputs.fft_lengths.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

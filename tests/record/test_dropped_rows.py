@@ -125,9 +125,11 @@ class TestPartsOfScores:
             (lambda scores: scores[:, -1].exp(), SAMPLES),
             (lambda scores: F.cross_entropy(scores[:, -1], torch.zeros(4, dtype=torch.int64)), SAMPLES),
             (lambda scores: (scores.float() / 2)[:, -1].argmax(-1), SAMPLES),
+            (lambda scores: scores[torch.arange(4), torch.tensor([19, 3, 8, 2])].exp(), SAMPLES),
+            (lambda scores: scores[torch.arange(80).view(4, 20) % 10 == 0].exp(), 2 * SAMPLES),
             (lambda scores: (scores[:, -1].exp(), scores[:, 0].exp(), scores[:, 0].log()), 2 * SAMPLES),
         ],
-        ids=["the last place", "a loss", "after ops of elements", "two places"],
+        ids=["the last place", "a loss", "after ops of elements", "by numbers", "by a mask", "two places"],
     )
     def test_what_is_read_counts_as_rows(self, read: Callable[[torch.Tensor], Any], picked: int) -> None:
         [row] = found(lambda: read(self.scores()))
@@ -143,8 +145,10 @@ class TestPartsOfScores:
             lambda scores: (scores[:, -1].exp(), scores.sum()),
             lambda scores: scores.sum(-1)[:, -1].exp(),
             lambda scores: scores[:, 5:].exp(),
+            lambda scores: scores[torch.arange(80).view(4, 20) % 10 > 3].exp(),
+            lambda scores: scores[torch.arange(4), torch.tensor([19, 3, 8, 2]), torch.arange(4)].exp(),
         ],
-        ids=["all places", "all in parts", "all of them too", "their sums", "most of them"],
+        ids=["all", "all in parts", "all of them too", "their sums", "most of them", "most by a mask", "elements"],
     )
     def test_scores_that_are_needed_are_not_reported(self, read: Callable[[torch.Tensor], Any]) -> None:
         assert found(lambda: read(self.scores())) == ()

@@ -1,7 +1,8 @@
 """What goes into the ops of one step that makes them slow or useless.
 
-That is subnormal numbers, matrices of zeros, shapes that broadcast by mistake, targets that a loss ignores, rows that
-nothing reads or that are multiplied by zero, and parameters in a penalty.
+That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
+mistake, targets that a loss ignores, rows that nothing reads or that are multiplied by zero, and parameters in a
+penalty.
 
 `ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
 """
@@ -17,7 +18,9 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.samplers.diagonal_matrices import DiagonalMatrixCounts
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
+from perfkit.record.samplers.fft_lengths import FftLengths
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
@@ -72,6 +75,8 @@ class OpInputs:
         self._unread_scores = UnreadScoreCounts()
         self.weight_penalties = WeightPenaltyCounts()
         self.sparse_inputs = SparseInputCounts()
+        self.diagonal_matrices = DiagonalMatrixCounts()
+        self.fft_lengths = FftLengths()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
@@ -100,6 +105,8 @@ class OpInputs:
             self._decays[place] = calls = self._decays[place] + 1
             if calls <= _FIRST or not calls % _ONE_IN:
                 self._look_for_subnormals(func, arguments, site, _FEW_SAMPLED)
+        self.diagonal_matrices.add(func, arguments, site)
+        self.fft_lengths.add(func, arguments, site)
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
         if func.overloadpacket.__name__ != _VIEW:

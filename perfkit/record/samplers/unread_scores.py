@@ -1,7 +1,8 @@
 """Scores that a step computes and does not read: of all words at each place of a text, where those of one are used.
 
 The result of a product with many more columns than its input has is followed through ops of elements. Where all that
-is read of it are views of a smaller part, as of the last place, the product could have been made for that part alone.
+is read of it are views of a smaller part, as of the last place, or places that an index picks, the product could have
+been made for that part alone.
 Of square products the diagonal alone may be read: ``(a @ b.T).diagonal()`` is ``(a * b).sum(-1)``.
 
 `ConstantOpLog` hands on the ops of a step, without views: a tensor is known by the memory that it shares.
@@ -69,9 +70,12 @@ class UnreadScoreCounts:
         passed: set[_Scores] = set()
         for tensor, scores in read:
             is_diagonal = scores.is_square and (name in _DIAGONALS or tensor.stride()[-1:] == (scores.columns + 1,))
-            if is_diagonal or 2 * tensor.numel() <= scores.rows * scores.columns:
+            part = first if is_result and _picks_places(name, arguments, first) else tensor
+            if is_diagonal or 2 * part.numel() <= scores.rows * scores.columns:
                 parts = self._parts.setdefault(scores.number, (scores, site, {}))[2]
-                parts[tensor.storage_offset(), tuple(tensor.shape)] = scores.rows if is_diagonal else tensor.numel()
+                # What an index picks may be other places each time.
+                place = tensor.storage_offset() if part is tensor else -1 - len(parts)
+                parts[place, tuple(part.shape)] = scores.rows if is_diagonal else part.numel()
                 if not is_diagonal:
                     self._beside_diagonal.add(scores.number)
             elif is_result and first.numel() == tensor.numel() and _keeps_places(name, arguments):
@@ -127,6 +131,14 @@ class UnreadScoreCounts:
 
 def _address(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
+
+
+def _picks_places(name: str, arguments: Any, out: Any) -> bool:
+    """Whether an index picks whole places of texts, by several numbers or a mask; `DroppedRowCounts` knows of rows."""
+    if name != "index" or out.dim() == 0 or out.shape[-1] != arguments[0].shape[-1]:
+        return False
+    indices = [one for one in arguments[1] if one is not None]
+    return len(indices) > 1 or any(one.dim() > 1 for one in indices)
 
 
 def _keeps_places(name: str, arguments: Any) -> bool:

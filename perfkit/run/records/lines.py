@@ -9,12 +9,14 @@ import msgspec
 from perfkit._location import CodeLine, Location
 from perfkit.run.records.needless_work import (
     ConstantOps,
+    DiagonalMatrix,
     DroppedRows,
     GatedRows,
     IgnoredTargets,
     RebuiltBuffer,
     RecomputedOutputs,
     RepeatedOps,
+    SlowFft,
     SparseInput,
     SubnormalInputs,
     WeightPenalty,
@@ -266,7 +268,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
     rows, ``gated_rows`` one per line that multiplies rows by factors some of which are zero, ``rebuilt_buffers`` one
     per line that copies a buffer to add to it, ``sparse_inputs`` one per line that multiplies by a matrix of zeros and
-    its shape, ``weight_penalties`` one per line that sums up squares of parameters,
+    its shape, ``diagonal_matrices`` one per line that factors such matrices and their size, ``slow_ffts`` one per line
+    and length, ``weight_penalties`` one per line that sums up squares of parameters,
     ``regrown_inputs`` one per line, phase and module, ``recomputed_outputs`` one per frozen module that gets the same
     inputs again. ``paths`` has the samples of ``rows`` without those in workers; None: none, or recorded before version
     0.2.
@@ -294,6 +297,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     gated_rows: tuple[GatedRows, ...] = ()
     rebuilt_buffers: tuple[RebuiltBuffer, ...] = ()
     sparse_inputs: tuple[SparseInput, ...] = ()
+    diagonal_matrices: tuple[DiagonalMatrix, ...] = ()
+    slow_ffts: tuple[SlowFft, ...] = ()
     weight_penalties: tuple[WeightPenalty, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
     recomputed_outputs: tuple[RecomputedOutputs, ...] = ()

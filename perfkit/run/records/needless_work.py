@@ -125,6 +125,20 @@ class SparseInput(CodeLine, frozen=True, kw_only=True):
     is_one_hot: bool
 
 
+class DiagonalMatrix(CodeLine, frozen=True, kw_only=True):
+    """A line that factors, or solves with, only diagonal matrices of ``size`` rows, in ``calls`` calls in a step."""
+
+    size: Count
+    calls: Count
+
+
+class SlowFft(CodeLine, frozen=True, kw_only=True):
+    """A line with Fourier transforms of a ``length`` that has a large prime factor, in ``calls`` calls in a step."""
+
+    length: Count
+    calls: Count
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

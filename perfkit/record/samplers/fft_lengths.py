@@ -1,0 +1,52 @@
+"""Lengths of Fourier transforms for which there is no fast algorithm: those with a large prime factor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from perfkit._code_owner import USER, function_name
+from perfkit.record.samplers.module_calls import Site
+from perfkit.run.records import SlowFft
+
+#: Libraries have fast transforms for these factors (MKL and cuFFT: up to 13 and 7).
+_FAST = (2, 3, 5, 7, 11, 13)
+#: Shorter ones are fast enough, whatever their length (chosen).
+_SHORT = 64
+
+
+class FftLengths:
+    """Counts transforms of slow lengths, by line."""
+
+    def __init__(self) -> None:
+        self._found: Counter[tuple[Site, int]] = Counter()
+
+    def add(self, func: Any, arguments: Any, site: Site) -> None:
+        """An op of a line of the user's got these positional arguments."""
+        name = func.overloadpacket.__name__
+        if not name.startswith("_fft_"):
+            return
+        # (input, dimensions, normalization, length of the result) of complex to real, else without the last.
+        lengths = [int(arguments[0].shape[dimension]) for dimension in arguments[1]]
+        if name == "_fft_c2r":
+            lengths[-1] = int(arguments[3])
+        for length in lengths:
+            if length >= _SHORT and not is_fast(length):
+                self._found[site, length] += 1
+
+    def rows(self) -> tuple[SlowFft, ...]:
+        """The lines with such transforms, and their lengths."""
+        return tuple(
+            SlowFft(
+                file=code.co_filename, line=line, function=function_name(code), owner=USER, length=length, calls=calls
+            )
+            for ((code, line), length), calls in self._found.items()
+        )
+
+
+def is_fast(length: int) -> bool:
+    """Whether all prime factors are small."""
+    for factor in _FAST:
+        while length % factor == 0:
+            length //= factor
+    return length == 1

@@ -7,18 +7,17 @@ import shlex
 from functools import reduce
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 import perfkit
-from perfkit.commands import _build
+from perfkit.commands import command_line
 from perfkit.reports.tables import find_tables, table_named
 from perfkit.reports.tables._table import Column
 from perfkit.rules._engine import find_rules
 from tests.counterparts import PAGE, page, read
 
 REFERENCES = sorted({one for tool in read().tools for row in tool.rows for one in row.references})
-COMMANDS = typer.main.get_command(_build()).commands  # type: ignore[attr-defined]  # a click group
 SECTIONS = {
     name
     for file in (Path(perfkit.__file__).parent / "reports" / "page").glob("*.js")
@@ -45,7 +44,9 @@ def test_what_the_page_names_exists(reference: str) -> None:
         assert heading in keys(name, *by)
     elif kind == "command":
         name, *options = rest.split()
-        known = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+        command = command_line.get_command(click.Context(command_line), name)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
         assert set(options) <= known
     elif kind == "api":
         assert callable(reduce(getattr, rest.split("."), perfkit))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "numpy", "msgspec", "rich", "typer", "fsspec", "nvtx", "lightning", "tensorboard")
+HEAVY = ("torch", "numpy", "msgspec", "rich", "click", "fsspec", "nvtx", "lightning", "tensorboard")
 
 BLOCK = """
 import sys
@@ -90,6 +90,29 @@ def test_the_live_column_says_which_pip_line_it_needs(name: str, tmp_path: Path)
     )
 
     assert "needs torch: pip install 'perfkit[torch]'" in python(code, str(tmp_path)).stdout
+
+
+def test_perfkit_run_loads_neither_pydantic_nor_typer_before_the_script_begins(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys; print([n for n in ('pydantic', 'typer') if n in sys.modules])")
+    done = subprocess.run(
+        [sys.executable, "-m", "perfkit", "run", "--quiet", "--out", "x", "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--version"]])
+def test_perfkit_alone_and_its_version_load_no_command(arguments: list[str]) -> None:
+    code = (
+        "import sys; from perfkit.commands import main; assert main(sys.argv[1:]) == 0\n"
+        "print([n for n in sys.modules if n.startswith('perfkit.commands.')])"
+    )
+
+    assert python(code, *arguments).stdout.splitlines()[-1] == "[]"
 
 
 def test_ranges_work_where_torch_cannot_be_imported() -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
 import perfkit
-from perfkit.commands import _build, main
+from perfkit.commands import command_line, main
 from perfkit.record.triggers.trigger_settings import KINDS
 from perfkit.reports.tables import find_tables
 from perfkit.rules._engine import find_rules
@@ -122,11 +121,11 @@ def commands_of_perfkit() -> list[tuple[str, str]]:
 
 
 def test_commands_of_perfkit_and_their_options_exist() -> None:
-    group = typer.main.get_command(_build())
-    assert isinstance(group, click.Group) or hasattr(group, "commands")
     values = 0
     for name, rest in commands_of_perfkit():
-        options = {option for parameter in group.commands[name].params for option in parameter.opts}
+        command = command_line.get_command(click.Context(command_line), name)
+        assert command is not None, name
+        options = {option for parameter in command.params for option in parameter.opts}
         # perfkit's own options stand before the script; after it they are the script's.
         own = re.split(r" -- | \S+\.py\b", rest)[0]
         for option, value in re.findall(r" (--[a-z-]+)(?:[ =]([^-\s]\S*))?", own):

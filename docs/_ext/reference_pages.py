@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
 import perfkit
 from perfkit import ledger, trial
-from perfkit.commands import _build
+from perfkit.commands import command_line
 from perfkit.rules._engine import Rule, find_rules
 from perfkit.trial.catalog import KINDS, Change, find_changes
 
@@ -198,51 +198,56 @@ def change_page() -> str:
 # -- commands
 
 
-def command_section(name: str, command: Any) -> str:
+def command_section(name: str, command: click.Command) -> str:
     """A command as its --help has it."""
-    context = typer.Context(command, info_name=f"perfkit {name}")
+    context = click.Context(command, info_name=f"perfkit {name}")
     usage = " ".join(command.collect_usage_pieces(context))
     parts = [
         f"(command-{name})=\n## perfkit {name}",
         f"```text\nperfkit {name} {usage}\n```",
-        _help(command.help or ""),
+        _help(inspect.cleandoc(command.help or "")),
     ]
-    for kind, heading in (("argument", "Arguments"), ("option", "Options")):
-        params = [param for param in command.params if param.param_type_name == kind and not param.hidden]
-        if params:
-            parts.append(f"**{heading}**")
-            parts.extend(_parameter(param, context) for param in params)
+    # Arguments are described in the text.
+    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    if options:
+        parts.append("**Options**")
+        parts.extend(_option(option, context) for option in options)
     return "\n\n".join(parts)
 
 
 def _help(text: str) -> str:
-    # A form feed or \b in typer's help keeps line breaks; the site has them as code.
+    # A form feed or \b in click's help keeps line breaks; the site has them as code.
     return "\n\n".join(
         f"```text\n{paragraph[1:].strip()}\n```" if paragraph.startswith("\b") else prose(paragraph)
         for paragraph in re.split(r"\n\s*\n", text.strip())
     )
 
 
-def _parameter(param: Any, context: Any) -> str:
-    """The two columns that --help has for a parameter."""
-    names, text = param.get_help_record(context)
+def _option(option: click.Option, context: click.Context) -> str:
+    """The two columns that --help has for an option."""
+    names, text = option.get_help_record(context) or ("", "")
     return f"`{names}`\n: {prose(' '.join(text.split()))}"
 
 
 def command_page() -> str:
     """All commands, in the order of --help."""
-    group: Any = typer.main.get_command(_build())
+    context = click.Context(command_line)
+    commands = [
+        (name, command)
+        for name in command_line.list_commands(context)
+        if (command := command_line.get_command(context, name)) is not None
+    ]
     exits = (
         "Exit codes: 0 done, whatever was found; 1 a gate failed; 2 bad input. `perfkit run` returns the script's own."
         " A command writes its result to stdout and everything else to stderr."
     )
-    sections = [command_section(name, command) for name, command in group.commands.items()]
+    sections = [command_section(name, command) for name, command in commands]
     rows = [
         f"| [perfkit {name}](#command-{name}) | {prose(command.get_short_help_str(200))} |"
-        for name, command in group.commands.items()
+        for name, command in commands
     ]
     table = "\n".join(["| command | what it does |", "|---|---|", *rows])
-    return "\n\n".join(["# Commands", prose(group.help), exits, table, *sections])
+    return "\n\n".join(["# Commands", prose(command_line.help or ""), exits, table, *sections])
 
 
 # -- public names

@@ -11,26 +11,24 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 #: Processor time of the process before it loads perfkit: what `perfkit run` has used from here on is its own cost.
 BEGAN_NS = time.process_time_ns()
 
-import typer
+import click
 
 from perfkit._stderr import print_message
 from perfkit._version import VERSION
 from perfkit.errors import Interrupted, PerfkitError
 
-#: The subcommands, in the order in which --help lists them. Each is the function of this name in the module of this
-#: name; the module may have ``CONTEXT``, settings for click. `_command` is what users write.
+#: The subcommands, in the order in which --help lists them.
 _COMMANDS = (
     "run",
     "diagnose",
     "ranks",
-    "try_",
+    "try",
     "compare",
-    "what_if",
+    "what-if",
     "history",
     "explain",
     "trim",
@@ -55,32 +53,40 @@ perfkit reports why a PyTorch training is slow.
 perfkit --help lists all commands."""
 
 
-def _command(name: str) -> str:
-    """The subcommand of a function: an underscore at its end is for Python alone, others stand for hyphens."""
-    return name.rstrip("_").replace("_", "-")
+class _Subcommands(click.Group):
+    """Loads a command when it is named: others load what a program under `perfkit run` would then hold."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        # The function of this name in the module of this name; Python has a word of its own that is one of them.
+        name = "try_" if cmd_name == "try" else cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"perfkit.commands.{name}"), name)
+        return command
 
 
-def _build(names: Sequence[str] = _COMMANDS) -> typer.Typer:
-    app = typer.Typer(
-        name="perfkit",
-        help="See where a PyTorch training step spends its time, which line it is, and what to change.",
-        rich_markup_mode=None,
-    )
-    for name in names:
-        module = import_module(f"perfkit.commands.{name}")
-        app.command(_command(name), context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+@click.group("perfkit", cls=_Subcommands, invoke_without_command=True)
+@click.version_option(VERSION, message="perfkit %(version)s")
+@click.option("--install-completion", is_flag=True, help="Install completion for the current shell.")
+@click.option(
+    "--show-completion",
+    is_flag=True,
+    help="Show completion for the current shell, to copy it or customize the installation.",
+)
+@click.pass_context
+def command_line(context: click.Context, install_completion: bool, show_completion: bool) -> None:
+    """See where a PyTorch training step spends its time, which line it is, and what to change."""
+    if install_completion or show_completion:
+        # Used once for each shell.
+        from perfkit.commands._completion import completion, install
 
-    @app.callback(invoke_without_command=True)
-    def root(
-        context: typer.Context, version: bool = typer.Option(False, "--version", help="Show the version and exit.")
-    ) -> None:
-        if version:
-            typer.echo(f"perfkit {VERSION}")
-            raise typer.Exit
-        if context.invoked_subcommand is None:
-            typer.echo(_FIRST)
-
-    return app
+        click.echo(install() if install_completion else completion().line)
+        context.exit()
+    if context.invoked_subcommand is None:
+        click.echo(_FIRST)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,24 +97,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             handlers, which end the workers of its loaders, and dies of the signal, so that a shell loop stops too.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # The other commands load the offline column, which a program under `perfkit run` would then hold.
-    named = [name for name in _COMMANDS if arguments[:1] == [_command(name)]]
-    command: Any = typer.main.get_command(_build(named or _COMMANDS))
     try:
-        code = command.main(args=arguments, prog_name="perfkit", standalone_mode=False)
+        code = command_line.main(arguments, prog_name="perfkit", standalone_mode=False)
+        # The script of `perfkit run` begins after click has ended: one that uses click would find perfkit's context.
+        code = code() if callable(code) else code
     except PerfkitError as error:
         return _report_bad_input(str(error))
-    except (typer.Exit, typer.Abort) as error:
-        return int(getattr(error, "exit_code", 1))
+    except click.ClickException as error:
+        return _report_bad_input(error.format_message())
+    except click.Abort:
+        return 1
     except Interrupted:
         sys.excepthook = lambda *_: None  # the script's own traceback is printed already
         raise KeyboardInterrupt from None
-    except Exception as error:
-        # Typer's own usage errors; their class has moved between its versions, their interface has not.
-        words = getattr(error, "format_message", None)
-        if words is None:
-            raise
-        return _report_bad_input(words() or "name a command")
     return code if isinstance(code, int) else 0
 
 

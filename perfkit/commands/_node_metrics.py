@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from perfkit.trace.dcgm import NodeMetrics
 
-NODE_METRICS: Any = typer.Option(
-    None,
+node_metrics_option = click.option(
     "--node-metrics",
     metavar="FILE|FOLDER",
     help="Read clocks, heat, power and errors of the GPUs from here, in place of perfkit's own samples: the output of "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import typer
+import click
 
 from perfkit._env import NsightName
 from perfkit.commands._progress import reading_bar
@@ -76,7 +76,7 @@ def run_and_diagnose(
         PerfkitError: the program succeeded and its report is missing or cannot be diagnosed.
     """
     if run.tool is None:
-        typer.echo(shlex.join(run.command))
+        click.echo(shlex.join(run.command))
         return 0
     code, reports = record(run.session, run.command)
     if not run.session.is_rank_0:

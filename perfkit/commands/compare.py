@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-import typer
+import click
 
 from perfkit import comparison
 from perfkit.commands._pages import write_page
@@ -23,32 +23,44 @@ from perfkit.run.folder_claim import RUNS
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 
 
+@click.command
+@click.argument("before", required=False)
+@click.argument("after", required=False)
+@click.argument("page", required=False, metavar="[FILE]")
+@click.option(
+    "--max-slowdown", metavar="PERCENT", help="Exit with 1 if the step is slower by more than this, as in 3%."
+)
+@click.option(
+    "--max-more",
+    metavar="NAME[=N]",
+    multiple=True,
+    help="Exit with 1 if there are more than N (default 0) additional syncs, recompiles, graph-breaks, launches or "
+    "ops, or if the peak of memory is larger by more than N, as in memory=5%. May be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the comparison as markdown.")
+@click.option("--html", "as_html", is_flag=True, help="Also write an HTML page to FILE. Default: comparison.html.")
+@click.option("--open", "open_page", is_flag=True, help="Write the page and open it in the browser.")
 def compare(
-    before: str | None = typer.Argument(
-        None, help="Compare this run folder, trace or ncu report. Default: the run in runs/ that started second last."
-    ),
-    after: str | None = typer.Argument(
-        None, help="Compare with this run or trace. Default: the run in runs/ that started last."
-    ),
-    max_slowdown: str | None = typer.Option(
-        None, "--max-slowdown", metavar="PERCENT", help="Exit with 1 if the step is slower by more than this, as in 3%."
-    ),
-    max_more: list[str] = typer.Option(
-        [],
-        "--max-more",
-        metavar="NAME[=N]",
-        help="Exit with 1 if there are more than N (default 0) additional syncs, recompiles, graph-breaks, launches or "
-        "ops, or if the peak of memory is larger by more than N, as in memory=5%. May be repeated.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the comparison as JSON."),
-    as_markdown: bool = typer.Option(False, "--markdown", help="Print the comparison as markdown."),
-    as_html: bool = typer.Option(False, "--html", help="Also write an HTML page to FILE. Default: comparison.html."),
-    open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
-    page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
+    before: str | None,
+    after: str | None,
+    page: str | None,
+    max_slowdown: str | None,
+    max_more: tuple[str, ...],
+    as_json: bool,
+    as_markdown: bool,
+    as_html: bool,
+    open_page: bool,
 ) -> int:
     """Compare two runs, traces or ncu reports by phase, range, op, kernel and finding.
 
     Reports whether a difference is more than noise, and whether both did the same work.
+
+    BEFORE: Compare this run folder, trace or ncu report. Default: the run in runs/ that started second last.
+
+    AFTER: Compare with this run or trace. Default: the run in runs/ that started last.
+
+    FILE: Write the page of --html to this file.
     """
     if as_json and as_markdown:
         raise UsageError("choose one of --json and --markdown")

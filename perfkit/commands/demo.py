@@ -9,7 +9,7 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-import typer
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -29,13 +29,17 @@ CORRECTIONS = {"input-bound": "input", "many-small-ops": "loop", "sync-in-step":
 _VARIANT_STEPS = 50
 
 
-def demo(
-    out: str | None = typer.Option(
-        None, "--out", help="Write the run to this folder. Default: runs/demo-<date>-<time>."
-    ),
-    steps: int = typer.Option(120, "--steps", help="Train the first run for this many steps.", min=30),
-    every: bool = typer.Option(False, "--all", help="Show all findings, with their evidence."),
-) -> int:
+@click.command
+@click.option("--out", help="Write the run to this folder. Default: runs/demo-<date>-<time>.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=30),
+    default=120,
+    show_default=True,
+    help="Train the first run for this many steps.",
+)
+@click.option("--all", "every", is_flag=True, help="Show all findings, with their evidence.")
+def demo(out: str | None, steps: int, every: bool) -> int:
     """Train a small transformer with planted mistakes, find them, and measure what correcting each saves.
 
     The script is copied into the run folder: open it at the lines that the findings name.

@@ -9,13 +9,13 @@ from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 from rich.progress import MofNCompleteColumn
 
 from perfkit import diagnosis as diagnoses
 from perfkit._stderr import print_message
 from perfkit.commands._batch_fit import report_batch_fit
-from perfkit.commands._node_metrics import NODE_METRICS, read_metrics
+from perfkit.commands._node_metrics import node_metrics_option, read_metrics
 from perfkit.commands._pages import write_page
 from perfkit.commands._progress import reading_bar, working
 from perfkit.commands._ranks_reports import check_ranks_gates, passes_gates, print_ranks_as, write_ranks_page
@@ -42,57 +42,80 @@ if TYPE_CHECKING:
     from perfkit.trace.dcgm import NodeMetrics
 
 
+@click.command
+@click.argument("recorded", required=False, metavar="[PATH]")
+@click.argument("page", required=False, metavar="[FILE]")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Show all findings, their evidence, and the rules that could not be asked. Default: five.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the diagnosis as markdown.")
+@click.option("--out", help="Also write the diagnosis as JSON to this file.")
+@click.option(
+    "--fail-on",
+    metavar="RULE|SEVERITY",
+    multiple=True,
+    help="Exit with 1 if this rule, or any rule at or above this severity, has a finding. May be repeated.",
+)
+@click.option(
+    "--html",
+    "as_html",
+    is_flag=True,
+    help="Also write an HTML page to FILE. Default: report.html in the run folder, ranks.html for several ranks.",
+)
+@click.option("--open", "open_page", is_flag=True, help="Write the page and open it in the browser.")
+@click.option(
+    "--table", metavar="NAME", help="Print one table instead of the verdict: ops, kernels, launches, api, ..."
+)
+@click.option("--sort", metavar="COLUMN", help="Sort the table by this column.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Print N rows of the table. Default: 30 on a terminal, else all.",
+)
+@click.option("--by", metavar="GROUP", help="Group the table by shape, module, line or step; collectives by size.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the table as CSV, with times in ns.")
+@click.option(
+    "--batch-fits",
+    "batch",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Report only whether a batch of N samples would fit into memory, from the batch sizes that the run or "
+    "perfkit try --sweep batch-size has measured. Exit with 1 if it does not.",
+)
+@node_metrics_option
+# Of `perfkit watch`, for a run that goes on: diagnosis.json is of the whole run.
+@click.option("--early", is_flag=True, hidden=True)
 def diagnose(
-    recorded: str | None = typer.Argument(
-        None,
-        metavar="[PATH]",
-        help="Diagnose this run folder, Kineto trace (.json, .json.gz), nsys report (.nsys-rep, .sqlite), ncu report "
-        "(.ncu-rep, or .csv from ncu --csv), or folder of several ranks' traces. Default: the run in runs/ that "
-        "started last.",
-    ),
-    every: bool = typer.Option(
-        False, "--all", help="Show all findings, their evidence, and the rules that could not be asked. Default: five."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the diagnosis as JSON."),
-    as_markdown: bool = typer.Option(False, "--markdown", help="Print the diagnosis as markdown."),
-    out: str | None = typer.Option(None, "--out", help="Also write the diagnosis as JSON to this file."),
-    fail_on: list[str] = typer.Option(
-        [],
-        "--fail-on",
-        metavar="RULE|SEVERITY",
-        help="Exit with 1 if this rule, or any rule at or above this severity, has a finding. May be repeated.",
-    ),
-    as_html: bool = typer.Option(
-        False,
-        "--html",
-        help="Also write an HTML page to FILE. Default: report.html in the run folder, ranks.html for several ranks.",
-    ),
-    open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
-    page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
-    table: str | None = typer.Option(
-        None, "--table", metavar="NAME", help="Print one table instead of the verdict: ops, kernels, launches, api, ..."
-    ),
-    sort: str | None = typer.Option(None, "--sort", metavar="COLUMN", help="Sort the table by this column."),
-    limit: int | None = typer.Option(
-        None, "--limit", metavar="N", min=1, help="Print N rows of the table. Default: 30 on a terminal, else all."
-    ),
-    by: str | None = typer.Option(
-        None, "--by", metavar="GROUP", help="Group the table by shape, module, line or step; collectives by size."
-    ),
-    as_csv: bool = typer.Option(False, "--csv", help="Print the table as CSV, with times in ns."),
-    batch: int | None = typer.Option(
-        None,
-        "--batch-fits",
-        metavar="N",
-        min=1,
-        help="Report only whether a batch of N samples would fit into memory, from the batch sizes that the run or "
-        "perfkit try --sweep batch-size has measured. Exit with 1 if it does not.",
-    ),
-    node_metrics: str | None = NODE_METRICS,
-    # Of `perfkit watch`, for a run that goes on: diagnosis.json is of the whole run.
-    early: bool = typer.Option(False, "--early", hidden=True),
+    recorded: str | None,
+    page: str | None,
+    every: bool,
+    as_json: bool,
+    as_markdown: bool,
+    out: str | None,
+    fail_on: tuple[str, ...],
+    as_html: bool,
+    open_page: bool,
+    table: str | None,
+    sort: str | None,
+    limit: int | None,
+    by: str | None,
+    as_csv: bool,
+    batch: int | None,
+    node_metrics: str | None,
+    early: bool,
 ) -> int:
-    """Report what dominates a training step, on which lines, what to change and what that saves."""
+    """Report what dominates a training step, on which lines, what to change and what that saves.
+
+    PATH: Diagnose this run folder, Kineto trace (.json, .json.gz), nsys report (.nsys-rep, .sqlite), ncu report
+    (.ncu-rep, or .csv from ncu --csv), or folder of several ranks' traces. Default: the run in runs/ that started last.
+
+    FILE: Write the page of --html to this file.
+    """
     # Loads numpy, which `perfkit run`, for which this file is imported too, must leave to the program.
     from perfkit.measures.gathering import measure
     from perfkit.ranks.rank_sources import find_ranks

@@ -9,6 +9,7 @@ import pkgutil
 import re
 import sys
 
+import click
 from rich.table import Table
 
 from perfkit import _env, _patches
@@ -118,6 +119,7 @@ PRIVATE_NAMES = (
 )
 
 
+@click.command
 def doctor() -> int:
     """Show what is installed, what works with it, what perfkit has patched, and what this machine could do."""
     console = stdout_console()

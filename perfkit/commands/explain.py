@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-import typer
+import click
 
 from perfkit import ledger, trial
 from perfkit.measures import memory
@@ -20,41 +20,39 @@ _TOPICS = {
 }
 
 
-def explain(
-    rule: str | None = typer.Argument(
-        None,
-        help="A rule's id, as in a finding: sync-in-step; or ledger, memory, changes, try, or the name of a change: "
-        "workers.",
-    ),
-    every: bool = typer.Option(False, "--all", help="Print all rules as one text."),
-) -> None:
+@click.command
+@click.argument("rule", required=False)
+@click.option("--all", "every", is_flag=True, help="Print all rules as one text.")
+def explain(rule: str | None, every: bool) -> None:
     """Explain a rule: the problem, how it shows, what to change, and how the saving is estimated.
 
     `perfkit explain ledger` explains what "at the limit", "claimed" and "unexplained" mean; `perfkit explain changes`
     lists what `perfkit run --with` can apply without an edit, `perfkit explain try` how it is measured, and `perfkit
     explain memory` how memory is. Without a rule, list all.
+
+    RULE: A rule's id, as in a finding: sync-in-step; or ledger, memory, changes, try, or the name of a change: workers.
     """
     if every:
-        typer.echo("\n\n".join(explain_rule(known.id) for known in find_rules()))
+        click.echo("\n\n".join(explain_rule(known.id) for known in find_rules()))
     elif rule is None:
         for known in find_rules():
-            typer.echo(f"{known.id:24} {known.explanation.splitlines()[0]}")
+            click.echo(f"{known.id:24} {known.explanation.splitlines()[0]}")
         for topic, text in _TOPICS.items():
-            typer.echo(f"{topic:24} {text.splitlines()[0]}")
-        typer.echo(f"{'changes':24} What can be applied to a program without an edit.")
+            click.echo(f"{topic:24} {text.splitlines()[0]}")
+        click.echo(f"{'changes':24} What can be applied to a program without an edit.")
     elif rule == "changes":
         for change in find_changes().values():
             name = change.id if change.parse is None else f"{change.id}={change.placeholder}"
-            typer.echo(f"{name:24} {change.title} ({change.kind}).")
+            click.echo(f"{name:24} {change.title} ({change.kind}).")
     elif rule in find_changes():
         change = find_changes()[rule]
-        typer.echo(f"{change.id}: {change.explanation}\n\n    {change.lines.format(value=change.placeholder)}\n")
-        typer.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {KINDS[change.kind]}.")
+        click.echo(f"{change.id}: {change.explanation}\n\n    {change.lines.format(value=change.placeholder)}\n")
+        click.echo(f"Answers: {', '.join(change.answers)}. Its kind is {change.kind}: {KINDS[change.kind]}.")
         if change.toggle:
-            typer.echo("It can be switched off and on between any two steps, so one process measures both.")
+            click.echo("It can be switched off and on between any two steps, so one process measures both.")
         if change.slow_start:
-            typer.echo("Its first steps take long, so perfkit try tries it after the others.")
+            click.echo("Its first steps take long, so perfkit try tries it after the others.")
     elif rule in _TOPICS:
-        typer.echo(f"{rule}: {_TOPICS[rule]}")
+        click.echo(f"{rule}: {_TOPICS[rule]}")
     else:
-        typer.echo(explain_rule(rule))
+        click.echo(explain_rule(rule))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
+import click
 from rich.progress import MofNCompleteColumn
 
 from perfkit.commands._pages import write_page
@@ -16,33 +16,56 @@ from perfkit.reports.json import write_json
 from perfkit.run.folder_claim import RUNS
 
 
+@click.command
+@click.argument("runs", default=str(RUNS))
+@click.argument("page", required=False, metavar="[FILE]")
+@click.option(
+    "--objective",
+    metavar='"METRIC <= LIMIT"',
+    multiple=True,
+    help="Exit with 1 if the newest run does not hold this: step (the median), p90, a phase, memory, host-memory, "
+    'syncs, samples or energy, as in "step <= 40ms", "memory <= 2GB", "syncs <= 0". May be repeated.',
+)
+@click.option("--workload", metavar="TEXT", help="Show only workloads whose command or machine contains this text.")
+@click.option(
+    "--any-host", is_flag=True, help="Count runs on machines of different names, but of one kind, as one workload."
+)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Read the newest N runs of each workload.",
+)
+@click.option("--all", "every", is_flag=True, help="Show every run that was read. Default: the newest 20.")
+@click.option("--json", "as_json", is_flag=True, help="Print the history as JSON, times in ns.")
+@click.option(
+    "--html",
+    "as_html",
+    is_flag=True,
+    help="Also write an HTML page to FILE. Default: history.html in the folder of the runs.",
+)
+@click.option("--open", "open_page", is_flag=True, help="Write the page and open it in the browser.")
 def history(
-    runs: str = typer.Argument(str(RUNS), metavar="[RUNS]", help="Read the runs in this folder. Default: runs."),
-    objective: list[str] = typer.Option(
-        [],
-        "--objective",
-        metavar='"METRIC <= LIMIT"',
-        help="Exit with 1 if the newest run does not hold this: step (the median), p90, a phase, memory, host-memory, "
-        'syncs, samples or energy, as in "step <= 40ms", "memory <= 2GB", "syncs <= 0". May be repeated.',
-    ),
-    workload: str | None = typer.Option(
-        None, "--workload", metavar="TEXT", help="Show only workloads whose command or machine contains this text."
-    ),
-    any_host: bool = typer.Option(
-        False, "--any-host", help="Count runs on machines of different names, but of one kind, as one workload."
-    ),
-    limit: int = typer.Option(1000, "--limit", metavar="N", min=1, help="Read the newest N runs of each workload."),
-    every: bool = typer.Option(False, "--all", help="Show every run that was read. Default: the newest 20."),
-    as_json: bool = typer.Option(False, "--json", help="Print the history as JSON, times in ns."),
-    as_html: bool = typer.Option(
-        False, "--html", help="Also write an HTML page to FILE. Default: history.html in the folder of the runs."
-    ),
-    open_page: bool = typer.Option(False, "--open", help="Write the page and open it in the browser."),
-    page: str | None = typer.Argument(None, metavar="[FILE]", help="Write the page of --html to this file."),
+    runs: str,
+    page: str | None,
+    objective: tuple[str, ...],
+    workload: str | None,
+    any_host: bool,
+    limit: int,
+    every: bool,
+    as_json: bool,
+    as_html: bool,
+    open_page: bool,
 ) -> int:
     """Report how the step of a program changed from run to run, and since which commit.
 
     Runs of the same command on the same machine are one workload; each has a history of its own.
+
+    RUNS: Read the runs in this folder. Default: runs.
+
+    FILE: Write the page of --html to this file.
     """
     # They load numpy, which `perfkit run`, for which the commands are imported too, must leave to the program.
     from perfkit.history.gathering import read_history

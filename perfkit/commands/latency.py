@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import typer
+import click
 
 from perfkit import _env
 from perfkit.errors import UsageError
@@ -19,22 +19,20 @@ from perfkit.latency import measure_latency
 from perfkit.reports.console import stdout_console
 
 
-def latency(
-    target: str = typer.Argument(
-        ...,
-        metavar="MODULE:FUNCTION",
-        help="Measure what this function without arguments returns: (model, example), or a callable that takes a batch "
-        "size. The module is searched from the current folder; train.py:make works too.",
-    ),
-    batch_sizes: str = typer.Option("1,8,64", "--batch-sizes", help="Measure these batch sizes."),
-    device: str | None = typer.Option(None, "--device", help="Move the model to this device first: cuda, cuda:1, cpu."),
-    gradients: bool = typer.Option(False, "--gradients", help="Call the model without torch.inference_mode()."),
-    budget: float = typer.Option(30.0, "--budget", help="Limit the measurement to this many seconds."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON, times in ns."),
-) -> int:
+@click.command
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.option("--batch-sizes", default="1,8,64", show_default=True, help="Measure these batch sizes.")
+@click.option("--device", help="Move the model to this device first: cuda, cuda:1, cpu.")
+@click.option("--gradients", is_flag=True, help="Call the model without torch.inference_mode().")
+@click.option("--budget", default=30.0, show_default=True, help="Limit the measurement to this many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, times in ns.")
+def latency(target: str, batch_sizes: str, device: str | None, gradients: bool, budget: float, as_json: bool) -> int:
     """Measure a model's latency, throughput and memory by batch size, and report up to which size batching pays.
 
     A measurement that does not settle is marked with ? and reported as not stable, with the likely cause.
+
+    MODULE:FUNCTION: Measure what this function without arguments returns: (model, example), or a callable that takes a
+    batch size. The module is searched from the current folder; train.py:make works too.
     """
     sizes = _sizes(batch_sizes)
     _env.require_torch("perfkit latency")
@@ -44,9 +42,9 @@ def latency(
     )
     console = stdout_console()
     if as_json:
-        typer.echo(measured.to_json())
+        click.echo(measured.to_json())
     elif console.options.ascii_only:
-        typer.echo(str(measured).replace("µ", "u").encode("ascii", "replace").decode())
+        click.echo(str(measured).replace("µ", "u").encode("ascii", "replace").decode())
     else:
         console.print(measured.table())
     return 0

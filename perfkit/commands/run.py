@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+import click
 
 from perfkit import commands
 from perfkit.errors import UsageError
@@ -18,66 +20,78 @@ from perfkit.script import Additions, execute, find
 if TYPE_CHECKING:
     from perfkit.trial.applied import changes
 
-#: Everything after SCRIPT belongs to the script, options too.
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
-
+# What follows SCRIPT belongs to it, options too.
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("script")
+@click.argument("args", nargs=-1)
+@click.option("-m", "module", is_flag=True, help="Run SCRIPT as a module, as python -m does.")
+@click.option("--out", help="Write the run to this folder. Default: runs/<script>-<date>-<time>.")
+@click.option("--stop-after", metavar="N", type=click.IntRange(min=1), help="Stop the program cleanly after N steps.")
+@click.option(
+    "--schedule",
+    help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs and where "
+    "steps are long.",
+)
+@click.option(
+    "--syncs",
+    default="off",
+    show_default=True,
+    help="Find host-device syncs: auto (every step on a GPU, two dry steps on a CPU), dry, cuda or off.",
+)
+@click.option("--nvtx", is_flag=True, help="Also record ranges that the script makes through nvtx or torch.cuda.nvtx.")
+@click.option(
+    "--trigger",
+    multiple=True,
+    help="Open a window on an event: slow-step[=3], recompile, signal[=SIGUSR2], out-of-memory; or keep the state "
+    "at an exception. May be repeated. file, which perfkit trigger uses, is always on; none switches all off.",
+)
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Record what holds memory at the peak of a step: by kind, module, op and line. Five steps after the first "
+    "window are slower for it.",
+)
+@click.option("--with-stack", is_flag=True, help="Record Python stacks in windows (expensive).")
+@click.option("--record-shapes", is_flag=True, help="Record input shapes in windows.")
+@click.option(
+    "--with",
+    "with_",
+    metavar="CHANGE",
+    multiple=True,
+    help="Apply a change without an edit: workers=4, fused-optimizer, tf32 ... May be repeated. "
+    "perfkit explain changes lists them.",
+)
+@click.option(
+    "--log-loss",
+    is_flag=True,
+    help="Log the loss that each step's first backward() starts from; on a device other than CUDA a sync.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing run in the folder.")
+@click.option("--quiet", is_flag=True, help="Print no verdict.")
 def run(
-    context: typer.Context,
-    script: str = typer.Argument(..., help="Run this training script with the arguments after it."),
-    module: bool = typer.Option(False, "-m", help="Run SCRIPT as a module, as python -m does."),
-    out: str | None = typer.Option(
-        None, "--out", help="Write the run to this folder. Default: runs/<script>-<date>-<time>."
-    ),
-    stop_after: int | None = typer.Option(
-        None, "--stop-after", metavar="N", help="Stop the program cleanly after N steps.", min=1
-    ),
-    schedule: str | None = typer.Option(
-        None,
-        "--schedule",
-        help="Record windows by wait,warmup,active[,repeat] in steps. Default: 10,2,3,1, earlier in short runs and "
-        "where steps are long.",
-    ),
-    syncs: str = typer.Option(
-        "off",
-        "--syncs",
-        help="Find host-device syncs: auto (every step on a GPU, two dry steps on a CPU), dry, cuda or off.",
-    ),
-    nvtx: bool = typer.Option(
-        False, "--nvtx", help="Also record ranges that the script makes through nvtx or torch.cuda.nvtx."
-    ),
-    trigger: list[str] = typer.Option(
-        [],
-        "--trigger",
-        help="Open a window on an event: slow-step[=3], recompile, signal[=SIGUSR2], out-of-memory; or keep the state "
-        "at an exception. May be repeated. file, which perfkit trigger uses, is always on; none switches all off.",
-    ),
-    memory: bool = typer.Option(
-        False,
-        "--memory",
-        help="Record what holds memory at the peak of a step: by kind, module, op and line. Five steps after the first "
-        "window are slower for it.",
-    ),
-    with_stack: bool = typer.Option(False, "--with-stack", help="Record Python stacks in windows (expensive)."),
-    record_shapes: bool = typer.Option(False, "--record-shapes", help="Record input shapes in windows."),
-    with_: list[str] = typer.Option(
-        [],
-        "--with",
-        metavar="CHANGE",
-        help="Apply a change without an edit: workers=4, fused-optimizer, tf32 ... May be repeated. "
-        "perfkit explain changes lists them.",
-    ),
-    log_loss: bool = typer.Option(
-        False,
-        "--log-loss",
-        help="Log the loss that each step's first backward() starts from; on a device other than CUDA a sync.",
-    ),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an existing run in the folder."),
-    quiet: bool = typer.Option(False, "--quiet", help="Print no verdict."),
-) -> int:
+    script: str,
+    args: tuple[str, ...],
+    module: bool,
+    out: str | None,
+    stop_after: int | None,
+    schedule: str | None,
+    syncs: str,
+    nvtx: bool,
+    trigger: tuple[str, ...],
+    memory: bool,
+    with_stack: bool,
+    record_shapes: bool,
+    with_: tuple[str, ...],
+    log_loss: bool,
+    overwrite: bool,
+    quiet: bool,
+) -> Callable[[], int]:
     """Run a training script unchanged, record it, and report why it is slow.
 
     The verdict goes to stderr; the script's own output and exit code do not change.
+
+    SCRIPT: Run this training script with the arguments after it.
     """
     target = find(script, module)
     if syncs not in ("auto", "dry", "cuda", "off"):
@@ -96,10 +110,12 @@ def run(
     }
     prof = profile(out, **arguments)
     prof.loading_ns = time.process_time_ns() - commands.BEGAN_NS
-    return execute(prof, target, script, [*context.args], module, Additions(_changes(with_), log_loss, arguments))
+    additions = Additions(_changes(with_), log_loss, arguments)
+    # Called by `perfkit.commands.main`.
+    return partial(execute, prof, target, script, [*args], module, additions)
 
 
-def _changes(names: list[str]) -> list[changes]:
+def _changes(names: Sequence[str]) -> list[changes]:
     """The changes of --with, whose environment variables take effect here."""
     if not names:
         return []
@@ -129,8 +145,8 @@ def parse_schedule(text: str | None) -> Any:
     )
 
 
-def _parse_triggers(words: list[str]) -> Any:
+def _parse_triggers(words: tuple[str, ...]) -> Any:
     """The triggers of --trigger, added to the defaults, which cost nothing; ``none`` switches all off."""
-    if words == ["none"]:
+    if words == ("none",):
         return ()
     return dict.fromkeys([*DEFAULT, *words]) if words else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-import typer
+import click
 
 from perfkit._stderr import print_message
 from perfkit._text import printable
@@ -30,19 +30,17 @@ _NAMES: dict[str, Callable[[int], str]] = {"kineto": trace_name, "ranges": spans
 _POLL_S = 0.2
 
 
-def trigger(
-    run: str | None = typer.Argument(
-        None, help="Folder of the running training. Default: the run in runs/ that started last."
-    ),
-    rank: int | None = typer.Option(None, "--rank", help="Rank that records. Default: 0.", min=0),
-    every: bool = typer.Option(False, "--all", help="Record on all ranks."),
-    wait: bool = typer.Option(
-        False, "--wait", help="Wait until the window is written, and print the path of its trace."
-    ),
-) -> int:
+@click.command
+@click.argument("run", required=False)
+@click.option("--rank", type=click.IntRange(min=0), help="Rank that records. Default: 0.")
+@click.option("--all", "every", is_flag=True, help="Record on all ranks.")
+@click.option("--wait", is_flag=True, help="Wait until the window is written, and print the path of its trace.")
+def trigger(run: str | None, rank: int | None, every: bool, wait: bool) -> int:
     """Record a window of a running training. It starts with the next step, within about a second.
 
     The training needs the trigger "file", which is on by default. A signal does the same if triggers= has "signal".
+
+    RUN: Folder of the running training. Default: the run in runs/ that started last.
     """
     if every and rank is not None:
         raise UsageError("--rank N and --all exclude each other: use one of them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer
+import click
 
 from perfkit._stderr import print_message
 from perfkit.commands._progress import reading_bar
@@ -18,30 +18,36 @@ _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 
 
+@click.command
+@click.argument("trace")
+@click.option("--out", help="Output path; gzipped if it ends in .gz. Default: next to the trace, as NAME.trimmed.")
+@click.option(
+    "--steps", help="Keep these steps, as a Python slice: 4:6 keeps 4 and 5, 4: all from 4 on, 4 only step 4."
+)
+@click.option("--time", help="Keep this time after the first event, with units (ns, us, ms, s): 10ms:20ms, 1.5s:.")
+@click.option(
+    "--drop",
+    multiple=True,
+    help="Drop these kinds of events, separated by commas: python_function, cpu_op, kernel, ac2g, memory ...",
+)
+@click.option("--keep", multiple=True, help="Keep only these kinds of events, separated by commas.")
+@click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def trim(
-    trace: str = typer.Argument(..., help="A trace of torch.profiler: .json or .json.gz."),
-    out: str | None = typer.Option(
-        None, "--out", help="Output path; gzipped if it ends in .gz. Default: next to the trace, as NAME.trimmed."
-    ),
-    steps: str | None = typer.Option(
-        None, "--steps", help="Keep these steps, as a Python slice: 4:6 keeps 4 and 5, 4: all from 4 on, 4 only step 4."
-    ),
-    time: str | None = typer.Option(
-        None, "--time", help="Keep this time after the first event, with units (ns, us, ms, s): 10ms:20ms, 1.5s:."
-    ),
-    drop: list[str] = typer.Option(
-        [],
-        "--drop",
-        help="Drop these kinds of events, separated by commas: python_function, cpu_op, kernel, ac2g, memory ...",
-    ),
-    keep: list[str] = typer.Option([], "--keep", help="Keep only these kinds of events, separated by commas."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the output if it exists."),
+    trace: str,
+    out: str | None,
+    steps: str | None,
+    time: str | None,
+    drop: tuple[str, ...],
+    keep: tuple[str, ...],
+    overwrite: bool,
 ) -> None:
     """Cut a trace to some steps or some time, or drop kinds of events; Perfetto and perfkit read the result.
 
     --steps keeps what threads did during these steps, and all device work launched in them, even if it ran later;
     --time also keeps what devices did in that time. Names of processes and threads are kept, flows if both ends are
     kept, and times exactly as written. The trace itself is never changed.
+
+    TRACE: A trace of torch.profiler: .json or .json.gz.
     """
     from perfkit.trace.kineto.trimming import trim_trace  # loads numpy, which `perfkit run` must leave to the program
 
@@ -70,7 +76,7 @@ def trim(
     of_steps = f" of step {done.steps[0]}" if len(done.steps) == 1 else ""
     if len(done.steps) > 1:
         of_steps = f" of steps {done.steps[0]} to {done.steps[-1]}"
-    typer.echo(
+    click.echo(
         f"{target}: {done.kept:,} of {done.events:,} events{of_steps},"
         f" {done.bytes_after / 1e6:.1f} of {done.bytes_before / 1e6:.1f} MB"
     )
@@ -81,7 +87,7 @@ def _default_output(source: Path) -> Path:
     return source.with_name(f"{source.name.removesuffix(ending)}.trimmed{ending}")
 
 
-def _words(given: list[str]) -> list[str]:
+def _words(given: tuple[str, ...]) -> list[str]:
     return [word.strip() for text in given for word in text.split(",") if word.strip()]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
+import click
 from rich.text import Text
 
 from perfkit._stderr import print_message
@@ -21,58 +21,70 @@ from perfkit.reports.trial import print_trial
 from perfkit.trial.sweep import parse_sweep, sweep_program
 from perfkit.trial.trying import DEFAULT_STEPS, newest_run, parse_command, try_changes
 
-#: Everything after the script belongs to it, options too.
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 _SECONDS = {"s": 1, None: 1, "m": 60, "h": 3600}
 
 
+# What follows SCRIPT belongs to it, options too.
+@click.command("try", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("script")
+@click.argument("args", nargs=-1)
+@click.option("-m", "module", is_flag=True, help="Run SCRIPT as a module, as python -m does.")
+@click.option(
+    "--only",
+    metavar="CHANGE[,CHANGE]",
+    multiple=True,
+    help="Try these changes, as in tf32,workers=0,2,4. perfkit explain changes lists them. May be repeated. "
+    "Default: those that answer what the diagnosis finds.",
+)
+@click.option("--all", "every", is_flag=True, help="Try every change of the catalogue.")
+@click.option("--budget", default="5m", show_default=True, help="Take at most this long, as in 90s, 5m or 1h.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=20),
+    default=DEFAULT_STEPS,
+    show_default=True,
+    help="Stop each rerun after N steps; more where they are short.",
+)
+@click.option(
+    "--run",
+    metavar="FOLDER",
+    help="Try the advice on this run. Default: the newest run of the command in runs/, else a new one.",
+)
+@click.option(
+    "--sweep",
+    metavar="batch-size|workers[=N,N]",
+    help="Compare batch sizes or numbers of workers by throughput and memory, each in a process of its own. "
+    "Default sizes: the program's own, doubled until that is no faster, and one half.",
+)
+@click.option(
+    "--allow-writes",
+    metavar="FOLDER",
+    multiple=True,
+    help="Let the reruns write into this folder too. May be repeated.",
+)
+@click.option("--emit", metavar="patch|config", help="Print only the patch, or the Trainer's arguments.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def try_(
-    context: typer.Context,
-    script: str = typer.Argument(
-        ...,
-        metavar="SCRIPT",
-        help="Try this training script with the arguments after it; a launcher may stand in front.",
-    ),
-    module: bool = typer.Option(False, "-m", help="Run SCRIPT as a module, as python -m does."),
-    only: list[str] = typer.Option(
-        [],
-        "--only",
-        metavar="CHANGE[,CHANGE]",
-        help="Try these changes, as in tf32,workers=0,2,4. perfkit explain changes lists them. May be repeated. "
-        "Default: those that answer what the diagnosis finds.",
-    ),
-    every: bool = typer.Option(False, "--all", help="Try every change of the catalogue."),
-    budget: str = typer.Option("5m", "--budget", help="Take at most this long, as in 90s, 5m or 1h."),
-    steps: int = typer.Option(
-        DEFAULT_STEPS, "--steps", help="Stop each rerun after N steps; more where they are short.", min=20
-    ),
-    run: str | None = typer.Option(
-        None,
-        "--run",
-        metavar="FOLDER",
-        help="Try the advice on this run. Default: the newest run of the command in runs/, else a new one.",
-    ),
-    sweep: str | None = typer.Option(
-        None,
-        "--sweep",
-        metavar="batch-size|workers[=N,N]",
-        help="Compare batch sizes or numbers of workers by throughput and memory, each in a process of its own. "
-        "Default sizes: the program's own, doubled until that is no faster, and one half.",
-    ),
-    allow_writes: list[str] = typer.Option(
-        [], "--allow-writes", metavar="FOLDER", help="Let the reruns write into this folder too. May be repeated."
-    ),
-    emit: str | None = typer.Option(
-        None, "--emit", metavar="patch|config", help="Print only the patch, or the Trainer's arguments."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+    script: str,
+    args: tuple[str, ...],
+    module: bool,
+    only: tuple[str, ...],
+    every: bool,
+    budget: str,
+    steps: int,
+    run: str | None,
+    sweep: str | None,
+    allow_writes: tuple[str, ...],
+    emit: str | None,
+    as_json: bool,
 ) -> int:
     """Apply what the diagnosis advises, one change at a time, and measure what each saves.
 
     Nothing of yours is changed: every rerun stops after some steps and writes into a temporary folder. The result is
     kept in the run's folder as trial.json, and as trial.patch where a patch can be written.
+
+    SCRIPT: Try this training script with the arguments after it; a launcher may stand in front.
     """
     if only and every:
         raise UsageError("choose one of --only and --all")
@@ -80,7 +92,7 @@ def try_(
         raise UsageError(f"--emit must be patch or config, got {emit!r}")
     if as_json and emit is not None:
         raise UsageError("choose one of --json and --emit")
-    command = [*(["-m"] if module else []), script, *context.args]
+    command = [*(["-m"] if module else []), script, *args]
     if sweep is not None:
         if only or every or emit is not None:
             raise UsageError("--sweep compares values of one setting: leave out --only, --all and --emit")

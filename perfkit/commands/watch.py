@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from perfkit._background import BackgroundError, BackgroundProcess
 from perfkit._regular_file import read_regular
@@ -43,17 +43,21 @@ _FINAL_DIAGNOSIS_S = 20.0
 _RANKS_PER_REFRESH = 64
 
 
-def watch(
-    run: str | None = typer.Argument(None, help="Run folder. Default: the run in runs/ that started last."),
-    once: bool = typer.Option(False, "--once", help="Print the current state once and exit."),
-    wait: bool = typer.Option(False, "--wait", help="Wait until the run folder exists."),
-    rank: int | None = typer.Option(None, "--rank", help="Rank to show. Default: the lowest.", min=0),
-    every: float = typer.Option(1.0, "--every", help="Seconds between refreshes.", min=0.2),
-) -> int:
+@click.command
+@click.argument("run", required=False)
+@click.option("--once", is_flag=True, help="Print the current state once and exit.")
+@click.option("--wait", is_flag=True, help="Wait until the run folder exists.")
+@click.option("--rank", type=click.IntRange(min=0), help="Rank to show. Default: the lowest.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between refreshes."
+)
+def watch(run: str | None, once: bool, wait: bool, rank: int | None, every: float) -> int:
     """Show a running training live: step time, phases, throughput, memory, the rank that is late, findings so far.
 
     Only reads the run folder; training is not affected. Exits when the run ends, or on q or Ctrl-C. If the output is
     not a terminal, prints one line per refresh that has something new.
+
+    RUN: Run folder. Default: the run in runs/ that started last.
     """
     # Imports the rules, which `perfkit run` does not need; it imports this module too.
     from perfkit.reports.console import stdout_console
@@ -70,7 +74,7 @@ def watch(
                 _read_ranks(live, part)
             findings.finish()
             if (shown := _shown_rank(live, rank)) is None:
-                typer.echo(printable(f"{live.path}: no rank has started yet"))
+                click.echo(printable(f"{live.path}: no rank has started yet"))
             else:
                 late.update(live)
                 print_live(live, shown, findings.diagnosis, late.now, console)
@@ -250,7 +254,7 @@ def _line_printer() -> _Show:
         current = (rows[-1].step if rows else None, rank_state(shown).split(" ")[0])
         if current != printed:
             printed = current
-            typer.echo(printable(live_line(live, shown, late)))
+            click.echo(printable(live_line(live, shown, late)))
             sys.stdout.flush()
 
     return show

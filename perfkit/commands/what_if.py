@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
+import click
 from rich.text import Text
 
 from perfkit._format import shown_path
@@ -18,54 +18,53 @@ from perfkit.reports.console import print_line, print_table, print_text, stdout_
 from perfkit.reports.json import write_json
 
 
+@click.command
+@click.argument("recorded", required=False, metavar="[PATH]")
+@click.option("--hide-loader", is_flag=True, help="Prepare the batches in background processes, as many as keep up.")
+@click.option("--workers", metavar="W", type=int, help="Prepare the batches in W background processes.")
+@click.option(
+    "--without",
+    metavar="WHAT",
+    multiple=True,
+    help="Take out: sync (waits for the device), copy-waits (copies become asynchronous), launch-overhead (CUDA "
+    "graphs), exposed-communication (collectives overlap) or rank-waits (all ranks arrive together). May be "
+    "repeated.",
+)
+@click.option(
+    "--scale",
+    metavar="PATTERN=X",
+    multiple=True,
+    help="Let ops, kernels, ranges or modules take X times their time, as in 'aten::addmm=0.5'; * stands for any "
+    "text. May be repeated.",
+)
+@click.option(
+    "--fuse",
+    metavar="PATTERN",
+    multiple=True,
+    help="Fuse the small ops of each range or module that matches, or matching ops in a row. May be repeated.",
+)
+@click.option("--bandwidth", metavar="F", type=float, help="Let collectives transfer F times as fast.")
+@click.option(
+    "--against", metavar="PATH", help="Compare the prediction with this recording, in which the change was made."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def what_if(
-    recorded: str | None = typer.Argument(
-        None,
-        metavar="[PATH]",
-        help="Replay this run folder (its newest window), Kineto trace (.json, .json.gz) or nsys report. Default: the "
-        "run in runs/ that started last.",
-    ),
-    hide_loader: bool = typer.Option(
-        False, "--hide-loader", help="Prepare the batches in background processes, as many as keep up."
-    ),
-    workers: int | None = typer.Option(
-        None, "--workers", metavar="W", help="Prepare the batches in W background processes."
-    ),
-    without: list[str] = typer.Option(
-        [],
-        "--without",
-        metavar="WHAT",
-        help="Take out: sync (waits for the device), copy-waits (copies become asynchronous), launch-overhead (CUDA "
-        "graphs), exposed-communication (collectives overlap) or rank-waits (all ranks arrive together). May be "
-        "repeated.",
-    ),
-    scale: list[str] = typer.Option(
-        [],
-        "--scale",
-        metavar="PATTERN=X",
-        help="Let ops, kernels, ranges or modules take X times their time, as in 'aten::addmm=0.5'; * stands for any "
-        "text. May be repeated.",
-    ),
-    fuse: list[str] = typer.Option(
-        [],
-        "--fuse",
-        metavar="PATTERN",
-        help="Fuse the small ops of each range or module that matches, or matching ops in a row. May be repeated.",
-    ),
-    bandwidth: float | None = typer.Option(
-        None, "--bandwidth", metavar="F", help="Let collectives transfer F times as fast."
-    ),
-    against: str | None = typer.Option(
-        None,
-        "--against",
-        metavar="PATH",
-        help="Compare the prediction with this recording, in which the change was made.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the answer as JSON."),
+    recorded: str | None,
+    hide_loader: bool,
+    workers: int | None,
+    without: tuple[str, ...],
+    scale: tuple[str, ...],
+    fuse: tuple[str, ...],
+    bandwidth: float | None,
+    against: str | None,
+    as_json: bool,
 ) -> int:
     """Replay the step with changes: what it would take, and what it would wait for next.
 
     Without changes, report the critical path of the step and what each change alone would save.
+
+    PATH: Replay this run folder (its newest window), Kineto trace (.json, .json.gz) or nsys report. Default: the run in
+    runs/ that started last.
     """
     if workers is not None:
         check_whole_number("--workers", workers, minimum=1)

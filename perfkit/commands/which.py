@@ -5,32 +5,33 @@ from __future__ import annotations
 import shutil
 import textwrap
 
-import typer
+import click
 
 from perfkit.errors import UsageError
 from perfkit.which import ANSWERS, Answer, as_markdown, find_answers
 
 
-def which(
-    question: list[str] = typer.Argument(
-        None, help="Find the tool for this question, in your own words. Default: list all."
-    ),
-    markdown: bool = typer.Option(False, "--markdown", help="Print the whole table as markdown."),
-) -> int:
-    """Find the tool that answers a question about training speed, its command and what to look for; offline."""
+@click.command
+@click.argument("question", nargs=-1)
+@click.option("--markdown", is_flag=True, help="Print the whole table as markdown.")
+def which(question: tuple[str, ...], markdown: bool) -> int:
+    """Find the tool that answers a question about training speed, its command and what to look for; offline.
+
+    QUESTION: Find the tool for this question, in your own words. Default: list all.
+    """
     if markdown:
         if question:
             raise UsageError("--markdown prints the whole table: give no question with it")
-        typer.echo(as_markdown(), nl=False)
+        click.echo(as_markdown(), nl=False)
         return 0
     if not question:
-        typer.echo(_wrapped("Ask in your own words, as in: perfkit which my GPU is idle half of the time") + "\n")
+        click.echo(_wrapped("Ask in your own words, as in: perfkit which my GPU is idle half of the time") + "\n")
         for answer in ANSWERS:
-            typer.echo(f"{_wrapped(answer.question, '  ')}\n      {answer.tool}")
+            click.echo(f"{_wrapped(answer.question, '  ')}\n      {answer.tool}")
         return 0
     found = find_answers(" ".join(question))
     if not found:
-        typer.echo(
+        click.echo(
             _wrapped(
                 "No entry fits this question. Name what is slow (loading data, saving, a kernel, generation), or what "
                 "you see (an idle GPU, out of memory, spikes, a trace file), as in: perfkit which my dataloader is "
@@ -40,18 +41,18 @@ def which(
         return 0
     _show(found[0].answer)
     if found[1:]:
-        typer.echo("\nThe next best entries:")
+        click.echo("\nThe next best entries:")
     for match in found[1:]:
-        typer.echo(f"{_wrapped(match.answer.question, '  ')}\n      {match.answer.command}")
+        click.echo(f"{_wrapped(match.answer.question, '  ')}\n      {match.answer.command}")
     return 0
 
 
 def _show(answer: Answer) -> None:
     # The command stays on one line so that it can be copied.
-    typer.echo(f"{_wrapped(answer.question)}\n\n  {answer.tool}\n  {answer.command}\n")
-    typer.echo(_wrapped(f"Look for: {answer.look_for}"))
-    typer.echo()
-    typer.echo(_wrapped(f"Why this one: {answer.why}"))
+    click.echo(f"{_wrapped(answer.question)}\n\n  {answer.tool}\n  {answer.command}\n")
+    click.echo(_wrapped(f"Look for: {answer.look_for}"))
+    click.echo()
+    click.echo(_wrapped(f"Why this one: {answer.why}"))
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import typer
 
 from perfkit._stderr import print_message
 from perfkit.errors import UsageError
@@ -14,31 +13,17 @@ from perfkit.nsight_runner.installed_tools import COMPLETE, InstalledTool
 
 
 class NsightOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requested; None where it is left to perfkit. The annotations are the command line."""
+    """What the user requested of either tool, as `perfkit nsys --help` has it; None where it is left to perfkit."""
 
-    program: Annotated[
-        list[str],
-        typer.Argument(metavar="PROGRAM", help="train.py, python train.py, torchrun ... train.py, or any command."),
-    ]
-    module: Annotated[bool, typer.Option("-m", help="Run PROGRAM as a module, as in python -m.")] = False
-    out: Annotated[
-        str | None, typer.Option(help="Folder for the report and the run. Default: runs/<script>-<date>-<time>.")
-    ] = None
-    print_only: Annotated[bool, typer.Option("--print", help="Print the command without running it.")] = False
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="Record this window: wait,warmup,active[,repeat] in steps. Default: 10,2,3,1."),
-    ] = None
-    stop_after: Annotated[
-        int | None, typer.Option(help="End the program cleanly after N steps.", metavar="N", min=1)
-    ] = None
-    force_overwrite: Annotated[
-        bool, typer.Option("--force-overwrite", help="Replace a run and reports in the output folder.")
-    ] = False
-    plain: Annotated[bool, typer.Option("--plain", help="Start PROGRAM without perfkit in it.")] = False
-    show_all: Annotated[
-        bool, typer.Option("--all", help="Show all findings, not only the five most expensive ones.")
-    ] = False
+    program: tuple[str, ...]
+    module: bool = False
+    out: str | None = None
+    print_only: bool = False
+    schedule: str | None = None
+    stop_after: int | None = None
+    force_overwrite: bool = False
+    plain: bool = False
+    show_all: bool = False
 
 
 class ToolOption(NamedTuple):

@@ -6,9 +6,6 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from perfkit._stderr import print_message
 from perfkit.errors import UsageError
@@ -71,67 +68,20 @@ _FOLDERS_ABOVE = 4
 
 
 class NcuOptions(NsightOptions, frozen=True, kw_only=True):
-    """The options of `perfkit ncu`."""
+    """What the user requested of ncu, as `perfkit ncu --help` has it."""
 
-    kernel: Annotated[
-        str | None,
-        typer.Option("-k", "--kernel-name", help="Profile only kernels whose name matches this regular expression."),
-    ] = None
-    launch_skip: Annotated[int | None, typer.Option(help="Skip the first N matching kernels.", metavar="N", min=0)] = (
-        None
-    )
-    launch_count: Annotated[
-        int | None,
-        typer.Option(
-            "-c",
-            "--launch-count",
-            help=f"Profile N kernels. Default: {LAUNCHES}, because each is run ten times and more, with its memory"
-            " saved and restored, and a step may launch thousands.",
-            metavar="N",
-            min=1,
-        ),
-    ] = None
-    all_kernels: Annotated[
-        bool, typer.Option("--all-kernels", help="Profile every kernel of the window. May take days.")
-    ] = False
-    nvtx_include: Annotated[
-        list[str],
-        typer.Option(
-            help="Profile only kernels in this NVTX range: perfkit@loss/ for perfkit.range('loss'). Repeatable.",
-        ),
-    ] = []
-    set: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Measure this set of sections: {', '.join(SETS)}. Default: basic, and the sections on memory, pipes,"
-            " schedulers, stalls, access patterns and roofline that perfkit's rules read; full has more and takes"
-            " longer.",
-        ),
-    ] = None
-    section: Annotated[
-        list[str], typer.Option(help="Measure this section instead of the default ones. Repeatable.")
-    ] = []
-    section_folder: Annotated[
-        list[str],
-        typer.Option(
-            help="Search this folder for your own sections and rules (.section and .py files) beside ncu's. Name them"
-            " with --section. Repeatable.",
-            metavar="DIR",
-        ),
-    ] = []
-    replay_mode: Annotated[
-        str | None, typer.Option(help="Replay kernel, application, range or app-range. Default: kernel.")
-    ] = None
-    clock_control: Annotated[
-        str | None,
-        typer.Option(
-            help="Lock the clocks so that runs compare (base), or leave them as in training (none). Default: base.",
-        ),
-    ] = None
-    from_start: Annotated[
-        bool, typer.Option("--profile-from-start", help="Start with the first kernel, not with perfkit's window.")
-    ] = False
-    extra: Annotated[str, typer.Option("--ncu-args", help="Pass more options to ncu, as one quoted string.")] = ""
+    kernel: str | None = None
+    launch_skip: int | None = None
+    launch_count: int | None = None
+    all_kernels: bool = False
+    nvtx_include: tuple[str, ...] = ()
+    set: str | None = None
+    section: tuple[str, ...] = ()
+    section_folder: tuple[str, ...] = ()
+    replay_mode: str | None = None
+    clock_control: str | None = None
+    from_start: bool = False
+    extra: str = ""
 
 
 def check_ncu_options(options: NcuOptions) -> None:

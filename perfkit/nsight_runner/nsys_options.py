@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated
-
-import typer
 
 from perfkit._nvtx_names import DOMAIN, WINDOW
 from perfkit.errors import UsageError
@@ -18,53 +15,24 @@ _RANGE_END = re.compile(r"none|stop|stop-shutdown|repeat(?::[1-9]\d*)?|repeat-sh
 _KILL = re.compile(r"none|sigterm|sigkill|[1-9]\d?")
 
 #: What is traced: system calls always, because nothing else shows a thread that waits for a file or a lock.
-_TRACE_CUDA, _TRACE_HOST = "cuda,nvtx,osrt,cudnn,cublas", "nvtx,osrt"
+TRACE_CUDA, TRACE_HOST = "cuda,nvtx,osrt,cudnn,cublas", "nvtx,osrt"
 
 
 class NsysOptions(NsightOptions, frozen=True, kw_only=True):
-    """The options of `perfkit nsys`; times are seconds."""
+    """What the user requested of nsys, as `perfkit nsys --help` has it; times are seconds."""
 
-    capture_range: Annotated[
-        str | None,
-        typer.Option(
-            help="Start the recording with: cudaProfilerApi (perfkit calls it for each window; the default with CUDA),"
-            " nvtx (the range perfkit.window; works without CUDA), none (record the whole program and cut the report"
-            " to the window; the default without CUDA).",
-        ),
-    ] = None
-    nvtx_capture: Annotated[
-        str | None,
-        typer.Option(help="Record another range with --capture-range nvtx, given as range@domain or range@*."),
-    ] = None
-    capture_range_end: Annotated[
-        str | None,
-        typer.Option(
-            help="At the end of a window: stop (default), repeat[:N] (one report per window; default with several"
-            " windows), none, or stop-shutdown and repeat-shutdown:N, which need --kill.",
-        ),
-    ] = None
-    kill: Annotated[
-        str | None,
-        typer.Option(
-            help="Send this signal to the program when the recording ends: none, sigterm, sigkill, or a number."
-            " Default: none, so that training continues.",
-        ),
-    ] = None
-    delay: Annotated[int | None, typer.Option(help="Start the recording after N seconds.", metavar="N", min=0)] = None
-    duration: Annotated[int | None, typer.Option(help="Record for N seconds.", metavar="N", min=1)] = None
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            "-t", "--trace", help=f"Trace these APIs. Default: {_TRACE_CUDA} with CUDA, {_TRACE_HOST} without."
-        ),
-    ] = None
-    nvtx_domain_include: Annotated[list[str], typer.Option(help="Record only this NVTX domain. Repeatable.")] = []
-    nvtx_domain_exclude: Annotated[list[str], typer.Option(help="Skip this NVTX domain. Repeatable.")] = []
-    sample: Annotated[str | None, typer.Option("-s", "--sample", help="Sample the CPU. Default: none.")] = None
-    cpuctxsw: Annotated[str | None, typer.Option(help="Trace CPU context switches. Default: none.")] = None
-    extra: Annotated[
-        str, typer.Option("--nsys-args", help="Pass more options to nsys profile, as one quoted string.")
-    ] = ""
+    capture_range: str | None = None
+    nvtx_capture: str | None = None
+    capture_range_end: str | None = None
+    kill: str | None = None
+    delay: int | None = None
+    duration: int | None = None
+    trace: str | None = None
+    nvtx_domain_include: tuple[str, ...] = ()
+    nvtx_domain_exclude: tuple[str, ...] = ()
+    sample: str | None = None
+    cpuctxsw: str | None = None
+    extra: str = ""
 
 
 def capture_range_of(options: NsysOptions, *, cuda: bool) -> str:
@@ -105,7 +73,7 @@ def check_nsys_options(options: NsysOptions, *, cuda: bool) -> None:
         raise UsageError("--nvtx-domain-include and --nvtx-domain-exclude exclude each other: give one of them")
     if DOMAIN in options.nvtx_domain_exclude:
         raise UsageError(f"the domain {DOMAIN} contains the window, to which reports are cut: do not exclude it")
-    if "nvtx" not in (options.trace or _TRACE_HOST).split(","):
+    if "nvtx" not in (options.trace or TRACE_HOST).split(","):
         raise UsageError(f"--trace must include nvtx, which has the window and all ranges, got {options.trace}")
 
 
@@ -137,7 +105,7 @@ def _tool_options(options: NsysOptions, windows: int, inside: bool, cuda: bool) 
 
     capture_range = capture_range_of(options, cuda=cuda)
     device = cuda or capture_range == "cudaProfilerApi"
-    yield option("trace", options.trace or (_TRACE_CUDA if device else _TRACE_HOST), options.trace)
+    yield option("trace", options.trace or (TRACE_CUDA if device else TRACE_HOST), options.trace)
     # Sampling needs rights that containers lack, and makes ten times the data; perfkit samples lines itself.
     yield option("sample", options.sample or "none", options.sample)
     yield option("cpuctxsw", options.cpuctxsw or "none", options.cpuctxsw)

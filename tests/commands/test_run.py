@@ -339,3 +339,8 @@ def test_ranges_that_a_script_has_through_nvtx_are_recorded_when_asked(cli: Any,
 def test_a_script_is_compiled_without_the_future_imports_of_perfkit(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def train(steps: int): pass\nprint(train.__annotations__)\n")
     assert "{'steps': <class 'int'>}" in cli("run", "train.py").stdout
+
+
+def test_a_script_that_uses_click_finds_no_context_of_perfkit(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import click\nprint(click.get_current_context(silent=True))\n")
+    assert cli("run", "train.py").stdout == "None\n"

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from perfkit.commands.ncu import ncu as ncu_command
+from perfkit.commands.nsys import nsys as nsys_command
 from perfkit.errors import UsageError
+from perfkit.nsight_runner._common_options import NsightOptions
 from perfkit.nsight_runner.installed_tools import InstalledTool, find_tool
 from perfkit.nsight_runner.ncu_options import LAUNCHES, NcuOptions, ncu_words
 from perfkit.nsight_runner.nsys_options import NsysOptions, nsys_words
@@ -20,13 +24,22 @@ PLAIN = TargetProgram((), ("./train",), None, "train")
 
 def nsys(program: TargetProgram = INSIDE, cuda: bool = False, tool: InstalledTool | None = None, **options: Any) -> str:
     windows = options.pop("windows", 1)
-    words = nsys_words(NsysOptions(program=[], **options), tool, windows=windows, inside=program.inside, cuda=cuda)
+    words = nsys_words(NsysOptions(program=(), **options), tool, windows=windows, inside=program.inside, cuda=cuda)
     return " ".join(build_command(RecordingSession("nsys", Path("runs"), False), words, program, tool))
 
 
 def ncu(program: TargetProgram = INSIDE, tool: InstalledTool | None = None, **options: Any) -> str:
-    words = ncu_words(NcuOptions(program=[], **options), tool, inside=program.inside)
+    words = ncu_words(NcuOptions(program=(), **options), tool, inside=program.inside)
     return " ".join(build_command(RecordingSession("ncu", Path("runs"), False), words, program, tool))
+
+
+@pytest.mark.parametrize(("command", "options"), [(nsys_command, NsysOptions), (ncu_command, NcuOptions)])
+def test_the_options_of_a_command_are_the_fields_of_its_struct_with_the_same_defaults(
+    command: click.Command, options: type[NsightOptions]
+) -> None:
+    with command.make_context("it", ["train.py"]) as context:
+        assert options(**context.params) == options(program=("train.py",))
+        assert context.params.keys() == set(options.__struct_fields__)
 
 
 def test_without_cuda_nsys_records_the_whole_program_and_does_not_end_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from perfkit.commands import doctor
+from perfkit.commands import doctor, main
 from perfkit.reports.console import console_for
 
 #: What rich reads in a text that is markup, between any other characters.
@@ -48,7 +48,7 @@ def test_doctor_prints_brackets_and_cuts_nothing_on_a_narrow_terminal(
     long = "torch.utils.data.dataloader._BaseDataLoaderIter._index_sampler.and_what_it_has"
     monkeypatch.setattr(doctor, "facts", lambda: [("NVML", "pip install 'perfkit[nvml]'"), ("private names", long)])
 
-    assert doctor.doctor() == 0
+    assert main(["doctor"]) == 0
 
     shown = capsys.readouterr().out
     assert "pip install 'perfkit[nvml]'" in shown

@@ -189,7 +189,7 @@ def printed_by_commands() -> WAY:
             mock.patch.object(doctor, "facts", return_value=[(f"GPU{text}", f"A100{text}")]),
             mock.patch.object(doctor, "limits_of_machine", return_value=[]),
         ):
-            doctor.doctor()
+            main(["doctor"])
 
     def reading(text: str) -> None:
         with mock.patch("perfkit.commands._progress._PATIENCE_S", 0), reading_bar(f"reading {text}") as report:

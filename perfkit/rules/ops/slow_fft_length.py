@@ -3,8 +3,8 @@
 Problem: a fast transform is made of small ones, whose lengths are the prime factors of its own. A length of 1999, a
 prime, takes 2.5 times as long as one of 2000.
 
-How it shows: a transform of 64 elements or more whose length has a prime factor above 13, and all transforms of its line
-take 5% of the step or more.
+How it shows: a transform of 64 elements or more whose length has a prime factor above 13, and all transforms of its
+lines take 5% of the step or more.
 
 Causes: a convolution by FFT that is padded to exactly `2 * length - 1`; a window or a spectrum of an odd size.
 

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,7 @@ def test_a_rollout_in_every_16th_step_is_a_part_with_its_period_and_what_it_take
 def test_the_rare_step_that_was_traced_counts_with_what_the_others_take_and_the_rest_was_recorded() -> None:
     rows = steps(*every(50, 400, count=150))
     rows[149] = msgspec.structs.replace(rows[149], kind="lines", wall_ns=rows[149].wall_ns + 300 * MS)
-    assert not measured(rows).rare  # two are no rhythm
+    assert [one.steps for one in measured(rows).rare] == [2]
 
     found = measured(rows, Lines(period_ns=MS, steps=150, rare_step=RareStep(step=149)))
 
@@ -105,6 +106,34 @@ def test_the_rare_step_that_was_traced_counts_with_what_the_others_take_and_the_
     assert (rare.every, rare.steps, found.steps) == (50, 3, 148)
     assert abs(rare.total_ns - 3 * 390 * MS) < 0.02 * rare.total_ns
     assert abs(found.of("recorded") - 300 * MS) < 20 * MS
+
+
+@pytest.mark.parametrize(
+    ("long", "period"),
+    [([15, 30], 15), ([14, 29], 15), ([15, 33], None), ([15], None), ([15, 30, 40], None), ([20, 40], None)],
+    ids=["after each epoch", "before", "not as late", "one", "and another", "one would be missing at the end"],
+)
+def test_two_much_longer_steps_are_a_rhythm_where_the_second_comes_as_late_after_the_first(
+    long: list[int], period: int | None
+) -> None:
+    rows = steps(*(400.0 if n in long else 10.0 for n in range(44 if 20 not in long else 62)))
+
+    assert [one.every for one in measured(rows).rare] == ([period] if period else [])
+
+
+def test_a_long_step_that_was_recorded_is_one_of_the_rhythm_if_others_of_its_kind_are_short() -> None:
+    rows = steps(*(400.0 if n in (15, 30) else 10.0 for n in range(44)))
+    for step in (15, 16):
+        rows[step] = msgspec.structs.replace(rows[step], kind="lines")
+    [rare] = measured(rows).rare
+
+    assert (rare.every, rare.steps) == (15, 1)
+    rows[16] = msgspec.structs.replace(rows[16], wall_ns=300 * MS)
+    assert not measured(rows).rare
+
+
+def test_two_steps_that_are_little_longer_are_none() -> None:
+    assert not measured(steps(*(35.0 if n in (15, 30) else 10.0 for n in range(44)))).rare
 
 
 def test_two_rhythms_are_two_parts() -> None:

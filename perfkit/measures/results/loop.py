@@ -32,6 +32,9 @@ LoopUse = Literal[
     "between",
 ]
 
+#: Steps that take so many times as long as the typical one do other work, such as an evaluation; what disturbs a step
+#: takes less (chosen). Two or three of them are a rhythm, if it is that of epochs.
+MUCH_LONGER = 5
 #: Steps whose further time is to this share backward and optimizer train more than others: a third of a training step
 #: is its forward.
 _TRAINS = 0.4
@@ -115,6 +118,16 @@ class LoopTime(msgspec.Struct, frozen=True, kw_only=True):
         """The share (0 to 1) of `own_ns` that steps of a rhythm take beyond the typical one for other work."""
         other_ns = sum(part.total_ns for part in self.parts if part.is_other_work)
         return other_ns / self.own_ns if self.own_ns else 0.0
+
+    @property
+    def unclear_share(self) -> float:
+        """The share (0 to 1) of `own_ns` that steps without a rhythm take, if they take much longer than the others."""
+        unclear_ns = sum(
+            part.total_ns - min(part.total_ns, part.gc_ns + part.compile_ns)
+            for part in self.parts
+            if part.use == "irregular" and (part.longer or 0) >= MUCH_LONGER
+        )
+        return unclear_ns / self.own_ns if self.own_ns else 0.0
 
     def sentence(self, least: float = 0.05) -> str:
         """What the typical step covers, and each other part with at least this share of the loop; "" where none has it.

@@ -64,6 +64,18 @@ def find_rhythms(seen: Sequence[int], beyond: Mapping[int, int]) -> list[Rhythm]
     return found
 
 
+def rhythm_of_epochs(long: Sequence[int], last: int) -> Rhythm | None:
+    """The rhythm of two or more long steps, where each comes as late after the one before as the first of them came.
+
+    So does what a program does after each epoch, of which a short run has two or three. ``last`` is the last position.
+    """
+    at = sorted(long)
+    for period in (at[0], at[0] + 1) if len(at) > 1 else ():
+        if period >= _MIN_PERIOD and at == list(range(at[0], last + 1, period)):
+            return Rhythm(period, at[0] % period)
+    return None
+
+
 def _next(positions: Sequence[int], left: Mapping[int, int]) -> Rhythm | None:
     """The rhythm that explains most long steps; of equal ones the slowest, which has no other step in it."""
     start, span = positions[0], positions[-1] - positions[0] + 1

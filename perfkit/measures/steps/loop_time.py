@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from perfkit.measures.results.loop import LoopPart, LoopTime, LoopUse, StepGrowth
+from perfkit.measures.results.loop import MUCH_LONGER, LoopPart, LoopTime, LoopUse, StepGrowth
 from perfkit.measures.steps._rare_lines import line_of
-from perfkit.measures.steps._rhythm import Rhythm, find_rhythms
+from perfkit.measures.steps._rhythm import Rhythm, find_rhythms, rhythm_of_epochs
 from perfkit.measures.steps._timed_rows import own_rows, phase_columns, timed_rows
 from perfkit.measures.steps.step_growth import step_growth
 from perfkit.run.records import PHASES, Lines, Phase, Step
@@ -39,7 +39,7 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None, ended_ns
     single = [piece for piece in pieces if piece.row.steps == 1] or pieces
     usual_ns = round(median(piece.own_ns / piece.row.steps for piece in single))
     typical_ns = growth.first_ns if growth is not None else usual_ns
-    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines))
+    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), _long_recorded(rows))
     parts = [
         *split.parts(lines),
         *_phase_parts(timed),
@@ -93,15 +93,31 @@ def _traced_rare_step(rows: Sequence[Step], lines: Lines | None) -> _TimedRow | 
     return next((_TimedRow.of(row, position) for row, position in _positions(rows, traced)), None)
 
 
+def _long_recorded(rows: Sequence[Step]) -> list[int]:
+    """The positions of recorded steps that take much longer than the shortest that was recorded for the same.
+
+    Recording lengthens all steps of a kind.
+    """
+    own = [row for row in own_rows(rows) if row.kind != "timed" and row.steps == 1]
+    shortest = {row.kind: row.wall_ns for row in sorted(own, key=lambda row: -row.wall_ns)}
+    much = [row for row in own if row.wall_ns > MUCH_LONGER * shortest[row.kind]]
+    return [position for _, position in _positions(rows, much)]
+
+
 class _TimedParts:
     """The timed rows' own time: typical, growth, rare by rhythm, irregular.
 
-    ``traced`` is the rare step that was traced by line, as if it had taken no longer than the others of its rhythm;
-    None where it is of none.
+    ``recorded`` are positions of long steps that are not timed. ``traced`` is the rare step that was traced by line, as
+    if it had taken no longer than the others of its rhythm; None where it is of none.
     """
 
     def __init__(
-        self, pieces: Sequence[_TimedRow], typical_ns: int, growth: StepGrowth | None, traced: _TimedRow | None
+        self,
+        pieces: Sequence[_TimedRow],
+        typical_ns: int,
+        growth: StepGrowth | None,
+        traced: _TimedRow | None,
+        recorded: Sequence[int],
     ) -> None:
         self._pieces = list(pieces)
         self._typical_ns = typical_ns
@@ -122,6 +138,11 @@ class _TimedParts:
         long_ns = max(_LONG * typical_ns, _IN_RHYTHM * deviation)
         self._long = {position: ns for position, ns in beyond.items() if ns > long_ns}
         self._rhythms = find_rhythms(list(beyond), self._long)
+        much = {position for position, ns in self._long.items() if ns > (MUCH_LONGER - 1) * typical_ns}
+        if not self._rhythms and much:
+            last = max(piece.position + piece.row.steps for piece in pieces) - 1
+            epochs = rhythm_of_epochs([*much, *recorded], last)
+            self._rhythms += [epochs] if epochs is not None and much & timed else []
         #: What a step of the rhythm takes beyond the level.
         self._each = {
             rhythm: median(ns for position, ns in self._long.items() if rhythm.holds(position) and position in timed)

@@ -23,6 +23,7 @@ and its inverse took 1.5 to 11 times as long as with the next length of small fa
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -38,6 +39,8 @@ CLAIMS = COMPUTING
 
 #: The shares of the transforms' time that are saved (CALIBRATION.md).
 _LOW, _HIGH = 0.3, 0.8
+#: ``aten::fft_rfft``, ``aten::_fft_c2c``, ``... evaluate_function: FftR2CBackward0``.
+_IS_FFT = re.compile(r"^aten::_?fft_|\bFft[A-Z]")
 
 
 def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
@@ -50,7 +53,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
         rows = [
             row
             for row in work.rows
-            if row.op.startswith("aten::_fft_") and row.at is not None and (row.at.file, row.at.line) in places
+            if _IS_FFT.search(row.op) and row.at is not None and (row.at.file, row.at.line) in places
         ]
         spent_ns = sum(row.ns for row in rows)
         cost = spent_ns * step.wall_ns / max(1, work.step_ns)

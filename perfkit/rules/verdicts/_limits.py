@@ -19,10 +19,10 @@ _ROWS = 5
 def is_healthy(ledger: ClaimedLedger, loop: LoopTime | None, lines: Lines | None) -> bool:
     """Whether the typical step is at its limit, and is nearly all of the loop: other work is not proven needed.
 
-    Not where the recorded steps, by which the typical step is divided, are those of another loop, nor where the program
-    ran for longer after its last step.
+    Not where a few much longer steps take a part of it, nor where the recorded steps, by which the typical step is
+    divided, are those of another loop, or the program ran for longer after its last step.
     """
-    covers = loop is None or (loop.rare_share < RARE and not loop.ends_early)
+    covers = loop is None or (max(loop.rare_share, loop.unclear_share) < RARE and not loop.ends_early)
     return ledger.is_at_limit and covers and other_loop(lines) is None
 
 

@@ -3,8 +3,9 @@
 Problem: a part of the step is far from what this machine can do, or its limit is not known, and no rule knows why.
 
 How it shows: less than half of the step is time of rows of the ledger up to twice their limit; or a quarter of it or
-more is overhead of ops, or neither that nor claimed by a finding; or a finding's cost is not known; or other work than
-training takes 15% of the loop, in steps of a rhythm; or the recorded steps are of another loop than most of the run.
+more is overhead of ops, or neither that nor claimed by a finding; or a finding's cost is not known; or 15% of the
+loop is other work than training in steps of a rhythm, or a few steps that take five times as long; or the recorded
+steps are of another loop than most of the run.
 
 Causes: something that perfkit has no rule for; a recording without shapes or without the machine's limits.
 

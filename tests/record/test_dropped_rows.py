@@ -64,6 +64,44 @@ def test_positions_of_all_texts_are_rows_of_their_scores() -> None:
     assert (row.rows, row.picked) == (200, PICKED)
 
 
+PICTURE = torch.randn(200, 300, 3)
+TALL, WIDE = torch.arange(50), torch.arange(50) * 2
+
+
+@pytest.mark.parametrize(
+    ("pick", "rows", "picked"),
+    [
+        (lambda rays: rays[TALL, WIDE], 60_000, 50),
+        (lambda rays: rays[PICTURE[..., 0] > 100], 60_000, 0),
+        (lambda rays: rays.square().sum(-1)[TALL, WIDE], 60_000, 50),
+        (lambda rays: rays.square().sum(1)[TALL], 200, 50),
+        (lambda rays: rays[TALL], 200, 50),
+    ],
+    ids=["by two numbers", "by a mask", "of their norms", "rows of sums", "rows"],
+)
+def test_of_the_places_of_a_picture_those_that_an_index_picks_are_counted(
+    pick: Callable[[torch.Tensor], torch.Tensor], rows: int, picked: int
+) -> None:
+    [row] = found(lambda: pick((PICTURE - 1) * 2))
+
+    assert (row.rows, row.picked) == (rows, picked)
+    assert row.shape == ((200, 300) if rows > 200 else (200,))
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda rays: rays.cumsum(1)[TALL, WIDE],
+        lambda rays: rays.mean(1, keepdim=True).expand(200, 300, 3)[TALL, WIDE],
+        lambda rays: rays[:, TALL],
+        lambda rays: (rays[TALL, WIDE], rays.mean()),
+    ],
+    ids=["of what went along a row", "of a mean of rows", "of columns", "and all"],
+)
+def test_places_that_are_needed_are_none(pick: Callable[[torch.Tensor], Any]) -> None:
+    assert found(lambda: pick((PICTURE - 1) * 2)) == ()
+
+
 def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
     def step() -> None:
         rows = encoded(CATALOGUE)

@@ -75,6 +75,18 @@ def test_a_product_of_which_the_diagonal_is_read_costs_all_but_one_row(build: An
     assert "(a * b).sum(-1)" in finding.advice
 
 
+def test_of_places_of_a_picture_all_ops_on_it_are_the_cost(build: Any) -> None:
+    line = {"file": PICKS.file, "line": PICKS.line, "function": PICKS.function, "owner": PICKS.owner}
+    dropped = DroppedRows(**line, rows=60_000, shape=(200, 300), picked=600, made_at=(ENCODES,))
+    lines = Lines(period_ns=MS, steps=40, dropped_rows=(dropped,))
+    rows = (op("mul", "200x300x1x3 3x3", 20), op("sum", "200x300x3x3", 20), op("mul", "200x3 200x3", 9))
+    work = StepWork(source="stacks-0", step_ns=80 * MS, rows=rows)
+
+    [finding] = build.findings(unused_rows, build.step(40, forward=20, backward=20), lines, work)
+
+    assert finding.cost_ns == pytest.approx(0.99 * 20 * MS)
+
+
 @pytest.mark.parametrize(("line", "found_it"), [(30, True), (31, True), (29, False)])
 def test_experts_whose_rows_are_multiplied_by_zero_cost_the_share_of_those(
     build: Any, line: int, found_it: bool

@@ -1,7 +1,8 @@
 """Rows that a step computes and leaves out: a catalogue that is encoded as a whole, of which a batch reads a few rows.
 
 The rows of a tensor are followed through ops that compute each row from the same row of their inputs: products with
-weights, convolutions of a batch, functions of an element, norms of a row. Where an op picks rows by an index, those
+weights, convolutions of a batch, functions of an element, norms of a row. A picture has rows of places, of which an
+index by two numbers picks some. Where an op picks rows by an index, those
 that nothing picks could have been left out before. Where an op mixes rows (a batch norm, attention, messages along
 edges, scores of all), all of them are needed.
 
@@ -10,6 +11,7 @@ edges, scores of all), all of them are needed.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,8 @@ from perfkit.run.records import DroppedRows
 
 #: Fewer rows are not looked at: a choice among them saves little (chosen).
 FEW_ROWS = 16
+#: Results of ops of elements with fewer elements are not looked at, unless their rows come from a product (chosen).
+_ELEMENTS = 50_000
 #: Tensors that are followed in a step, and elements of an index whose different ones are counted: 3.5 ms for so many on
 #: one CPU, 42 for ten times as many.
 MAX_TENSORS, _MAX_INDEX = 10_000, 100_000
@@ -41,9 +45,13 @@ _CHOICES = {"index": 1, "index_select": 2, "embedding": 1}
 
 
 class _Rows(NamedTuple):
-    """How many rows a tensor has, the lines that computed them, and the numbers of the ops with which they begin."""
+    """How many rows a tensor has, the lines that computed them, and the numbers of the ops with which they begin.
+
+    Its places along the first ``depth`` dimensions were computed each from the same place.
+    """
 
     number: int
+    depth: int
     lines: frozenset[Site]
     roots: frozenset[int]
 
@@ -57,8 +65,8 @@ class DroppedRowCounts:
         self._next_root = 0
         #: Where all rows are needed.
         self._mixed: set[int] = set()
-        #: Line that picks -> the rows that it picks from, and how many it picks at most.
-        self._picked: dict[Site, tuple[_Rows, int]] = {}
+        #: (line that picks, shape of what it picks from) -> the rows, and how many it picks at most.
+        self._picked: dict[tuple[Site, tuple[int, ...]], tuple[_Rows, int]] = {}
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
@@ -71,17 +79,18 @@ class DroppedRowCounts:
             return
         if name in _CHOICES and (known := self._of(arguments[0])) is not None:
             if (picked := _picked(name, arguments, known)) is not None:
-                self._pick(known, picked, site)
+                self._pick(known, *picked, site)
             else:
                 self._mixed |= known.roots
             self._set(first, None)
             return
-        rows, read = self._rows_of(name, arguments, tensors, int(first.shape[0]))
+        rows, read = self._rows_of(name, arguments, tensors, first)
         self._mix([tensor for tensor in tensors if rows is None or tensor not in read])
         self._set(first, rows._replace(lines=rows.lines | {site}) if rows is not None else None)
 
-    def _rows_of(self, name: str, arguments: Any, tensors: list[Any], count: int) -> tuple[_Rows | None, _Tensors]:
+    def _rows_of(self, name: str, arguments: Any, tensors: list[Any], out: Any) -> tuple[_Rows | None, _Tensors]:
         """The rows of what the op returned, None where they are not computed row by row; the tensors that have them."""
+        count, depth = int(out.shape[0]), out.dim()
         if count < FEW_ROWS:
             return None, _Tensors()
         if name in _ROWS_AT:
@@ -91,16 +100,22 @@ class DroppedRowCounts:
             known = self._of(source)
             if known is not None and known.number == count:
                 return known, _Tensors((source,))
-            self._next_root += 1
-            return _Rows(count, frozenset(), frozenset((self._next_root,))), _Tensors((source,))
-        if name not in OF_ELEMENTS and (name not in _ALONG or _mixes(arguments, _ALONG[name])):
+            return self._begin(count, 1), _Tensors((source,))
+        if name in _ALONG:
+            along = _dimensions(arguments, _ALONG[name])
+            depth = min(depth, *along)
+        if depth < 1 or not (name in OF_ELEMENTS or name in _ALONG):
             return None, _Tensors()
         read = _Tensors(one for one in tensors if one.dim() and one.shape[0] == count)
         known_rows = [known for one in read if (known := self._of(one)) is not None and known.number == count]
         if not known_rows:
-            return None, _Tensors()
-        lines, roots = (frozenset[Any]().union(*parts) for parts in zip(*(one[1:] for one in known_rows), strict=True))
-        return _Rows(count, lines, roots), read
+            return (self._begin(count, depth) if out.numel() >= _ELEMENTS and read else None), read
+        lines, roots = (frozenset[Any]().union(*parts) for parts in zip(*(one[2:] for one in known_rows), strict=True))
+        return _Rows(count, min(depth, *(one.depth for one in known_rows)), lines, roots), read
+
+    def _begin(self, count: int, depth: int) -> _Rows:
+        self._next_root += 1
+        return _Rows(count, depth, frozenset(), frozenset((self._next_root,)))
 
     def _mix(self, tensors: list[Any]) -> None:
         """All rows of these tensors are needed."""
@@ -118,22 +133,22 @@ class DroppedRowCounts:
         else:
             self._known.pop(address, None)
 
-    def _pick(self, known: _Rows, picked: int, site: Site) -> None:
-        before, count = self._picked.get(site, (known, 0))
+    def _pick(self, known: _Rows, picked: int, shape: tuple[int, ...], site: Site) -> None:
+        before, count = self._picked.get((site, shape), (known, 0))
         # Several calls of a line may pick other rows each time.
-        rows = _Rows(known.number, before.lines | known.lines, before.roots | known.roots)
-        self._picked[site] = rows, min(known.number, count + picked)
+        rows = known._replace(lines=before.lines | known.lines, roots=before.roots | known.roots)
+        self._picked[site, shape] = rows, min(prod(shape), count + picked)
 
     def rows(self) -> tuple[DroppedRows, ...]:
         """The lines that pick some of the rows that others computed, and that nothing else needs."""
-        found: dict[frozenset[int], list[tuple[Site, _Rows, int]]] = {}
-        for site, (rows, picked) in self._picked.items():
+        found: dict[tuple[Any, ...], list[tuple[Site, _Rows, int]]] = {}
+        for (site, shape), (rows, picked) in self._picked.items():
             if not rows.roots & self._mixed:
-                found.setdefault(rows.roots, []).append((site, rows, picked))
-        return tuple(row for lines in found.values() if (row := _row(lines)).picked < row.rows)
+                found.setdefault((rows.roots, shape), []).append((site, rows, picked))
+        return tuple(row for (_, shape), lines in found.items() if (row := _row(lines, shape)).picked < row.rows)
 
 
-def _row(lines: list[tuple[Site, _Rows, int]]) -> DroppedRows:
+def _row(lines: list[tuple[Site, _Rows, int]], shape: tuple[int, ...]) -> DroppedRows:
     """Several lines that pick from the same rows: the first stands for all."""
     (code, line), rows, _ = lines[0]
     return DroppedRows(
@@ -141,8 +156,9 @@ def _row(lines: list[tuple[Site, _Rows, int]]) -> DroppedRows:
         line=line,
         function=function_name(code),
         owner=USER,
-        rows=rows.number,
-        picked=min(rows.number, sum(picked for _, _, picked in lines)),
+        rows=prod(shape),
+        shape=shape,
+        picked=min(prod(shape), sum(picked for _, _, picked in lines)),
         made_at=tuple(sorted(map(location_of, rows.lines), key=lambda at: (at.file, at.line or 0))),
     )
 
@@ -154,24 +170,36 @@ class _Tensors(tuple[Any, ...]):
         return any(tensor is one for one in self)
 
 
-def _picked(name: str, arguments: Any, known: _Rows) -> int | None:
-    """How many of the rows an index picks; None where it picks something else."""
+def _picked(name: str, arguments: Any, known: _Rows) -> tuple[int, tuple[int, ...]] | None:
+    """How many of the rows an index picks at most, and their shape; None where it picks something else."""
     source = arguments[0]
-    index = arguments[_CHOICES[name]]
+    indices = [arguments[_CHOICES[name]]]
     if name == "index":
-        index, *others = index
-        if any(one is not None for one in others) or (index is not None and index.dim() != 1):
+        indices = [one for one in arguments[1] if one is not None]
+        if any(one is None for one in arguments[1][: len(indices)]):
             return None
     elif name == "index_select" and arguments[1] % source.dim():
         return None
-    if not is_tensor(index) or index.numel() > _MAX_INDEX or source.shape[0] != known.number:
+    if not all(map(is_tensor, indices)) or source.shape[0] != known.number:
         return None
+    is_mask = indices[0].dtype.itemsize == 1
+    depth = indices[0].dim() if is_mask else len(indices)
+    shape = tuple(int(length) for length in source.shape[:depth])
+    one = indices[0]
+    if (
+        depth > known.depth
+        or one.numel() > (_MAX_INDEX if depth == 1 else prod(shape))
+        or (is_mask and len(indices) > 1)
+    ):
+        return None
+    if depth > 1 and not is_mask:
+        return max(int(index.numel()) for index in indices), shape
     with without_modes():
-        return int(index.sum()) if index.dtype.itemsize == 1 else int(torch.unique(index).numel())
+        return int(one.sum() if is_mask else torch.unique(one).numel()), shape
 
 
-def _mixes(arguments: Any, place: int) -> bool:
-    """Whether an op along the dimensions at this place goes along the first one, or along all."""
+def _dimensions(arguments: Any, place: int) -> list[int]:
+    """The dimensions that an op goes along, by the place of their numbers; the first one where it goes along all."""
     along = arguments[place] if len(arguments) > place else None
     along = along if isinstance(along, list | tuple) else [along]
-    return not along or any(one is None or one % arguments[0].dim() == 0 for one in along)
+    return [0 if one is None else one % arguments[0].dim() for one in along] or [0]

@@ -161,7 +161,8 @@ def _is_of(row: OpWorkTime, of: DroppedRows) -> bool:
         return False
     shapes = [shape.split("x") for shape in row.shapes.split()]
     if of.columns is None:
-        return any(shape[0] == str(of.rows) for shape in shapes)
+        first = [str(length) for length in of.shape or (of.rows,)]
+        return any(shape[: len(first)] == first for shape in shapes)
     # The product and its backward, and what else has the whole result.
     if of.is_diagonal:
         side = str(of.columns)

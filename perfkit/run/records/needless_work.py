@@ -77,6 +77,7 @@ class WideBroadcast(CodeLine, frozen=True, kw_only=True):
 class DroppedRows(CodeLine, frozen=True, kw_only=True):
     """A line that picks ``picked`` of the ``rows`` rows that the lines ``made_at`` computed in the same step.
 
+    ``shape`` are the first dimensions of what they computed, whose product is ``rows``; empty where it is ``rows``.
     ``columns`` is None for all that these lines compute of those rows; else it is only a product whose result has so
     many columns, and ``picked`` how many rows as much is as is read of it: its diagonal where ``is_diagonal``.
     """
@@ -85,6 +86,7 @@ class DroppedRows(CodeLine, frozen=True, kw_only=True):
     picked: Count
     columns: Count | None = None
     is_diagonal: bool = False
+    shape: tuple[Count, ...] = ()
     made_at: tuple[Location, ...]
 
 

@@ -370,6 +370,7 @@ class Attachments:
             sparse_inputs=extras.inputs.sparse_inputs.rows(),
             diagonal_matrices=extras.inputs.diagonal_matrices.rows(),
             slow_ffts=extras.inputs.fft_lengths.rows(),
+            repeated_heads=extras.inputs.repeated_heads.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
-from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tracing, sample_of, unseen
+from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tensor, is_tracing, sample_of, unseen
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op
@@ -140,7 +140,7 @@ class ConstantOpLog:
             leave_to_program(error)
             number = None
         is_rebuilt = func is _JOINS and self.buffers.is_next(inputs[0][0], out, self._base_of)
-        if self._before is None or schema_of(func).is_view or func.namespace == "profiler":
+        if self._before is None or _is_view(func, inputs[0], out) or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
         path, between, module = path_of_op()
         if not path:
@@ -348,6 +348,14 @@ class ConstantOpLog:
             ops=sum(self._counts[path] for path in paths),
             host_ns=sum(self._constant[path] for path in paths),
         )
+
+
+def _is_view(func: Any, arguments: tuple[Any, ...], out: Any) -> bool:
+    """Whether the op returned memory of its input: of those that may, some copy, as a reshape of an expanded tensor."""
+    if not schema_of(func).is_view:
+        return False
+    tensors = arguments and is_tensor(arguments[0]) and is_tensor(out)
+    return not tensors or out.untyped_storage().data_ptr() == arguments[0].untyped_storage().data_ptr()
 
 
 class _ListeningMode(TorchDispatchMode):

@@ -11,8 +11,14 @@ from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.module_calls import Site
 from perfkit.run.records import DiagonalMatrix
 
-#: Ops that take a matrix: the place of it.
-_MATRIX_AT = {"linalg_cholesky_ex": 0, "linalg_solve_triangular": 0, "triangular_solve": 1, "cholesky_inverse": 0}
+#: Ops that take a matrix: the place of it. Under inference_mode those that call others are what runs.
+_MATRIX_AT = {
+    "linalg_cholesky_ex": 0,
+    "linalg_cholesky": 0,
+    "linalg_solve_triangular": 0,
+    "triangular_solve": 1,
+    "cholesky_inverse": 0,
+}
 #: Elements that are looked at in a step: some milliseconds.
 _MAX_ELEMENTS = 20_000_000
 

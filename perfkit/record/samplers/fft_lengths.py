@@ -11,6 +11,7 @@ from perfkit.run.records import SlowFft
 
 #: Libraries have fast transforms for these factors (MKL and cuFFT: up to 13 and 7).
 _FAST = (2, 3, 5, 7, 11, 13)
+_ALONG_ONE = frozenset({"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"})
 #: Shorter ones are fast enough, whatever their length (chosen).
 _SHORT = 64
 
@@ -23,14 +24,7 @@ class FftLengths:
 
     def add(self, func: Any, arguments: Any, site: Site) -> None:
         """An op of a line of the user's got these positional arguments."""
-        name = func.overloadpacket.__name__
-        if not name.startswith("_fft_"):
-            return
-        # (input, dimensions, normalization, length of the result) of complex to real, else without the last.
-        lengths = [int(arguments[0].shape[dimension]) for dimension in arguments[1]]
-        if name == "_fft_c2r":
-            lengths[-1] = int(arguments[3])
-        for length in lengths:
+        for length in _lengths(func.overloadpacket.__name__, arguments):
             if length >= _SHORT and not is_fast(length):
                 self._found[site, length] += 1
 
@@ -42,6 +36,20 @@ class FftLengths:
             )
             for ((code, line), length), calls in self._found.items()
         )
+
+
+def _lengths(name: str, arguments: Any) -> list[int]:
+    """The lengths that an op transforms; none of one that is no transform."""
+    if name.startswith("_fft_"):
+        # (input, dimensions, normalization, length of the result) of complex to real, else without the last.
+        lengths = [int(arguments[0].shape[dimension]) for dimension in arguments[1]]
+        return [*lengths[:-1], int(arguments[3])] if name == "_fft_c2r" else lengths
+    if name in _ALONG_ONE:
+        # Under inference_mode those that call others are what runs: (input, length, dimension).
+        source, length, dimension = (*arguments, *(None, -1)[len(arguments) - 1 :])[:3]
+        size = int(source.shape[dimension])
+        return [int(length) if length is not None else 2 * (size - 1) if name == "fft_irfft" else size]
+    return []
 
 
 def is_fast(length: int) -> bool:

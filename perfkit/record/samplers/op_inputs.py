@@ -1,8 +1,8 @@
 """What goes into the ops of one step that makes them slow or useless.
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
-mistake, targets that a loss ignores, rows that nothing reads or that are multiplied by zero, and parameters in a
-penalty.
+mistake, copies of keys for several heads, targets that a loss ignores, rows that nothing reads or that are multiplied
+by zero, and parameters in a penalty.
 
 `ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
 """
@@ -23,6 +23,7 @@ from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.fft_lengths import FftLengths
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
@@ -43,7 +44,11 @@ _PRODUCTS = frozenset(
         torch.ops.aten.convolution.default,
     }
 )
-_OF_MATRICES = _PRODUCTS - {torch.ops.aten.convolution.default}
+#: Of matrices; under inference_mode those that call others are what runs.
+_OF_MATRICES = _PRODUCTS - {torch.ops.aten.convolution.default} | {
+    torch.ops.aten.linear.default,
+    torch.ops.aten.matmul.default,
+}
 #: Ops of elements whose inputs are looked at too, and elements of each: a state that decays is multiplied in every time
 #: step. Of a line's calls the first ones and then one in sixteen are.
 _DECAYS = frozenset(getattr(torch.ops.aten, name) for name in ("mul", "add", "sub", "div", "addcmul", "lerp"))
@@ -77,6 +82,7 @@ class OpInputs:
         self.sparse_inputs = SparseInputCounts()
         self.diagonal_matrices = DiagonalMatrixCounts()
         self.fft_lengths = FftLengths()
+        self.repeated_heads = RepeatedHeadCounts()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
@@ -92,8 +98,6 @@ class OpInputs:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
-            if func in _OF_MATRICES:
-                self.sparse_inputs.add(arguments[-2:], site)
         elif func.overloadpacket in _PAIRED and len(arguments) > 1:
             self._look_at_shapes(func, arguments[0], arguments[1], site)
         elif not in_library:
@@ -105,6 +109,8 @@ class OpInputs:
             self._decays[place] = calls = self._decays[place] + 1
             if calls <= _FIRST or not calls % _ONE_IN:
                 self._look_for_subnormals(func, arguments, site, _FEW_SAMPLED)
+        if func in _OF_MATRICES:
+            self.sparse_inputs.add(arguments[:3], site)
         self.diagonal_matrices.add(func, arguments, site)
         self.fft_lengths.add(func, arguments, site)
         # Last: tensors without memory raise there.
@@ -112,6 +118,7 @@ class OpInputs:
         if func.overloadpacket.__name__ != _VIEW:
             self._dropped_rows.add(func, arguments, out, site)
             self._unread_scores.add(func, arguments, out, site)
+            self.repeated_heads.add(func, arguments, out, site)
 
     def _look_for_subnormals(self, func: Any, arguments: Any, site: Site, most: int = _SAMPLED) -> None:
         self._products += 1

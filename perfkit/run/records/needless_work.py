@@ -141,6 +141,18 @@ class SlowFft(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class RepeatedHeads(CodeLine, frozen=True, kw_only=True):
+    """A line whose attention reads copies of keys or values, of which each head has ``times`` equal ones.
+
+    The lines ``copied_at`` make them. The attention has ``calls`` calls in a step, with ``queries`` queries at most.
+    """
+
+    copied_at: tuple[Location, ...]
+    times: Count
+    queries: Count
+    calls: Count
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

@@ -44,18 +44,29 @@ def is_in_rollout(place: Location | None, lines: Lines | None) -> bool:
 
     So does the environment of an agent: what it computes is asked for by what the model answers.
     """
-    at, traced = place, lines.traced if lines is not None else ()
+    traced = lines.traced if lines is not None else ()
+    places = [place.at] if place is not None else []
     for _ in range(_MAX_CALLS):
-        row = next((one for one in traced if at is not None and _is_at(one, at)), None)
-        if row is None:
-            return False
-        loop = (row.file, row.function, row.loop_line)
-        around = [one for one in traced if (one.file, one.function, one.loop_line) == loop]
-        asked = [calls for one in around for calls in one.modules]
-        if row.loop_line is not None and asked and not any(calls.builds_graph for calls in asked):
-            return True
-        at = next(iter(row.callers), None)
+        rows = [row for row in traced if any(_is_at(row, at) for at in places)]
+        for row in rows:
+            asked = [calls for one in _in_loops_around(row, traced) for calls in one.modules]
+            if asked and not any(calls.builds_graph for calls in asked):
+                return True
+        places = list(dict.fromkeys(by for row in rows for by in row.callers))
     return False
+
+
+def _in_loops_around(row: TracedLine, traced: Sequence[TracedLine]) -> list[TracedLine]:
+    """The lines of the loops around a line, also of one whose lines are before and after it: a loop is in that one."""
+    spans: dict[int, list[TracedLine]] = defaultdict(list)
+    for one in traced:
+        if (one.file, one.function) == (row.file, row.function) and one.loop_line is not None:
+            spans[one.loop_line].append(one)
+    around: list[TracedLine] = []
+    for loop_line, inside in spans.items():
+        if loop_line == row.loop_line or loop_line < row.line <= max(one.line for one in inside):
+            around += inside
+    return around
 
 
 def _loop_around(place: Location | None, lines: Lines | None) -> Location | None:

@@ -12,7 +12,7 @@ from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
 from perfkit.measures.results.steps import MeanStep
 from perfkit.measures.steps.forward_start import without_preparation
-from perfkit.run.records import Collected, LineRow, Lines, Phases, TracedLine
+from perfkit.run.records import Collected, GradientCalls, LineRow, Lines, Phases, TracedLine
 
 MS = 1_000_000
 
@@ -167,6 +167,16 @@ def test_a_line_that_calls_ops_is_left_to_the_rules_of_ops() -> None:
 
     assert [line.line for line in got["python"].lines] == [9]
     assert got["python"].samples == 19
+
+
+def test_a_line_in_which_the_engine_computes_gradients_is_no_python() -> None:
+    def kinds(engine_ns: int) -> list[str]:
+        gradients = GradientCalls(calls=1, host_ns=engine_ns, is_grad=True)
+        at = msgspec.structs.replace(traced(5, False), gradients=gradients)
+        return list(measured(row(5, {"": 20}), traced=(at,), source=source(of_line(5, MS, 0))))
+
+    assert kinds(MS // 2) == []
+    assert kinds(MS // 100) == ["python"]
 
 
 def test_a_line_with_a_small_op_over_a_function_of_plain_python_is_python_and_over_one_of_ops_is_not() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfkit._location import Location
 from perfkit.rules.data import cpu_preprocessing
+from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
 
@@ -34,6 +36,32 @@ def test_little_of_it_and_missing_measures_are_not_reported(build: Any) -> None:
     assert not build.findings(cpu_preprocessing, build.step(20), build.work("preprocessing", 0.9))
     assert not build.findings(cpu_preprocessing, build.step(20))
     assert not build.findings(cpu_preprocessing)
+
+
+def test_an_environment_that_a_loop_without_gradients_steps_is_information(build: Any) -> None:
+    def traced(line: int, function: str, loop: int | None, *callers: tuple[int, str], **more: Any) -> TracedLine:
+        return TracedLine(
+            file="train.py", line=line, function=function, owner="user", phase="other", runs=9, host_ns=MS,
+            loop_line=loop, callers=tuple(Location(file="train.py", line=at, function=name) for at, name in callers),
+            **more,
+        )  # fmt: skip
+
+    def severity(builds_graph: bool) -> str:
+        agent = ModuleCalls(module="Agent", calls=9, host_ns=MS, builds_graph=builds_graph)
+        rows = (
+            traced(12, "advance", None, (5, "reset"), (30, "collect")),
+            traced(5, "reset", None, (28, "collect")),
+            traced(29, "collect", 28, modules=(agent,)),
+            # A comprehension calls it, which is a loop of its own in the other one.
+            traced(30, "collect", 30, (30, "collect")),
+            traced(31, "collect", 28),
+        )
+        lines = Lines(period_ns=MS, steps=40, traced=rows)
+        work = build.work("preprocessing", 8, function="advance")
+        [finding] = build.findings(cpu_preprocessing, build.step(20, forward=20), work, build.rank(), lines)
+        return finding.severity
+
+    assert (severity(builds_graph=False), severity(builds_graph=True)) == ("info", "critical")
 
 
 def test_a_tokenizer_in_python_is_told_from_a_compiled_one(build: Any) -> None:

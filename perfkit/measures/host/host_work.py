@@ -92,6 +92,12 @@ class _LineTimes:
         self._op_ns: dict[_Function, int] = defaultdict(int)
         #: The user's functions that a line or a function calls.
         self._called: dict[tuple[str, int | str | None], set[_Function]] = defaultdict(set)
+        #: Lines whose time passes in the engine, which is no op.
+        self._in_engine = {
+            (row.file, row.line)
+            for row in traced
+            if row.gradients is not None and row.gradients.host_ns > _CALLS_OPS * row.host_ns
+        }
         for row in traced:
             for by in row.callers:
                 self._called[by.file, by.line].add((row.file, row.function))
@@ -111,8 +117,8 @@ class _LineTimes:
         return max(1, self._times.get((row.file, row.line), (0,))[0])
 
     def python_share(self, row: LineRow) -> float:
-        """The share of its own time that passes outside of ops; 0 where it calls ops, or nothing is known of it."""
-        if self._source is None:
+        """The share of its own time outside of ops; 0 where it calls ops or a backward, or nothing is known of it."""
+        if self._source is None or (row.file, row.line) in self._in_engine:
             return 0.0
         times = self._times.get((row.file, row.line))
         if times is None:

@@ -45,6 +45,7 @@ from perfkit.ledger.rows import PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
+from perfkit.rules._loops import is_in_rollout
 from perfkit.rules._places import call_of, loops_over_batch
 from perfkit.rules.data._loader_workers import Processor
 from perfkit.run.records import Lines
@@ -80,6 +81,8 @@ def check(
     library = f" ({library_of(line)})" if line.within else ""
     slow_tokenizer = any(_SLOW_TOKENIZER in (row.within or "").split(" > ") for row in work.lines)
     yield step.finding(
+        # An agent's environment prepares what its model is asked: how much of that is needed is not known.
+        severity="info" if is_in_rollout(line, lines) else None,
         cost=cost,
         saving=(
             step.minimum_saving(min(cost, max(hidden, _MINIMUM * cost)), samples=work.samples),

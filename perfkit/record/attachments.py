@@ -371,6 +371,7 @@ class Attachments:
             diagonal_matrices=extras.inputs.diagonal_matrices.rows(),
             slow_ffts=extras.inputs.fft_lengths.rows(),
             repeated_heads=extras.inputs.repeated_heads.rows(),
+            masked_places=extras.inputs.masked_places.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

@@ -128,6 +128,8 @@ class ConstantOpLog:
         phase, written = self._phase(), list[Any]()
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
+            if phase == "backward" and self._before is not None:
+                self.inputs.masked_places.add_backward(func, inputs[0])
             return
         try:
             schema, flat = schema_of(func), flattened(inputs)
@@ -167,6 +169,7 @@ class ConstantOpLog:
             library = owner_of(between[-1].co_filename) if between else None
             self.buffers.add(inputs[0][0], out, path[0], library)
         # Last: tensors without memory or strides raise there.
+        self.inputs.masked_places.add_forward(func, inputs, path[0], path[min(1, len(path) - 1)])
         self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
 
     def _count(self, path: Path, between: tuple[CodeType, ...], took_ns: int, ops: int) -> None:

@@ -1,10 +1,11 @@
 """What goes into the ops of one step that makes them slow or useless.
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
-mistake, copies of keys for several heads, targets that a loss ignores, rows that nothing reads or that are multiplied
-by zero, and parameters in a penalty.
+mistake, copies of keys for several heads, masked places, targets that a loss ignores, rows that nothing reads or that
+are multiplied by zero, and parameters in a penalty.
 
-`ConstantOpLog` hands on the ops of the forward; only those on a CPU are looked at.
+`ConstantOpLog` hands on the ops of the forward, and to `MaskedPlaceCounts` those of the backward; only those on a CPU
+are looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from perfkit.record.samplers.diagonal_matrices import DiagonalMatrixCounts
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.fft_lengths import FftLengths
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
+from perfkit.record.samplers.masked_places import MaskedPlaceCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
@@ -83,6 +85,8 @@ class OpInputs:
         self.diagonal_matrices = DiagonalMatrixCounts()
         self.fft_lengths = FftLengths()
         self.repeated_heads = RepeatedHeadCounts()
+        #: Gets the ops of the backward too.
+        self.masked_places = MaskedPlaceCounts()
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()

@@ -42,7 +42,7 @@ _OF_LAYERS = re.compile(r"aten::(addmm|mm|linear|.*conv.*|native_(layer|batch)_n
 
 def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
     """Find lines that factor, or solve with, diagonal matrices only, and what they take together."""
-    places = {(one.file, one.line) for one in lines.diagonal_matrices}
+    places: set[tuple[str, int | None]] = {(one.file, one.line) for one in lines.diagonal_matrices}
     rows = [row for row in work.rows if _is_of(row, places)]
     spent_ns = sum(row.ns for row in rows)
     cost = spent_ns * step.wall_ns / max(1, work.step_ns)

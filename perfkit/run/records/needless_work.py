@@ -141,6 +141,19 @@ class SlowFft(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class MaskedPlaces(CodeLine, frozen=True, kw_only=True):
+    """Attention of a line, called from ``called_from``, over the places of samples: its ``shape`` (samples, places).
+
+    ``visible`` of all places are seen by a query. In the results of layers of these ``widths`` no other ones have a
+    gradient.
+    """
+
+    called_from: Location
+    shape: tuple[Count, Count]
+    visible: Count
+    widths: tuple[Count, ...]
+
+
 class RepeatedHeads(CodeLine, frozen=True, kw_only=True):
     """A line whose attention reads copies of keys or values, of which each head has ``times`` equal ones.
 

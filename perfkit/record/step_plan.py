@@ -32,12 +32,12 @@ from perfkit.record.windows.range_spans import RangesRecorder
 from perfkit.record.windows.rare_step import RareStepTracer
 from perfkit.record.windows.schedules import (
     DEFAULT,
-    EARLY,
+    EARLY_STEPS,
     Action,
     Schedule,
     TriggeredSchedule,
-    are_long,
     default_schedule,
+    early_schedule,
 )
 from perfkit.record.windows.window_controller import WindowController, WindowRecorder
 from perfkit.record.windows.window_selection import BY_SCHEDULE, KEEP, WindowSelection
@@ -123,7 +123,7 @@ class StepPlan:
         self._clear_until = 0
         #: The first step from a step on that the schedule uses, where it can compute that.
         self._next_window: Callable[[int], int] | None = None
-        #: Whether the default schedule may still be replaced by `EARLY`, and the lengths of the latest steps (ns).
+        #: Whether the default schedule may still be replaced by `early_schedule`, and the times of the latest steps.
         self._may_be_early = False
         self._latest: list[int] = []
         #: What the running step is used for, and the index of the window that it belongs to.
@@ -154,7 +154,7 @@ class StepPlan:
     def add(self, closed: list[ClosedStep]) -> None:
         """These steps have ended."""
         self._trained += sum(one.mode == "train" for one in closed)
-        self._latest = [*self._latest, *(one.wall_ns for one in closed)][1 - EARLY.wait :]
+        self._latest = [*self._latest, *(one.wall_ns for one in closed)][1 - max(EARLY_STEPS) :]
         if self._recorded_others and self._trained >= _EXTRAS_AT and self._windows is not None:
             self._recorded_others, self._before_training = False, self._windows.over
             self._triggers.request("training", "training begins after other steps")
@@ -167,7 +167,7 @@ class StepPlan:
     def advance(self, step: int) -> bool:
         """Decide what the next step, ``step``, is used for; returns whether a window that is kept has just ended."""
         # A triggered window only begins after an ordinary step: see `WindowController`.
-        if self._may_be_early and step >= EARLY.wait:
+        if self._may_be_early and step >= min(EARLY_STEPS):
             self._begin_early(step)
         reason = self._begin_triggered(step) if self._triggers.pending is not None and self.timed else None
         self.kind, self.window = "timed", None
@@ -232,7 +232,7 @@ class StepPlan:
             return sys.maxsize
         if self._next_window is not None:
             planned = self._next_window(step + 1)
-            return min(planned, max(step + 1, EARLY.wait)) if self._may_be_early else planned
+            return min(planned, max(step + 1, min(EARLY_STEPS))) if self._may_be_early else planned
         if self._clear_until <= step:
             self._clear_until = step + 1
             while self._clear_until < step + _AHEAD and self._schedule(self._clear_until) == "none":
@@ -241,10 +241,11 @@ class StepPlan:
 
     def _begin_early(self, step: int) -> None:
         """Begin the window with this step, where the default schedule is in use and steps are long."""
-        self._may_be_early = False
-        if step == EARLY.wait and are_long(self._latest):
-            self._schedule, self._next_window = EARLY.action, EARLY.next_window
-            self._action.replace(EARLY.action)
+        chosen = early_schedule(step, self._latest)
+        self._may_be_early = chosen is None and step < max(EARLY_STEPS)
+        if chosen is not None:
+            self._schedule, self._next_window = chosen.action, chosen.next_window
+            self._action.replace(chosen.action)
 
     def _begin_triggered(self, step: int) -> str | None:
         """Begin the window that a trigger requests, if possible now; returns why it opens."""

@@ -28,7 +28,11 @@ _INSTEAD = tuple(
             r"randperm",
             "Draw as many as are needed: torch.randint, or one permutation per epoch that is used part by part.",
         ),
-        (r"multinomial", "Keep the cumulative sum of the weights, and draw with torch.searchsorted."),
+        (
+            r"multinomial",
+            "Draw with torch.searchsorted from the cumulative sum of the weights, or first keep the few that can be "
+            "drawn (topk): multinomial makes a random number for each element.",
+        ),
     )
 )
 

@@ -58,6 +58,16 @@ def test_a_product_a_short_op_and_a_loop_are_no_finding(build: Any, name: str, m
     assert found(build, ledger(name, ms, count=count)) == []
 
 
+def test_the_random_numbers_of_a_draw_are_its_time_and_others_are_not(build: Any) -> None:
+    numbers = ledger("aten::exponential_", 40)
+    draw = LedgerRow(owner="computing", name="aten::multinomial", ns=MS, phase="forward", at=LINE, count=1)
+
+    assert found(build, numbers) == []
+    [finding] = found(build, msgspec.structs.replace(numbers, rows=(*numbers.rows, draw)))
+    assert finding.message.startswith("aten::multinomial, called once per step, takes 41.0 ms")
+    assert "searchsorted" in finding.advice
+
+
 def test_the_time_of_other_programs_does_not_hide_it(build: Any) -> None:
     assert len(found(build, ledger("aten::randperm", 14, others_ms=80))) == 1
 

@@ -195,6 +195,22 @@ def test_a_loop_that_is_none_of_the_users_is_in_a_library_and_no_alarm(build: An
     assert untraced.severity == "warning"
 
 
+def test_a_library_s_loop_that_a_loop_of_the_users_calls_is_an_alarm_with_both_numbers(build: Any) -> None:
+    step = build.step(20, forward=20)
+    caller = Location(file="model.py", line=40, function="average")
+    called = OpWorkTime(op="aten::detach", phase="forward", ns=MS, calls=900, ops=900, at=caller)
+    work = StepWork(source="stacks-0", step_ns=20 * MS, rows=(called,))
+    in_library = ops(repeat(names=("aten::detach",), iterations=900, ops=900))
+
+    [found] = build.findings(many_small_ops, step, in_library, lines(line_of(40, 30, 39, "average")), work)
+
+    assert (found.severity != "info", found.spent) == (True, caller)
+    assert (
+        "Line 40 runs 30 times per step, and each time a loop in a library runs 30 times over 1 small op"
+        in found.message
+    )
+
+
 def test_a_body_with_two_equal_statements_is_a_loop_of_the_users(build: Any) -> None:
     called = OpWorkTime(
         op="aten::mul", phase="forward", ns=MS, calls=100, ops=100,

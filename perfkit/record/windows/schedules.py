@@ -202,19 +202,22 @@ def default_schedule(total_steps: int | None) -> Schedule:
     return Schedule(wait=max(0, total_steps // 3 - warmup), warmup=warmup, active=active, repeat=1)
 
 
-#: The default of a run whose length is not known and whose steps are long: it may have no more than ten. By step 10 the
-#: window and the extra steps after it are over; two recorded steps, because a loop may update twice.
-EARLY = Schedule(wait=3, warmup=1, active=2, repeat=1)
-#: From here on a step is long (chosen): ten of them take five seconds.
+#: A run whose length is not known and whose steps are long may have no more than ten of them. Its window begins with
+#: one of these steps, where those before, without the first, took so long in the mean (chosen): ten take five seconds.
+EARLY_STEPS = (2, 3)
 _LONG_NS = 500_000_000
 
 
-def are_long(walls: Sequence[int]) -> bool:
-    """Whether the steps before `EARLY`'s window, without the first, took long enough to have it; times in ns.
+def early_schedule(step: int, walls: Sequence[int]) -> Schedule | None:
+    """The schedule of a run whose steps were long before this one; ``walls`` are their times in ns.
 
-    Their sum counts: what the first of them begins with may be cut off, and a loop may update twice.
+    By step 10 the window and the extra steps after it are over. Two steps are recorded, because a loop may update
+    twice; for the same reason, and because the first of them may have been cut off, their mean counts.
     """
-    return len(walls) >= EARLY.wait - 1 and sum(walls) >= len(walls) * _LONG_NS
+    known = walls[1 - step :] if step in EARLY_STEPS else []
+    if len(known) < step - 1 or not known or sum(known) < len(known) * _LONG_NS:
+        return None
+    return Schedule(wait=step, warmup=1, active=2, repeat=1)
 
 
 def as_action(given: Schedule | Callable[[int], Any]) -> Callable[[int], Action]:

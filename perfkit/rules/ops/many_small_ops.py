@@ -92,6 +92,7 @@ _WHOLE = "Replace the loop by one call over the whole tensor (batched matmul, di
 _ANOTHER = (
     "Look for another function, or an argument of this one, that does it in one call; or compile it (torch.compile)."
 )
+_ONCE = "Call it once, before the loop, where it returns the same each time (state_dict(), parameters())."
 _RECURRENCE = (
     "Compute what needs no earlier result for all time steps at once, and the rest in one nn.GRU, nn.LSTM or nn.RNN; "
     "or compile the loop (torch.compile)."
@@ -187,21 +188,35 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         caller = _caller_of(repeat, work) if traced else None
         in_library = bool(traced) and (caller is None or (caller.file, caller.line) in traced)
         carries = loop in all_loops and any(row.loop_carries for row in all_loops[loop])
+        # A call that is in a loop of the user's too need not be in a step as often.
+        calls = _runs_in_loop(caller, lines) if in_library else 0
+        calls = calls if calls >= _REPEATS and iterations >= _REPEATS * calls else 0
         yield step.finding(
             cost=cost,
             saving=(low, step.maximum_saving(cost)),
             spent=loop or caller,
             message=(
-                f"A loop{' in a library' if in_library else ''} runs {iterations:.0f} times per step over "
+                f"{_often(caller, calls)} loop{' in a library' if in_library else ''} runs "
+                f"{iterations / max(1, calls):.0f} times{'' if calls else ' per step'} over "
                 f"{ops_each:.0f} small op{'s' if round(ops_each) != 1 else ''} "
                 f"({names}{' ...' if len(shown) > 4 else ''}): "
                 f"{ms(cost)}{', backward included' if repeat.backward_ns else ''}."
             ),
-            advice=_ANOTHER if in_library else _CARRIED if carries else _WHOLE,
-            severity="info" if in_library else _of_carried(step, cost) if carries else None,
-            confidence="low" if loop is None and (in_library or caller is None) else "medium",
+            advice=_ONCE if calls else _ANOTHER if in_library else _CARRIED if carries else _WHOLE,
+            severity="info" if in_library and not calls else _of_carried(step, cost) if carries else None,
+            confidence="low" if loop is None and not calls and (in_library or caller is None) else "medium",
             evidence=tuple(_evidence(repeat, overhead, f"trace, {ops.steps} steps")),
         )
+
+
+def _runs_in_loop(caller: Location | None, lines: Lines | None) -> int:
+    """How often a line runs in a step in a loop of the user's; 0 where it is in none."""
+    rows = lines.traced if lines is not None and caller is not None else ()
+    return max((row.runs for row in rows if row.at == caller and row.loop_line is not None), default=0)
+
+
+def _often(caller: Location | None, calls: int) -> str:
+    return f"Line {caller.line} runs {calls:,} times per step, and each time a" if caller is not None and calls else "A"
 
 
 def _of_carried(step: StepBudget, cost: float) -> Severity:

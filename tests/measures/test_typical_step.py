@@ -21,3 +21,14 @@ def test_memory_of_a_run_is_its_highest_peak_and_the_sum_of_its_allocator_calls(
 
     assert found is not None
     assert (found.memory_peak_bytes, found.alloc_retries, found.device_allocs) == (9, 1, 4)
+
+
+def test_of_a_few_steps_the_first_counts_unless_it_takes_twice_as_long_as_any() -> None:
+    def mean_ms(*times: float) -> float:
+        found = measure_typical_step([row(step, ms) for step, ms in enumerate(times)])
+        assert found is not None
+        return found.wall_ns / MS
+
+    assert mean_ms(500, 60, 120, 60) == 80
+    assert mean_ms(200, 60, 120, 60) == 110
+    assert mean_ms(500) == 500

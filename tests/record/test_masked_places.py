@@ -82,9 +82,16 @@ def test_padding_of_a_layer_of_torch_is_found() -> None:
         lambda block: block(X, VISIBLE[:, None, None]).square().mean(),
         lambda block: kept(block(X, None)).square().mean(),
         lambda block: kept(block(X, torch.ones(PLACES, PLACES, dtype=torch.bool).tril()[None, None])).square().mean(),
+        lambda block: F.scaled_dot_product_attention(*3 * [block(X, None)]).square().mean(),
         lambda block: (block(X, None).square().mean(-1) - 1e9).clamp_min(0).sum(),
     ],
-    ids=["masked as keys and read", "dropped and not masked", "a causal mask", "without a gradient at all"],
+    ids=[
+        "masked as keys and read",
+        "dropped and not masked",
+        "a causal mask",
+        "without heads",
+        "without a gradient at all",
+    ],
 )
 def test_places_that_others_or_the_loss_read_are_none(loss_of: Callable[[Block], Tensor]) -> None:
     block = Block()

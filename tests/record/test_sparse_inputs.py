@@ -58,8 +58,9 @@ def test_a_matrix_of_zeros_in_a_product_is_counted_at_its_line(
         lambda: F.relu(torch.randn(64, 500)) @ TABLE,
         lambda: torch.randn(64, 500) @ nn.Parameter(torch.eye(500)),
         lambda: F.one_hot(IDS % 50, 50).float() @ TABLE[:50],
+        lambda: torch.sparse.mm(PAIRS.to_sparse(), NODES),
     ],
-    ids=["a state that begins", "activations", "weights that are trained", "a small one"],
+    ids=["a state that begins", "activations", "weights that are trained", "a small one", "one that is sparse"],
 )
 def test_what_is_not_sparse_for_good_is_not_counted(step: Callable[[], Any]) -> None:
     assert found(step) == ()

@@ -10,6 +10,8 @@ from perfkit.run.records import PHASES, Phase, Step
 #: The first steps include what happens once (allocator, caches, threads, autotuning): torch's own schedule
 #: example waits one step and warms up one. They are left out where enough others remain.
 _WARM_UP = 2
+#: So many times as long as any other is a first step that imports and makes what is used later (chosen).
+_FIRST = 2
 
 
 def own_rows(rows: Sequence[Step]) -> list[Step]:
@@ -27,8 +29,13 @@ def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
     if len(timed) > 3 * _WARM_UP:
         # A row that was merged from the warm-up and later steps stays: it represents many.
         kept = [row for row in timed if row.step + row.steps > _WARM_UP]
-        excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
-        timed = kept
+    else:
+        # Of a few steps the very first is left out where it shows what happens once: it takes twice as long as any.
+        longest = max((row.wall_ns for row in timed[1:]), default=None)
+        is_first = longest is not None and timed[0].step == 0 and timed[0].wall_ns > _FIRST * longest
+        kept = timed[1:] if is_first else timed
+    excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
+    timed = kept
     return timed, {reason: count for reason, count in excluded.items() if count}
 
 

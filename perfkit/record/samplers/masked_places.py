@@ -50,7 +50,7 @@ class MaskedPlaceCounts:
     def add_forward(self, func: Any, inputs: tuple[Any, Any], site: Site, caller: Site) -> None:
         """An op of a line of the user's got these arguments, positional and named."""
         name, (arguments, named) = func.overloadpacket.__name__, inputs
-        if name.startswith(_ATTENTION):
+        if name.startswith(_ATTENTION) and arguments[1].dim() == 4:
             mask, (samples, heads, places, width) = named.get("attn_mask"), arguments[1].shape
         elif name in _SOFTMAX and arguments[0].dim() == 4 and arguments[1] in (3, -1):
             mask, (samples, heads, _, places), width = arguments[0], arguments[0].shape, 0

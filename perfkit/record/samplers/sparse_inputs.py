@@ -35,7 +35,9 @@ class SparseInputCounts:
     def add(self, matrices: Any, site: Site) -> None:
         """A product of these inputs ran on a line of the user's."""
         for one in matrices:
-            if is_tensor(one) and one.dim() > 1 and not one.requires_grad and one.device.type == "cpu":
+            if not is_tensor(one) or one.layout is not torch.strided or one.device.type != "cpu":
+                continue
+            if one.dim() > 1 and not one.requires_grad:
                 self._count(one, site)
 
     def _count(self, matrix: Any, site: Site) -> None:

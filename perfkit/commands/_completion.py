@@ -54,4 +54,6 @@ def install() -> str:
                 end.write(f"\n{line}\n")
     except OSError as error:
         raise UsageError(f"{file} cannot be written ({error.strerror}); add this line to it: {line}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} must be UTF-8; add this line to it: {line}") from error
     return f"Completion is installed in {file}. It takes effect in new shells."

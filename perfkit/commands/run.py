@@ -93,6 +93,8 @@ def run(
 
     SCRIPT: Run this training script with the arguments after it.
     """
+    if script.startswith("-"):
+        raise UsageError(f"perfkit run has no option {script}; its options come before the script: perfkit run --help")
     target = find(script, module)
     if syncs not in ("auto", "dry", "cuda", "off"):
         raise UsageError(f"--syncs must be auto, dry, cuda or off, got {syncs!r}")

@@ -20,6 +20,7 @@ from perfkit.record.clock.step_sums import ClosedStep
 from perfkit.record.options import Options
 from perfkit.record.other_devices import missing_on, trained_on
 from perfkit.record.triggers.trigger_watch import TriggerWatch
+from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.record.windows import torch_profiler
 from perfkit.record.windows.cuda_profiler import CudaProfilerRecorder
 from perfkit.record.windows.extra_steps import ExtraSteps
@@ -241,7 +242,8 @@ class StepPlan:
 
     def _begin_early(self, step: int) -> None:
         """Begin the window with this step, where the default schedule is in use and steps are long."""
-        chosen = early_schedule(step, self._latest)
+        # A graph that is compiled again takes long, and the steps after it do not.
+        chosen = early_schedule(step, self._latest) if not compiled_graphs() else None
         self._may_be_early = chosen is None and step < max(EARLY_STEPS)
         if chosen is not None:
             self._schedule, self._next_window = chosen.action, chosen.next_window

@@ -30,8 +30,8 @@ _INSTEAD = tuple(
         ),
         (
             r"multinomial",
-            "Draw with torch.searchsorted from the cumulative sum of the weights, or first keep the few that can be "
-            "drawn (topk): multinomial makes a random number for each element.",
+            "Draw by torch.searchsorted in the cumulative sum of the weights (perfkit explain dominating-op), or first "
+            "keep the few that can be drawn (topk): multinomial makes a random number for each element.",
         ),
     )
 )

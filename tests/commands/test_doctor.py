@@ -51,6 +51,7 @@ def test_private_names_of_torch_lightning_and_transformers_are_found() -> None:
 NOT_OF_A_FRAMEWORK = {
     *("_DummyThread", "_add_filter", "_filters_mutated_lock_held", "_getframe", "_initializing"),
     *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like", "_rank", "_to_copy"),
+    *("_fft_", "_safe_softmax", "_softmax"),
     "_attn_implementation",
 }
 

@@ -344,3 +344,10 @@ def test_a_script_is_compiled_without_the_future_imports_of_perfkit(cli: Any, tm
 def test_a_script_that_uses_click_finds_no_context_of_perfkit(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import click\nprint(click.get_current_context(silent=True))\n")
     assert cli("run", "train.py").stdout == "None\n"
+
+
+def test_an_option_that_does_not_exist_is_not_taken_for_the_script(cli: Any) -> None:
+    result = cli("run", "--stopafter", "3", "train.py")
+
+    assert result.returncode == 2
+    assert "has no option --stopafter" in result.stderr

@@ -93,10 +93,11 @@ def test_of_the_places_of_a_picture_those_that_an_index_picks_are_counted(
     [
         lambda rays: rays.cumsum(1)[TALL, WIDE],
         lambda rays: rays.mean(1, keepdim=True).expand(200, 300, 3)[TALL, WIDE],
+        lambda rays: F.layer_norm(rays, (300, 3))[TALL, WIDE],
         lambda rays: rays[:, TALL],
         lambda rays: (rays[TALL, WIDE], rays.mean()),
     ],
-    ids=["of what went along a row", "of a mean of rows", "of columns", "and all"],
+    ids=["of what went along a row", "of a mean of rows", "of a norm of rows", "of columns", "and all"],
 )
 def test_places_that_are_needed_are_none(pick: Callable[[torch.Tensor], Any]) -> None:
     assert found(lambda: pick((PICTURE - 1) * 2)) == ()
@@ -128,6 +129,11 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
         lambda: (lambda rows: (rows.square().mean(), rows[IDS]))(encoded(CATALOGUE)),
         lambda: CATALOGUE[IDS],
         lambda: encoded(CATALOGUE)[:, torch.tensor([0, 1])],
+        lambda: (lambda rows: (rows.view(2, 100, 8).exp(), rows[IDS]))(encoded(CATALOGUE)),
+        lambda: (lambda rows: (rows[torch.randperm(ROWS)], rows.view(ROWS, 2, 4)[IDS, IDS % 2]))(encoded(CATALOGUE)),
+        lambda: (lambda rows: ((rows + NET(CATALOGUE))[torch.randperm(ROWS)], rows[IDS]))(encoded(CATALOGUE)),
+        lambda: (lambda one: ((one + one.T) / 2)[IDS])(torch.relu(CATALOGUE @ CATALOGUE.T)),
+        lambda: (lambda one: (one @ one)[IDS])(torch.softmax(CATALOGUE @ CATALOGUE.T, 1)),
     ],
     ids=[
         "all are picked",
@@ -141,6 +147,11 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
         "a number of all",
         "nothing is computed",
         "columns",
+        "read under another shape",
+        "all in one place and some elsewhere",
+        "all of a sum with others",
+        "with its transpose",
+        "a product with itself",
     ],
 )
 def test_rows_that_are_needed_are_none(step: Callable[[], Any]) -> None:
@@ -185,8 +196,22 @@ class TestPartsOfScores:
             lambda scores: scores[:, 5:].exp(),
             lambda scores: scores[torch.arange(80).view(4, 20) % 10 > 3].exp(),
             lambda scores: scores[torch.arange(4), torch.tensor([19, 3, 8, 2]), torch.arange(4)].exp(),
+            lambda scores: scores.view(80, 5, 20)[torch.arange(80), torch.arange(80) % 5].exp(),
+            lambda scores: scores[:, 0].mul_(2) + scores.sum(1),
+            lambda scores: (scores[:, -1].fill_(-1e9), scores.logsumexp(-1)),
         ],
-        ids=["all", "all in parts", "all of them too", "their sums", "most of them", "most by a mask", "elements"],
+        ids=[
+            "all",
+            "all in parts",
+            "all of them too",
+            "their sums",
+            "most of them",
+            "most by a mask",
+            "elements",
+            "parts of a row",
+            "a part written",
+            "a part filled",
+        ],
     )
     def test_scores_that_are_needed_are_not_reported(self, read: Callable[[torch.Tensor], Any]) -> None:
         assert found(lambda: read(self.scores())) == ()
@@ -225,14 +250,12 @@ def test_a_square_product_of_which_the_diagonal_alone_is_read_is_counted(
         lambda product: product.logsumexp(-1) - product.diagonal(),
         lambda product: (product[0].exp(), product.diagonal().sum()),
         lambda product: product[:, 0].exp(),
+        lambda product: torch.linalg.cholesky(product.diagonal().add_(99.0).new_ones(1) * product),
+        lambda product: (product.fill_diagonal_(-9e15), product.logsumexp(-1)),
+        lambda product: torch.log_softmax(product, -1)[torch.arange(40), torch.arange(40)].mean(),
         lambda product: torch.linalg.cholesky(product + 1e4 * torch.eye(40)).diagonal().log(),
     ],
-    ids=[
-        "the negatives of a contrastive loss",
-        "a row too",
-        "a column of a product that is not wide",
-        "a factor of it",
-    ],
+    ids=["negatives of a loss", "a row too", "a narrow column", "added to", "filled", "elements", "a factor"],
 )
 def test_a_square_product_of_which_more_is_read_is_none(read: Callable[[torch.Tensor], Any]) -> None:
     assert found(lambda: read(LEFT[0] @ LEFT[0].T)) == ()

@@ -69,7 +69,7 @@ def rhythm_of_epochs(long: Sequence[int], last: int) -> Rhythm | None:
 
     So does what a program does after each epoch, of which a short run has two or three. ``last`` is the last position.
     """
-    at = sorted(long)
+    at = sorted(set(long))
     for period in (at[0], at[0] + 1) if len(at) > 1 else ():
         if period >= _MIN_PERIOD and at == list(range(at[0], last + 1, period)):
             return Rhythm(period, at[0] % period)

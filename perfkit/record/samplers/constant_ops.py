@@ -128,6 +128,7 @@ class ConstantOpLog:
         phase, written = self._phase(), list[Any]()
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
+            self.inputs.lost |= self._ops > _MAX_OPS
             if phase == "backward" and self._before is not None:
                 self.inputs.masked_places.add_backward(func, inputs[0])
             return

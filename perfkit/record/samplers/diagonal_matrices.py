@@ -18,6 +18,8 @@ _MATRIX_AT = {
     "linalg_solve_triangular": 0,
     "triangular_solve": 1,
     "cholesky_inverse": 0,
+    "_linalg_solve_ex": 0,
+    "linalg_solve": 0,
 }
 #: Elements that are looked at in a step: some milliseconds.
 _MAX_ELEMENTS = 20_000_000
@@ -35,7 +37,7 @@ class DiagonalMatrixCounts:
         """An op of a line of the user's got these positional arguments."""
         place = _MATRIX_AT.get(func.overloadpacket.__name__)
         matrix = arguments[place] if place is not None and len(arguments) > place else None
-        if not is_tensor(matrix) or matrix.device.type != "cpu" or matrix.shape[-1] < 2:
+        if not is_tensor(matrix) or matrix.device.type != "cpu" or matrix.shape[-1] < 2 or not matrix.numel():
             return
         self._looked_at += int(matrix.numel())
         if self._looked_at > _MAX_ELEMENTS:

@@ -95,21 +95,32 @@ class DroppedRowCounts:
             return None, _Tensors()
         if name in _ROWS_AT:
             source = arguments[_ROWS_AT[name]]
+            # The other operand of a product of a tensor with itself is needed as a whole.
+            self._mix([one for at, one in enumerate(arguments) if at != _ROWS_AT[name] and is_tensor(one)])
             if source.shape[0] != count:
                 return None, _Tensors()
             known = self._of(source)
-            if known is not None and known.number == count:
+            if known is not None and known.number == count and _is_by_rows(source):
                 return known, _Tensors((source,))
+            self._mix([source])
             return self._begin(count, 1), _Tensors((source,))
         if name in _ALONG:
-            along = _dimensions(arguments, _ALONG[name])
-            depth = min(depth, *along)
+            depth = min(depth, *_dimensions(arguments, _ALONG[name]))
+        elif name == "native_layer_norm":
+            depth -= len(arguments[1])
+        elif name == "max_pool2d_with_indices":
+            depth = 2
         if depth < 1 or not (name in OF_ELEMENTS or name in _ALONG):
             return None, _Tensors()
         read = _Tensors(one for one in tensors if one.dim() and one.shape[0] == count)
+        others = [
+            one for one in read if (known := self._of(one)) is None or known.number != count or not _is_by_rows(one)
+        ]
+        self._mix(others)
         known_rows = [known for one in read if (known := self._of(one)) is not None and known.number == count]
         if not known_rows:
-            return (self._begin(count, depth) if out.numel() >= _ELEMENTS and read else None), read
+            begins = out.numel() >= _ELEMENTS and read and all(map(_is_by_rows, read))
+            return (self._begin(count, depth) if begins else None), read
         lines, roots = (frozenset[Any]().union(*parts) for parts in zip(*(one[2:] for one in known_rows), strict=True))
         return _Rows(count, min(depth, *(one.depth for one in known_rows)), lines, roots), read
 
@@ -130,8 +141,10 @@ class DroppedRowCounts:
         address = tensor.untyped_storage().data_ptr()
         if rows is not None and len(self._known) < MAX_TENSORS:
             self._known[address] = rows
-        else:
-            self._known.pop(address, None)
+            return
+        self._known.pop(address, None)
+        if rows is not None:
+            self._mixed |= rows.roots  # they cannot be followed
 
     def _pick(self, known: _Rows, picked: int, shape: tuple[int, ...], site: Site) -> None:
         before, count = self._picked.get((site, shape), (known, 0))
@@ -145,7 +158,11 @@ class DroppedRowCounts:
         for (site, shape), (rows, picked) in self._picked.items():
             if not rows.roots & self._mixed:
                 found.setdefault((rows.roots, shape), []).append((site, rows, picked))
-        return tuple(row for (_, shape), lines in found.items() if (row := _row(lines, shape)).picked < row.rows)
+        # Rows that are also picked as a part of others, or as places, may all be picked there.
+        alone = [
+            (key, lines) for key, lines in found.items() if not any(one != key and one[0] & key[0] for one in found)
+        ]
+        return tuple(row for (_, shape), lines in alone if (row := _row(lines, shape)).picked < row.rows)
 
 
 def _row(lines: list[tuple[Site, _Rows, int]], shape: tuple[int, ...]) -> DroppedRows:
@@ -196,6 +213,12 @@ def _picked(name: str, arguments: Any, known: _Rows) -> tuple[int, tuple[int, ..
         return max(int(index.numel()) for index in indices), shape
     with without_modes():
         return int(one.sum() if is_mask else torch.unique(one).numel()), shape
+
+
+def _is_by_rows(tensor: Any) -> bool:
+    """Whether the first dimension is the outermost in memory too: of a transposed tensor it is another one."""
+    strides = [stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1]
+    return not strides or tensor.shape[0] == 1 or tensor.stride()[0] == max(strides)
 
 
 def _dimensions(arguments: Any, place: int) -> list[int]:

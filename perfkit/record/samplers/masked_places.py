@@ -8,7 +8,7 @@ hinge has no gradient for samples that it needs.
 from __future__ import annotations
 
 from collections import defaultdict
-from math import inf, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +58,7 @@ class MaskedPlaceCounts:
             return
         if is_tensor(mask) and mask.device.type == "cpu" and mask.dim() == 4 and self._may_look(mask):
             with without_modes():
-                seen = mask.detach() if mask.dtype == torch.bool else mask.detach() > -inf
+                seen = mask.detach() if mask.dtype == torch.bool else mask.detach() > torch.finfo(mask.dtype).min / 2
                 visible = int(seen.any(2).any(1).expand(samples, places).sum())
         else:
             visible = samples * places

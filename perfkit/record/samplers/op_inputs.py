@@ -87,6 +87,8 @@ class OpInputs:
         self.repeated_heads = RepeatedHeadCounts()
         #: Gets the ops of the backward too.
         self.masked_places = MaskedPlaceCounts()
+        #: Whether what reads a tensor may have been missed.
+        self.lost = False
         #: (line, op) -> elements that were looked at, and subnormal ones among them.
         self._looked_at: Counter[tuple[Site, str]] = Counter()
         self._subnormal: Counter[tuple[Site, str]] = Counter()
@@ -114,15 +116,23 @@ class OpInputs:
             if calls <= _FIRST or not calls % _ONE_IN:
                 self._look_for_subnormals(func, arguments, site, _FEW_SAMPLED)
         if func in _OF_MATRICES:
-            self.sparse_inputs.add(arguments[:3], site)
+            self.sparse_inputs.add(func, arguments, site)
         self.diagonal_matrices.add(func, arguments, site)
         self.fft_lengths.add(func, arguments, site)
+        if func.overloadpacket.__name__ != _VIEW:
+            self._follow(func, arguments, out, site)
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
-        if func.overloadpacket.__name__ != _VIEW:
+
+    def _follow(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
+        try:
             self._dropped_rows.add(func, arguments, out, site)
             self._unread_scores.add(func, arguments, out, site)
             self.repeated_heads.add(func, arguments, out, site)
+        except Exception:
+            # A tensor without memory (nested, of another library) may be read here.
+            self.lost = True
+            raise
 
     def _look_for_subnormals(self, func: Any, arguments: Any, site: Site, most: int = _SAMPLED) -> None:
         self._products += 1
@@ -172,7 +182,7 @@ class OpInputs:
 
     def dropped_rows(self) -> tuple[DroppedRows, ...]:
         """The lines that pick some of the rows, or read a part of the scores, that others computed."""
-        return (*self._dropped_rows.rows(), *self._unread_scores.rows())
+        return (*self._dropped_rows.rows(), *self._unread_scores.rows()) if not self.lost else ()
 
     def subnormal_inputs(self) -> tuple[SubnormalInputs, ...]:
         """The lines whose products have subnormal inputs."""

@@ -14,16 +14,13 @@ from perfkit.run.records import RepeatedHeads
 
 #: Copies that are followed in a step.
 _MAX_COPIES = 10_000
-#: Attention in one op, under inference_mode without the underscore; and products of batches, of which written-out
-#: attention is made: the places of keys and values.
+#: Attention in one op, under inference_mode without the underscore. Products of batches are not looked at: what they
+#: get several times may be no heads.
 _ATTENTION = "scaled_dot_product_"
-_OF_BATCHES = {"bmm": 2, "baddbmm": 3}
-
-
 _COPYING = ("clone", "reshape", "contiguous")
 
 
-class _Copy(NamedTuple):
+class _HeadCopy(NamedTuple):
     """A tensor that has each part several times: its line, and how often."""
 
     site: Site
@@ -35,14 +32,14 @@ class RepeatedHeadCounts:
 
     def __init__(self) -> None:
         #: By the address of the memory. What was freed is replaced by what is made there next.
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, _HeadCopy] = {}
         #: Line of the attention -> lines of copies, times, the most queries, calls.
         self._found: dict[Site, tuple[set[Site], int, int, int]] = {}
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         name = func.overloadpacket.__name__
-        read = arguments[1:3] if name.lstrip("_").startswith(_ATTENTION) else arguments[1 : _OF_BATCHES.get(name, 0)]
+        read = arguments[1:3] if name.lstrip("_").startswith(_ATTENTION) else ()
         copies = [copy for one in read if is_tensor(one) and (copy := self._copies.get(_address(one))) is not None]
         if copies:
             lines, times, queries, calls = self._found.get(site, (set[Site](), 0, 0, 0))
@@ -53,7 +50,7 @@ class RepeatedHeadCounts:
         if is_tensor(first) and first.device.type == "cpu" and first.dim():
             times = _times(name, arguments)
             if times > 1 and len(self._copies) < _MAX_COPIES:
-                self._copies[_address(first)] = _Copy(site, times)
+                self._copies[_address(first)] = _HeadCopy(site, times)
             else:
                 self._copies.pop(_address(first), None)
 
@@ -70,12 +67,10 @@ class RepeatedHeadCounts:
 
 
 def _times(name: str, arguments: Any) -> int:
-    """How often an op copies each head: the third dimension from the end, or one before it that goes into that."""
+    """How often an op copies each head, one copy after the other: what repeats all heads has them in another order."""
     source = arguments[0] if arguments else None
     if not is_tensor(source):
         return 1
-    if name == "repeat":
-        return max(arguments[1][:-2], default=1)
     if name == "repeat_interleave":
         return arguments[1] if isinstance(arguments[1], int) else 1
     if name not in _COPYING or source.dim() < 4:

@@ -19,6 +19,8 @@ from perfkit.run.records import SparseInput
 _ELEMENTS = 10_000
 #: Elements that are counted in a step: some tens of milliseconds.
 _MAX_ELEMENTS = 50_000_000
+#: Products whose first argument is added to the result.
+_WITH_SUMMAND = ("addmm", "baddbmm")
 #: The share of elements that are not zero up to which one is kept: far above what the rule asks for.
 _SHARE = 0.1
 
@@ -28,19 +30,20 @@ class SparseInputCounts:
 
     def __init__(self) -> None:
         self._counted = 0
-        #: (line, rows and columns of a matrix) -> elements, those that are not zero, products, and whether no row of
-        #: any has two.
+        #: (line, rows and columns of a matrix) -> elements, those that are not zero, products, and whether each row has
+        #: a single one, and what it is multiplied with is on the right.
         self._found: dict[tuple[Site, int, int], tuple[int, int, int, bool]] = {}
 
-    def add(self, matrices: Any, site: Site) -> None:
-        """A product of these inputs ran on a line of the user's."""
-        for one in matrices:
+    def add(self, func: Any, arguments: Any, site: Site) -> None:
+        """A product with these positional arguments ran on a line of the user's."""
+        begin = 1 if func.overloadpacket.__name__ in _WITH_SUMMAND else 0
+        for at, one in enumerate(arguments[begin : begin + 2]):
             if not is_tensor(one) or one.layout is not torch.strided or one.device.type != "cpu":
                 continue
             if one.dim() > 1 and not one.requires_grad:
-                self._count(one, site)
+                self._count(one, site, is_left=at == 0)
 
-    def _count(self, matrix: Any, site: Site) -> None:
+    def _count(self, matrix: Any, site: Site, *, is_left: bool) -> None:
         elements = int(matrix.numel())
         # What is expanded in memory is counted as it is there.
         self._counted += elements
@@ -51,10 +54,11 @@ class SparseInputCounts:
             # All zeros are a state that begins: it will have others.
             if not 0 < nonzero <= _SHARE * elements:
                 return
-            single = nonzero <= elements // matrix.shape[-1] and int(torch.count_nonzero(matrix, dim=-1).max()) == 1
+            rows = elements // matrix.shape[-1]
+            is_one_hot = is_left and nonzero == rows and bool((matrix == 1).any(-1).all())
         key = site, int(matrix.shape[-2]), int(matrix.shape[-1])
         before = self._found.get(key, (0, 0, 0, True))
-        self._found[key] = before[0] + elements, before[1] + nonzero, before[2] + 1, before[3] and single
+        self._found[key] = before[0] + elements, before[1] + nonzero, before[2] + 1, before[3] and is_one_hot
 
     def rows(self) -> tuple[SparseInput, ...]:
         """The lines with such products, and their matrices by shape."""

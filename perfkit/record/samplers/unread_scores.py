@@ -65,16 +65,22 @@ class UnreadScoreCounts:
         values = [one for part in arguments for one in (part if isinstance(part, list | tuple) else (part,))]
         tensors = [one for one in values if is_tensor(one)]
         read = [(one, scores) for one in tensors if (scores := self._known.get(_address(one))) is not None]
+        if func._schema.is_mutable and read and read[0][0] is values[0]:
+            # What is written into scores, or a part of them, reads nothing and leaves them scores.
+            written, read = values[0], read[1:]
+            self._needed |= {scores.number for _, scores in read}
+            if is_tensor(written):
+                return
         first = out[0] if isinstance(out, tuple) and out else out
         is_result = is_tensor(first) and first.device.type == "cpu" and first.dim() > 0
         passed: set[_Scores] = set()
         for tensor, scores in read:
             is_diagonal = scores.is_square and (name in _DIAGONALS or tensor.stride()[-1:] == (scores.columns + 1,))
-            part = first if is_result and _picks_places(name, arguments, first) else tensor
+            part = first if is_result and _picks_places(name, arguments, first, scores.columns) else tensor
             if is_diagonal or 2 * part.numel() <= scores.rows * scores.columns:
                 parts = self._parts.setdefault(scores.number, (scores, site, {}))[2]
                 # What an index picks may be other places each time.
-                place = tensor.storage_offset() if part is tensor else -1 - len(parts)
+                place = (tensor.storage_offset(), tensor.stride()) if part is tensor else len(parts)
                 parts[place, tuple(part.shape)] = scores.rows if is_diagonal else part.numel()
                 if not is_diagonal:
                     self._beside_diagonal.add(scores.number)
@@ -103,8 +109,10 @@ class UnreadScoreCounts:
         address = _address(tensor)
         if scores is not None and len(self._known) < MAX_TENSORS:
             self._known[address] = scores
-        else:
-            self._known.pop(address, None)
+            return
+        self._known.pop(address, None)
+        if scores is not None:
+            self._needed.add(scores.number)  # it cannot be followed
 
     def rows(self) -> tuple[DroppedRows, ...]:
         """The lines that read a part of scores, where nothing reads the rest."""
@@ -133,12 +141,15 @@ def _address(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _picks_places(name: str, arguments: Any, out: Any) -> bool:
+def _picks_places(name: str, arguments: Any, out: Any, columns: int) -> bool:
     """Whether an index picks whole places of texts, by several numbers or a mask; `DroppedRowCounts` knows of rows."""
-    if name != "index" or out.dim() == 0 or out.shape[-1] != arguments[0].shape[-1]:
+    source = arguments[0]
+    if name != "index" or source.shape[-1] != columns or out.shape[-1:] != source.shape[-1:]:
         return False
     indices = [one for one in arguments[1] if one is not None]
-    return len(indices) > 1 or any(one.dim() > 1 for one in indices)
+    # Those of all dimensions pick elements, however many these are.
+    picks = sum(one.dim() if one.dtype.itemsize == 1 else 1 for one in indices)
+    return picks < source.dim() and (len(indices) > 1 or any(one.dim() > 1 for one in indices))
 
 
 def _keeps_places(name: str, arguments: Any) -> bool:

@@ -12,7 +12,8 @@ matrix that a vector was made into.
 
 Fix: a distribution, or an expression, of the elements.
 
-    Independent(Normal(mean, variance.sqrt()), 1)    # log_prob, entropy, rsample, kl_divergence are the same
+    # of both distributions of a kl_divergence; scale in place of variance.sqrt() where scale_tril was given
+    Independent(Normal(mean, variance.sqrt()), 1)
 
 Saving: 50% (chosen) to 100% of the time of these ops.
 

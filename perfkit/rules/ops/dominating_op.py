@@ -13,10 +13,11 @@ Fix: the cheaper call, fewer elements, or not in every step.
     layer = torch.nn.utils.parametrizations.spectral_norm(layer)   # one power iteration, not torch.linalg.svdvals
     best = scores.topk(10).indices                                 # not: scores.argsort(descending=True)[:10]
     solved = torch.linalg.solve(a, b)                              # not: torch.linalg.inv(a) @ b
-    drawn = torch.searchsorted(p.cumsum(-1), torch.rand(n, 1))     # 20 times as fast as torch.multinomial(p, 1)
+    sums = p.cumsum(-1)                                            # 19 to 21 times as fast as torch.multinomial(p, 1)
+    drawn = torch.searchsorted(sums, torch.rand(n, 1) * sums[:, -1:], right=True).clamp_(max=p.shape[-1] - 1)
     counts = torch.bincount(labels, minlength=classes)             # not: torch.unique(labels, return_counts=True)
     x = conv2d(conv2d(x, row, groups=3), column, groups=3)         # a Gaussian; not: one kernel of 23 x 23
-    y = torchaudio.functional.fftconvolve(x, taps.flip(-1))        # not: conv1d with thousands of taps
+    y = torchaudio.functional.fftconvolve(x, taps.flip(-1), mode="valid")   # of one channel; not: conv1d, 4,095 taps
 
 Saving: from half of the time in the op to all of it.
 
@@ -67,8 +68,8 @@ _OF_ONE_DIMENSION = re.compile(r"\d+x\d+x\d+ \d+x\d+x(\d+)(?![\dx])")
 _MANY_TAPS = 1000
 _BY_SPECTRA = (
     "Convolve by spectra: torchaudio.functional.fftconvolve, or the product of torch.fft.rfft of both with "
-    "n = samples + taps - 1, and irfft of that. conv1d takes a kernel as it is, a convolution the other way round: "
-    "kernel.flip(-1)."
+    "n = samples + taps - 1, and irfft of that, of which conv1d returns [..., taps - 1 : samples]. conv1d takes a "
+    "kernel as it is, a convolution the other way round: kernel.flip(-1)."
 )
 #: From this size of a kernel on, two passes of one dimension do a third of the work or less.
 _LARGE_KERNEL = 7

@@ -12,7 +12,8 @@ padding, where texts of unequal lengths are in one batch.
 
 Fix: leave the places out before the layers, where each sample has as many; else group samples by length, or pack them.
 
-    x = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))       # (batch, kept, width), before the blocks
+    # before the blocks, by the numbers of the places (batch, kept); other inputs of each place likewise, and no mask
+    x = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))
 
 Saving: 60% (chosen) of that share to all of it, and what attention takes less.
 

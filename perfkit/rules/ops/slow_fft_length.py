@@ -18,7 +18,7 @@ Where the length is a part of the task (the bins of a spectrum), it cannot be ch
 Saving: 30 to 80% of the time of these transforms, backward included.
 
 Source: the arguments of the transforms of one step. Of lengths from 127 to 4,099 with a large prime factor a transform
-and its inverse took 1.5 to 11 times as long as with the next length of small factors (CALIBRATION.md).
+and its inverse took 1.4 to 11 times as long as with the next length of small factors (CALIBRATION.md).
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
                 f"{sum(one.calls for one in of_function)} Fourier transforms per step have a length with a large prime "
                 f"factor ({length:,}): {step.shown(cost)}."
             ),
-            advice=f"Pad to a length of small factors ({_next_fast(length):,}), and keep the same part of the result.",
+            advice=(
+                f"Where the length is padding, pad to one of small factors ({_next_fast(length):,}), and keep the same "
+                "part of the result. The bins of a spectrum stay what they are."
+            ),
             confidence="medium",
             evidence=(Evidence.ms("these transforms", spent_ns, f"{work.source}, per step"),),
         )

@@ -116,8 +116,8 @@ class RebuiltBuffer(CodeLine, frozen=True, kw_only=True):
 class SparseInput(CodeLine, frozen=True, kw_only=True):
     """A line that multiplies matrices of one ``shape`` (rows, columns), most of whose elements are zero.
 
-    Of the ``elements`` that go into its ``calls`` products in a step, ``nonzero`` are not zero; none or one in each row
-    where it ``is_one_hot``.
+    Of the ``elements`` that go into its ``calls`` products in a step, ``nonzero`` are not zero. It ``is_one_hot`` where
+    each row of the left operand has a single one.
     """
 
     shape: tuple[Count, Count]

@@ -165,3 +165,15 @@ def test_rows_that_are_multiplied_by_zero_are_counted_in_their_line(factors: Ten
     found = inputs(step).gated_rows()
 
     assert [(one.rows, one.used, one.calls) for one in found] == ([expected] if expected else [])
+
+
+def test_a_mask_that_is_the_same_in_each_call_of_a_line_is_no_gate() -> None:
+    rows, gates = torch.randn(40, 64), torch.eye(4).repeat(10, 1)
+
+    def step(columns: list[int]) -> None:
+        for column in columns:
+            gates[:, column : column + 1] * rows
+
+    assert inputs(lambda: step([0, 0])).gated_rows() == ()
+    [found] = inputs(lambda: step([0, 1])).gated_rows()
+    assert (found.rows, found.used, found.calls) == (80, 20, 2)

@@ -10,7 +10,7 @@ are looked at.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import zip_longest
 from math import prod
 from typing import Any
@@ -97,6 +97,8 @@ class OpInputs:
         self._decays: Counter[tuple[Site, str]] = Counter()
         #: Line -> rows that it multiplies by a factor each, those whose factor is not zero, and calls.
         self._gated: dict[Site, tuple[int, int, int]] = {}
+        #: Line -> the addresses of these factors: one that is always the same is a mask, and no gate of an expert.
+        self._factors: dict[Site, set[int]] = defaultdict(set)
         #: (line, op, shapes of the inputs, shape of the result) -> calls.
         self._wide: Counter[tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
 
@@ -171,13 +173,14 @@ class OpInputs:
             used = int(torch.count_nonzero(factors.detach()))
         before = self._gated.get(site, (0, 0, 0))
         self._gated[site] = before[0] + int(factors.numel()), before[1] + used, before[2] + 1
+        self._factors[site].add(int(factors.data_ptr()))
 
     def gated_rows(self) -> tuple[GatedRows, ...]:
         """The lines that multiply rows by factors some of which are zero."""
         return tuple(
             GatedRows(**_place(site), rows=rows, used=used, calls=calls)
             for site, (rows, used, calls) in self._gated.items()
-            if used < rows
+            if used < rows and (calls == 1 or len(self._factors[site]) > 1)
         )
 
     def dropped_rows(self) -> tuple[DroppedRows, ...]:

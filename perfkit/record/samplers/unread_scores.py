@@ -67,10 +67,8 @@ class UnreadScoreCounts:
         read = [(one, scores) for one in tensors if (scores := self._known.get(_address(one))) is not None]
         if func._schema.is_mutable and read and read[0][0] is values[0]:
             # What is written into scores, or a part of them, reads nothing and leaves them scores.
-            written, read = values[0], read[1:]
-            self._needed |= {scores.number for _, scores in read}
-            if is_tensor(written):
-                return
+            self._needed |= {scores.number for _, scores in read[1:]}
+            return
         first = out[0] if isinstance(out, tuple) and out else out
         is_result = is_tensor(first) and first.device.type == "cpu" and first.dim() > 0
         passed: set[_Scores] = set()

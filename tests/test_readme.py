@@ -45,10 +45,6 @@ def findings(output: str) -> set[tuple[str, str, str]]:
     blocks = re.split(r"\n(?=\d [a-z-]+(?:  |\n))", output)[1:]
     found = set()
     for block in blocks:
-        # In some runs the dry run says, as information, that the loop's own line syncs in one of two steps. Why is not
-        # known yet: the same code shows it in one run and not in the next.
-        if re.match(r"\d sync-in-step\n  1 further line syncs in one of 2 steps", block):
-            continue
         head = re.match(r"\d ([a-z-]+)  (?:spent at )?(\S+:\d+)", block)
         # What a finding explains beside itself is a matter of how busy the machine was.
         # Nor is how severe it is; the edit repeats the advice.

@@ -20,6 +20,7 @@ import msgspec
 import torch
 
 from perfkit import _env
+from perfkit._code_owner import own_work
 from perfkit._location import Location
 from perfkit._raised_signals import errors_dropped
 from perfkit.record.hooks.constructions import made_at
@@ -126,6 +127,7 @@ class SettingsProbe:
         #: The classes of models whose lines are among them.
         self._models: frozenset[str] = frozenset()
 
+    @own_work
     def read(self, *, ordinary: bool = False) -> None:
         """Read the settings between two steps.
 

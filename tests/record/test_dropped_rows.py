@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -134,6 +135,8 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
         lambda: (lambda rows: ((rows + NET(CATALOGUE))[torch.randperm(ROWS)], rows[IDS]))(encoded(CATALOGUE)),
         lambda: (lambda one: ((one + one.T) / 2)[IDS])(torch.relu(CATALOGUE @ CATALOGUE.T)),
         lambda: (lambda one: (one @ one)[IDS])(torch.softmax(CATALOGUE @ CATALOGUE.T, 1)),
+        lambda: (lambda rows: (rows.tolist(), rows[IDS]))(encoded(CATALOGUE)),
+        lambda: (lambda rows: (np.asarray(rows.detach()), rows[IDS]))(encoded(CATALOGUE)),
     ],
     ids=[
         "all are picked",
@@ -152,10 +155,40 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
         "all of a sum with others",
         "with its transpose",
         "a product with itself",
+        "all are read in Python",
+        "all are read by numpy",
     ],
 )
 def test_rows_that_are_needed_are_none(step: Callable[[], Any]) -> None:
     assert found(step) == ()
+
+
+def test_rows_of_a_state_that_the_next_step_reads_are_needed() -> None:
+    state = [torch.zeros(ROWS, 8)]
+
+    def step() -> None:
+        state[0] = encoded(CATALOGUE + state[0])
+        state[0][IDS].sum()
+
+    assert found(step) == ()
+
+
+def test_rows_that_stay_in_a_name_until_the_next_step_are_not() -> None:
+    kept = [torch.zeros(ROWS, 8)]
+
+    def step() -> None:
+        kept[0] = encoded(CATALOGUE)
+        kept[0][IDS].sum()
+
+    [row] = found(step)
+    assert row.picked == PICKED
+
+
+def test_python_reads_tensors_by_torchs_own_methods_after_the_step() -> None:
+    read = torch.Tensor.numpy, torch.Tensor.tolist
+
+    assert found(lambda: encoded(CATALOGUE)[IDS].tolist())
+    assert (torch.Tensor.numpy, torch.Tensor.tolist) == read
 
 
 class TestPartsOfScores:
@@ -199,6 +232,7 @@ class TestPartsOfScores:
             lambda scores: scores.view(80, 5, 20)[torch.arange(80), torch.arange(80) % 5].exp(),
             lambda scores: scores[:, 0].mul_(2) + scores.sum(1),
             lambda scores: (scores[:, -1].fill_(-1e9), scores.logsumexp(-1)),
+            lambda scores: (scores[:, -1].exp(), scores.detach().numpy()),
         ],
         ids=[
             "all",
@@ -211,6 +245,7 @@ class TestPartsOfScores:
             "parts of a row",
             "a part written",
             "a part filled",
+            "all by numpy",
         ],
     )
     def test_scores_that_are_needed_are_not_reported(self, read: Callable[[torch.Tensor], Any]) -> None:

@@ -16,7 +16,6 @@ on a device the time of an op's call is not that of the op.
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,14 +24,14 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
-from perfkit._raised_signals import leave_to_program
+from perfkit._raised_signals import errors_dropped, leave_to_program
 from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tensor, is_tracing, sample_of, unseen
 from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
+from perfkit.record.samplers.op_listener import OpListener
 from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op
 from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
 from perfkit.record.samplers.rebuilt_buffers import RebuiltBuffers
@@ -62,7 +61,7 @@ class ConstantOpLog:
 
     def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
-        self._mode: Any = None
+        self._listener = OpListener(self._add, self._add_read)
         #: Of the second step.
         self.inputs = OpInputs()
         self.repeated = RepeatedOpLog()
@@ -102,14 +101,11 @@ class ConstantOpLog:
 
     def start(self) -> None:
         """The first or the second step begins."""
-        self._mode = _ListeningMode(self._add)
-        self._mode.__enter__()
+        self._listener.start()
 
     def stop(self) -> None:
         """The step is over."""
-        mode, self._mode = self._mode, None
-        if mode is not None:
-            mode.__exit__(None, None, None)
+        if self._listener.stop():
             self._before, self._numbers = self._numbers, set()
             self.buffers.end_step()
             self._values.clear()
@@ -123,6 +119,13 @@ class ConstantOpLog:
             self._look(func, types, inputs, out, took_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             leave_to_program(error)
+
+    @unseen
+    def _add_read(self, tensor: Any) -> None:
+        """Python reads a tensor as a whole; never raises."""
+        if self._before is not None and not is_tracing() and (path := path_of_op()[0]):
+            with errors_dropped():
+                self.inputs.add_read(tensor, path[0])
 
     def _look(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         phase, written = self._phase(), list[Any]()
@@ -143,8 +146,12 @@ class ConstantOpLog:
             leave_to_program(error)
             number = None
         is_rebuilt = func is _JOINS and self.buffers.is_next(inputs[0][0], out, self._base_of)
-        if self._before is None or _is_view(func, inputs[0], out) or func.namespace == "profiler":
+        if _is_view(func, inputs[0], out) or func.namespace == "profiler":
             return  # a view computes nothing, nor does a range of torch's profiler
+        if self._before is None:
+            if not written:
+                self.inputs.add_earlier(out)
+            return
         path, between, module = path_of_op()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
@@ -360,22 +367,6 @@ def _is_view(func: Any, arguments: tuple[Any, ...], out: Any) -> bool:
         return False
     tensors = arguments and is_tensor(arguments[0]) and is_tensor(out)
     return not tensors or out.untyped_storage().data_ptr() == arguments[0].untyped_storage().data_ptr()
-
-
-class _ListeningMode(TorchDispatchMode):
-    """Calls ``add`` after each op, with its result and its time."""
-
-    def __init__(self, add: Callable[[Any, Any, tuple[Any, Any], Any, int], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's class has no annotations
-        self._add = add
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        # The thread's own time: one op of one step is measured, and another program may take the core meanwhile.
-        started_ns = time.thread_time_ns()
-        out = func(*args, **kwargs)
-        self._add(func, types, (args, kwargs), out, time.thread_time_ns() - started_ns)
-        return out
 
 
 def _dead() -> Any:

@@ -65,14 +65,28 @@ class DroppedRowCounts:
         self._next_root = 0
         #: Where all rows are needed.
         self._mixed: set[int] = set()
+        #: Memory that the step before made, and its bytes; the bytes of what this step reads of it; and of each root's.
+        self._earlier: dict[int, int] = {}
+        self._carried: set[int] = set()
+        self._bytes: dict[int, set[int]] = {}
         #: (line that picks, shape of what it picks from) -> the rows, and how many it picks at most.
         self._picked: dict[tuple[Site, tuple[int, ...]], tuple[_Rows, int]] = {}
+
+    def add_earlier(self, out: Any) -> None:
+        """An op of the step before has returned ``out``: a state that this step reads, the next one reads as well."""
+        first = out[0] if isinstance(out, tuple) and out else out
+        if is_tensor(first) and first.dim() and first.shape[0] >= FEW_ROWS and len(self._earlier) < MAX_TENSORS:
+            memory = first.untyped_storage()
+            self._earlier[memory.data_ptr()] = memory.nbytes()
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         name = func.overloadpacket.__name__.removesuffix("_")
         tensors = [one for part in arguments for one in (part if isinstance(part, list | tuple) else (part,))]
         tensors = [one for one in tensors if is_tensor(one)]
+        for tensor in tensors if self._earlier else ():
+            if (bytes_of_state := self._earlier.get(tensor.untyped_storage().data_ptr())) is not None:
+                self._carried.add(bytes_of_state)
         first = out[0] if isinstance(out, tuple) and out else out
         if not is_tensor(first) or first.device.type != "cpu" or not first.dim():
             self._mix(tensors)  # one number of all rows
@@ -138,7 +152,11 @@ class DroppedRowCounts:
         return self._known.get(tensor.untyped_storage().data_ptr()) if is_tensor(tensor) else None
 
     def _set(self, tensor: Any, rows: _Rows | None) -> None:
-        address = tensor.untyped_storage().data_ptr()
+        memory = tensor.untyped_storage()
+        address = memory.data_ptr()
+        self._earlier.pop(address, None)  # it is new
+        for root in rows.roots if rows is not None else ():
+            self._bytes.setdefault(root, set()).add(memory.nbytes())
         if rows is not None and len(self._known) < MAX_TENSORS:
             self._known[address] = rows
             return
@@ -156,7 +174,8 @@ class DroppedRowCounts:
         """The lines that pick some of the rows that others computed, and that nothing else needs."""
         found: dict[tuple[Any, ...], list[tuple[Site, _Rows, int]]] = {}
         for (site, shape), (rows, picked) in self._picked.items():
-            if not rows.roots & self._mixed:
+            is_carried = any(self._bytes.get(root, set()) & self._carried for root in rows.roots)
+            if not is_carried and not rows.roots & self._mixed:
                 found.setdefault((rows.roots, shape), []).append((site, rows, picked))
         # Rows that are also picked as a part of others, or as places, may all be picked there.
         alone = [

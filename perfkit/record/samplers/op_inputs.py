@@ -126,6 +126,14 @@ class OpInputs:
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
 
+    def add_read(self, tensor: Any, site: Site) -> None:
+        """Python reads all values of a tensor, as an op does that returns no tensor."""
+        self._follow(torch.ops.aten._local_scalar_dense.default, (tensor,), None, site)
+
+    def add_earlier(self, out: Any) -> None:
+        """An op of the step before has returned ``out``."""
+        self._dropped_rows.add_earlier(out)
+
     def _follow(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
         try:
             self._dropped_rows.add(func, arguments, out, site)

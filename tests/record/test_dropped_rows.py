@@ -173,6 +173,15 @@ def test_rows_of_a_state_that_the_next_step_reads_are_needed() -> None:
     assert found(step) == ()
 
 
+def test_of_too_many_choices_nothing_is_said() -> None:
+    def step() -> None:
+        rows = encoded(CATALOGUE)
+        for _ in range(400):
+            rows[IDS]
+
+    assert found(step) == ()
+
+
 def test_rows_that_stay_in_a_name_until_the_next_step_are_not() -> None:
     kept = [torch.zeros(ROWS, 8)]
 

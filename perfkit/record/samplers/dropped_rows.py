@@ -28,6 +28,8 @@ _ELEMENTS = 50_000
 #: Tensors that are followed in a step, and elements of an index whose different ones are counted: 3.5 ms for so many on
 #: one CPU, 42 for ten times as many.
 MAX_TENSORS, _MAX_INDEX = 10_000, 100_000
+#: Choices of rows in a step that are looked at: at most a second of one step for the largest indices.
+_MAX_CHOICES = 300
 #: Ops that compute rows from rows: the place of the tensor that has them.
 _ROWS_AT = {"mm": 0, "linear": 0, "convolution": 0, "addmm": 1, "embedding": 1}
 #: Ops of elements: their other tensors have as many rows, or the same for all.
@@ -62,7 +64,7 @@ class DroppedRowCounts:
     def __init__(self) -> None:
         #: By the address of the memory. What was freed is replaced by what is made there next.
         self._known: dict[int, _Rows] = {}
-        self._next_root = 0
+        self._next_root = self._choices = 0
         #: Where all rows are needed.
         self._mixed: set[int] = set()
         #: Memory that the step before made, and its bytes; the bytes of what this step reads of it; and of each root's.
@@ -92,7 +94,8 @@ class DroppedRowCounts:
             self._mix(tensors)  # one number of all rows
             return
         if name in _CHOICES and (known := self._of(arguments[0])) is not None:
-            if (picked := _picked(name, arguments, known)) is not None:
+            self._choices += 1
+            if self._choices <= _MAX_CHOICES and (picked := _picked(name, arguments, known)) is not None:
                 self._pick(known, *picked, site)
             else:
                 self._mixed |= known.roots

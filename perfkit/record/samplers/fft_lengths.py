@@ -11,7 +11,10 @@ from perfkit.run.records import SlowFft
 
 #: Libraries have fast transforms for these factors (MKL and cuFFT: up to 13 and 7).
 _FAST = (2, 3, 5, 7, 11, 13)
+#: Under inference_mode the ops that call others are what runs: (input, length, dimension), and of several.
 _ALONG_ONE = frozenset({"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft"})
+_ALONG_TWO = frozenset({"fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2"})
+_ALONG_SEVERAL = frozenset({"fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"})
 #: Shorter ones are fast enough, whatever their length (chosen).
 _SHORT = 64
 
@@ -44,12 +47,20 @@ def _lengths(name: str, arguments: Any) -> list[int]:
         # (input, dimensions, normalization, length of the result) of complex to real, else without the last.
         lengths = [int(arguments[0].shape[dimension]) for dimension in arguments[1]]
         return [*lengths[:-1], int(arguments[3])] if name == "_fft_c2r" else lengths
+    if name == "stft":
+        return [int(arguments[1])]
+    if name not in _ALONG_ONE | _ALONG_TWO | _ALONG_SEVERAL:
+        return []
+    source, sizes, along = (*arguments, None, None)[:3]
     if name in _ALONG_ONE:
-        # Under inference_mode those that call others are what runs: (input, length, dimension).
-        source, length, dimension = (*arguments, *(None, -1)[len(arguments) - 1 :])[:3]
-        size = int(source.shape[dimension])
-        return [int(length) if length is not None else 2 * (size - 1) if name == "fft_irfft" else size]
-    return []
+        sizes, along = sizes if sizes is None else [sizes], [-1 if along is None else along]
+    elif along is None:
+        count = 2 if name in _ALONG_TWO else len(sizes) if sizes is not None else source.dim()
+        along = range(-count, 0)
+    lengths = list(map(int, sizes)) if sizes is not None else [int(source.shape[dimension]) for dimension in along]
+    if sizes is None and name.startswith("fft_irfft"):
+        lengths[-1] = 2 * (lengths[-1] - 1)
+    return lengths
 
 
 def is_fast(length: int) -> bool:

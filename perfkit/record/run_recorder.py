@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from perfkit import _clock, _env
 from perfkit._stderr import print_message
@@ -21,6 +20,7 @@ from perfkit.record.missing_steps import no_step
 from perfkit.record.options import Options
 from perfkit.record.step_plan import StepPlan
 from perfkit.record.step_rows import StepRows
+from perfkit.record.stepped_optimizers import SteppedOptimizers
 from perfkit.record.triggers.failure import failure_of, sentence, text_of
 from perfkit.record.triggers.trigger_watch import TriggerWatch
 from perfkit.record.verdict_process import VerdictProcess
@@ -58,7 +58,7 @@ class RunRecorder:
         self.recording = RankRecording(folder, launch, self._parts)
         if self.recording.rank.rank == 0:
             write_record(folder, self._record(launch))
-        self._optimizers: list[Any] = []
+        self._optimizers = SteppedOptimizers()
         self.attachments = Attachments(self.clock, self.recording, self._optimizers, phase=self._sampled_phase)
         self._settings = SettingsProbe(self._optimizers)
         self.cost = OwnCost()
@@ -78,9 +78,7 @@ class RunRecorder:
         )
         self._rows = StepRows(self.clock, self.recording, self.attachments)
         self.verdict = VerdictProcess(folder)
-        self._recorded = False
-        self._early_verdict = False
-        self._epoch_ended = False
+        self._recorded = self._early_verdict = self._epoch_ended = False
         self._dropped: int | None = None
         #: When settings were read last, and whether all steps since then were ordinary.
         self._probed_ns, self._measuring = -_PROBE_NS, False

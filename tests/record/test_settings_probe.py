@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from perfkit.record.stepped_optimizers import SteppedOptimizers
 from perfkit.record.watchers import settings_probe
 from perfkit.record.watchers.settings_probe import SettingsProbe
 from perfkit.run.records import MODELS
 
 
 def test_a_setting_has_the_value_of_most_readings() -> None:
-    probe = SettingsProbe([])
+    probe = SettingsProbe(SteppedOptimizers())
     for step in range(5):
         with torch.autograd.set_detect_anomaly(step > 1):
             probe.read()
@@ -27,7 +28,7 @@ def test_a_setting_has_the_value_of_most_readings() -> None:
 def test_a_cost_is_the_median_of_eight_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = iter([5, 0, 0, 7, 6, 900, 6, 8, 10_000, 20_000])
     monkeypatch.setattr(settings_probe, "_stack_cost", lambda: next(costs))
-    probe = SettingsProbe([])
+    probe = SettingsProbe(SteppedOptimizers())
 
     with torch.autograd.set_detect_anomaly(True):
         for _step in range(10):
@@ -38,7 +39,7 @@ def test_a_cost_is_the_median_of_eight_readings(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_speed_of_the_machine_is_measured_in_a_few_readings_and_in_inference_mode_too() -> None:
-    probe = SettingsProbe([])
+    probe = SettingsProbe(SteppedOptimizers())
     with torch.inference_mode():
         probe.read()
     for _step in range(9):
@@ -55,7 +56,7 @@ def test_the_share_of_subnormal_numbers_in_the_largest_states_is_known() -> None
     weight.grad = torch.ones_like(weight)
     optimizer.step()
     optimizer.state[weight]["exp_avg"][:250] = 1e-40
-    probe = SettingsProbe([optimizer])
+    probe = SettingsProbe(SteppedOptimizers([optimizer]))
     for _step in range(8):
         probe.read()
 
@@ -76,7 +77,7 @@ TAGGER = Tagger()
 
 def test_the_lines_that_make_the_models_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_probe, "user_files", lambda: (__file__,))
-    probe = SettingsProbe([])
+    probe = SettingsProbe(SteppedOptimizers())
     probe.read()
 
     calls = probe.calls(padded=False, models=frozenset({"Tagger"}))
@@ -86,7 +87,7 @@ def test_the_lines_that_make_the_models_are_known(monkeypatch: pytest.MonkeyPatc
 
 
 def test_there_are_no_settings_before_the_first_reading() -> None:
-    probe = SettingsProbe([])
+    probe = SettingsProbe(SteppedOptimizers())
 
     assert probe.settings == {}
     assert probe.calls(padded=True, models=frozenset({"Net"})) == {}
@@ -96,7 +97,7 @@ def test_there_are_no_settings_before_the_first_reading() -> None:
 def test_kept_gradients_are_distinguished_from_those_set_to_none(to_none: bool) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    probe = SettingsProbe([optimizer])
+    probe = SettingsProbe(SteppedOptimizers([optimizer]))
     for _step in range(3):
         optimizer.zero_grad(set_to_none=to_none)
         model(torch.ones(1, 3)).sum().backward()

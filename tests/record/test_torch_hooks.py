@@ -191,6 +191,22 @@ def test_without_a_loader_two_optimizers_settle_into_one_step_each_round(
     assert recording.phases("forward", "optimizer")[-3:] == [(20, 16)] * 3
 
 
+def test_without_a_loader_a_new_optimizer_in_each_round_ends_the_steps_of_its_round(
+    clock: Any, weight: torch.Tensor, recorded: Any
+) -> None:
+    with recorded() as recording:
+        for _ in range(5):
+            optimizer = SlowSGD([weight], lr=0.1)
+            for _ in range(4):
+                loss_of(weight).backward()
+                optimizer.step()
+
+    # The first update of the third round is taken for one of a second optimizer that will step in turns with the other.
+    steps = recording.phases("forward", "backward", "optimizer")
+    assert sum(forward for forward, _, _ in steps) == 5 * 4 * 10
+    assert len(steps) >= 5 * 4 - 4
+
+
 def test_an_inference_loop_has_one_step_per_batch(clock: Any, weight: torch.Tensor, recorded: Any) -> None:
     with recorded() as recording, torch.no_grad():
         for batch in DataLoader(Samples(clock)):

@@ -6,6 +6,7 @@ It times nothing: it wraps the fetch of a DataLoader, and uses torch's public ho
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -20,6 +21,9 @@ from perfkit.ranges import dynamo
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loaders import SeenLoaders
 from perfkit.run.records import Loader, Mode, StepBoundary
+
+#: Optimizers that are followed: a program that updates each parameter in the backward has one for each (chosen).
+_MAX_OPTIMIZERS = 64
 
 
 class LoopObserver:
@@ -37,7 +41,9 @@ class LoopObserver:
         self._on_optimizer = on_optimizer
         self._on_batch = on_batch
         self._seen = SeenLoaders(on_samples)
-        self._optimizers: dict[int, Any] = {}
+        #: Optimizers that have stepped and are alive: their numbers, by their ids.
+        self._optimizers: dict[int, int] = {}
+        self._numbers = itertools.count()
         self._thread = get_ident()
         self._patches = Patches()
         #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
@@ -101,9 +107,14 @@ class LoopObserver:
             self._seen.count(iterator)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if id(optimizer) not in self._optimizers and get_ident() == self._thread:
+            self._add_optimizer(optimizer)
+
+    def _add_optimizer(self, optimizer: Any) -> None:
         key = id(optimizer)
-        if key not in self._optimizers and len(self._optimizers) < 64 and get_ident() == self._thread:
-            self._optimizers[key] = optimizer  # so that the id stays this object's
+        if len(self._optimizers) < _MAX_OPTIMIZERS:
+            self._optimizers[key] = next(self._numbers)
+            weakref.finalize(optimizer, self._optimizers.pop, key, None).atexit = False
             self._on_optimizer(optimizer)
 
     dynamo.leave_out(_before_optimizer)

@@ -379,9 +379,8 @@ class LoopHooks(LoopObserver):
             return
         if self._clock.validating:
             self._clock.validation(False)
-        if id(optimizer) not in self._optimizers and len(self._optimizers) < 64:
-            self._optimizers[id(optimizer)] = optimizer
-            self._on_optimizer(optimizer)
+        if id(optimizer) not in self._optimizers:
+            self._add_optimizer(optimizer)
         self._clock.enter("optimizer")
 
     def _optimizer_ends(self, optimizer: Any) -> None:
@@ -391,7 +390,8 @@ class LoopHooks(LoopObserver):
         if self._optimizing:
             return
         self._clock.leave("optimizer")
-        (self._bounds.after_optimizer_inside if self._engines else self._bounds.after_optimizer)(id(optimizer))
+        number = self._optimizers.get(id(optimizer), id(optimizer))
+        (self._bounds.after_optimizer_inside if self._engines else self._bounds.after_optimizer)(number)
 
     def finish(self) -> None:
         """Close the last step if it is complete; discard it if it only waited."""

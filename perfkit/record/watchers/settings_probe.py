@@ -27,6 +27,7 @@ from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
 from perfkit.record.program_values import is_tensor, unseen, without_modes
 from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
+from perfkit.record.stepped_optimizers import SteppedOptimizers
 from perfkit.record.watchers.machine_speed import MachineSpeed
 from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.record.windows import torch_profiler
@@ -107,7 +108,7 @@ _MAX_OPTIMIZERS = 16
 class SettingsProbe:
     """What was read of the settings between steps. ``optimizers`` are those that have stepped; its owner adds to it."""
 
-    def __init__(self, optimizers: list[Any]) -> None:
+    def __init__(self, optimizers: SteppedOptimizers) -> None:
         self._optimizers = optimizers
         #: Types of the devices that are not CUDA's and hold what is trained.
         self.other_devices: tuple[str, ...] = ()
@@ -157,8 +158,9 @@ class SettingsProbe:
             self._measure_speed(threads)
         if self._readings % _STATE_EVERY == 0 and not _env.cuda_in_use():
             self._look_at_states()
+        self._optimizers.let_go()
         for optimizer in self._optimizers[:_MAX_OPTIMIZERS]:
-            if id(optimizer) not in self._described:
+            if id(optimizer) not in self._described and len(self._described) < _MAX_OPTIMIZERS:
                 self._described[id(optimizer)] = _describe(optimizer)
                 self.other_devices = trained_on(self._optimizers)
 
